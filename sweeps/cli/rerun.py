@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from sweeps.space.definition import Space
-from sweeps.space.overrides import to_overrides
+from sweeps.space.overrides import to_overrides, with_parameters
 from sweeps.trials.record import Trial
 
 RUN_DIR = "runs/best"
@@ -27,10 +27,12 @@ def command_line(space: Space, record: Trial) -> str:
         quoted = shlex.quote(call) if set(call) & set('"$`\\!') else f'"{call}"'  # a person reads it
         return f"python -c {quoted}"
     values = {"${python}": "python", "${run_dir}": RUN_DIR, "${trial}": str(record.trial)}
-    words: list[str] = []
-    for word in program.command:
+
+    def filled(word: str) -> str:
         for placeholder, value in values.items():
             word = word.replace(placeholder, value)
-        words += overrides if word == "${overrides}" else [word]
+        return word
+
+    words = with_parameters(program.command, record.parameters, filled)
     # Absolute, because a program may change its working directory before it writes its result.
     return f'mkdir -p {RUN_DIR} && SWEEP_RUN_DIR="$PWD/{RUN_DIR}" {shlex.join(words)}'

@@ -133,8 +133,9 @@ class Program:
         kind: which of the three.
         overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
         processes: `trainer`: number of processes of one trial on the worker's machine.
-        command: `command`: argv; the element `${overrides}` becomes one `key=value` argument per
-            parameter, `${run_dir}`, `${trial}` and `${python}` (the worker's) are replaced inside elements.
+        command: `command`: argv. The element `${overrides}` becomes one `key=value` argument per parameter,
+            `${args}` one `--key=value`; `${run_dir}`, `${trial}` and `${python}` (the worker's) are replaced
+            inside elements.
         function: `function`: `package.module:name`, from a dict of parameters to a dict of metrics.
     """
 

@@ -1,4 +1,6 @@
-"""Hydra overrides of a trial's parameters, quoted so that Hydra reads back the same value and type.
+"""A trial's parameters on a command line: Hydra overrides, or options.
+
+Overrides are quoted so that Hydra reads back the same value and type.
 
 Hydra itself is not imported: its grammar is small, and `sweep best` has to start quickly.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sweeps.space.definition import Value
 
@@ -19,6 +21,35 @@ _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
 def to_overrides(parameters: Mapping[str, Value]) -> list[str]:
     """Return one `key=value` per parameter, in their order. Raises ValueError on NaN, infinity and NUL."""
     return [f"{key}={quote(value)}" for key, value in parameters.items()]
+
+
+def to_options(parameters: Mapping[str, Value]) -> list[str]:
+    """Return one `--key=value` per parameter, in their order: what argparse, click and the like read.
+
+    Raises:
+        ValueError: a value is NaN, infinite or has a NUL.
+    """
+    texts = {key: value if isinstance(value, str) else quote(value) for key, value in parameters.items()}
+    if zero := [key for key, text in texts.items() if "\0" in text]:
+        raise ValueError(f"{parameters[zero[0]]!r} cannot be an option: a command line holds no NUL")
+    return [f"--{key}={text}" for key, text in texts.items()]
+
+
+WORDS: Mapping[str, Callable[[Mapping[str, Value]], list[str]]] = {
+    "${overrides}": to_overrides,
+    "${args}": to_options,
+}
+"""What stands for the parameters in a program's command."""
+
+
+def with_parameters(
+    command: Iterable[str], parameters: Mapping[str, Value], filled: Callable[[str], str]
+) -> list[str]:
+    """Return a program's command with the parameters in the place of `WORDS`, and all others `filled`."""
+    argv: list[str] = []
+    for word in command:
+        argv += WORDS[word](parameters) if word in WORDS else [filled(word)]
+    return argv
 
 
 def quote(value: Value) -> str:

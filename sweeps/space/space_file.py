@@ -31,7 +31,7 @@ from sweeps.space.definition import (
     Space,
 )
 from sweeps.space.domain import ENUMERABLE
-from sweeps.space.overrides import split
+from sweeps.space.overrides import WORDS, split
 from sweeps.space.scale import levels
 from sweeps.space.yaml_cursor import Cursor
 from sweeps.text.regular_file import open_regular
@@ -74,7 +74,6 @@ _WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _METRIC = re.compile(rf"{_WORD}(?:/{_WORD})*", re.ASCII)
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 _FUNCTION = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}", re.ASCII)
-_PLACEHOLDER = "${overrides}"
 
 
 def load(path: str | os.PathLike[str]) -> Space:
@@ -223,9 +222,10 @@ def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str,
 
 def _command(section: Cursor) -> tuple[str, ...]:
     arguments = tuple(item.text() for item in section.items())
-    if _PLACEHOLDER not in arguments[1:]:
+    if not any(word in WORDS for word in arguments[1:]):
         raise section.refusal(
-            f'has no element "{_PLACEHOLDER}" of its own; the parameters would not reach the program'
+            'has no element "${overrides}" (lr=0.1) or "${args}" (--lr=0.1) of its own; the parameters would '
+            "not reach the program"
         )
     return arguments
 

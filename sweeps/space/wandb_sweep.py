@@ -34,7 +34,7 @@ _BOUNDED = {
     "log_uniform_values": "log_uniform_values",
 }
 _IGNORED = ("project", "entity", "description", "imports", "job", "image_uri", "$schema")
-_INTERPRETER = {"${interpreter}": "python", "${args_no_hyphens}": "${overrides}", "${args}": "${overrides}"}
+_INTERPRETER = {"${interpreter}": "python", "${args_no_hyphens}": "${overrides}"}
 _DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 _NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
 
@@ -144,9 +144,7 @@ class _Reader:
             if word == "${env}" or (word == "/usr/bin/env" and not command):
                 continue
             if word.startswith("${args_json") or word.startswith("${envvar:"):
-                raise entries["command"].refusal(f"{word} has no equal; pass ${{args_no_hyphens}}")
-            if word == "${args}":
-                self.notes.append("The program gets lr=0.1 for each parameter, not --lr=0.1.")
+                raise entries["command"].refusal(f"{word} has no equal; pass ${{args}}")
             command.append(script if word == "${program}" else _INTERPRETER.get(word, word))
         self.notes.append(
             "The program must write its metrics to result.json in $SWEEP_RUN_DIR, "

@@ -21,7 +21,7 @@ from typing import Any
 
 from sweeps.errors import CannotStart, EnvironmentFault, InputError, Interrupted
 from sweeps.space.definition import Space, Value
-from sweeps.space.overrides import to_overrides
+from sweeps.space.overrides import to_overrides, with_parameters
 from sweeps.space.stages import Stages
 from sweeps.space.trainer_trunks import FoundTrunk
 from sweeps.space.trunks import Trunks
@@ -382,11 +382,8 @@ def _command(space: Space, record: Trial, folder: Path, shared: Sequence[str]) -
         identity = to_overrides({"wandb.group": space.name, "wandb.name": name, "wandb.id": trial_id})
         overrides = [*trainer_overrides(space, record.parameters), *identity, *shared]
         return api.command(overrides, folder, processes=space.program.processes)
-    argv: list[str] = []
     values = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
-    for word in space.program.command:
-        argv += to_overrides(record.parameters) if word == "${overrides}" else [_filled(word, values)]
-    return argv
+    return with_parameters(space.program.command, record.parameters, lambda word: _filled(word, values))
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from sweeps.space.definition import Value
-from sweeps.space.overrides import quote, split, to_overrides
+from sweeps.space.overrides import quote, split, to_options, to_overrides, with_parameters
 
 PARSER = OverridesParser.create()
 
@@ -172,3 +173,30 @@ def test_split(override: str, expected: tuple[str, str]) -> None:
 def test_split_refuses_what_sets_no_key(override: str) -> None:
     with pytest.raises(ValueError, match="write key=value"):
         split(override)
+
+
+@given(st.dictionaries(st.sampled_from(["lr", "n", "hidden_size", "stage2.lr"]), values, max_size=3))
+@example({"lr": "--n=3", "n": "", "hidden_size": "a b'c"})
+def test_argparse_reads_back_the_options(parameters: dict[str, Value]) -> None:
+    parser = argparse.ArgumentParser()
+    for name, value in parameters.items():
+        read = {bool: "true".__eq__}.get(type(value), type(value))
+        parser.add_argument(f"--{name}", type=read, dest=name)
+    assert vars(parser.parse_args(to_options(parameters))) == parameters
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "a\0b"])
+def test_what_no_option_can_carry_is_refused(value: Value) -> None:
+    with pytest.raises(ValueError, match="cannot be an o"):
+        to_options({"a": value})
+
+
+def test_a_command_has_the_parameters_where_it_names_them() -> None:
+    command = ("python", "train.py", "${args}", "--out=${run_dir}", "--", "${overrides}")
+    filled = with_parameters(
+        command, {"lr": 0.5, "kind": "a b"}, lambda word: word.replace("${run_dir}", "here")
+    )
+    assert filled == [
+        *("python", "train.py", "--lr=0.5", "--kind=a b", "--out=here", "--"),
+        *("lr=0.5", "kind='a b'"),
+    ]

@@ -23,7 +23,7 @@ def test_program_metric_method_and_name_are_kept() -> None:
     found = space("lr: {min: 0.001, max: 0.1}", "run_cap: 20\n")
     assert found.name == "my-sweep"
     assert [(o.metric, o.goal) for o in found.objectives] == [("val/loss", "minimize")]
-    assert found.program.command == ("python", "train.py", "${overrides}")
+    assert found.program.command == ("python", "train.py", "${args}")
     assert (found.search.method, found.run_cap) == ("bayes", 20)
 
 
@@ -66,17 +66,17 @@ def test_what_means_something_else_stands_above_it_as_a_comment() -> None:
     found = translated(f"{HEAD}parameters: {{b: {{values: [x, y], probabilities: [0.1, 0.9]}}}}", "w.yaml")
     comments = [line.removeprefix("# ") for line in found.text.splitlines() if line.startswith("#")]
     assert comments == list(found.notes)
-    assert "The program gets lr=0.1 for each parameter, not --lr=0.1." in found.notes
     assert any(note.startswith("parameters.b: all values are equally likely") for note in found.notes)
 
 
-def test_a_command_of_words_is_kept() -> None:
-    words = 'command: ["${env}", "${interpreter}", -m, lab.train, "${args_no_hyphens}"]\n'
+@pytest.mark.parametrize(("theirs", "ours"), [("${args}", "${args}"), ("${args_no_hyphens}", "${overrides}")])
+def test_a_command_of_words_is_kept(theirs: str, ours: str) -> None:
+    words = f'command: ["${{env}}", "${{interpreter}}", -m, lab.train, "{theirs}"]\n'
     assert space("lr: {min: 0.1, max: 1.0}", words).program.command == (
         "python",
         "-m",
         "lab.train",
-        "${overrides}",
+        ours,
     )
 
 
