@@ -1,4 +1,4 @@
-"""What every room's tests share: the fake bucket, and the server of processes. This file also puts `tests/` on
+"""What every room's tests share: the command `sweep`, the fake bucket, and the server of processes. This file also puts `tests/` on
 the import path."""
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext
 
 import pytest
+from command_line import sweep
 from fake_gcs import FakeGcs
 from forked import PRELOAD
 from hypothesis import settings
+
+__all__ = ["sweep"]
 
 # A busy machine makes any example slow; tests have a time limit of their own. Each run tries other examples, so
 # a few of them each time find in the end what the usual hundred find at once, which take minutes of CI's forty.

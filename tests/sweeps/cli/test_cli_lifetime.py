@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
 
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
+from sweeps.storage.urls import open_store
 from sweeps.trials.lifecycle import Fail, Heartbeat
 
 FAILING = """\
@@ -297,3 +299,24 @@ class TestBudgetThatNothingCountsTowards:
         assert sweep("extend", "--budget", "usd=none").status == 0
         findings = json.loads(sweep("doctor", "--format", "json").out)["findings"]
         assert [f for f in findings if f["kind"] == "uncounted"] == []
+
+
+class TestCopies:
+    """docs/tasks/move_a_sweep.md: a sweep goes on wherever all of its files are copied to."""
+
+    @pytest.mark.parametrize("kept", ["everything", "no hidden files"])
+    def test_a_folder_that_is_copied_into_a_bucket_goes_on_there(
+        self, sweep, gcs, monkeypatch, finished, kept, tmp_path
+    ):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        there = f"gs://bucket/copies/{uuid.uuid4().hex}/toy"
+        source, bucket = tmp_path / finished, open_store(there)
+        for path in source.rglob("*"):
+            name = path.relative_to(source).as_posix()
+            if path.is_file() and (kept == "everything" or not name.startswith(".")):
+                bucket.create(name, path.read_bytes())
+        assert sweep("extend", "--run-cap", "7", "--storage", there).status == 0
+        assert sweep("worker", "--storage", there).status == 0
+        assert "7 of 7: 7 completed" in sweep("status", "--storage", there).out
+        found = sweep("doctor", "--storage", there, "--format", "json")
+        assert "strange" not in found.out

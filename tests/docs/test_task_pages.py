@@ -1,0 +1,87 @@
+"""docs/tasks: the commands of each page are run in order, in a folder with the files that it shows.
+
+What a page prints under a command is what the command prints, but for times: `UPDATE_GOLDEN=1 pytest` this file
+writes it there, and a person reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "tasks").glob("*.md"))
+FILE = re.compile(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+FAILS = ("sweep worker --exit-when-idle",)
+"""Commands that end with 1: on the page about trials that fail."""
+
+
+def cleaned(printed: str) -> str:
+    """The output without what differs between two runs."""
+    for pattern, word in (
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "2026-11-23 09:00:00 UTC"),
+        (r"\b[\w.-]+-\d+-[0-9a-f]{6}\b", "desk-1234-a1b2c3"),
+        (r"\b\d+\.\d s\b", "0.2 s"),
+        (r"^( +\d+  completed .* )(?:  \d|\d\.\d)$", r"\g<1>0.2"),
+        (r"\bthe end of (.*?), \d+ B\b", r"the end of \1"),
+        (r"[\w./-]*/\.venv/bin/python[\d.]*", "python"),
+    ):
+        printed = re.sub(pattern, word, printed, flags=re.MULTILINE)
+    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_commands_print(page: Path, sweep, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr("sweeps.cli.control.getpass.getuser", lambda: "ada")
+    monkeypatch.setattr("sweeps.cli.control.platform.node", lambda: "desk")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    for name in ("SWEEP_STORAGE", "SWEEP_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for table in (ROOT / "analysis" / "examples").glob("*.csv"):
+        shutil.copy(table, tmp_path)
+    text = page.read_text(encoding="utf-8")
+    for name, content in FILE.findall(text):
+        (tmp_path / name).write_text(content)
+    wrong: list[tuple[str, int, str]] = []
+
+    def ran(block: re.Match[str]) -> str:
+        lines = []
+        for command in (line[2:] for line in block[1].splitlines() if line.startswith("$ ")):
+            if command.startswith("sweep "):
+                result = sweep(*shlex.split(command)[1:])
+                status, printed = result.status, result.out + result.err
+            else:
+                done = subprocess.run(
+                    ["bash", "-c", command], capture_output=True, text=True, check=False,
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                )  # fmt: skip
+                status, printed = done.returncode, done.stdout + done.stderr
+            if status != (command in FAILS):
+                wrong.append((command, status, printed))
+            lines.append(f"$ {command}\n{cleaned(printed)}")
+        return f"```console\n{''.join(lines)}```"
+
+    shown = CONSOLE.sub(ran, text)
+    sys.modules.pop("train", None)
+    assert wrong == []
+    if os.environ.get("UPDATE_GOLDEN"):
+        page.write_text(shown, encoding="utf-8")
+    assert shown == page.read_text(encoding="utf-8")
+
+
+def test_the_readme_names_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if f"docs/tasks/{page.name}" not in readme] == []
+    assert len(PAGES) >= 5
