@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(60)  # every file of the project is parsed
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("sweeps", "trainer", "runners", "analysis")
 # What they mean depends on who reads them.

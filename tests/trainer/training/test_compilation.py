@@ -307,7 +307,6 @@ def test_a_layer_is_compiled_while_it_is_trained_alone(compile_as: Callable[[Com
     ("stage", "compile", "more"),
     [
         ("stage1_9", "true", ()),
-        ("stage2", "true", ("device.recompute=true", "stage2.micro_batch_size=8")),
         ("stage2", "layers", ("device.recompute=true", "stage2.micro_batch_size=8")),
     ],
 )
