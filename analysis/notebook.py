@@ -45,13 +45,28 @@ class Picture:
         return self.png.read_bytes(), {"width": round(100 * self.figure.get_figwidth())}
 
 
+TRIALS = "trials.csv"
+"""Where the notebooks look unless another table is named."""
+
+EXAMPLE = Path(__file__).parent / "examples" / "stage19_length_sweep.csv"
+
+
 def load(path: str, compute: str = "effective_steps") -> tuple[TrialsTable, str]:
     """Read the table in a file, and find the column of a measure of compute.
+
+    Without TRIALS, it says how to make it and reads the example that ships with the package. Another path
+    has to be there.
 
     Raises:
         AnalysisError: no trial is completed; or see `TrialsTable.open` and `compute.column_of`.
     """
     pd.set_option("display.max_colwidth", None)  # show warnings and verdicts in full
+    if path == TRIALS and not Path(path).exists():
+        print(
+            f"EXAMPLE, not your sweep: there is no {TRIALS} in {Path.cwd()}; `sweep export {TRIALS}` writes it. "
+            f"Shown is {EXAMPLE.name}: SmolLM2-135M, five lengths of Stage 1.9, from the research notebook."
+        )
+        path = str(EXAMPLE)
     table = TrialsTable.open(path)
     if not table.completed.any():
         problem = "there are no trials yet" if not len(table) else "no trial is completed yet"

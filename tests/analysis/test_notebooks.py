@@ -102,3 +102,27 @@ def test_they_run_to_their_end_on_a_real_sweep(notebook: Path, exported: Path, t
         assert word in shown, word
     for ending in (".png", ".svg"):
         assert (tmp_path / "pictures" / wanted[0]).with_suffix(ending).stat().st_size > 2000
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_without_a_table_they_show_the_example_and_say_so(
+    notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for cell in cells(notebook):
+        exec(compile("".join(cell["source"]), notebook.name, "exec"), names)
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        f"EXAMPLE, not your sweep: there is no trials.csv in {tmp_path}; `sweep export trials.csv`"
+    )
+    assert len(names["trials"]) == 5
+
+
+def test_another_table_has_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from analysis import notebook
+    from analysis.errors import AnalysisError
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AnalysisError, match=r"trails\.csv"):
+        notebook.load("trails.csv")
