@@ -64,7 +64,7 @@ def load(path: str, compute: str = "effective_steps") -> tuple[TrialsTable, str]
     if path == TRIALS and not Path(path).exists():
         print(
             f"EXAMPLE, not your sweep: there is no {TRIALS} in {Path.cwd()}; `sweep export {TRIALS}` writes "
-            f"it. Shown is {EXAMPLE.name}: SmolLM2-135M, five lengths of Stage 1.9, from the research notebook."
+            f"it. Shown is {EXAMPLE.name}: SmolLM2-135M, five lengths of Stage 1.9."
         )
         path = str(EXAMPLE)
     table = TrialsTable.open(path)
