@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, partial
 from itertools import islice, takewhile
 
 import torch
@@ -57,6 +57,7 @@ class _Run:
     telemetry: Telemetry
     forced: tuple[str, ...]
     snapshots: StageSnapshots | None
+    teacher_digest: Callable[[], str]
     caches: compatibility.Digests = compatibility.NO_CACHES
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = SINGLE_PROCESS) -> Feed:
@@ -83,23 +84,18 @@ class _Run:
             self.inputs.test if test else self.inputs.held_out,
             device=device,
             dtype=products_dtype(self.config, teacher, device),
-            sha256=lambda: self.teacher_digest,
+            sha256=self.teacher_digest,
         )
 
     def flops_per_token(self, stage: str, student: nn.Module) -> float:
         return flops_per_token(self.config, stage, student, self.inputs.teacher)
-
-    @cached_property
-    def teacher_digest(self) -> str:
-        # Once: it takes seconds, and training waits for each point.
-        return teacher_sha256(self.config, self.inputs, self.context.device)
 
     def identity(self, key: str) -> Identity:
         device, teacher = self.context.device, self.inputs.teacher
         return Identity(
             key=key,
             data_sha256=self.inputs.corpus.sha256,
-            teacher=self.teacher_digest,
+            teacher=self.teacher_digest(),
             device=device.kind,
             dtype=products_dtype(self.config, teacher, device),
         )
@@ -165,6 +161,8 @@ def run(
         telemetry=telemetry,
         forced=forced,
         snapshots=snapshots,
+        # Once for all that ask: it takes seconds, and training waits for each point.
+        teacher_digest=cache(partial(teacher_sha256, config, inputs, device)),
     )
     telemetry.plan(sum(_effective_steps(config).values()))
     student, strength = _student(this)
