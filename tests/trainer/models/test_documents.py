@@ -65,6 +65,12 @@ def alone(model: nn.Module) -> Outputs:
     )
 
 
+def tolerance(attention: str) -> dict[str, float]:
+    """Return how far results in float64 may be apart: transformers' eager attention has a float32 softmax."""
+    allowed = 1e-5 if attention == "eager" else 1e-10
+    return {"rtol": allowed, "atol": allowed}
+
+
 def no_kernel(*arguments: object) -> Tensor:
     raise AssertionError("flash attention was called for a short text")
 
@@ -97,9 +103,9 @@ def test_a_packed_window_is_computed_as_its_documents_alone(small: tuple[str, ..
         expected, as_one = alone(model), run(model, IDS).logits
         found = run(separate_documents(model, END), IDS, hidden=True)
     assert not torch.allclose(as_one[:, 4:], expected.logits[:, 4:], atol=1e-3)
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found.logits, expected.logits, **tolerance(attention))
     for ours, theirs in zip(found.hidden, expected.hidden, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(ours, theirs, **tolerance(attention))
 
 
 @pytest.mark.parametrize("attention", ["eager", sdpa.NAME])
@@ -123,7 +129,7 @@ def test_a_window_of_attention_stays_within_a_document(attention: str) -> None:
     with torch.no_grad():
         expected = alone(model).logits
         found = run(separate_documents(model, END), IDS).logits
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, expected, **tolerance(attention))
 
 
 def pair(small: Sequence[str], *overrides: str) -> tuple[Config, nn.Module, nn.Module]:
@@ -159,9 +165,9 @@ def test_the_objectives_of_all_stages_are_those_of_the_documents_alone(small: tu
         torch.testing.assert_close(losses["ce"].double(), ce.double(), rtol=1e-5, atol=0)
     expected = [tempered_divergence(ours.logits, theirs.logits, temperature=t) for t in (1.0, 2.0, 5.0)]
     computed = [found["stage1_9"]["kl"], found["stage2"]["kl"], found["stage3"]["logits_kl"]]
-    torch.testing.assert_close(computed, expected, rtol=1e-9, atol=0)
+    torch.testing.assert_close(computed, expected, rtol=1e-6, atol=0)  # eager attention: see `tolerance`
     by_document = sum(len(ids) * part for ids, part in zip(DOCUMENTS, relations, strict=True)) / IDS.numel()
-    torch.testing.assert_close(found["stage3"]["attention_kl"], by_document, rtol=1e-9, atol=0)
+    torch.testing.assert_close(found["stage3"]["attention_kl"], by_document, rtol=1e-6, atol=0)
 
 
 def relation(config: Config, student: nn.Module, teacher: nn.Module, ids: list[int]) -> Tensor:

@@ -95,7 +95,8 @@ def test_lambda_is_one_whenever_a_loss_is_measured(run_small: Run, monkeypatch: 
 
     monkeypatch.setattr(pipeline, "held_out_loss", measure)
     run_small("stage2.lambda_warmup.warmup_steps=5")
-    assert complete == [{True}, {True}, set()]  # the last one is the teacher
+    assert complete[:2] == [{True}, {True}]
+    assert complete[2:] in ([], [set()])  # the teacher, unless its loss was cached
 
 
 @pytest.mark.parametrize("half", ["weights", "activations", "saliency"])
