@@ -57,7 +57,7 @@ class _Run:
     telemetry: Telemetry
     forced: tuple[str, ...]
     snapshots: StageSnapshots | None
-    teacher_digest: Callable[[], str]
+    teacher_digest: Callable[[], str]  # one for all copies: training waits while it is computed
     caches: compatibility.Digests = compatibility.NO_CACHES
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = SINGLE_PROCESS) -> Feed:
@@ -161,7 +161,6 @@ def run(
         telemetry=telemetry,
         forced=forced,
         snapshots=snapshots,
-        # Once for all that ask: it takes seconds, and training waits for each point.
         teacher_digest=cache(partial(teacher_sha256, config, inputs, device)),
     )
     telemetry.plan(sum(_effective_steps(config).values()))
