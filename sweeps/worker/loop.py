@@ -96,15 +96,18 @@ def work(
     worker = storable.line(name or "") or identity()
     limits = limits or Limits()
     ended: Counter[End] = Counter()
+    warm = program.warm_starts(experiment.space, function)
     try:
         while not stop.requested and not limits.reached(ended.total()):
             with stop.interruptible():  # before a claim, because loading a function may take long
                 if function is None:
                     program.require_startable(experiment.space)
+            if warm is not None:
+                warm.begin()  # its imports take as long as the claim
             record = _NextTrial(experiment, worker, stop, watcher, limits).claim()
             if record is None:
                 break
-            trial_run = TrialRun(experiment, record, stop, watcher, function)
+            trial_run = TrialRun(experiment, record, stop, watcher, function, warm)
             end, preempted_by = trial_run.execute(has_run=bool(ended))
             if preempted_by:
                 return Tally(ended=ended, preempted_by=preempted_by)
@@ -115,6 +118,9 @@ def work(
                 collection.collect(experiment)
     except Interrupted:
         log.debug("interrupted between trials")
+    finally:
+        if warm is not None:
+            warm.close()
     return Tally(ended=ended, preempted_by=stop.by)
 
 

@@ -4,7 +4,7 @@ It stands between the worker and the command, leads the process group and exits 
 asks the kernel for a signal at the worker's death and then kills the process group. Without it, a worker that
 is killed with SIGKILL would leave its trainer running on a trial that another worker has taken over. Only
 Linux supports this; elsewhere the command simply runs. `process` starts this file by its path and without
-site-packages, because every trial pays for its start.
+site-packages, because every trial pays for its start. `fork_server` guards what it forks in the same way.
 """
 
 from __future__ import annotations
@@ -21,26 +21,43 @@ _NOT_FOUND = 127
 
 def main(argv: list[str]) -> NoReturn:
     """Run `argv[1:]` on behalf of the process whose id is `argv[0]`, and end as it ends."""
-    parent, command = int(argv[0]), argv[1:]
-    if sys.platform == "linux":
-        import ctypes
+    fork_guarded(int(argv[0]))
+    _become(argv[1:])
 
+
+def fork_guarded(parent: int) -> None:
+    """Fork, and return in the child alone: this process guards it from now on, and ends as it ends.
+
+    The calling process leads its process group. Its Python has no other thread.
+
+    Args:
+        parent: id of the process at whose death the process group is killed.
+    """
+    if sys.platform == "linux":
         signal.signal(_PARENT_DIED, lambda *_: os.killpg(0, signal.SIGKILL))
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(_PARENT_DIED), 0, 0, 0)
-        if os.getppid() != parent:  # it died before prctl
-            os._exit(1)
+        signal_at_death_of(parent, _PARENT_DIED)
     child = os.fork()
     if child == 0:
-        _become(command)
+        signal.signal(_PARENT_DIED, signal.SIG_DFL)
+        return
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # they go to the process group; the command decides
     _, status = os.waitpid(child, 0)
     _end_like(status)
 
 
+def signal_at_death_of(parent: int, signum: signal.Signals) -> None:
+    """Ask the kernel for a signal at the death of the parent process; exit if it is dead already. Linux."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+    if os.getppid() != parent:  # it died before prctl
+        os._exit(1)
+
+
 def _become(command: list[str]) -> NoReturn:
     """Exec the command with the signal handlers that a shell would give it: Python ignores two signals."""
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ, _PARENT_DIED):
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(signum, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)  # noqa: S606 - argv comes as a list, no shell

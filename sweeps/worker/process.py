@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 from sweeps.errors import EnvironmentFault
 from sweeps.text.regular_file import open_regular
@@ -25,6 +26,29 @@ _POLL_S = 0.1
 _CUT_WORD = re.compile(r"\A\S*\s+")
 
 
+class Child(Protocol):
+    """Process that leads a process group of its own."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit status, negative for a signal; raise TimeoutExpired after `timeout` seconds."""
+
+    def signal_group(self, signum: signal.Signals) -> None:
+        """Send a signal to its process group, if any of that is left."""
+
+
+class Starter(Protocol):
+    """Start of a process that is quicker than by its command."""
+
+    def start(
+        self,
+        argv: Sequence[str],
+        log_file: IO[bytes],
+        env: Mapping[str, str],
+        should_stop: Callable[[], bool],
+    ) -> Child | None:
+        """Start the process, or return None if that is not possible; see `run` for the arguments."""
+
+
 def run(
     argv: Sequence[str],
     *,
@@ -32,6 +56,7 @@ def run(
     env: Mapping[str, str],
     should_stop: Callable[[], bool],
     grace_s: float = GRACE_S,
+    warm: Starter | None = None,
 ) -> int:
     """Run `argv` to its end and return its exit status, negative for a signal (as `subprocess` does).
 
@@ -44,11 +69,12 @@ def run(
         env: variables to add to this process's environment.
         should_stop: polled every 0.1 s.
         grace_s: seconds between SIGTERM and SIGKILL.
+        warm: tried first, before a process is started by its command.
 
     Raises:
         EnvironmentFault: this machine cannot start a process (no memory, no disk).
     """
-    child = _start(argv, log_file, env)
+    child = _start(argv, log_file, env, should_stop, warm)
     try:
         while not should_stop():
             try:
@@ -60,7 +86,7 @@ def run(
         _stop(child, grace_s)
         raise
     finally:
-        _signal_group(child, signal.SIGKILL)
+        child.signal_group(signal.SIGKILL)
 
 
 def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -> str:
@@ -99,11 +125,31 @@ def describe_exit(status: int) -> str:
     return f"killed by {name}"
 
 
-def _start(argv: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+class _StartedChild:
+    """Process that was started by its command."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.wait = process.wait
+
+    def signal_group(self, signum: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended in the meantime
+            os.killpg(self._process.pid, signum)
+
+
+def _start(
+    argv: Sequence[str],
+    log_file: Path,
+    env: Mapping[str, str],
+    should_stop: Callable[[], bool],
+    warm: Starter | None,
+) -> Child:
     guarded = [sys.executable, "-I", "-S", parent_death.__file__, str(os.getpid()), *argv]
     try:
         with open(log_file, "ab", opener=_open_at_once) as log:
-            return subprocess.Popen(
+            if warm is not None and (child := warm.start(argv, log, env, should_stop)) is not None:
+                return child
+            process = subprocess.Popen(
                 guarded,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -111,6 +157,7 @@ def _start(argv: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subpr
                 env={**os.environ, **env},
                 start_new_session=True,
             )
+            return _StartedChild(process)
     except OSError as error:
         raise EnvironmentFault(f"cannot start {argv[0]}: {error}") from error
 
@@ -122,15 +169,10 @@ def _open_at_once(name: str, flags: int) -> int:
     return fd
 
 
-def _stop(child: subprocess.Popen[bytes], grace_s: float) -> int:
-    _signal_group(child, signal.SIGTERM)
+def _stop(child: Child, grace_s: float) -> int:
+    child.signal_group(signal.SIGTERM)
     try:
         return child.wait(grace_s)
     except subprocess.TimeoutExpired:
-        _signal_group(child, signal.SIGKILL)
+        child.signal_group(signal.SIGKILL)
         return child.wait()
-
-
-def _signal_group(child: subprocess.Popen[bytes], signum: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended in the meantime
-        os.killpg(child.pid, signum)

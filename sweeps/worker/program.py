@@ -28,7 +28,7 @@ from sweeps.space.trunks import Trunks
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
-from sweeps.worker import live_trial, process, stage_runs, startable
+from sweeps.worker import live_trial, process, stage_runs, startable, warm_start
 from sweeps.worker.environment import in_environment, variables
 from sweeps.worker.progress_log import METRICS_FILE
 from sweeps.worker.result import (
@@ -49,6 +49,7 @@ from sweeps.worker.result import (
 from sweeps.worker.signals import Stop
 from sweeps.worker.stage_runs import TrunkKey
 from sweeps.worker.transient import network_was_lost
+from sweeps.worker.warm_start import WarmStarts
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ def run(
     snapshots: bool = False,
     points: bool = False,
     function: Function | None = None,
+    warm: WarmStarts | None = None,
 ) -> Outcome:
     """Run one trial to its end, with its files in `folder`.
 
@@ -96,6 +98,7 @@ def run(
         snapshots: whether the trainer writes the ends of its stages for other trials.
         points: whether it writes points of their trunks.
         function: to call in place of the sweep's program.
+        warm: `warm_starts` of the sweep.
 
     Raises:
         EnvironmentFault: this machine cannot run the program.
@@ -119,8 +122,25 @@ def run(
         return NotStarted(detail=problem)
     write_trial(record, folder)
     log_file = folder / LOG_FILE
-    status = process.run(argv, log_file=log_file, env=env, should_stop=should_stop)
+    status = process.run(argv, log_file=log_file, env=env, should_stop=should_stop, warm=warm)
     return _outcome(space, folder, status, argv, log_file=log_file, was_stopped=should_stop())
+
+
+def warm_starts(space: Space, function: Function | None = None) -> WarmStarts | None:
+    """Return how trials start without the trainer's imports; None for programs and machines that cannot.
+
+    Args:
+        space: of the sweep, with its program.
+        function: to call in place of the sweep's program.
+
+    Raises:
+        CannotStart: the environment variable that switches it has an unknown value.
+    """
+    if function is not None or space.program.kind != "trainer" or not warm_start.enabled():
+        return None
+    if space.program.processes != 1:  # a launcher starts them
+        return None
+    return WarmStarts("trainer", preload="trainer.preload", common=space.program.overrides)
 
 
 def _outcome(

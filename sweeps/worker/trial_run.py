@@ -36,6 +36,7 @@ from sweeps.worker.run_folder import require_writable
 from sweeps.worker.signals import Stop
 from sweeps.worker.snapshots import Snapshots
 from sweeps.worker.stage_folder import SNAPSHOTS
+from sweeps.worker.warm_start import WarmStarts
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class TrialRun:
         stop: the worker's stop request.
         watcher: observer of what happens.
         function: to call in place of the sweep's program.
+        warm: starts of the program without its imports, if it has any.
     """
 
     experiment: Experiment
@@ -85,6 +87,7 @@ class TrialRun:
     stop: Stop
     watcher: Watcher
     function: program.Function | None = None
+    warm: WarmStarts | None = None
 
     def execute(self, *, has_run: bool) -> tuple[End, str]:
         """Run the trial's program and report its result.
@@ -189,6 +192,7 @@ class TrialRun:
             snapshots=bool(snapshots.shared.keys),
             points=bool(snapshots.shared.trunks),
             function=self.function,
+            warm=self.warm,
         )
         if isinstance(outcome, NotStarted):
             if not has_run:  # then its folder or its machine is at fault, else perhaps these parameters

@@ -102,6 +102,7 @@ INTERNALS = {
     "torch:_forward_pre_hooks": "as _forward_hooks",
     "torch._foreach_norm": "norms of all gradients by a few launches; what torch clips with",
     "torch._scaled_mm": "products of float8; torch has no public ones",
+    "torch:_is_in_bad_fork": "whether a CUDA device is open in a way that no fork survives",
     "torch:_step_supports_amp_scaling": "whether an optimizer can skip a step by a flag on the device",
     "torch:_version": "whether a tensor was changed in place",
     "torch_xla._XLAC": "the compiler's cache, graphs and shardings, which it shows nowhere else",
