@@ -67,11 +67,14 @@ def _import_all() -> None:
     """Import what `__main__` and the phases of a run import by themselves, each when it comes to it."""
     import trainer.api
     import trainer.checkpoint.run_folder
+    import trainer.data.memory
+    import trainer.data.tokenizer
     import trainer.devices.background_calls
     import trainer.distributed.ranks
     import trainer.outcome
     import trainer.pipeline
     import trainer.preflight.batch_size_search
+    import trainer.preflight.oom
     import trainer.preflight.preflight
     import trainer.teachers.local
     import trainer.telemetry.channels
