@@ -201,6 +201,8 @@ def worker(
     Start as many as you like, on as many machines as see the storage. SIGTERM or Ctrl-C hands the current
     trial back (exit status 75), a second one exits immediately; the trial of a worker that dies is taken over
     when its lease expires. A worker that cannot start the program exits with 2: it is in the wrong folder.
+    Trials of the trainer are forked from a process that has its imports done; STAGESWEEP_WARM_START=0 starts
+    a new Python for each.
     """
     from sweeps.cli.progress import watcher
     from sweeps.worker.loop import Limits, work

@@ -21,6 +21,7 @@ from sweeps.text.counted import counted
 from sweeps.trials import budget, storable
 from sweeps.trials.record import Trial
 from sweeps.worker import backoff, collection, program
+from sweeps.worker.last_uploads import LastUploads
 from sweeps.worker.signals import Stop
 from sweeps.worker.trial_run import End, TrialRun, Watcher
 
@@ -96,7 +97,7 @@ def work(
     worker = storable.line(name or "") or identity()
     limits = limits or Limits()
     ended: Counter[End] = Counter()
-    warm = program.warm_starts(experiment.space, function)
+    warm, uploads = program.warm_starts(experiment.space, function), LastUploads()
     try:
         while not stop.requested and not limits.reached(ended.total()):
             with stop.interruptible():  # before a claim, because loading a function may take long
@@ -107,7 +108,7 @@ def work(
             record = _NextTrial(experiment, worker, stop, watcher, limits).claim()
             if record is None:
                 break
-            trial_run = TrialRun(experiment, record, stop, watcher, function, warm)
+            trial_run = TrialRun(experiment, record, stop, watcher, function, warm, uploads)
             end, preempted_by = trial_run.execute(has_run=bool(ended))
             if preempted_by:
                 return Tally(ended=ended, preempted_by=preempted_by)
@@ -121,6 +122,7 @@ def work(
     finally:
         if warm is not None:
             warm.close()
+        uploads.wait()
     return Tally(ended=ended, preempted_by=stop.by)
 
 

@@ -10,7 +10,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, TypeGuard
 
@@ -27,9 +28,10 @@ from sweeps.experiment import Experiment
 from sweeps.space.definition import Value
 from sweeps.storage.run_files.mirror import Uploader
 from sweeps.trials import lifecycle, storable
-from sweeps.trials.record import Reason, Trial, run_prefix
+from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker import backoff, program
 from sweeps.worker.heartbeat import HeartbeatThread
+from sweeps.worker.last_uploads import LastUploads
 from sweeps.worker.result import Completed, Failed, NotStarted, Preempted
 from sweeps.worker.resuming import behind, bring_checkpoints
 from sweeps.worker.run_folder import require_writable
@@ -80,6 +82,7 @@ class TrialRun:
         watcher: observer of what happens.
         function: to call in place of the sweep's program.
         warm: starts of the program without its imports, if it has any.
+        uploads: ends the upload of a finished trial; its owner waits for it.
     """
 
     experiment: Experiment
@@ -88,6 +91,7 @@ class TrialRun:
     watcher: Watcher
     function: program.Function | None = None
     warm: WarmStarts | None = None
+    uploads: LastUploads = field(default_factory=LastUploads)
 
     def execute(self, *, has_run: bool) -> tuple[End, str]:
         """Run the trial's program and report its result.
@@ -110,7 +114,12 @@ class TrialRun:
                 preempted_by = self._preempted_by(outcome, heartbeat, uploader)
                 self._publish(outcome, heartbeat, snapshots)
                 end = self.report(self._event(outcome, heartbeat, snapshots))
-                uploader.close(UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S)
+                close = partial(
+                    uploader.close, UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S
+                )
+                self.uploads.begin(close)
+                if end not in FINISHED:  # this worker may be the next one to claim it
+                    self.uploads.wait()
             except BaseException as error:
                 uploader.close(UPLOAD_GRACE_S)
                 snapshots.close(0)

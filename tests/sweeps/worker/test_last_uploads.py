@@ -1,0 +1,90 @@
+"""A finished trial's last files are uploaded while the worker has the next trial, and before it leaves."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from fake_gcs import FakeGcs, Fault
+
+from sweeps.experiment import Experiment
+from sweeps.space.definition import Choice, Search
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.worker import loop
+from sweeps.worker.signals import Stop
+from sweeps.worker.trial_run import Watcher
+
+DELAY_S = 1.0
+
+
+@pytest.fixture
+def experiment(space, gcs: FakeGcs, tmp_path: Path, monkeypatch) -> Experiment:
+    monkeypatch.setenv("SWEEP_SCRATCH", str(tmp_path / "disk"))
+    store = GcsStore(f"gs://bucket/uploads/{uuid.uuid4().hex}", endpoint=gcs.url)
+    parameters = (Choice(name="x", values=(1.0, 2.0)),)
+    grid = replace(space, parameters=parameters, search=Search(method="grid"), run_cap=2)
+    return Experiment.create(store, grid)
+
+
+def uploaded(gcs: FakeGcs, trial: int) -> bool:
+    return any(f"runs/{trial:06d}/attempt-1/student" in name for name in gcs.objects.names("bucket"))
+
+
+def work(experiment: Experiment, function, stop: Stop | None = None) -> loop.Tally:
+    return loop.work(experiment, stop=stop or Stop(), watcher=Mock(spec=Watcher), function=function)
+
+
+def test_the_next_trial_does_not_wait_for_them(experiment, gcs: FakeGcs) -> None:
+    fault = gcs.faults.add(Fault(action="status", operation="insert", name="*/runs/*/student", times=None))
+    before: list[bool] = []
+
+    def objective(trial) -> float:
+        Path(trial.folder, "student").write_bytes(b"weights")
+        before.append(uploaded(gcs, 0))
+        if trial.index == 1:
+            gcs.faults.remove(fault)
+        return 1.0
+
+    assert work(experiment, objective).ended == {"completed": 2}
+    assert before == [False, False]
+    assert (uploaded(gcs, 0), uploaded(gcs, 1)) == (True, True)
+
+
+def test_another_attempt_at_the_same_trial_waits_for_them(experiment, gcs: FakeGcs) -> None:
+    """It resumes from the checkpoint of the attempt before."""
+    gcs.faults.add(Fault(action="delay", name="*/checkpoints/7/*", delay_s=DELAY_S, times=None))
+    resumed: list[bool] = []
+
+    def objective(trial) -> float:
+        checkpoint = Path(trial.folder, "checkpoints", "7", "weights")
+        resumed.append(checkpoint.exists())
+        if len(resumed) == 1:
+            checkpoint.parent.mkdir(parents=True)
+            checkpoint.write_bytes(b"weights")
+            raise ConnectionResetError(104, "Connection reset by peer")
+        return 1.0
+
+    assert work(experiment, objective).ended == {"crashed": 1, "completed": 2}
+    assert resumed[:2] == [False, True]
+
+
+def test_a_stop_limits_how_long_they_take(experiment, gcs: FakeGcs, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("sweeps.worker.trial_run.UPLOAD_GRACE_S", 0.2)
+    gcs.faults.add(Fault(action="hang", name="*/runs/*/student", times=None))
+    stop = Stop()
+
+    def objective(trial) -> float:
+        Path(trial.folder, "student").write_bytes(b"weights")
+        if trial.index == 1:
+            stop.request("SIGTERM")
+        return 1.0
+
+    began = time.monotonic()
+    work(experiment, objective, stop)
+    assert time.monotonic() - began < 15
+    assert "1 files were not uploaded" in caplog.text
+    assert experiment.trial(0).status == "completed"
