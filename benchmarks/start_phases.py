@@ -19,7 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PHASES = ("start", "imports", "compose", "preflight", "model", "rest")
+PHASES = ("start", "imports", "compose", "preflight", "model", "student", "rest", "step")
+"""Python itself; imports; the configuration; the preflight; loading text and teacher; making the student of the
+teacher, calibrated by sequences that it reads; what is between these; the first step."""
 FILE = "phases.json"
 # Functions that make up a phase, less what they import: (module, name, phase).
 _MEASURED = [
@@ -30,7 +32,7 @@ _MEASURED = [
     ("trainer.preflight.batch_size_search", "with_micro_batches", "preflight"),
     ("trainer.preflight.preflight", "run_preflight", "preflight"),
     ("trainer.pipeline", "prepare_inputs", "model"),
-    ("trainer.pipeline", "make_student", "model"),
+    ("trainer.pipeline", "make_student", "student"),
 ]
 
 
@@ -122,7 +124,8 @@ def _measured(watch: Stopwatch, phase: str, function: Callable[..., Any]) -> Cal
 
 def _last(watch: Stopwatch, step: Callable[..., Any]) -> Callable[..., Any]:
     def inner(*given: Any, **named: Any) -> None:
-        step(*given, **named)
+        with watch.phase("step"):
+            step(*given, **named)
         watch.write()
         sys.stdout.flush()
         os._exit(0)

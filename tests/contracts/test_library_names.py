@@ -109,6 +109,7 @@ INTERNALS = {
     "torch_xla._internal.tpu": "which TPU this is",
     "torch_xla.experimental.custom_kernel": "flash attention",
     "torch_xla.utils.checkpoint": "recomputation that XLA does not undo",
+    "transformers.conversion_mapping": "its patterns of renamed weights, compiled before trials are forked",
     "transformers.integrations.bitnet": "packs ternary weights as its BitNet layers read them",
     "transformers.masking_utils": "an attention of our own with the masks that it needs",
     "transformers.modeling_gguf_pytorch_utils": "which architectures it reads from GGUF",
