@@ -24,12 +24,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sweeps.text.counted import counted
 from sweeps.worker import parent_death
 from sweeps.worker.process_title import set_title
 
 MAX_PACKET = 1024 * 1024
+_TO_ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that some engines send to every process of a job: the program and the worker decide."""
 _TASKS, _STATM = Path("/proc/self/task"), Path("/proc/self/statm")
 
 
@@ -60,6 +63,7 @@ def main(argv: Sequence[str]) -> None:
     """
     descriptor, worker, program, preloading, _, *common = argv
     parent_death.signal_at_death_of(int(worker), signal.SIGKILL)
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _TO_ALL}
     channel = socket.socket(fileno=int(descriptor))
     preload = importlib.import_module(preloading)
     problem: str = preload.preload(common) or _running_threads()
@@ -68,7 +72,7 @@ def main(argv: Sequence[str]) -> None:
         return
     gc.collect()
     gc.freeze()  # a collection would write to pages that the forked processes share
-    server = _Server(channel, _versions(preload.data_files()))
+    server = _Server(channel, _versions(preload.data_files()), handlers)
     channel.send(encode("ready", _resident_mib()))
     request = server.serve()
     if request is None:
@@ -89,10 +93,12 @@ class _Server:
     Args:
         channel: to the worker.
         versions: of the files that this process has read.
+        handlers: of the signals that this process ignores, for what it forks.
     """
 
     channel: socket.socket
     versions: Mapping[str, tuple[int, int]]
+    handlers: Mapping[signal.Signals, Any]
     guard: int = field(default=0, init=False)
     """Process id of the forked process's guard; 0 if there is none."""
     alive: int = field(default=-1, init=False)
@@ -143,6 +149,8 @@ class _Server:
     def _become_guarded(self, server: int, log: int, pipe: tuple[int, int]) -> None:
         """Make this fork what a started command is: the guard stays in here, its child returns."""
         os.setsid()
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
         self.channel.close()  # at its end the worker sees the server's death
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in enumerate((nothing, log, log)):

@@ -198,6 +198,30 @@ class TestLikeAStartedProgram:
         assert starts.run(code, str(os.getsid(0)), until=started.exists) == 75
         assert starts.lines() == ["True True", "stopped -15"]
 
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_it_decides_when_all_processes_of_a_job_get_a_signal(self, starts, number):
+        """As Slurm sends them at a preemption: the checkpoint takes a while."""
+        code = f"""
+            import signal, sys, time
+            def leave(*_):
+                time.sleep(0.5)
+                sys.exit(75)
+            signal.signal({int(number)}, leave)
+            open("started", "w").close(); time.sleep(600)
+        """
+        others, signalled = psutil.Process().children(recursive=True), []
+
+        def signal_all() -> bool:
+            if not signalled and (starts.folder / "started").exists():
+                signalled.extend(set(psutil.Process().children(recursive=True)) - set(others))
+                for each in signalled:
+                    each.send_signal(number)
+            return False
+
+        assert starts.run(code, until=signal_all) == 75
+        (starts.folder / "started").unlink()
+        assert starts.run("raise SystemExit(3)") == 3
+
     def test_it_is_killed_when_it_does_not_end(self, starts):
         code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
         began = time.monotonic()
