@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 PHASES = ("start", "imports", "compose", "preflight", "model", "student", "rest", "step")
-"""Python itself; imports; the configuration; the preflight; loading text and teacher; making and calibrating the
-student; what is between these; the first step."""
+"""Python itself; imports; the configuration; the preflight; loading text and teacher; making the student from
+it, with a calibration; what is between these; the first step."""
 FILE = "phases.json"
 # Functions that make up a phase, less what they import: (module, name, phase).
 _MEASURED = [
