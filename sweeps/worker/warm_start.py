@@ -149,6 +149,10 @@ class WarmStarts:
                 case ["refused", why]:
                     self._give_up(why)
                     return False
+                case _ if server.was_killed():
+                    self._count_death(server)
+                    self.close()
+                    return False
                 case _:
                     self._give_up(f"its imports failed: {server.last_line()}")
                     return False
@@ -193,6 +197,10 @@ class _Server:
     def has_died(self) -> bool:
         """Return whether the server has ended, though nobody has asked it to."""
         return self._process.poll() is not None
+
+    def was_killed(self) -> bool:
+        """Return whether the server was ended by SIGKILL, once its channel is closed."""
+        return self._process.wait() == -signal.SIGKILL
 
     def kill(self) -> None:
         """End the server; a process that it has forked is killed by its guard then."""

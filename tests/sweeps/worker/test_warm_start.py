@@ -292,6 +292,21 @@ class TestFork:
         assert warm.run(PRINT_TOKEN) == 0
         assert len(set(warm.lines())) == 3
 
+    def test_a_server_that_is_killed_while_it_imports_is_made_again_for_the_next_trial(self, warm):
+        write_preload(warm.folder, SLEEP)
+
+        def kill_when_importing() -> bool:
+            if (warm.folder / "started").exists():
+                (warm.folder / "started").unlink()
+                write_preload(warm.folder)
+                servers()[0].kill()
+            return False
+
+        assert warm.run("raise SystemExit(3)", until=kill_when_importing) == 3
+        assert servers() == []
+        assert warm.run("raise SystemExit(3)") == 3
+        assert len(servers()) == 1
+
     def test_a_server_that_is_killed_takes_its_trial_along_and_is_made_again(self, warm):
         killed: list[psutil.Process] = []
 
