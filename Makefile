@@ -183,6 +183,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.gpu --shapes cpu --limit 300
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.report

@@ -132,6 +132,7 @@ def _sweeps(overrides: Sequence[str], trials: int, folder: Path) -> None:
         "CPU seconds",
         "claim to the end of the first step (median, without the first trial)",
         "claim to report, less the training steps (likewise)",
+        "report to the next claim (likewise)",
     ]
     for way in WAYS:
         cells = _sweep(overrides, trials, folder / way, switch="1" if way == "warm" else "0")
@@ -161,7 +162,8 @@ def _sweep(overrides: Sequence[str], trials: int, folder: Path, *, switch: str) 
     besides = [
         (record.ended or 0) - claimed - (record.metrics["train_seconds"] or 0) for record, claimed in later
     ]
-    return [wall, cpu, statistics.median(first_steps), statistics.median(besides)]
+    asks = [after - (before.ended or 0) for before, (_, after) in zip(records, later, strict=False)]
+    return [wall, cpu, *map(statistics.median, (first_steps, besides, asks))]
 
 
 def _first_step(folder: Path, trial: int) -> float:
