@@ -16,8 +16,9 @@ pytestmark = pytest.mark.xla
 
 TOLERANCE, FLOOR = 1e-4, 1e-5  # relative; absolute, for a divergence that is the difference of large sums
 # Sums are rounded otherwise. A weight near a rounding edge may then go to another level, or a column near the
-# saliency's: from that step on the curves are as close as two such models are, and no closer.
-AT_AN_EDGE, STEPS_BEFORE = 1e-2, 4
+# saliency's: from that step on the curves are as close as two such models are, and no closer. On some processors the fourth
+# step of Stage 1.9 is 1.2e-4 off already, and what remains of the run up to 2.8e-3.
+AT_AN_EDGE, STEPS_BEFORE = 1e-2, 3
 OF_MATRICES = {
     "stage1_9": ["momentum_buffer"],
     "stage2": [],
