@@ -9,7 +9,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -83,6 +83,8 @@ class Allocator:
                 continue  # other workers won the race, but some trials remain
             if not self._may_create(records, searching=searching):
                 return None
+            if searching and not self.is_full(records):
+                self._load_optimizer(records)
             with self.lease.held(worker) as mine:
                 if mine and (made := self.create_claimed(claim, searching=searching)) is not None:
                     self._create_for_others(made, len(rivals), wait, searching=searching)
@@ -291,17 +293,32 @@ class Allocator:
 
     def candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
         """Return the next trial's parameters and what generated them."""
-        if self._space.baseline is not None and all(r.generator in ("imported", "enqueued") for r in records):
-            return dict(self._space.baseline), "baseline"
+        if (baseline := self._due_baseline(records)) is not None:
+            return dict(baseline), "baseline"
         if self._grid is not None:
             return self._grid.planned(records)[0], "grid"
+        optimizer = self._ax()
+        optimizer.observe(records)
+        (candidate,) = optimizer.generate(1)
+        return dict(candidate.parameters), candidate.generator
+
+    def _due_baseline(self, records: list[Trial]) -> Mapping[str, Value] | None:
+        """Return the baseline, the search's own first candidate, while it is still to be made."""
+        if any(record.generator not in ("imported", "enqueued") for record in records):
+            return None
+        return self._space.baseline
+
+    def _load_optimizer(self, records: list[Trial]) -> None:
+        """Import Ax, which takes seconds, before the lease: workers may do it side by side."""
+        if self._grid is None and self._due_baseline(records) is None:
+            self._ax()
+
+    def _ax(self) -> Optimizer:
         if self._optimizer is None:
             from sweeps.search.optimizer import Optimizer
 
             self._optimizer = Optimizer(self._space)
-        self._optimizer.observe(records)
-        (candidate,) = self._optimizer.generate(1)
-        return dict(candidate.parameters), candidate.generator
+        return self._optimizer
 
 
 def _wanted(records: list[Trial], *, confirming: bool) -> list[Trial]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -18,6 +20,7 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.search.optimizer import Optimizer
 from sweeps.space.definition import Budget, Search
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control, lifecycle
 
@@ -253,3 +256,28 @@ def test_many_fresh_workers_share_few_turns_of_the_lock(gcs: FakeGcs, space):
     turns = sum(e.name.endswith(ASK_KEY) and e.status == 200 for e in gcs.journal.entries("insert"))
     assert len({record.trial for record in records}) == 10
     assert turns <= 3
+
+
+WAITS = """
+import sys
+from sweeps.experiment import Experiment
+from sweeps.storage.local import LocalStore
+
+experiment = Experiment.open(LocalStore(sys.argv[1]))
+
+def our_turn_never_comes(seconds):
+    print(sorted({"ax", "torch"} & set(sys.modules)))
+    raise SystemExit
+
+with experiment.allocator.lease.held("somebody else") as theirs:
+    assert theirs and "ax" not in sys.modules
+    Experiment.open(LocalStore(sys.argv[1])).ask("me", wait=our_turn_never_comes)
+"""
+
+
+def test_a_worker_that_waits_for_its_turn_has_imported_ax_already(space, tmp_path):
+    """The import takes seconds: with the lease held, workers that start together would do it one by one."""
+    Experiment.create(LocalStore(tmp_path), space)
+    code = [sys.executable, "-c", WAITS, str(tmp_path)]
+    waited = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert waited.stdout == "['ax', 'torch']\n", waited.stderr
