@@ -99,12 +99,27 @@ test-xla: $(XLA_STAMP)
 	PJRT_DEVICE=CPU $(XLA_VENV)/bin/python -m pytest -m xla -n 2 --dist worksteal --timeout 600 tests/trainer/xla
 
 # Its torch and what goes with that, 7 GB (the wheels of torch 2.9 bring CUDA's libraries and need them to be loaded);
-# the rest is seen in the other environment. Few of its files are ever imported: they are compiled when they are.
+# the rest, and this checkout, are seen through a .pth file. Few of its files are ever imported: they are compiled when
+# they are. A copy by links is kept for the next checkout of this machine, under a digest of what was installed.
+XLA_KEPT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/stagesweep/venv-xla
+XLA_WANTS := import sys, tomllib; \
+  extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+  print(sys.version, *(each for name in ("xla", "flash", "test") for each in extras[name]), sep="\n")
 $(XLA_STAMP): $(STAMP)
-	$(PYTHON) -m venv $(XLA_VENV)
-	$(abspath $(BIN))/python -c 'import site; print(site.getsitepackages()[0])' \
-	  > "$$($(XLA_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/stagesweep.pth"
-	$(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[xla,flash,test]"
+	rm -rf $(XLA_VENV)
+	@$(BIN)/python -c '$(XLA_WANTS)' > $(VENV)/xla-wants
+	@set -e; kept=$(XLA_KEPT)/$$(cksum < $(VENV)/xla-wants | tr ' ' -); \
+	if [ -d "$$kept" ]; then echo "XLA's environment is a copy of $$kept"; \
+	  cp -al "$$kept" $(XLA_VENV) 2> /dev/null || { rm -rf $(XLA_VENV); cp -a "$$kept" $(XLA_VENV); }; \
+	else $(PYTHON) -m venv $(XLA_VENV); fi; \
+	pth=$$($(XLA_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/stagesweep.pth; rm -f "$$pth"; \
+	$(abspath $(BIN))/python -c 'import os, site; print(site.getsitepackages()[0], os.getcwd(), sep="\n")' > "$$pth"; \
+	if [ ! -d "$$kept" ]; then \
+	  tail -n +2 $(VENV)/xla-wants > $(XLA_VENV)/wants; \
+	  $(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(XLA_VENV)/wants; \
+	  rm -rf $(XLA_KEPT); mkdir -p $(XLA_KEPT); \
+	  { cp -al $(XLA_VENV) "$$kept.part" 2> /dev/null && mv -T "$$kept.part" "$$kept"; } || rm -rf $(XLA_KEPT); \
+	fi
 	@touch $@
 
 # A fresh install, as it will be and as it may be: the newest versions that pyproject.toml allows, and the oldest of what
