@@ -4,5 +4,5 @@ In the order of the data: `table` (a file becomes a checked `TrialsTable`) → `
 positions and shares out) → `summaries` (the results of `sweep pareto` and of the report) → `report` (the page
 and the pictures) → `notebook`.
 
-Only the page imports plotly and jinja2, only the notebooks matplotlib, only fits and intervals scipy.
+Only figures import altair and vl_convert, only the page jinja2, only fits and intervals scipy.
 """

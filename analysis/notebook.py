@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis.errors import AnalysisError, TableError
-from analysis.report import pictures, reuse_pictures, trunk_pictures
+from analysis.report import efficiency_figures, figures, many_objective_figures, reuse_figures, trunk_figures
+from analysis.report.figure import SCALE, Figure
+from analysis.report.trunk_layout import layouts
 from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Goal
 from analysis.summaries import budget as budgets
@@ -41,8 +42,9 @@ class Picture:
         return str(self.png)
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """Return the PNG, and its display width at 100 dots per inch, half of its resolution."""
-        return self.png.read_bytes(), {"width": round(100 * self.figure.get_figwidth())}
+        """Return the PNG, and the width to show it at, half of its resolution."""
+        png = self.png.read_bytes()
+        return png, {"width": int.from_bytes(png[16:20]) // SCALE}
 
 
 TRIALS = "trials.csv"
@@ -115,7 +117,7 @@ def tradeoff_picture(table: TableLike, result: ParetoResult, out: str) -> Pictur
         curve = budgets.fit_trials(table, x=result.x, y=result.y, y_goal=result.y_goal).curve
     except AnalysisError:
         curve = None
-    return _saved(pictures.tradeoff(table, result, curve), out, "pareto")
+    return _saved(figures.tradeoff(table, result, curve), out, "pareto")
 
 
 FEW = "Up to two objectives: the picture above says it all."
@@ -128,14 +130,14 @@ def pairs_picture(table: TableLike, objectives: Sequence[Sequence[str]], out: st
         found = many_objective_front(table, read_objectives({"objectives": goals}))
     except AnalysisError as error:
         return str(error)
-    return FEW if found is None else _saved(pictures.pairs(found), out, "pairs")
+    return FEW if found is None else _saved(many_objective_figures.pairs(found), out, "pairs")
 
 
 def efficiency_picture(result: ParetoResult, uncertainty: Uncertainty, out: str) -> Picture | str:
     """Draw efficiency against compute; saved as `efficiency.png` and `.svg`."""
     if result.baseline is None:
         return "Efficiency needs a baseline: no completed trial has zero steps of Stage 1.9; set `baseline`."
-    return _saved(pictures.efficiency(result, uncertainty), out, "efficiency")
+    return _saved(efficiency_figures.efficiency(result, uncertainty), out, "efficiency")
 
 
 def hypervolume(result: ParetoResult, uncertainty: Uncertainty) -> str:
@@ -184,7 +186,7 @@ def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) ->
         surface = fit_surface(stage1_9, stage2, rows.floats(y), sem)
     except AnalysisError as error:
         return str(error)
-    return _saved(pictures.iso_compute(surface, amounts, y), out, "iso_compute")
+    return _saved(efficiency_figures.iso_compute(surface, amounts, y), out, "iso_compute")
 
 
 def shared(table: TableLike, y: str, goal: Goal = "minimize") -> Reuse | None:
@@ -198,28 +200,28 @@ def paid_picture(found: Reuse | None, y: str, out: str) -> Picture | str:
         return "Nothing was reused: each trial has computed all of its stages."
     if not np.isfinite(found.best).any():
         return f"{found.summary()}; no completed trial has a value of {y}."
-    return _saved(reuse_pictures.best_by_compute(found, y), out, "paid")
+    return _saved(reuse_figures.best_by_compute(found, y), out, "paid")
 
 
 def trunks_picture(found: Reuse | None, out: str) -> Picture | None:
     """Draw the trunks of stages, and which trials branched off; saved as `trunks.png` and `.svg`."""
     if found is None or not found.trunks:
         return None
-    return _saved(trunk_pictures.trunks(found), out, "trunks")
+    return _saved(trunk_figures.all_trunks(layouts(found.trunks, found.goal), found), out, "trunks")
 
 
 def lengths_picture(found: Reuse | None, y: str, out: str) -> Picture | None:
     """Draw the loss against the length of each stage with trunks; saved as `lengths.png` and `.svg`."""
     if found is None or not found.lengths:
         return None
-    return _saved(trunk_pictures.lengths(found, y), out, "lengths")
+    return _saved(trunk_figures.all_lengths(found, y), out, "lengths")
 
 
 def prefixes_picture(found: Reuse | None, out: str) -> Picture | None:
     """Draw what each prefix that trials share has cost and saved; saved as `prefixes.png` and `.svg`."""
     if found is None or not found.prefixes:
         return None
-    return _saved(reuse_pictures.prefixes(found), out, "prefixes")
+    return _saved(reuse_figures.prefixes(found), out, "prefixes")
 
 
 def ablations(
@@ -262,7 +264,7 @@ def ablation_picture(pairs: Sequence[tuple[str, Paired]], y: str, out: str) -> P
     """Draw the differences of all pairs; saved as `ablation.png` and `.svg`."""
     if not pairs:
         return "The table has no pairs for any of the questions."
-    return _saved(pictures.comparison(pairs, y), out, "ablation")
+    return _saved(efficiency_figures.comparison(pairs, y), out, "ablation")
 
 
 def means(table: TableLike) -> pd.DataFrame | str:
@@ -279,5 +281,5 @@ def unit(x: str) -> str:
 
 
 def _saved(figure: Figure, out: str, name: str) -> Picture:
-    png, svg = pictures.save(figure, Path(out) / name)
+    png, svg = figure.save(Path(out) / name)
     return Picture(figure=figure, png=png, svg=svg)

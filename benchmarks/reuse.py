@@ -253,28 +253,35 @@ def _amount(compute: float | None) -> str:
 
 def draw(result: Result, path: Path) -> None:
     """Draw what was asked over compute: first stages, later stages and losses; cached ones are filled."""
-    import matplotlib as mpl
+    from analysis.report.axes import Axis
+    from analysis.report.figure import combined
+    from analysis.report.style import BLUE, GREY, scale
+    from analysis.report.vega_lite import Drawing, Series
 
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    names = [name for name in result["asks"][0] if "." in name]
-    figure, panels = pyplot.subplots(len(names) + 1, sharex=True, figsize=(9, 2 * len(names) + 2))
-    at = [ask["at"] for ask in result["asks"]]
-    colors = {"sobol": "gray", "botorch": "tab:blue"}
-    edges = [colors[ask["by"]] for ask in result["asks"]]
-    faces = [
-        color if ask["from"] is not None else "none" for color, ask in zip(edges, result["asks"], strict=True)
-    ]
-    for panel, name in zip(panels, [*names, "loss"], strict=True):
-        panel.scatter(at, [ask[name] for ask in result["asks"]], edgecolors=edges, facecolors=faces, s=24)
-        panel.set_ylabel(name)
-        if name.endswith(".lr") or name == "loss":
-            panel.set_yscale("log")
-    panels[-1].set_xlabel("paid compute; gray: Sobol, blue: surrogate; filled: from a published first stage")
-    figure.suptitle(" ".join(f"{name}={value}" for name, value in result["job"].items()))
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
+    panels = []
+    for name in [*(name for name in result["asks"][0] if "." in name), "loss"]:
+        values = [ask[name] for ask in result["asks"]]
+        drawing = Drawing(
+            x=Axis(title="paid compute", scale=scale([ask["at"] for ask in result["asks"]], linear=True)),
+            y=Axis(title=name, scale=scale(values, linear=not name.endswith(".lr") and name != "loss")),
+            height=120,
+            legend=not panels,
+        )
+        for by, colour, words in (("sobol", GREY, "Sobol"), ("botorch", BLUE, "surrogate")):
+            for is_reused in (False, True):
+                style = Series(
+                    name=f"{words}, from a published first stage" if is_reused else words,
+                    colour=colour, shape="circle", size=6, filled=is_reused,
+                )  # fmt: skip
+                asks = [
+                    ask
+                    for ask in result["asks"]
+                    if ask["by"] == by and (ask["from"] is not None) == is_reused
+                ]
+                if asks:
+                    drawing.points(style, [{"x": ask["at"], "y": ask[name]} for ask in asks])
+        panels.append(drawing.figure())
+    path.write_bytes(combined(panels, columns=1, width=700).to_png(scale=1))
 
 
 if __name__ == "__main__":

@@ -9,32 +9,47 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.report.style import BLUE, CROWD, GREEN, GREY, ORANGE, PURPLE, blank, hollow, scale, text
+from analysis.report.axes import Axis
+from analysis.report.figure import Figure
+from analysis.report.style import (
+    BLUE,
+    CROSS,
+    CROWD,
+    GREEN,
+    GREY,
+    HEXAGON,
+    ORANGE,
+    PENTAGON,
+    PURPLE,
+    STAR,
+    Scale,
+    scale,
+)  # fmt: skip
+from analysis.report.vega_lite import Drawing, Row, Series, Step, grey, tip_of
 from analysis.statistics.curve import Curve
 from analysis.statistics.pareto import Goal, Positions
 from analysis.summaries.summary import ParetoResult, Point
 from analysis.table import CONFIRM, PARAMETER, TrialsTable, is_confirming
 
 GENERATORS = {
-    "baseline": (PURPLE, "pentagon"),
-    "enqueued": (GREY, "star"),
+    "baseline": (PURPLE, PENTAGON),
+    "enqueued": (GREY, STAR),
     "sobol": (ORANGE, "triangle-up"),
     "botorch": (BLUE, "circle"),
     CONFIRM: (GREEN, "diamond"),
 }
 """Colours and symbols of the generators, in the order in which a sweep uses them."""
 
-OTHER_GENERATOR = (GREY, "square-open")
+OTHER_GENERATOR = (GREY, "square")
 
 HOVERED_PARAMETERS = 12
-HOVERED_TRIALS = 2000
+HOVERED_TRIALS = 500
 """With more trials a point only shows its index when pointed at; the parameters are in the table."""
 
 
-def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = None) -> go.Figure:
+def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = None) -> Figure:
     """Draw the points of a trade-off, its front as a step line, the knee and the most efficient trial.
 
     Args:
@@ -44,17 +59,29 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
         curve: a fit of y against x, drawn with its 95 % band between the smallest and the largest x.
     """
     table = table.configurations
-    figure = blank(labels.title(result.x), labels.title(result.y))
-    if curve is not None:
-        _add_band(figure, curve)
-    _add_points(figure, table, result)
-    _add_marks(figure, result)
-    if result.baseline is not None:
-        _add_baseline(figure, result.baseline)
-    figure.update_xaxes(scale([point.x for point in result.points]))
     ends = _ends(table, result.y) + ([] if result.baseline is None else [result.baseline])
-    figure.update_yaxes(scale([point.y for point in result.points], ends))
-    return figure
+    drawing = Drawing(
+        x=Axis(title=labels.title(result.x), scale=scale([point.x for point in result.points])),
+        y=Axis(title=labels.title(result.y), scale=scale([point.y for point in result.points], ends)),
+    )
+    if curve is not None:
+        _add_band(drawing, curve)
+    if result.baseline is not None:
+        _add_baseline(drawing, result.baseline)
+    _add_points(drawing, table, result)
+    _add_marks(drawing, result)
+    return drawing.figure()
+
+
+def step_of(goal: Goal) -> Step:
+    """Return how a front's line goes: the best y for at most x improves at a point, not before it."""
+    return "step-after" if goal == "minimize" else "step-before"
+
+
+def hollow(name: str, size: float, *, crowd: bool) -> Series:
+    """Return the style of trials that are not on the front, small and pale in a crowd."""
+    size, width, opacity = (size - 4, 1.0, 0.4) if crowd else (size, 1.5, 1.0)
+    return grey(name, shape="circle", filled=False, size=size, width=width, opacity=opacity)
 
 
 def _ends(table: TrialsTable, y: str) -> list[float]:
@@ -65,108 +92,97 @@ def _ends(table: TrialsTable, y: str) -> list[float]:
     return [*(ys + sem)[known].tolist(), *(ys - sem)[known].tolist()]
 
 
-def _add_points(figure: go.Figure, table: TrialsTable, result: ParetoResult) -> None:
+def _add_points(drawing: Drawing, table: TrialsTable, result: ParetoResult) -> None:
     """Add the trials that are not on the front, then the front."""
     at = {point.trial: point for point in result.points}
     front = set(result.front)
     beaten = [p for p in result.points if p.trial not in front and p.trial not in result.confirmed]
     if beaten:
         crowd = len(beaten) > CROWD
-        style = {"mode": "markers", "name": "not on the front", "marker": hollow(9, crowd=crowd)}
-        figure.add_trace(_scatter(table, result.y, beaten, **style))
-        if crowd:
-            figure.data[-1].error_y = None
+        _add_kind(
+            drawing, table, result.y, beaten, hollow("not on the front", 9, crowd=crowd), bars=not crowd
+        )
     if front:
-        # A step shows the best y for at most x: it improves at a point, not before it.
-        line = {"shape": "hv" if result.x_goal == "minimize" else "vh", "color": BLUE, "width": 2}
-        open_ = {"line": {"width": 2}} if result.confirmed else {}
-        symbol = "square-open" if result.confirmed else "square"
-        marker = {"symbol": symbol, "size": 9, "color": BLUE, **open_}
         points = [at[trial] for trial in result.front]
-        style = {"mode": "lines+markers", "name": "Pareto front", "line": line, "marker": marker}
-        figure.add_trace(_scatter(table, result.y, points, **style))
+        style = Series(name="Pareto front", colour=BLUE, shape="square", width=2, filled=not result.confirmed)
+        drawing.line(style, [{"x": point.x, "y": point.y} for point in points], step=step_of(result.x_goal))
+        _add_kind(drawing, table, result.y, points, style)
     if result.confirmed:
-        marker = {"symbol": "hexagon", "size": 12, "color": BLUE}
         name = labels.confirmed(*result.confirmed.values())
-        points = [at[trial] for trial in result.confirmed]
-        figure.add_trace(_scatter(table, result.y, points, mode="markers", name=name, marker=marker))
+        style = Series(name=name, colour=BLUE, shape=HEXAGON, size=11)
+        _add_kind(drawing, table, result.y, [at[trial] for trial in result.confirmed], style)
 
 
-def _scatter(table: TrialsTable, y: str, points: list[Point], **style: Any) -> go.Scatter:
-    rows = np.array([table.row_of[point.trial] for point in points], dtype=np.intp)
-    return go.Scatter(
-        x=[point.x for point in points],
-        y=[point.y for point in points],
-        error_y=_error_bars(table, y, rows),
-        text=_hovers(table, rows),
-        hovertemplate="%{x} · %{y}<br>%{text}<extra></extra>",
-        **style,
-    )
+def _add_kind(
+    drawing: Drawing, table: TrialsTable, y: str, points: list[Point], style: Series, *, bars: bool = True
+) -> None:
+    """Add points of one kind, and their error bars behind them."""
+    rows = _rows(table, y, points, bars=bars)
+    drawing.errors(style, rows)
+    drawing.points(style, rows, tip=tip_of(rows))
 
 
-def _add_band(figure: go.Figure, curve: Curve) -> None:
+def _rows(table: TrialsTable, y: str, points: list[Point], *, bars: bool = False) -> list[Row]:
+    """Return a row per point: where it is, what a pointer shows, and the ends of its error bar."""
+    positions = np.array([table.row_of[point.trial] for point in points], dtype=np.intp)
+    places = [(point.x, point.y) for point in points]
+    sem = np.nan_to_num(table.standard_errors(y)[positions]).tolist() if bars else [0.0] * len(points)
+    return _with_errors(_hovered(table, positions, places, len(table)), sem)
+
+
+def _hovered(
+    table: TrialsTable, positions: Positions, places: list[tuple[float, float]], count: int
+) -> list[Row]:
+    """Return a row per trial: where it is, and what a pointer shows of one among `count`."""
+    trials = table.trials[positions].tolist()
+    rows: list[Row] = [{"x": x, "y": y, "trial": t} for (x, y), t in zip(places, trials, strict=True)]
+    if count <= HOVERED_TRIALS:
+        for row, more in zip(rows, _hovers(table, positions), strict=True):
+            row["more"] = more
+    return rows
+
+
+def _with_errors(rows: list[Row], sem: list[float]) -> list[Row]:
+    """Add the ends of the error bars to rows, where there is an error."""
+    for row, error in zip(rows, sem, strict=True):
+        if error:
+            row |= {"low": row["y"] - error, "high": row["y"] + error}
+    return rows
+
+
+def _add_band(drawing: Drawing, curve: Curve) -> None:
     """Add the fitted curve and its interval between the smallest and the largest x."""
     xs = np.geomspace(curve.low, curve.high, 60)
-    value, low, high = curve.predict(xs)
-    band = {"fill": "tonexty", "fillcolor": "rgba(134,142,150,0.22)"}
-    for edge, extra in ((low, {}), (high, band)):
-        figure.add_trace(
-            go.Scatter(
-                x=xs.tolist(),
-                y=edge.tolist(),
-                mode="lines",
-                line={"width": 0},
-                hoverinfo="skip",
-                name="95 % of the fit",
-                showlegend=bool(extra),
-                **extra,
-            )
-        )
-    figure.add_trace(
-        go.Scatter(
-            x=xs.tolist(),
-            y=value.tolist(),
-            mode="lines",
-            name="fitted curve",
-            line={"color": GREY, "width": 1.5, "dash": "dashdot"},
-            hovertemplate="fitted %{y:.4g}<extra></extra>",
-        )
-    )
+    columns = (xs.tolist(), *(part.tolist() for part in curve.predict(xs)))
+    rows = [{"x": x, "y": y, "low": low, "high": high} for x, y, low, high in zip(*columns, strict=True)]
+    drawing.band(grey("95 % of the fit", shape="square", opacity=0.22), rows)
+    drawing.line(grey("fitted curve", dash=(8, 3, 2, 3)), rows, tip="'fitted ' + format(datum.y, ',.4~g')")
 
 
-def _add_marks(figure: go.Figure, result: ParetoResult) -> None:
+def _add_marks(drawing: Drawing, result: ParetoResult) -> None:
     """Add rings with names around the knee and the most efficient trial."""
     at = {point.trial: point for point in result.points}
-    marks = (
-        ("knee", result.knee, "diamond-open", ORANGE, "bottom left"),
-        ("most efficient", result.most_efficient, "star-open", GREEN, "top right"),
+    marks: tuple[tuple[str, int | None, str, str, Row], ...] = (
+        ("knee", result.knee, "diamond", ORANGE, {"align": "right", "dx": -9, "dy": 14}),
+        ("most efficient", result.most_efficient, STAR, GREEN, {"align": "left", "dx": 9, "dy": -14}),
     )
-    for name, trial, symbol, colour, side in marks:
+    for name, trial, shape, colour, side in marks:
         if trial is not None:
-            figure.add_trace(
-                go.Scatter(
-                    x=[at[trial].x],
-                    y=[at[trial].y],
-                    mode="markers+text",
-                    name=f"{name} (trial {trial})",
-                    text=[name],
-                    textposition=side,
-                    hoverinfo="skip",
-                    cliponaxis=False,
-                    marker={"symbol": symbol, "size": 20, "color": colour, "line": {"width": 2.5}},
-                )
+            style = Series(
+                name=f"{name} (trial {trial})", colour=colour, shape=shape, size=20, width=2.5, filled=False
             )
+            row = {"x": at[trial].x, "y": at[trial].y}
+            drawing.points(style, [row])
+            drawing.text([row | {"text": name}], **side)
 
 
-def _add_baseline(figure: go.Figure, baseline: float) -> None:
-    figure.add_hline(
-        y=baseline,
-        line={"dash": "dash", "color": GREY, "width": 1.5},
-        label={"text": f"baseline {labels.number(baseline)}", "textposition": "end", "yanchor": "bottom"},
-    )
+def _add_baseline(drawing: Drawing, baseline: float) -> None:
+    drawing.rules(grey("baseline", dash=(6, 4)), y=baseline)
+    right = {"y": baseline, "text": f"baseline {labels.number(baseline)}"}
+    drawing.text([right], right=True, align="right", dx=-4, dy=-4, baseline="bottom")
 
 
-def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Figure:
+def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure:
     """Draw the metric of each trial in the order of their indices, the best so far, and the failed trials.
 
     Runs of `sweep confirm` are drawn, too, but do not count as the best: the search did not find them.
@@ -176,101 +192,87 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Figu
         metric: column of the (first) objective.
         goal: whether less or more of it is better.
     """
-    figure = blank("trial", labels.title(metric))
     table = table.take(np.argsort(table.trials, kind="stable"))
     done = table.take(table.completed & np.isfinite(table.floats(metric)))
-    crowd = len(done) > CROWD
+    last = max(table.trials.tolist(), default=0)
+    reach = Scale(domain=(-0.03 * last - 0.5, 1.03 * last + 0.5))
+    values = scale(done.numbers(metric).tolist(), _ends(done, metric))
+    drawing = Drawing(
+        x=Axis(title="trial", scale=reach, integers=True), y=Axis(title=labels.title(metric), scale=values)
+    )
     for generator in _ordered(done.frame["generator"]):
         rows = done.take((done.frame["generator"] == generator).to_numpy(dtype=np.bool_))
-        _add_generator(figure, rows, metric, generator, crowd=crowd)
+        _add_generator(drawing, rows, metric, generator, len(done))
     searched = done.take(~is_confirming(done))
     if len(searched):
-        values = searched.numbers(metric)
-        best = values.cummin() if goal == "minimize" else values.cummax()
-        figure.add_trace(
-            go.Scatter(
-                x=searched.trials.tolist(),
-                y=best.tolist(),
-                mode="lines",
-                name="best so far",
-                line={"shape": "hv", "color": GREY, "width": 2, "dash": "dot"},
-                hovertemplate="best so far %{y}<extra></extra>",
-            )
+        found = searched.numbers(metric)
+        best = (found.cummin() if goal == "minimize" else found.cummax()).tolist()
+        drawing.line(
+            grey("best so far", width=2, dash=(2, 3)),
+            _corners(searched.trials.tolist(), best),
+            step="step-after",
+            tip="'best so far ' + datum.y",
         )
-    figure.update_yaxes(scale(done.numbers(metric).tolist(), _ends(done, metric)))
-    last = max(table.trials.tolist(), default=0)
-    figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 10 else None)
-    _add_failed(figure, table.trials[table.has_status("failed")].tolist())
-    return figure
+    _add_failed(drawing, table.trials[table.has_status("failed")].tolist())
+    return drawing.figure()
 
 
-def _add_generator(figure: go.Figure, rows: TrialsTable, metric: str, generator: str, *, crowd: bool) -> None:
-    colour, symbol = GENERATORS.get(generator, OTHER_GENERATOR)
-    every = np.arange(len(rows))
-    figure.add_trace(
-        go.Scatter(
-            x=rows.trials.tolist(),
-            y=rows.numbers(metric).tolist(),
-            error_y=None if crowd else _error_bars(rows, metric, every),
-            mode="markers",
-            name=text(generator),
-            marker={
-                "symbol": symbol,
-                "size": 4 if crowd else 10,
-                "opacity": 0.5 if crowd else 1.0,
-                "color": colour,
-            },
-            text=_hovers(rows, every),
-            hovertemplate="%{y}<br>%{text}<extra></extra>",
-        )
+def _corners(trials: list[int], best: list[float]) -> list[Row]:
+    """Return the points of a step line where it steps, and its ends."""
+    ends = (0, len(best) - 1)
+    return [
+        {"x": trial, "y": y}
+        for at, (trial, y) in enumerate(zip(trials, best, strict=True))
+        if at in ends or y != best[at - 1]
+    ]
+
+
+def _add_generator(drawing: Drawing, rows: TrialsTable, metric: str, generator: str, count: int) -> None:
+    """Add the trials of a generator; `count` is the number of those of all."""
+    crowd = count > CROWD
+    colour, shape = GENERATORS.get(generator, OTHER_GENERATOR)
+    size, opacity = (4, 0.5) if crowd else (9, 1.0)
+    style = Series(
+        name=generator,
+        colour=colour,
+        shape=shape,
+        size=size,
+        width=0.5,
+        opacity=opacity,
+        filled=generator in GENERATORS,
     )
+    places = list(zip(rows.trials.tolist(), rows.numbers(metric).tolist(), strict=True))
+    data = _hovered(rows, np.arange(len(rows)), places, count)
+    if not crowd:
+        drawing.errors(style, _with_errors(data, np.nan_to_num(rows.standard_errors(metric)).tolist()))
+    drawing.points(style, data, tip=tip_of(data, "datum.y"))
 
 
-def _add_failed(figure: go.Figure, trials: list[int]) -> None:
-    """Add failed trials, which have no value, as crosses along the bottom, on an axis of their own."""
-    if not trials:
-        return
-    figure.add_trace(
-        go.Scatter(
-            x=trials,
-            y=[0.03] * len(trials),
-            yaxis="y2",
-            mode="markers",
-            name="failed",
-            marker={"symbol": "x-thin", "size": 10, "line": {"width": 2.5, "color": GREY}},
-            hovertemplate="trial %{x} failed<extra></extra>",
-        )
-    )
-    figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
-
-
-def _error_bars(table: TrialsTable, y: str, rows: Positions) -> dict[str, Any] | None:
-    sem = np.nan_to_num(table.standard_errors(y)[rows])
-    if not sem.any():
-        return None
-    return {"type": "data", "array": sem.tolist(), "thickness": 1.2, "width": 3}
+def _add_failed(drawing: Drawing, trials: list[int]) -> None:
+    """Add failed trials, which have no value, as crosses along the bottom."""
+    if trials:
+        style = grey("failed", shape=CROSS, filled=False, width=2, size=8)
+        rows = [{"x": trial} for trial in trials]
+        drawing.points(style, rows, tip="'trial ' + datum.x + ' failed'", bottom=True)
 
 
 def _hovers(table: TrialsTable, rows: Positions) -> list[str]:
-    """Return the hover text of each trial. Columns are read as a unit: cell by cell it takes seconds."""
-    names = [f"trial {trial}" for trial in table.trials[rows].tolist()]
-    if len(table) > HOVERED_TRIALS:
-        return names
+    """Return the parameters of each trial. Columns are read as a unit: cell by cell it takes seconds."""
     shown = table.frame.iloc[rows]
-    if "generator" in table:
-        generators = shown["generator"].tolist()
-        names = [f"{name} ({text(str(who))})" for name, who in zip(names, generators, strict=True)]
+    generators = (
+        [f"({who})" for who in shown["generator"].tolist()] if "generator" in table else [""] * len(rows)
+    )
     columns = [
         [
-            f"{text(name.removeprefix(PARAMETER))} {text(labels.cell(value))}" if there else ""
+            f"{name.removeprefix(PARAMETER)} {labels.cell(value)}" if there else ""
             for value, there in zip(shown[name].tolist(), shown[name].notna().tolist(), strict=True)
         ]
         for name in table.parameters
     ]
     lines = zip(*columns, strict=True) if columns else [()] * len(rows)
     return [
-        "<br>".join([name, *[line for line in present if line][:HOVERED_PARAMETERS]])
-        for name, present in zip(names, lines, strict=True)
+        "\n".join([name, *[line for line in present if line][:HOVERED_PARAMETERS]])
+        for name, present in zip(generators, lines, strict=True)
     ]
 
 

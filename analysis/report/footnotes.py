@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from analysis.labels import counted, number
 from analysis.report.contents import Contents, Tradeoff
 from analysis.report.footnote_texts import DEFINITIONS, STEPS
-from analysis.report.insight_figures import LINES
+from analysis.report.parallel_figure import LINES
 from analysis.report.style import LOG_RATIO
 from analysis.summaries.compute import NOMINAL_COLUMNS, of_column
 from analysis.summaries.reuse import STEPS as STEPS_COLUMN

@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
-
 from analysis import labels
-from analysis.report.style import BLUE, CROWD, blank, hollow, scale
+from analysis.report.axes import Axis
+from analysis.report.figure import Figure, combined
+from analysis.report.figures import hollow, step_of
+from analysis.report.style import BLUE, CROWD, HEXAGON, scale
+from analysis.report.vega_lite import POSITION, Drawing, Row, Series, tip_of
 from analysis.summaries.many_objective import ManyObjectiveFront
 
+ACROSS = 3
+"""Most pairs in a row of a picture."""
 
-def pair(found: ManyObjectiveFront, x: int, y: int) -> go.Figure:
+
+def pair(found: ManyObjectiveFront, x: int, y: int, *, legend: bool = False) -> Figure:
     """Draw trials by two objectives: squares are on the front in all, the line is the front of the two."""
     across, up = found.objectives[x], found.objectives[y]
-    figure = blank(labels.title(across.metric), labels.title(up.metric))
-    alone = list(found.pair_front(x, y))
+    drawing = Drawing(
+        x=Axis(title=labels.title(across.metric), scale=scale(found.values[:, x].tolist()), count=5),
+        y=Axis(title=labels.title(up.metric), scale=scale(found.values[:, y].tolist()), count=6),
+        height=300,
+        legend=legend,
+    )
+
+    def rows(members: list[int]) -> list[Row]:
+        return [
+            {"x": float(found.values[at, x]), "y": float(found.values[at, y]), "trial": found.trials[at]}
+            for at in members
+        ]
+
     confirmed = [at for at, trial in enumerate(found.trials) if trial in found.confirmed]
     beaten = sorted({*range(len(found.trials))} - {*found.front, *confirmed})
-    hollow_marker = hollow(8, crowd=len(beaten) > CROWD)
-    square = {"symbol": "square-open" if confirmed else "square", "size": 7, "color": BLUE}
-    hexagon = {"symbol": "hexagon", "size": 10, "color": BLUE}
-    figure.add_trace(
-        go.Scatter(
-            x=found.values[alone, x].tolist(),
-            y=found.values[alone, y].tolist(),
-            mode="lines",
-            name="front of these two",
-            line={"shape": "hv" if across.goal == "minimize" else "vh", "color": BLUE, "width": 1.5},
-            hoverinfo="skip",
-        )
-    )
-    for name, members, marker in (
-        ("not on the front", beaten, hollow_marker),
-        ("front in all objectives", list(found.front), square),
-        *([("confirmed", confirmed, hexagon)] if confirmed else []),
-    ):
-        figure.add_trace(
-            go.Scatter(
-                x=found.values[members, x].tolist(),
-                y=found.values[members, y].tolist(),
-                text=[f"trial {found.trials[at]}" for at in members],
-                mode="markers",
-                name=name,
-                marker=marker,
-                hovertemplate="%{text}<br>%{x} · %{y}<extra></extra>",
-            )
-        )
-    figure.update_xaxes(scale(found.values[:, x].tolist()), nticks=5)
-    figure.update_yaxes(scale(found.values[:, y].tolist()), nticks=6)
-    figure.update_layout(showlegend=False, height=300, margin={"t": 10, "b": 45, "r": 10})
-    return figure
+    line = Series(name="front of the two alone", colour=BLUE)
+    drawing.line(line, rows(list(found.pair_front(x, y))), step=step_of(across.goal))
+    square = Series(name="front in all objectives", colour=BLUE, shape="square", size=7, filled=not confirmed)
+    kinds = [
+        (hollow("not on the front", 8, crowd=len(beaten) > CROWD), beaten),
+        (square, list(found.front)),
+    ]
+    if confirmed:
+        name = labels.confirmed(*found.confirmed.values())
+        kinds.append((Series(name=name, colour=BLUE, shape=HEXAGON, size=10), confirmed))
+    for style, members in kinds:
+        drawing.points(style, rows(members), tip=tip_of((), POSITION))
+    return drawing.figure()
+
+
+def pairs(found: ManyObjectiveFront) -> Figure:
+    """Return one picture of all pairs of objectives, with a legend."""
+    figures = [pair(found, x, y, legend=not nth) for nth, (x, y) in enumerate(found.pairs)]
+    return combined(figures, columns=min(ACROSS, len(figures)), width=250)

@@ -1,7 +1,7 @@
 """The report of a sweep: one self-contained HTML file that needs neither a network nor a server.
 
-The page holds plotly's JavaScript once, and a content security policy that lets no other script run: errors
-and parameters of trials stay text.
+The page holds Vega's JavaScript once, and a content security policy that lets no other script run: errors and
+parameters of trials stay text.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
-import plotly.graph_objects as go
-import plotly.offline
 from markupsafe import Markup
-from pydantic_core import from_json
 
 from analysis.labels import counted, number, title
 from analysis.report.contents import Contents, contents
+from analysis.report.figure import Figure
 from analysis.report.figures import history, tradeoff
 from analysis.report.footnotes import column_source, notes
-from analysis.report.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
+from analysis.report.insight_figures import cross_validation, marginal, marginals, sensitivities
 from analysis.report.many_objective_figures import pair
+from analysis.report.page_scripts import STYLE, draw_script, vega_bundle
+from analysis.report.parallel_figure import parallel
 from analysis.report.reuse_figures import PREFIXES, best_by_compute, name_of, prefixes
 from analysis.report.trunk_figures import lengths, trunks
 from analysis.report.trunk_layout import layouts
@@ -37,14 +36,6 @@ from analysis.summaries.summary_line import format_cells
 from analysis.table import PARAMETER, POINTS, SEM, STAGES, TRIAL_COLUMNS
 
 TEMPLATES = Path(__file__).parent / "templates"
-PLOT_CONFIG = {"responsive": True, "displaylogo": False, "displayModeBar": False}
-
-DRAW = """
-for (const source of document.querySelectorAll('script[type="application/json"]')) {
-  const {figure, config} = JSON.parse(source.textContent);
-  Plotly.newPlot(source.dataset.plot, figure.data, figure.layout, config);
-}
-"""
 
 
 def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
@@ -59,7 +50,7 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
     """
     page = contents(document, rate)
     figures = _figures(page)
-    scripts = [plotly.offline.get_plotlyjs(), DRAW] if figures else []
+    scripts = [vega_bundle(), draw_script()] if figures else []
     heads, rows = _trials_table(page)
     return _template().render(
         page=page,
@@ -71,8 +62,12 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         trunks=layouts(page.reuse.trunks, page.reuse.goal) if page.reuse else (),
         drawn=PREFIXES,
         listed=ROWS,
-        figures={name: _json(figure) for name, figure in figures.items()},
-        scripts=[Markup(script) for script in scripts],  # noqa: S704 - plotly's and our own, nobody's data
+        figures={
+            name: Markup(figure.to_json())  # noqa: S704 - JSON without signs of HTML
+            for name, figure in figures.items()
+        },
+        plot_style=Markup(STYLE),  # noqa: S704 - our own
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 - Vega's and our own, nobody's data
         script_hashes=[_hash(script) for script in scripts],
         heads=heads,
         rows=rows,
@@ -95,7 +90,7 @@ def _template() -> jinja2.Template:
     return environment.get_template("report.html.j2")
 
 
-def _figures(page: Contents) -> dict[str, go.Figure]:
+def _figures(page: Contents) -> dict[str, Figure]:
     """Return the figures that have something to show, by their id on the page."""
     figures = {}
     if page.tradeoff is not None:
@@ -127,14 +122,6 @@ def _figures(page: Contents) -> dict[str, go.Figure]:
             figures["parallel"] = lines
         figures["history"] = history(page.table, first.metric, first.goal)
     return figures
-
-
-def _json(figure: go.Figure) -> Markup:
-    """Return a figure as JSON that cannot end the script element that holds it."""
-    text = json.dumps({"figure": from_json(figure.to_json()), "config": PLOT_CONFIG}, allow_nan=False)
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)  # noqa: S704 - escaped in the three lines above
 
 
 def _hash(script: str) -> str:

@@ -3,61 +3,56 @@
 from __future__ import annotations
 
 import numpy as np
-import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.report.style import BLUE, GREY, ORANGE, blank, scale, text
+from analysis.report.axes import Axis
+from analysis.report.figure import Figure
+from analysis.report.style import BLUE, ORANGE, Scale, named, scale
+from analysis.report.vega_lite import NUMBER, Drawing, Row, Series, grey
 from analysis.summaries.prefixes import Prefix
 from analysis.summaries.reuse import Reuse
 
 PREFIXES = 30
 """Most prefixes drawn, those of most trials."""
 
-ONCE, LATER, SAVED = "the shared stage", "later stages", "saved"
-"""Parts of a bar."""
+ONCE = Series(name="the shared stage", colour=BLUE, shape="square", width=1)
+LATER = Series(name="later stages", colour=ORANGE, shape="square", width=1, opacity=0.4)
+SAVED = grey("saved", shape="square", filled=False)
+"""Parts of a bar: full, pale and hollow."""
 
-HOLLOW = {"color": "rgba(0,0,0,0)", "line": {"color": GREY, "width": 1.5}}
-HATCHED = {"shape": "/", "fillmode": "overlay", "fgcolor": "white", "size": 6, "solidity": 0.25}
 
-
-def prefixes(found: Reuse) -> go.Figure:
+def prefixes(found: Reuse) -> Figure:
     """Draw a bar per prefix: its stage as computed, the later stages of its trials, and what was saved."""
-    rows = found.prefixes[:PREFIXES][::-1]  # plotly builds from below
+    rows = found.prefixes[:PREFIXES]
     stages = {row.stage for row in rows}
-    figure = blank(in_unit("compute", found), f"{text(*stages)} by" if len(stages) == 1 else "computed by")
-    bars = (
-        (ONCE, [row.paid for row in rows], {"color": BLUE}),
-        (LATER, [row.rest for row in rows], {"color": ORANGE, "pattern": HATCHED}),
-        (SAVED, [row.saved or None for row in rows], HOLLOW),
+    longest = max((row.paid + row.rest + row.saved for row in rows), default=0.0) or 1.0
+    drawing = Drawing(
+        x=Axis(title=in_unit("compute", found), scale=Scale(domain=(0.0, 1.2 * longest))),
+        y=Axis(
+            title=f"{next(iter(stages))} by" if len(stages) == 1 else "computed by",
+            scale=named([name_of(row) for row in rows]),
+            grid=False,
+        ),
+        height=110 + 26 * len(rows),
+        zoom=False,
     )
-    at = list(range(len(rows)))
-    for name, values, marker in bars:
-        figure.add_trace(
-            go.Bar(
-                x=values, y=at, orientation="h", name=name, marker=marker, width=0.7,
-                customdata=_hovers(rows),
-                hovertemplate="%{customdata}<br>" + name + " %{x:,.4g}<extra></extra>",
-            )
-        )  # fmt: skip
-    lengths = [row.paid + row.rest + row.saved for row in rows]
-    figure.add_trace(
-        go.Scatter(
-            x=lengths,
-            y=at,
-            mode="text",
-            text=[f" {labels.counted(len(row.trials), 'trial')}" for row in rows],
-            textposition="middle right",
-            hoverinfo="skip",
-            showlegend=False,
-            cliponaxis=False,
+    hovers = _hovers(rows)
+    for style, at in ((ONCE, 0), (LATER, 1), (SAVED, 2)):
+        bars: list[Row] = []
+        for y, row in enumerate(rows):
+            parts = (row.paid, row.rest, row.saved)
+            if parts[at]:
+                start = sum(parts[:at])
+                bars.append({"x": start, "end": start + parts[at], "y": y, "more": hovers[y]})
+        drawing.bars(
+            style, bars, tip=f"datum.more + '\\n{style.name} ' + format(datum.end - datum.x, {NUMBER})"
         )
-    )
-    names = [text(name_of(row)) for row in rows]
-    figure.update_layout(barmode="stack", height=130 + 26 * len(rows), legend_traceorder="normal")
-    axis = {"tickvals": at, "ticktext": names, "showgrid": False, "title_standoff": 12}
-    figure.update_yaxes(axis, range=[-0.6, len(rows) - 0.4])
-    figure.update_xaxes(range=[0, 1.3 * max(lengths, default=1.0) or 1.0], tickformat=",")
-    return figure
+    trials = [
+        {"x": row.paid + row.rest + row.saved, "y": y, "text": labels.counted(len(row.trials), "trial")}
+        for y, row in enumerate(rows)
+    ]
+    drawing.text(trials, dx=6)
+    return drawing.figure()
 
 
 def name_of(row: Prefix) -> str:
@@ -82,37 +77,35 @@ def _hovers(rows: tuple[Prefix, ...]) -> list[str]:
     hovers = []
     for row in rows:
         shown = ", ".join(map(str, row.trials[:20])) + (" …" if len(row.trials) > 20 else "")
-        lines = [f"{text(row.stage)} of {source(row)}", *(f"{text(n)} {text(v)}" for n, v in row.parameters)]
+        lines = [f"{row.stage} of {source(row)}", *(f"{name} {value}" for name, value in row.parameters)]
         best = "" if row.best is None else f", best {labels.number(row.best)}"
-        hovers.append("<br>".join([*lines, f"{labels.counted(len(row.trials), 'trial')}: {shown}{best}"]))
+        hovers.append("\n".join([*lines, f"{labels.counted(len(row.trials), 'trial')}: {shown}{best}"]))
     return hovers
 
 
-def best_by_compute(found: Reuse, metric: str) -> go.Figure:
+def best_by_compute(found: Reuse, metric: str) -> Figure:
     """Draw the best value so far against the compute of the search, as paid and as if nothing was reused."""
-    figure = blank(in_unit("compute of the search", found), labels.title(metric))
     known = np.isfinite(found.best)
+    best, trials = found.best[known].tolist(), np.array(found.trials)[known].tolist()
     lines = (
-        ("without reuse (nominal)", found.nominal_until, {"color": GREY, "width": 1.5, "dash": "dot"}, 0.7),
-        ("paid", found.paid_until, {"color": BLUE, "width": 2.5}, 1.0),
+        (grey("without reuse (nominal)", dash=(2, 3), opacity=0.8), found.nominal_until[known].tolist()),
+        (Series(name="paid", colour=BLUE, width=2.5), found.paid_until[known].tolist()),
     )
-    trials = np.array(found.trials)[known].tolist()
-    for name, cost, line, opacity in lines:
-        figure.add_trace(
-            go.Scatter(
-                x=cost[known].tolist(),
-                y=found.best[known].tolist(),
-                mode="lines",
-                name=name,
-                opacity=opacity,
-                line=line | {"shape": "hv"},
-                customdata=trials,
-                hovertemplate="up to trial %{customdata}: %{y} for %{x:,.4g}<extra>" + name + "</extra>",
-            )
+    drawing = Drawing(
+        x=Axis(
+            title=in_unit("compute of the search", found),
+            scale=scale([cost for _, costs in lines for cost in costs], linear=True, zero=True),
+        ),
+        y=Axis(title=labels.title(metric), scale=scale(best)),
+    )
+    for style, costs in lines:
+        rows = [{"x": x, "y": y, "trial": t} for x, y, t in zip(costs, best, trials, strict=True)]
+        tip = (
+            f"'up to trial ' + datum.trial + ': ' + format(datum.y, {NUMBER}) "
+            f"+ ' for ' + format(datum.x, {NUMBER})"
         )
-    figure.update_xaxes(rangemode="tozero", tickformat=",")
-    figure.update_yaxes(scale(found.best[known].tolist()))
-    return figure
+        drawing.line(style, rows, step="step-after", tip=tip)
+    return drawing.figure()
 
 
 def in_unit(name: str, found: Reuse) -> str:

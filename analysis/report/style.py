@@ -1,23 +1,21 @@
-"""The style of the report's figures: colours, an empty figure, and the scales of axes.
+"""The style of all figures: colours, symbols, the themes of the page, and the scales of axes.
 
-Colours are mid-tones with contrast on a light and on a dark page; the page's style sheet colours the text
-(see `templates/report.html.j2`).
+Marks have mid-tone colours with contrast on a light and on a dark page; only text differs between the themes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from functools import partial
-from html import escape
-from typing import Any
-
-import plotly.graph_objects as go
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from analysis import labels
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#9b5fc0", "#868e96"
 GRID = "rgba(134,142,150,0.25)"
+LIGHT_INK, DARK_INK = "#1b1f24", "#e6e9ed"
+"""Colours of text, those of the report's style sheet."""
 
 LOG_RATIO = 20.0
 """Ratio of largest to smallest value beyond which an axis is logarithmic."""
@@ -25,68 +23,115 @@ LOG_RATIO = 20.0
 MARKED_DECADES = 4
 """Up to this many decades a logarithmic axis has ticks at 1, 2 and 5, beyond only at 1."""
 
+MARGIN = 0.04
+"""Share of an axis beyond the first and the last value, so that no symbol is cut at the edge."""
+
 CROWD = 300
 """With more points, those that are not on the front are small, pale and without error bars."""
 
-text = partial(escape, quote=False)
-"""Escape text for plotly, which reads some HTML in every text and shows escaped quotes as they are."""
+
+def _polygon(corners: int, inner: float = 1.0) -> str:
+    """Return the SVG path of a regular polygon, or of a star if `inner` (its inner radius) is below 1."""
+    count = corners if inner == 1.0 else 2 * corners
+    points = []
+    for at in range(count):
+        radius = 1.1 * (inner if inner < 1.0 and at % 2 else 1.0)
+        angle = 2 * math.pi * at / count
+        points.append(f"{radius * math.sin(angle):.3f},{-radius * math.cos(angle):.3f}")
+    return f"M{'L'.join(points)}Z"
 
 
-def blank(x_title: str, y_title: str) -> go.Figure:
-    """Return an empty figure in the common style."""
-    axis = {"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True}
-    return go.Figure(
-        layout={
-            "template": "none",
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "height": 440,
-            "showlegend": True,
-            "margin": {"l": 60, "r": 20, "t": 20, "b": 60},
-            "font": {"size": 13, "family": "system-ui, sans-serif"},
-            "legend": {"orientation": "h", "itemsizing": "constant", "yanchor": "bottom", "y": 1.02, "x": 0},
-            "xaxis": axis | {"title": {"text": text(x_title)}},
-            "yaxis": axis | {"title": {"text": text(y_title)}},
-            "hoverlabel": {"align": "left"},
-        }
-    )
+PENTAGON, HEXAGON, STAR = _polygon(5), _polygon(6), _polygon(5, 0.45)
+CROSS = "M-0.8,-0.8L0.8,0.8M0.8,-0.8L-0.8,0.8"
+"""Symbols beyond Vega's own, as SVG paths within -1 and 1."""
 
 
-def hollow(size: int, *, crowd: bool) -> dict[str, Any]:
-    """Return the marker of trials that are not on the front, small and pale in a crowd."""
+def theme(ink: str = LIGHT_INK, font: str = "sans-serif") -> dict[str, Any]:
+    """Return the Vega-Lite config of all figures.
+
+    Args:
+        ink: colour of text.
+        font: its family.
+    """
+    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 12, "titleFontSize": 13}
     return {
-        "symbol": "circle-open",
-        "size": size - 4 if crowd else size,
-        "opacity": 0.4 if crowd else 1.0,
-        "color": GREY,
-        "line": {"width": 1.0 if crowd else 1.5},
+        "background": "transparent",
+        "font": font,
+        "aria": False,  # a figure has one text alternative, not one per point
+        "padding": 4,
+        "view": {"stroke": None},
+        "text": {"color": ink, "fontSize": 12},
+        "axis": text
+        | {
+            "titleFontWeight": "normal",
+            "titlePadding": 8,
+            "gridColor": GRID,
+            "domainColor": GREY,
+            "tickColor": GREY,
+            "labelLimit": 0,
+            "labelFlush": False,
+        },
+        "legend": text
+        | {"orient": "top", "title": None, "labelLimit": 300, "symbolSize": 80, "rowPadding": 4},
     }
 
 
-def axis_type(values: list[float]) -> str:
+def axis_type(values: Sequence[float]) -> Literal["linear", "log"]:
     """Return "log" where a linear axis would squeeze most points against one edge, else "linear"."""
-    if not values or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:
+    if not len(values) or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:
         return "linear"
     return "log"
 
 
-def scale(values: list[float], also: Collection[float] = ()) -> dict[str, Any]:
-    """Return the plotly settings of an axis for these values: its type, and the ticks of a logarithmic one.
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The scale of an axis: its type, its ends, and ticks with their labels; without, Vega chooses ticks."""
 
-    Plotly's own ticks, 5 and 2 between 100 and 1000, are easily misread; and it shows a single value on an
-    axis of length 2, however small it is.
+    type: Literal["linear", "log", "band", "point"] = "linear"
+    domain: tuple[float, float] | None = None
+    ticks: tuple[tuple[float, str | tuple[str, ...]], ...] = ()
+
+    def within(self, value: float) -> float:
+        """Return a value, or the lower end of a logarithmic axis if it is below that: it has no zero."""
+        return max(value, self.domain[0]) if self.type == "log" and self.domain else value
+
+
+def scale(
+    values: Sequence[float], also: Collection[float] = (), *, linear: bool = False, zero: bool = False
+) -> Scale:
+    """Return the scale of an axis for these values.
 
     Args:
         values: of the points.
         also: where something else is drawn, such as the ends of error bars.
+        linear: never logarithmic.
+        zero: begin a linear axis at zero.
     """
+    if not len(values):
+        return Scale()
+    both = [*values, *also]
+    low, high = min(both), max(both)
     if len(set(values)) == 1:
-        low, high = min(*values, *also, values[0]), max(*values, *also, values[0])
         margin = 0.1 * (high - low or abs(low)) or 1.0
-        return {"type": "linear", "range": [low - margin, high + margin]}
-    if axis_type(values) == "linear":
-        return {"type": "linear"}
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    steps = (1, 2, 5) if high - low <= MARKED_DECADES else (1,)
-    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
-    return {"type": "log", "tickvals": ticks, "ticktext": [labels.number(tick) for tick in ticks]}
+        return Scale(domain=(0.0 if zero and low >= 0 else low - margin, high + margin))
+    if linear or axis_type(values) == "linear":
+        margin = MARGIN * (high - low)
+        return Scale(domain=(0.0 if zero and low >= 0 else low - margin, high + margin))
+    return _logarithmic([value for value in both if value > 0])
+
+
+def _logarithmic(values: Sequence[float]) -> Scale:
+    """Return a logarithmic scale with ticks of full numbers."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    margin = MARGIN * (high - low)
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    steps = (1, 2, 5) if powers[-1] - powers[0] <= MARKED_DECADES else (1,)
+    ends = (10 ** (low - margin), 10 ** (high + margin))
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    shown = tuple((tick, labels.number(tick)) for tick in ticks if ends[0] <= tick <= ends[1])
+    return Scale(type="log", domain=ends, ticks=shown)
+
+
+def named(names: Sequence[str | tuple[str, ...]], kind: Literal["band", "point"] = "band") -> Scale:
+    """Return a scale of names, each in the place of its index; a tuple is the lines of one."""
+    return Scale(type=kind, ticks=tuple(enumerate(names)))

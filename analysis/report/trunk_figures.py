@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import plotly.graph_objects as go
+from collections.abc import Sequence
 
 from analysis import labels
+from analysis.report.axes import Axis
+from analysis.report.figure import Figure, combined
+from analysis.report.figures import hollow
 from analysis.report.reuse_figures import in_unit
-from analysis.report.style import BLUE, GREY, blank, hollow, scale, text
-from analysis.report.trunk_layout import HEAD, Layout, Line
+from analysis.report.style import BLUE, STAR, Scale, scale
+from analysis.report.trunk_layout import HEAD, End, Layout, Line
+from analysis.report.vega_lite import POSITION, Drawing, Row, Series, grey
 from analysis.summaries.reuse import Reuse
 from analysis.summaries.trunks import Lengths
 
@@ -19,109 +21,111 @@ ROW = 24
 MANY_POINTS = 30
 """More points of a trunk are small."""
 
+TRUNK = grey("trunk", width=6, opacity=0.6)
+LANDMARK: Row = {"fontSize": 11, "fontStyle": "italic"}
 
-def trunks(drawing: Layout, found: Reuse) -> go.Figure:
+
+def trunks(drawing: Layout, found: Reuse) -> Figure:
     """Draw the trunks of a stage over its compute: their points, and each branch with its end's value."""
-    figure = blank(in_unit(f"compute of {drawing.stage}", found), "trunk of")
+    ticks = tuple((line.y, line.name) for line in drawing.lines)
+    figure = Drawing(
+        x=Axis(
+            title=in_unit(f"compute of {drawing.stage}", found),
+            scale=Scale(domain=(-0.01 * drawing.reach, 1.4 * drawing.reach)),
+        ),
+        y=Axis(title="trunk of", scale=Scale(domain=(drawing.rows - 0.3, -HEAD), ticks=ticks), grid=False),
+        height=80 + round(ROW * (drawing.rows + HEAD)),
+        legend=False,
+        zoom=False,
+    )
+    _add_landmarks(figure, drawing)
+    _add_branches(figure, drawing.ends, {id(end): line for line in drawing.lines for end in line.ends})
     for line in drawing.lines:
-        _add_branches(figure, line)
         _add_trunk(figure, line)
+    return figure.figure()
+
+
+def all_trunks(drawings: Sequence[Layout], found: Reuse) -> Figure:
+    """Return one picture of the trunks of all stages, one below the other."""
+    return combined([trunks(drawing, found) for drawing in drawings], columns=1, width=560)
+
+
+def _add_landmarks(figure: Drawing, drawing: Layout) -> None:
+    """Add the names of the first trunk's parts, and a line down to what each is about."""
     for name, x, y, above in drawing.landmarks():
-        figure.add_annotation(
-            x=x, y=y, text=text(name), ax=0, ay=-ROW * above, showarrow=True, arrowhead=0, arrowwidth=0.8,
-            arrowcolor=GREY if above > 1 else "rgba(0,0,0,0)", font={"size": 11}, xanchor="left",
-            yanchor="middle",
-        )  # fmt: skip
-    names = [
-        "<br>".join((text(first), *(f'<span style="font-size:11px">{text(part)}</span>' for part in rest)))
-        for first, *rest in (line.name for line in drawing.lines)
-    ]
-    figure.update_layout(showlegend=False, height=100 + round(ROW * (drawing.rows + HEAD)))
-    ticks = {"tickvals": [line.y for line in drawing.lines], "ticktext": names, "title_standoff": 12}
-    figure.update_yaxes(ticks, showgrid=False, range=[drawing.rows - 0.3, -HEAD])
-    figure.update_xaxes(range=[-0.01 * drawing.reach, 1.4 * drawing.reach], tickformat=",")
-    return figure
+        if above > 1:
+            figure.line(grey("pointer", width=0.8), [{"x": x, "y": y}, {"x": x, "y": y - above + 0.2}])
+        figure.text([{"x": x, "y": y - above, "text": name}], **LANDMARK)
 
 
-def _add_branches(figure: go.Figure, line: Line) -> None:
+def _add_branches(figure: Drawing, ends: Sequence[End], line_of: dict[int, Line]) -> None:
     """Add a line down to each end and on to it, and its value."""
-    for end in line.ends:
+    for end in ends:
         branch = end.branch
         shown = ", ".join(map(str, branch.trials[:20])) + (" …" if len(branch.trials) > 20 else "")
-        figure.add_trace(
-            go.Scatter(
-                x=[branch.leaves, branch.leaves, branch.end],
-                y=[line.y, end.y, end.y],
-                mode="lines+markers+text",
-                line={"color": end.colour, "width": 4 if end.is_best else 2},
-                marker={"color": end.colour, "size": [0, 0, 13 if end.is_best else 9], "opacity": 1},
-                text=["", "", f"  <b>{text(end.text)}</b>" if end.is_best else f"  {text(end.text)}"],
-                textposition="middle right",
-                cliponaxis=False,
-                hovertemplate=(
-                    f"leaves at {labels.number(branch.leaves)}, ends at {labels.number(branch.end)}<br>"
-                    f"{labels.counted(len(branch.trials), 'trial')}: {shown}<extra></extra>"
-                ),
-            )
+        more = (
+            f"leaves at {labels.number(branch.leaves)}, ends at {labels.number(branch.end)}\n"
+            f"{labels.counted(len(branch.trials), 'trial')}: {shown}"
         )
+        path = ((branch.leaves, line_of[id(end)].y), (branch.leaves, end.y), (branch.end, end.y))
+        rows: list[Row] = [{"x": x, "y": y, "more": more} for x, y in path]
+        style = Series(name="branch", colour=end.colour, width=4 if end.is_best else 2)
+        figure.line(style, rows, tip="datum.more")
+        dot = Series(name="end", colour=end.colour, shape="circle", size=13 if end.is_best else 9)
+        figure.points(dot, rows[-1:], tip="datum.more")
+        text = [{"x": branch.end, "y": end.y, "text": end.text}]
+        figure.text(text, dx=10, fontWeight="bold" if end.is_best else "normal")
 
 
-def _add_trunk(figure: go.Figure, line: Line) -> None:
+def _add_trunk(figure: Drawing, line: Line) -> None:
     """Add a trunk and its points."""
     trunk = line.trunk
-    names = [f"{text(name)} {text(value)}" for name, value in trunk.parameters]
-    about = "<br>".join([f"trunk of trial {trunk.trial}, {labels.share(trunk.saved)} saved", *names])
-    figure.add_trace(
-        go.Scatter(
-            x=[0.0, trunk.reach], y=[line.y] * 2, mode="lines", line={"color": GREY, "width": 6}, opacity=0.6,
-            hovertemplate=f"{about}<extra></extra>",
-        )
-    )  # fmt: skip
-    points: dict[str, Any] = {
-        "symbol": ["circle" if point.stored else "circle-open" for point in trunk.points],
-        "size": 8 if len(trunk.points) <= MANY_POINTS else 5,
-        "color": GREY,
-        "line": {"color": GREY, "width": 1.5},
-    }
-    figure.add_trace(
-        go.Scatter(
-            x=[point.cost for point in trunk.points],
-            y=[line.y] * len(trunk.points),
-            mode="markers",
-            marker=points,
-            customdata=[
-                f"{point.step:,}, {'stored' if point.stored else 'removed since'}" for point in trunk.points
-            ],
-            hovertemplate="point at step %{customdata}<extra></extra>",
-        )
-    )
+    about = [f"trunk of trial {trunk.trial}, {labels.share(trunk.saved)} saved"]
+    about += [f"{name} {value}" for name, value in trunk.parameters]
+    more = "\n".join(about)
+    figure.line(TRUNK, [{"x": x, "y": line.y, "more": more} for x in (0.0, trunk.reach)], tip="datum.more")
+    for is_stored in (True, False):
+        rows = [
+            {
+                "x": point.cost,
+                "y": line.y,
+                "more": f"point at step {point.step:,}, {'stored' if is_stored else 'removed since'}",
+            }
+            for point in trunk.points
+            if point.stored == is_stored
+        ]
+        size = 8 if len(trunk.points) <= MANY_POINTS else 5
+        if rows:
+            style = grey("point", shape="circle", size=size, filled=is_stored)
+            figure.points(style, rows, tip="datum.more")
 
 
-def lengths(curve: Lengths, found: Reuse, metric: str) -> go.Figure:
+def lengths(curve: Lengths, found: Reuse, metric: str) -> Figure:
     """Draw the values of all trials against the length of a stage; those of one trunk are joined."""
-    figure = blank(length_title(curve, found), labels.title(metric))
     xs, ys = ([point[axis] for point in curve.points] for axis in (0, 1))
-    marker = hollow(8, crowd=len(curve.points) > MANY_POINTS)
-    figure.add_trace(go.Scatter(x=xs, y=ys, mode="markers", name="a trial", marker=marker))
+    drawing = Drawing(
+        x=Axis(title=length_title(curve, found), scale=scale(xs)),
+        y=Axis(title=labels.title(metric), scale=scale(ys)),
+    )
+    marker = hollow("a trial", 8, crowd=len(curve.points) > MANY_POINTS)
+    drawing.points(marker, [{"x": x, "y": y} for x, y in curve.points], tip=POSITION)
+    best = Series(name="the best trunk", colour=BLUE, shape="circle", size=7, width=2.5)
+    other = grey("another trunk", shape="circle", size=4, width=1, opacity=0.6)
     for nth, line in enumerate(curve.trunks[::-1], start=1 - len(curve.trunks)):  # the best stands in front
-        figure.add_trace(
-            go.Scatter(
-                x=[length for length, _ in line],
-                y=[value for _, value in line],
-                mode="lines+markers",
-                name="another trunk" if nth else "the best trunk",
-                showlegend=nth in (0, -1),
-                opacity=0.6 if nth else 1.0,
-                line={"color": GREY if nth else BLUE, "width": 1 if nth else 2.5},
-                marker={"size": 4 if nth else 7},
-            )
-        )
+        style = other if nth else best
+        rows = [{"x": length, "y": value} for length, value in line]
+        drawing.line(style, rows)
+        drawing.points(style, rows, tip=POSITION)
     x, y = curve.best
-    star = {"symbol": "star", "size": 15, "color": BLUE}
-    figure.add_trace(go.Scatter(x=[x], y=[y], mode="markers", name=f"best: trial {curve.trial}", marker=star))
-    figure.update_xaxes(scale(xs))
-    figure.update_yaxes(scale(ys))
-    return figure
+    star = Series(name=f"best: trial {curve.trial}", colour=BLUE, shape=STAR, size=15)
+    drawing.points(star, [{"x": x, "y": y}], tip=POSITION)
+    return drawing.figure()
+
+
+def all_lengths(found: Reuse, metric: str) -> Figure:
+    """Return one picture of the values against the lengths of all stages, beside each other."""
+    figures = [lengths(curve, found, metric) for curve in found.lengths]
+    return figures[0] if len(figures) == 1 else combined(figures, columns=len(figures), width=380)
 
 
 def length_title(curve: Lengths, found: Reuse) -> str:

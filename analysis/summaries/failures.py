@@ -47,9 +47,10 @@ def failures(table: TrialsTable) -> tuple[Failure, ...]:
 def reasons(table: TrialsTable) -> tuple[tuple[str, int], ...]:
     """Count the ten most frequent reasons; reasons that differ in their numbers count as one."""
     errors = table.frame.loc[table.has_status(*UNSUCCESSFUL), "error"]
-    counts = Counter(_kind("" if is_missing(error) else str(error)) for error in errors)
+    counts = Counter(kind_of("" if is_missing(error) else str(error)) for error in errors)
     return tuple(counts.most_common(10))
 
 
-def _kind(error: str) -> str:
+def kind_of(error: str) -> str:
+    """Return the first line of an error with its numbers left out: those of one kind are equal."""
     return re.sub(r"\d+", "…", error.strip().partition("\n")[0]) or "no reason was recorded"

@@ -5,45 +5,44 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
-
+from analysis.report.axes import Axis
+from analysis.report.figure import Figure
+from analysis.report.style import BLUE, ORANGE, Scale, scale
+from analysis.report.vega_lite import Drawing, Series
 from benchmarks.findings.claims import Finding
 
-_STYLES = (("#2f80d0", "o", "-"), ("#d9730d", "^", "--"))
-# Text stays text (searchable, small), and the same runs give the same file.
-_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "findings", "font.size": 10, "font.family": "sans-serif"}
+_STYLES = ((BLUE, "circle", ()), (ORANGE, "triangle-up", (6, 4)))
 
 
 def draw(finding: Finding, path: Path) -> None:
     """Write the finding's picture."""
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-        for series, (colour, marker, line) in zip(finding.series, _STYLES, strict=False):
-            xs = [x for x, values in zip(series.x, series.values, strict=True) for _ in values]
-            ys = [y for values in series.values for y in values]
-            axes.plot(xs, ys, marker, color=colour, markersize=4, alpha=0.45, markeredgewidth=0)
-            means = [statistics.fmean(values) for values in series.values]
-            # Named positions are not on a scale, so no line connects them.
-            axes.plot(
-                series.x,
-                means,
-                linestyle="none" if finding.ticks else line,
-                marker=marker,
-                color=colour,
-                markersize=7,
-                fillstyle="none",
-                label=f"{series.label}: mean of {len(series.values[0])} seeds",
-            )
-        axes.set_xlabel(finding.x_title)
-        axes.set_ylabel(finding.y_title)
-        if finding.ticks:
-            axes.set_xticks(range(len(finding.ticks)), finding.ticks)
-            axes.margins(x=0.15)
-        axes.grid(color="#868e96", alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=9)
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
+    path.write_text(figure(finding).to_svg(), encoding="utf-8")
+
+
+def figure(finding: Finding) -> Figure:
+    """Draw the finding."""
+    values = [y for series in finding.series for seeds in series.values for y in seeds]
+    drawing = Drawing(
+        x=Axis(title=finding.x_title, scale=_across(finding), grid=not finding.ticks),
+        y=Axis(title=finding.y_title, scale=scale(values, linear=True)),
+        height=360,
+    )
+    for series, (colour, shape, dash) in zip(finding.series, _STYLES, strict=False):
+        name = f"{series.label}: mean of {len(series.values[0])} seeds"
+        seeds = Series(name=name, colour=colour, shape=shape, size=5, width=0, opacity=0.45)
+        every = [{"x": x, "y": y} for x, ys in zip(series.x, series.values, strict=True) for y in ys]
+        drawing.points(seeds, every, listed=False)
+        means = [{"x": x, "y": statistics.fmean(ys)} for x, ys in zip(series.x, series.values, strict=True)]
+        mean = Series(name=name, colour=colour, shape=shape, size=9, filled=False, dash=dash)
+        if not finding.ticks:  # named positions are not on a scale, so no line connects them
+            drawing.line(mean, means)
+        drawing.points(mean, means)
+    return drawing.figure()
+
+
+def _across(finding: Finding) -> Scale:
+    """Return the scale of the x axis; named positions stand away from its ends."""
+    if finding.ticks:
+        ticks = tuple((float(at), name) for at, name in enumerate(finding.ticks))
+        return Scale(domain=(-0.4, len(ticks) - 0.6), ticks=ticks)
+    return scale([x for series in finding.series for x in series.x], linear=True)

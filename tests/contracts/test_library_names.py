@@ -31,6 +31,7 @@ DISTRIBUTIONS = {
     "jinja2": "jinja2",
     "kubernetes_validate": "kubernetes-validate",
     "linear_operator": "linear-operator",
+    "vl_convert": "vl-convert-python",
     "yaml": "pyyaml",
 }
 """Modules whose distribution has another name."""

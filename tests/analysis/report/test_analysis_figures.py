@@ -1,22 +1,19 @@
-"""The two figures, by their traces."""
+"""The trade-off and the history, by their layers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
+from drawn_layers import Layer, axis, layer, layers, legend, ticks
 
+from analysis.report.figure import Figure
 from analysis.report.figures import history, tradeoff
 from analysis.report.style import scale
 from analysis.statistics.curve import fit_curve
 from analysis.summaries.summary import pareto
 from analysis.table import TrialsTable, from_document, read
-
-
-def traces(figure: go.Figure) -> dict[str, Any]:
-    return {trace.name: trace for trace in figure.data}
 
 
 @pytest.fixture
@@ -25,25 +22,40 @@ def table(sweep: dict[str, Any]) -> TrialsTable:
 
 
 @pytest.fixture
-def shown(table: TrialsTable) -> dict[str, Any]:
-    return traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss")))
+def shown(table: TrialsTable) -> Figure:
+    return tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
 
 
-def test_the_front_is_a_step_line_with_the_rest_beside_it(shown: dict[str, Any]) -> None:
-    front = shown["Pareto front"]
-    assert list(front.x) == [60, 110, 260, 860]
-    assert list(front.y) == [4.00, 3.60, 3.40, 3.36]
-    assert front.line.shape == "hv"
-    assert list(shown["not on the front"].y) == [3.90]
+def points(figure: Figure, name: str) -> Layer:
+    return layer(figure, "point", name)
 
 
-def test_the_knee_and_the_most_efficient_trial_are_named(shown: dict[str, Any]) -> None:
-    assert (shown["knee (trial 4)"].x, shown["knee (trial 4)"].text) == ((260,), ("knee",))
-    assert shown["most efficient (trial 1)"].x == (110,)
+def test_the_front_is_a_step_line_with_the_rest_beside_it(shown: Figure) -> None:
+    front = [(60, 4.00), (110, 3.60), (260, 3.40), (860, 3.36)]
+    assert points(shown, "Pareto front").points == front
+    line = layer(shown, "line", "Pareto front")
+    assert (line.points, line.mark["interpolate"]) == (front, "step-after")
+    assert points(shown, "not on the front").column("y") == [3.90]
 
 
-def test_standard_errors_are_error_bars(shown: dict[str, Any]) -> None:
-    assert list(shown["Pareto front"].error_y.array) == [0.02, 0.012, 0.012, 0.012]
+def test_a_front_of_two_gains_steps_the_other_way(table: TrialsTable) -> None:
+    figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss", x_goal="maximize"))
+    assert layer(figure, "line", "Pareto front").mark["interpolate"] == "step-before"
+
+
+def test_the_knee_and_the_most_efficient_trial_are_named(shown: Figure) -> None:
+    assert points(shown, "knee (trial 4)").column("x") == [260]
+    assert points(shown, "most efficient (trial 1)").column("x") == [110]
+    assert ["knee"] in [text.column("text") for text in layers(shown, "text")]
+
+
+def test_standard_errors_are_error_bars(shown: Figure) -> None:
+    bars = layer(shown, "rule", "Pareto front")
+    for ends in (
+        [row["y"] - row["low"] for row in bars.rows],
+        [row["high"] - row["y"] for row in bars.rows],
+    ):
+        assert ends == pytest.approx([0.02, 0.012, 0.012, 0.012])
 
 
 def test_without_standard_errors_there_are_no_bars(table: TrialsTable) -> None:
@@ -52,108 +64,133 @@ def test_without_standard_errors_there_are_no_bars(table: TrialsTable) -> None:
         tradeoff(bare, pareto(bare, x="effective_steps", y="final_loss")),
         history(bare, "final_loss"),
     ):
-        assert all(trace.error_y.array is None for trace in figure.data)
+        assert {bar.name for bar in layers(figure, "rule")} <= {"baseline"}
 
 
 def test_a_crowd_is_pale_and_the_front_stands_out(document: Any, trial: Any) -> None:
     crowd = [trial(i, 4.0 + i / 1000, stage1_9=i, final_loss_sem=0.1) for i in range(400)]
     table = TrialsTable.of(from_document(document(*crowd)))
-    shown = traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss")))
-    assert list(shown["Pareto front"].x) == [60]
-    assert shown["not on the front"].marker.opacity < 1
-    assert shown["not on the front"].error_y.array is None
-    assert shown["Pareto front"].error_y.array is not None
+    figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
+    assert points(figure, "Pareto front").column("x") == [60]
+    assert points(figure, "not on the front").mark["opacity"] < 1
+    assert "not on the front" not in [bar.name for bar in layers(figure, "rule")]
+    assert "Pareto front" in [bar.name for bar in layers(figure, "rule")]
 
 
 def test_the_fitted_curve_is_drawn_where_there_are_points(length_sweep_file: Any) -> None:
     table = TrialsTable.of(read(length_sweep_file))
     result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
     curve = fit_curve([p.x for p in result.points], [p.y for p in result.points], draws=50)
-    shown = traces(tradeoff(table, result, curve))
-    assert (shown["fitted curve"].x[0], shown["fitted curve"].x[-1]) == pytest.approx((300, 2200))
-    assert shown["fitted curve"].y[0] == pytest.approx(7.50, abs=0.01)
-    assert shown["95 % of the fit"].fill == "tonexty"
+    figure = tradeoff(table, result, curve)
+    line = layer(figure, "line", "fitted curve")
+    assert (line.rows[0]["x"], line.rows[-1]["x"]) == pytest.approx((300, 2200))
+    assert line.rows[0]["y"] == pytest.approx(7.50, abs=0.01)
+    band = layer(figure, "area", "95 % of the fit")
+    assert all(row["low"] <= row["y"] <= row["high"] for row in band.rows)
+    assert (band.channels["y"]["field"], band.channels["y2"]["field"]) == ("low", "high")
 
 
-def test_the_baseline_is_drawn(table: TrialsTable) -> None:
-    figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
-    assert [shape.y0 for shape in figure.layout.shapes] == [4.0]
-    assert figure.layout.shapes[0].label.text == "baseline 4"
+def test_the_baseline_is_drawn(shown: Figure) -> None:
+    assert layer(shown, "rule", "baseline").column("y") == [4.0]
+    assert ["baseline 4"] in [text.column("text") for text in layers(shown, "text")]
 
 
-def test_every_kind_of_point_has_a_shape_of_its_own(table: TrialsTable, shown: dict[str, Any]) -> None:
-    for figure in (shown, traces(history(table, "final_loss"))):
-        symbols = [trace.marker.symbol for trace in figure.values() if "markers" in trace.mode]
-        assert len(symbols) == len(set(symbols)) >= 3
+def test_every_kind_of_point_has_a_shape_of_its_own(table: TrialsTable, shown: Figure) -> None:
+    for figure in (shown, history(table, "final_loss")):
+        shapes = [(each.mark["shape"], each.is_filled) for each in layers(figure, "point")]
+        assert len(shapes) == len(set(shapes)) >= 3
 
 
 def test_axes_carry_units(table: TrialsTable) -> None:
-    layout = tradeoff(table, pareto(table, x="seconds", y="final_loss")).layout
-    assert layout.xaxis.title.text == "time of the trial (s)"
-    assert layout.yaxis.title.text == "final loss (nats per token)"
+    figure = tradeoff(table, pareto(table, x="seconds", y="final_loss"))
+    assert axis(figure, "x")["title"] == "time of the trial (s)"
+    assert axis(figure, "y")["title"] == "final loss (nats per token)"
 
 
 def test_a_wide_range_gets_a_logarithmic_axis() -> None:
     frame = pd.DataFrame({"flops": [1e9, 1e15], "loss": [3.0, 2.0], "signed": [-1.0, 500.0]})
     table = TrialsTable.of(frame)
-    layout = tradeoff(table, pareto(table, x="flops", y="loss")).layout
-    assert (layout.xaxis.type, layout.yaxis.type) == ("log", "linear")
-    assert layout.xaxis.ticktext == tuple(f"1e+{power}" for power in range(9, 16))
-    assert tradeoff(table, pareto(table, x="signed", y="loss")).layout.xaxis.type == "linear"
+    figure = tradeoff(table, pareto(table, x="flops", y="loss"))
+    assert [axis(figure, name)["scale"]["type"] for name in "xy"] == ["log", "linear"]
+    assert ticks(figure, "x") == [f"1e+{power}" for power in range(9, 16)]
+    linear = tradeoff(table, pareto(table, x="signed", y="loss"))
+    assert axis(linear, "x")["scale"]["type"] == "linear"
 
 
 def test_a_foreign_table_is_drawn_by_its_rows(length_sweep_file: Any) -> None:
     table = TrialsTable.of(read(length_sweep_file))
-    shown = traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss", baseline=7.83)))
-    assert shown["Pareto front"].text == tuple(f"trial {row}" for row in range(5))
-    assert shown["knee (trial 3)"].x == (1200,)
+    figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss", baseline=7.83))
+    assert points(figure, "Pareto front").column("trial") == list(range(5))
+    assert points(figure, "knee (trial 3)").column("x") == [1200]
+
+
+def test_a_pointer_shows_a_trials_parameters_but_not_of_thousands(table: TrialsTable) -> None:
+    (first, *_) = points(history(table, "final_loss"), "botorch").rows
+    assert first["trial"] == 4
+    assert first["more"].splitlines()[:2] == ["(botorch)", "stage1_9.max_steps 100"]
+    many = TrialsTable.of(
+        pd.concat([table.frame] * 401, ignore_index=True).assign(trial=range(401 * len(table)))
+    )
+    assert "more" not in points(history(many, "final_loss"), "botorch").rows[0]
 
 
 def test_history_follows_the_index_and_keeps_the_best(table: TrialsTable) -> None:
-    shown = traces(history(TrialsTable.of(table.frame.iloc[::-1]), "final_loss"))
-    best = shown["best so far"]
-    assert list(best.x) == [0, 1, 2, 4, 5]
-    assert list(best.y) == [4.00, 3.60, 3.60, 3.40, 3.36]
-    assert list(traces(history(table, "final_loss", "maximize"))["best so far"].y) == [4.0] * 5
+    def best(figure: Figure) -> list[tuple[float, float]]:
+        return layer(figure, "line", "best so far").points
+
+    figure = history(TrialsTable.of(table.frame.iloc[::-1]), "final_loss")
+    assert best(figure) == [(0, 4.00), (1, 3.60), (4, 3.40), (5, 3.36)]  # where it steps
+    assert best(history(table, "final_loss", "maximize")) == [(0, 4.0), (5, 4.0)]
 
 
 def test_history_tells_generators_and_failures_apart(table: TrialsTable) -> None:
-    shown = traces(history(table, "final_loss"))
-    assert list(shown) == ["baseline", "sobol", "botorch", "best so far", "failed"]
-    assert list(shown["failed"].x) == [3]
-    assert list(shown["botorch"].x) == [4, 5]
+    figure = history(table, "final_loss")
+    assert legend(figure) == ["baseline", "sobol", "botorch", "best so far", "failed"]
+    assert points(figure, "failed").column("x") == [3]
+    assert points(figure, "botorch").column("x") == [4, 5]
 
 
 def test_an_unknown_generator_is_drawn_too(table: TrialsTable) -> None:
-    shown = traces(history(table.assign(generator="by hand"), "final_loss"))
-    assert list(shown["by hand"].x) == [0, 1, 2, 4, 5]
+    figure = history(table.assign(generator="by hand"), "final_loss")
+    assert points(figure, "by hand").column("x") == [0, 1, 2, 4, 5]
 
 
 def test_a_logarithmic_axis_is_marked_in_full_numbers() -> None:
-    assert scale([62, 1900])["ticktext"][2:8] == ["50", "100", "200", "500", "1,000", "2,000"]
-    assert scale([1, 19]) == {"type": "linear"}
+    wide = scale([62, 1900])
+    assert [label for _, label in wide.ticks] == ["100", "200", "500", "1,000", "2,000"]
+    assert (scale([1, 19]).type, scale([1, 19]).ticks) == ("linear", ())
+
+
+def test_error_bars_end_on_a_logarithmic_axis_which_has_no_zero() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0], "loss": [1.0, 50.0, 30.0], "loss_sem": [5.0, 1.0, 1.0]})
+    table = TrialsTable.of(frame)
+    figure = tradeoff(table, pareto(table, x="x", y="loss"))
+    low, high = axis(figure, "y")["scale"]["domain"]
+    assert 0 < low < high
+    assert all(row["low"] >= low for bar in layers(figure, "rule") for row in bar.rows if "low" in row)
 
 
 def test_a_crowds_history_is_small_and_has_no_bars(document: Any, trial: Any) -> None:
     crowd = (trial(i, 4.0 + i / 1000, final_loss_sem=0.1) for i in range(400))
-    table = TrialsTable.of(from_document(document(*crowd)))
-    shown = traces(history(table, "final_loss"))["sobol"]
-    assert (shown.marker.size, shown.error_y.array) == (4, None)
+    figure = history(TrialsTable.of(from_document(document(*crowd))), "final_loss")
+    assert points(figure, "sobol").mark["size"] == 16
+    assert layers(figure, "rule") == []
 
 
 def test_confirmed_points_are_filled_and_all_others_hollow(confirmed: dict[str, Any]) -> None:
     table = TrialsTable.of(from_document(confirmed))
-    shown = traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss")))
-    filled = shown["confirmed by 2 seeds"]
-    assert (list(filled.x), filled.marker.symbol) == ([260, 860], "hexagon")
-    assert list(filled.y) == pytest.approx([3.39, 3.42])
-    assert list(filled.error_y.array) == pytest.approx([(0.012**2 + 0.0001) ** 0.5] * 2)
-    assert shown["Pareto front"].marker.symbol == "square-open"
-    assert list(shown["Pareto front"].x) == [60, 110, 260]
-    assert list(shown["not on the front"].y) == [3.90]  # 5 was confirmed, if off the front
+    figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
+    filled = points(figure, "confirmed by 2 seeds")
+    assert filled.column("x") == [260, 860]
+    assert filled.column("y") == pytest.approx([3.39, 3.42])
+    sem = (0.012**2 + 0.0001) ** 0.5
+    assert [row["high"] - row["y"] for row in filled.rows] == pytest.approx([sem] * 2)
+    assert points(figure, "Pareto front").column("x") == [60, 110, 260]
+    assert points(figure, "not on the front").column("y") == [3.90]  # 5 was confirmed, if off the front
+    assert [each.name for each in layers(figure, "point") if each.is_filled] == ["confirmed by 2 seeds"]
 
 
 def test_fresh_runs_are_no_progress_of_the_search(confirmed: dict[str, Any]) -> None:
-    shown = traces(history(TrialsTable.of(from_document(confirmed)), "final_loss"))
-    assert list(shown["confirm"].x) == [7, 8, 9, 10, 11]
-    assert list(shown["best so far"].x) == [0, 1, 2, 4, 5]
+    figure = history(TrialsTable.of(from_document(confirmed)), "final_loss")
+    assert points(figure, "confirm").column("x") == [7, 8, 9, 10, 11]
+    assert layer(figure, "line", "best so far").column("x") == [0, 1, 4, 5]

@@ -1,124 +1,118 @@
-"""The figures for papers, by what their SVG holds."""
+"""The figures of papers and notebooks: their files, what their SVG holds, and what is drawn."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
+from drawn_layers import layer, layers, ticks, words
 
 from analysis import notebook
-from analysis.report import pictures
+from analysis.report.efficiency_figures import comparison, efficiency, iso_compute, over_seeds
+from analysis.report.figure import Figure
+from analysis.report.figures import tradeoff
+from analysis.report.insight_figures import sensitivities
 from analysis.statistics.curve import fit_curve
 from analysis.statistics.lengths import fit_surface
 from analysis.summaries.insight import insight
 from analysis.summaries.paired import Paired
-from analysis.summaries.seeds import over_seeds
+from analysis.summaries.seeds import over_seeds as means_over_seeds
 from analysis.summaries.summary import pareto
 from analysis.summaries.uncertainty import estimate_uncertainty
 from analysis.table import TrialsTable, from_document, read
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def words(figure: Figure, folder: Path) -> list[str]:
-    """All text of the figure's SVG."""
-    _, svg = pictures.save(figure, folder / "figure")
-    return ["".join(text.itertext()) for text in ElementTree.parse(svg).iter(f"{SVG}text")]
 
 
 def tradeoff_of_the_length_sweep(file: Path) -> Figure:
     table = TrialsTable.of(read(file))
     result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
-    return pictures.tradeoff(
-        table, result, fit_curve([p.x for p in result.points], table.floats("final_loss"))
-    )
+    return tradeoff(table, result, fit_curve([p.x for p in result.points], table.floats("final_loss")))
 
 
-def test_the_length_sweep_as_a_picture(length_sweep_file: Path, tmp_path: Path) -> None:
+def test_the_length_sweep_as_a_picture(length_sweep_file: Path) -> None:
     figure = tradeoff_of_the_length_sweep(length_sweep_file)
-    shown = words(figure, tmp_path)
+    shown = words(figure)
     for word in (
         "effective steps",
         "final loss (nats per token)",
         "Pareto front",
         "fitted curve",
         "95 % of the fit",
-        "baseline",
+        "baseline 7.83",
         "knee (trial 3)",
         "most efficient (trial 2)",
     ):
         assert word in shown
-    axes = figure.axes[0]
-    step = next(line for line in axes.lines if line.get_drawstyle() == "steps-post")
-    assert np.asarray(step.get_xydata()).tolist() == [
-        [300, 7.52],
-        [400, 6.92],
-        [600, 6.39],
-        [1200, 5.39],
-        [2200, 4.84],
-    ]
+    step = layer(figure, "line", "Pareto front")
+    assert step.points == [(300, 7.52), (400, 6.92), (600, 6.39), (1200, 5.39), (2200, 4.84)]
     # Nobody needs colours: each kind of point has its own shape, each line its own dashes.
-    dashes = [line.get_linestyle() for line in axes.lines if line.get_linestyle() != "None"]
+    lines = [*layers(figure, "line"), layer(figure, "rule", "baseline")]
+    dashes = [tuple(line.mark.get("strokeDash", ())) for line in lines]
     assert len(dashes) == len(set(dashes)) == 3
 
 
-def test_the_same_table_gives_the_same_svg_and_both_formats(length_sweep_file: Path, tmp_path: Path) -> None:
-    both = [
-        pictures.save(tradeoff_of_the_length_sweep(length_sweep_file), tmp_path / name) for name in ("a", "b")
-    ]
-    assert both[0][1].read_bytes() == both[1][1].read_bytes()
-    assert both[0][0].read_bytes().startswith(b"\x89PNG")
-    assert not re.search(rb"<dc:date>", both[0][1].read_bytes())
+def test_the_same_table_gives_the_same_files_in_both_formats(length_sweep_file: Path, tmp_path: Path) -> None:
+    both = [tradeoff_of_the_length_sweep(length_sweep_file).save(tmp_path / name) for name in ("a", "b")]
+    for first, second in zip(*both, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    png, svg = both[0]
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert svg.read_text().startswith("<svg")
 
 
-def test_efficiency_stars_the_most_efficient(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_efficiency_stars_the_most_efficient(sweep: dict[str, Any]) -> None:
     table = TrialsTable.of(from_document(sweep))
     result = pareto(table, x="effective_steps", y="final_loss")
-    shown = words(pictures.efficiency(result, estimate_uncertainty(table, result)), tmp_path)
+    shown = words(efficiency(result, estimate_uncertainty(table, result)))
     assert "improvement per 100 effective steps" in shown
     assert "most efficient (trial 1)" in shown
 
 
-def test_iso_compute_says_which_splits_nobody_tried(tmp_path: Path) -> None:
+def test_iso_compute_says_which_splits_nobody_tried() -> None:
     pairs = np.array([(a, b) for a in (0, 25, 50, 100) for b in (60, 120, 240)], dtype=float)
     losses = 2.5 + 0.8 * (1 + pairs[:, 0]) ** -0.3 + 12 * (1 + pairs[:, 1]) ** -0.6
     surface = fit_surface(pairs[:, 0], pairs[:, 1], losses, draws=2)
-    shown = words(pictures.iso_compute(surface, [200, 5000]), tmp_path)
+    figure = iso_compute(surface, [200, 5000])
+    shown = words(figure)
     assert "200 effective steps" in shown
     assert "5,000 effective steps (best split not tried)" in shown
+    thick, thin = (line for line in layers(figure, "line") if line.name == "200 effective steps")
+    assert 0 < len(thick.rows) < len(thin.rows)
+    assert thick.mark["strokeWidth"] > thin.mark["strokeWidth"]
 
 
-def test_comparisons_show_every_pair_its_mean_and_interval(tmp_path: Path) -> None:
-    figure = pictures.comparison([("with − without", Paired(differences=(-0.1, -0.2, -0.15)))])
-    assert "with − without" in words(figure, tmp_path)
-    dots, interval, mean, zero = figure.axes[0].lines
-    assert list(dots.get_xdata()) == [-0.1, -0.2, -0.15]
-    assert list(interval.get_xdata()) == pytest.approx(Paired(differences=(-0.1, -0.2, -0.15)).interval)
-    assert mean.get_xdata()[0] == pytest.approx(-0.15)
-    assert list(zero.get_xdata()) == [0, 0]
+def test_comparisons_show_every_pair_its_mean_and_interval() -> None:
+    paired = Paired(differences=(-0.1, -0.2, -0.15))
+    figure = comparison([("with\n− without", paired)])
+    assert ticks(figure, "y") == [["with", "− without"]]
+    dots, mean = layers(figure, "point")
+    assert dots.column("x") == [-0.1, -0.2, -0.15]
+    assert mean.column("x") == pytest.approx([-0.15])
+    interval = layer(figure, "rule", mean.name).rows[0]
+    assert (interval["low"], interval["high"]) == pytest.approx(paired.interval)
+    assert layer(figure, "rule", "no difference").column("x") == [0]
+    assert "with− without" in "".join(words(figure))
 
 
-def test_sensitivities_have_the_most_important_on_top(mattered: dict[str, Any], tmp_path: Path) -> None:
+def test_sensitivities_have_the_most_important_on_top(mattered: dict[str, Any]) -> None:
     ((_, view),) = insight(mattered["insight"]).metrics
-    figure = pictures.sensitivities(view)
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()][-1] == "lr"
-    assert "with others" in words(figure, tmp_path)
+    figure = sensitivities(view)
+    assert ticks(figure, "y")[0] == "lr"
+    together, alone = layers(figure, "bar")
+    assert (together.column("end"), alone.column("end")) == ([60, 30, 10], [50, 20, 10])
+    assert "with others" in words(figure)
 
 
-def test_means_over_seeds_have_students_bars(document: Any, trial: Any, tmp_path: Path) -> None:
+def test_means_over_seeds_have_students_bars(document: Any, trial: Any) -> None:
     trials = [trial(i, 3.0 + 0.1 * i, stage1_9=50 * (i // 2)) for i in range(4)]
     for row in trials:
         row["parameters"]["seed"] = row["trial"] % 2
-    rows = over_seeds(from_document(document(*trials)))
-    assert "final loss (nats per token): mean over seeds" in words(
-        pictures.over_seeds(rows, "effective_steps"), tmp_path
-    )
+    rows = means_over_seeds(from_document(document(*trials)))
+    figure = over_seeds(rows, "effective_steps")
+    assert "final loss (nats per token): mean over seeds" in words(figure)
+    assert len(layer(figure, "rule", "mean").rows) == 2
 
 
 class TestNotebookCalls:
@@ -152,19 +146,14 @@ class TestNotebookCalls:
         assert notebook.hypervolume(empty, nothing) == "There are no points."
 
 
-def test_pictures_fill_what_is_confirmed(confirmed: dict[str, Any], tmp_path: Path) -> None:
+def test_pictures_fill_what_is_confirmed(confirmed: dict[str, Any]) -> None:
     table = TrialsTable.of_document(confirmed)
     result = pareto(table, x="effective_steps", y="final_loss")
-    for figure in (
-        pictures.tradeoff(table, result),
-        pictures.efficiency(result, estimate_uncertainty(table, result)),
-    ):
-        assert "confirmed by 2 seeds" in words(figure, tmp_path)
-        lines = [line for line in figure.axes[0].lines if line.get_marker() in ("o", "s", "H")]
-        assert {line.get_markerfacecolor() == "none" for line in lines if line.get_marker() != "H"} == {True}
-        (filled,) = (line for line in lines if line.get_marker() == "H")
-        assert filled.get_markerfacecolor() != "none"
-        assert list(filled.get_xdata()) == [260, 860]
+    for figure in (tradeoff(table, result), efficiency(result, estimate_uncertainty(table, result))):
+        assert "confirmed by 2 seeds" in words(figure)
+        (filled,) = (each for each in layers(figure, "point") if each.is_filled)
+        assert filled.name == "confirmed by 2 seeds"
+        assert filled.column("x") == [260, 860]
 
 
 def test_the_notebooks_table_counts_seeds_only_where_trials_are_confirmed(

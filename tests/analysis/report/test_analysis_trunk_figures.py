@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from drawn_layers import axis, layers, ticks
 
 from analysis import notebook
-from analysis.report import trunk_figures, trunk_pictures
+from analysis.report import trunk_figures
+from analysis.report.page_scripts import vega_bundle
 from analysis.report.report import render
 from analysis.report.trunk_layout import PARTS, Layout, layouts
 from analysis.summaries.reuse import Reuse, reuse
@@ -66,42 +67,47 @@ def test_branches_without_reuse_have_no_tree_of_prefixes(branched: dict[str, Any
 
 def test_a_branch_goes_from_its_trunk_down_to_its_row_and_on_to_its_end(branched: dict[str, Any]) -> None:
     figure = trunk_figures.trunks(drawing(branched), found(branched))
-    ends = [trace for trace in figure.data if trace.mode == "lines+markers+text"]
-    assert [(list(trace.x), list(trace.y)) for trace in ends] == [
-        ([320, 320, 400], [0, 1.6, 1.6]),
-        ([208, 208, 260], [0, 2.6, 2.6]),
-        ([160, 160, 200], [0, 3.6, 3.6]),
-        ([80, 80, 100], [0, 4.6, 4.6]),
-        ([160, 160, 200], [6.6, 6.6, 6.6]),
-        ([80, 80, 100], [6.6, 7.6, 7.6]),
+    branches = [line for line in layers(figure, "line") if line.name == "branch"]
+    assert [line.points for line in branches] == [
+        [(320, 0), (320, 1.6), (400, 1.6)],
+        [(208, 0), (208, 2.6), (260, 2.6)],
+        [(160, 0), (160, 3.6), (200, 3.6)],
+        [(80, 0), (80, 4.6), (100, 4.6)],
+        [(160, 6.6), (160, 6.6), (200, 6.6)],
+        [(80, 6.6), (80, 7.6), (100, 7.6)],
     ]
-    texts = [trace.text[-1].strip() for trace in ends]
-    assert texts[:2] == ["<b>3.2 · trial 2</b>", "no result · trial 5"]
-    assert "2 trials: 1, 3" in ends[3].hovertemplate
+    texts = [text for text in layers(figure, "text") if "fontWeight" in text.mark]
+    assert [text.column("text") for text in texts][:2] == [["3.2 · trial 2"], ["no result · trial 5"]]
+    assert [text.mark["fontWeight"] for text in texts] == ["bold"] + ["normal"] * 5
+    assert "2 trials: 1, 3" in branches[3].rows[0]["more"]
 
 
 def test_a_trunk_is_a_line_with_its_points(branched: dict[str, Any]) -> None:
     figure = trunk_figures.trunks(drawing(branched), found(branched))
-    lines = [trace for trace in figure.data if trace.mode == "lines"]
-    assert [(list(trace.x), list(trace.y)) for trace in lines] == [([0, 360], [0, 0]), ([0, 160], [6.6, 6.6])]
-    assert "trunk of trial 0, 51 % saved" in lines[0].hovertemplate
-    stored, removed = (trace for trace in figure.data if trace.mode == "markers")
-    assert list(removed.x) == [40, 80, 120, 160]
-    assert (set(stored.marker.symbol), set(removed.marker.symbol)) == ({"circle"}, {"circle-open"})
-    assert removed.customdata[0] == "20, removed since"
-    assert figure.layout.yaxis.ticktext[0].startswith("trial 0<br>")
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # downwards
-    assert figure.layout.xaxis.title.text == "compute of stage1_9 (effective steps)"
-    assert tuple(note.text for note in figure.layout.annotations) == PARTS
+    lines = [line for line in layers(figure, "line") if line.name == "trunk"]
+    assert [line.points for line in lines] == [[(0, 0), (360, 0)], [(0, 6.6), (160, 6.6)]]
+    assert "trunk of trial 0, 51 % saved" in lines[0].rows[0]["more"]
+    stored, removed = (points for points in layers(figure, "point") if points.name == "point")
+    assert removed.column("x") == [40, 80, 120, 160]
+    assert (stored.is_filled, removed.is_filled) == (True, False)
+    assert removed.rows[0]["more"] == "point at step 20, removed since"
+    assert ticks(figure, "y")[0][0] == "trial 0"
+    upper, lower = axis(figure, "y")["scale"]["domain"][::-1]
+    assert upper < lower  # downwards
+    assert axis(figure, "x")["title"] == "compute of stage1_9 (effective steps)"
+    assert tuple(text.rows[0]["text"] for text in layers(figure, "text") if "fontStyle" in text.mark) == PARTS
 
 
 def test_lengths_are_joined_by_trunk_the_best_in_front(branched: dict[str, Any]) -> None:
     totals = found(branched)
-    trials, other, best, star = trunk_figures.lengths(totals.lengths[0], totals, "final_loss").data
-    assert len(trials.x) == 6
-    assert (list(other.x), list(best.x), list(best.y)) == ([50, 100], [50, 100, 200], [3.7, 3.5, 3.2])
+    figure = trunk_figures.lengths(totals.lengths[0], totals, "final_loss")
+    trials, *_, star = layers(figure, "point")
+    assert len(trials.rows) == 6
+    other, best = layers(figure, "line")
+    assert other.column("x") == [50, 100]
+    assert best.points == [(50, 3.7), (100, 3.5), (200, 3.2)]
     assert (other.name, best.name, star.name) == ("another trunk", "the best trunk", "best: trial 2")
-    assert best.line.width > other.line.width
+    assert best.mark["strokeWidth"] > other.mark["strokeWidth"]
 
 
 def test_a_hostile_name_stays_text(branched: dict[str, Any]) -> None:
@@ -110,9 +116,9 @@ def test_a_hostile_name_stays_text(branched: dict[str, Any]) -> None:
             entry["name"] = "<img src=x onerror=alert(1)>"
         trial["parameters"]["<b>lr"] = trial["parameters"].pop("stage1_9.lr")
     page = render(branched)
-    assert "<img" not in page
+    assert "<img" not in page.replace(vega_bundle(), "")
     (figure,) = [json.loads(text) for text in re.findall(r'data-plot="trunks-0">(.*?)</script>', page)]
-    assert "&lt;b&gt;lr 0.1" in figure["figure"]["layout"]["yaxis"]["ticktext"][0]
+    assert r'["trial 0", "<b>lr 0.1"]' in figure["layer"][0]["encoding"]["y"]["axis"]["labelExpr"]
 
 
 def test_without_any_result_the_trunk_is_drawn_and_no_length(branched: dict[str, Any]) -> None:
@@ -138,13 +144,6 @@ class TestPictures:
             assert text in drawn, text
         assert "best: trial 2" in (tmp_path / "lengths.svg").read_text()
 
-    def test_their_lines_are_those_of_the_layout(self, branched: dict[str, Any]) -> None:
-        (axes,) = trunk_pictures.trunks(found(branched)).axes
-        paths = [np.asarray(line.get_xydata()).tolist() for line in axes.lines]
-        assert [[0, 0], [360, 0]] in paths
-        assert [[80, 0], [80, 4.6], [100, 4.6]] in paths
-        assert axes.yaxis_inverted()
-
     @pytest.mark.parametrize("stages", [1, 2])
     def test_each_stage_has_its_own_axes(self, branched: dict[str, Any], stages: int) -> None:
         if stages == 2:
@@ -152,8 +151,13 @@ class TestPictures:
                 later = [entry | {"name": "stage1_8"} for entry in trial.get("stages", ())[:1]]
                 trial["stages"] = [*later, *trial.get("stages", ())]
         totals = found(branched)
-        assert len(trunk_pictures.trunks(totals).axes) == stages
-        assert len(trunk_pictures.lengths(totals, "final_loss").axes) == stages
+        drawings = layouts(totals.trunks, totals.goal)
+        assert len(trunk_figures.all_trunks(drawings, totals).spec["concat"]) == stages
+        lengths = trunk_figures.all_lengths(totals, "final_loss")
+        assert len(lengths.spec.get("concat", [lengths])) == stages
+        svg = lengths.to_svg()
+        assert svg.count(">best: trial 2<") == 1  # one legend
+        assert svg.count(">4.2<") == stages  # each has its ticks
 
     def test_without_trunks_there_is_no_picture(self, shared: dict[str, Any], tmp_path: Path) -> None:
         for once in (None, notebook.shared(TrialsTable.of_document(shared), "final_loss")):

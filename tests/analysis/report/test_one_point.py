@@ -32,18 +32,17 @@ def document(
 
 @pytest.mark.parametrize("value", [3.2, 1e-6, 4e9, -0.5])
 def test_one_value_stands_in_the_middle_of_an_axis_of_its_own_size(value) -> None:
-    axis = scale([value])
-    low, high = axis["range"]
+    low, high = scale([value]).domain or (0, 0)
     assert low < value < high
     assert high - low == pytest.approx(0.2 * abs(value))
 
 
 def test_zero_and_what_else_is_drawn_are_on_the_axis() -> None:
-    assert scale([0.0, 0.0])["range"] == [-1.0, 1.0]
-    low, high = scale([3.0], [2.0, 4.5])["range"]
-    assert low < 2.0 < 4.5 < high
-    assert "range" not in scale([3.0, 3.1], [9.0])
-    assert scale([]) == {"type": "linear"}
+    assert scale([0.0, 0.0]).domain == (-1.0, 1.0)
+    for values in ([3.0], [3.0, 3.1]):
+        low, high = scale(values, [2.0, 4.5]).domain or (0, 0)
+        assert low < 2.0 < 4.5 < high
+    assert scale([]).domain is None
 
 
 def test_a_front_over_milliseconds_is_no_compute_and_has_no_stage() -> None:
@@ -69,7 +68,7 @@ def test_a_front_over_effective_steps_is_compute_and_its_footnotes_name_the_stag
 
 def test_a_report_of_one_trial_has_axes_around_its_point() -> None:
     page = render(document([(3.2, 0.004)]))
-    assert '"range":[2.88,3.52' in page.replace(" ", "").replace("2.8800000000000003", "2.88")
+    assert '"domain":[2.88,3.52' in page.replace(" ", "").replace("2.8800000000000003", "2.88")
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,17 @@ def opened(
     )
     page.goto((folder / "report.html").as_uri())
     page.wait_for_function(
-        "() => [...document.querySelectorAll('.plot')].every(p => p.querySelector('.main-svg'))",
+        "() => [...document.querySelectorAll('.plot')].every(p => p.querySelector('svg, canvas'))",
         timeout=120_000,
     )
     return page, complaints
+
+
+def ink_of(page: Any) -> set[str]:
+    """The colours of all text in the plots."""
+    return set(
+        page.evaluate("[...document.querySelectorAll('.plot svg text')].map(t => getComputedStyle(t).fill)")
+    )
 
 
 @pytest.mark.parametrize(("scheme", "width", "height"), SCREENS, ids=["light", "dark", "phone"])
@@ -64,14 +71,7 @@ def test_every_plot_is_drawn_and_nobody_complains(
         drawn
     )
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    # Text on paper: the titles of axes follow the scheme, in every plot.
-    ink = page.evaluate("getComputedStyle(document.body).color")
-    colours = page.evaluate(
-        "[...document.querySelectorAll('.g-xtitle text, .g-ytitle text, .xtick text, .annotation text')]"
-        ".map(t => getComputedStyle(t).fill)"
-    )
-    assert colours
-    assert set(colours) == {ink}
+    assert ink_of(page) == {page.evaluate("getComputedStyle(document.body).color")}
 
 
 def test_three_objectives_are_drawn_pair_by_pair_on_a_phone_in_the_dark(
@@ -104,4 +104,64 @@ def test_hostile_text_runs_nowhere(browser: Any, mattered: dict[str, Any], tmp_p
     view["marginal"] = {attack: [{"value": attack, "mean": 1.0, "sd": 0.1}]}
     page, complaints = opened(browser, render(mattered), tmp_path, "light", 1200, 900)
     assert page.title() != "owned"
+    assert complaints == []
+
+
+def test_a_plot_shows_zooms_and_chooses(browser: Any, mattered: dict[str, Any], tmp_path: Path) -> None:
+    page, complaints = opened(browser, render(mattered), tmp_path, "light", 1200, 900)
+    plot = page.locator("#history")
+    plot.scroll_into_view_if_needed()
+    # A pointer on a trial shows its parameters, a line each.
+    plot.locator("g.mark-symbol.role-mark path").last.hover()
+    tip = page.locator("#vg-tooltip-element.visible")
+    tip.wait_for()
+    assert tip.inner_text().startswith(("3.", "4", "trial"))
+
+    def ticks() -> list[str]:
+        found: list[str] = plot.locator("g.role-axis-label text").all_text_contents()
+        return sorted(found)
+
+    # A wheel scrolls the page; with Ctrl it enlarges the plot, and a double click brings all of it back.
+    before, box = ticks(), plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 600, box["y"] + 200)
+    page.mouse.wheel(0, -50)
+    page.wait_for_timeout(200)
+    assert ticks() == before
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    page.wait_for_timeout(200)
+    assert ticks() != before
+    page.mouse.dblclick(box["x"] + 600, box["y"] + 200)
+    page.wait_for_timeout(200)
+    assert ticks() == before
+    # Dragged, it shows another part.
+    page.mouse.move(box["x"] + 600, box["y"] + 200)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 200, steps=5)
+    page.mouse.up()
+    page.wait_for_timeout(200)
+    assert ticks() != before
+    page.mouse.dblclick(box["x"] + 600, box["y"] + 200)
+    # An entry of the legend stands out when it is chosen.
+    faint = "g.mark-symbol.role-mark path[opacity='0.08']"
+    assert plot.locator(faint).count() == 0
+    plot.locator("g.role-legend-label text", has_text="sobol").click()
+    page.wait_for_timeout(200)
+    assert plot.locator(faint).count() > 0
+    assert complaints == []
+
+
+def test_plots_follow_the_readers_scheme_and_the_width(
+    browser: Any, mattered: dict[str, Any], tmp_path: Path
+) -> None:
+    page, complaints = opened(browser, render(mattered), tmp_path, "light", 1200, 900)
+    for scheme, width in (("dark", 1200), ("dark", 390), ("light", 390)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(700)
+        assert ink_of(page) == {page.evaluate("getComputedStyle(document.body).color")}
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.querySelector('#tradeoff svg').getBoundingClientRect().width") <= width
     assert complaints == []

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
+from drawn_layers import axis, layers, words
 
 from analysis import notebook
 from analysis.errors import AnalysisError, MissingColumn
-from analysis.report import pictures
 from analysis.report.contents import contents
-from analysis.report.many_objective_figures import pair
+from analysis.report.many_objective_figures import pair, pairs
 from analysis.report.report import render
 from analysis.summaries.many_objective import ManyObjectiveFront, many_objective_front
 from analysis.summaries.summary_line import Objective
@@ -115,17 +114,16 @@ def test_a_hypervolume_that_would_take_for_ever_is_left_out() -> None:
 
 
 def test_a_picture_marks_the_front_of_all_and_draws_that_of_the_two(found: ManyObjectiveFront) -> None:
-    line, beaten, front = pair(found, 1, 0).data
-    assert list(zip(line.x, line.y, strict=True)) == [(0.55, 2.8), (0.60, 3.0)]
-    assert line.line.shape == "vh"  # more accuracy is better: the step goes the other way
-    assert beaten.text == ("trial 3",)
-    assert front.text == ("trial 2", "trial 1", "trial 0", "trial 4")
-    assert front.marker.symbol != beaten.marker.symbol
-    layout = pair(found, 2, 0).layout
-    assert (layout.xaxis.title.text, layout.yaxis.title.text) == (
-        "peak memory (GiB)",
-        "final loss (nats per token)",
-    )
+    figure = pair(found, 1, 0)
+    (line,) = layers(figure, "line")
+    assert line.points == [(0.55, 2.8), (0.60, 3.0)]
+    assert line.mark["interpolate"] == "step-before"  # more accuracy is better: the step goes the other way
+    beaten, front = layers(figure, "point")
+    assert beaten.column("trial") == [3]
+    assert front.column("trial") == [2, 1, 0, 4]
+    assert front.mark["shape"] != beaten.mark["shape"]
+    titles = [axis(pair(found, 2, 0), name)["title"] for name in "xy"]
+    assert titles == ["peak memory (GiB)", "final loss (nats per token)"]
 
 
 def test_the_page_lists_the_front_of_all_and_draws_every_pair(three: dict[str, Any]) -> None:
@@ -154,16 +152,13 @@ def test_objectives_that_nobody_reported_are_told(three: dict[str, Any]) -> None
     assert "No completed trial has a value for all 3 objectives" in render(three)
 
 
-def test_the_same_as_a_picture_for_papers(found: ManyObjectiveFront, tmp_path: Path) -> None:
-    figure = pictures.pairs(found)
-    _, svg = pictures.save(figure, tmp_path / "pairs")
-    namespace = "{http://www.w3.org/2000/svg}"
-    words = ["".join(text.itertext()) for text in ElementTree.parse(svg).iter(f"{namespace}text")]
-    assert words.count("final loss (nats per token)") == 2
-    assert {"front in all objectives", "front of the two alone", "not on the front"} <= set(words)
-    first = figure.axes[0]
-    steps = next(line for line in first.lines if str(line.get_drawstyle()).startswith("steps"))
-    assert np.asarray(steps.get_xydata()).tolist() == [[0.55, 2.8], [0.60, 3.0]]
+def test_all_pairs_are_one_picture_with_one_legend(found: ManyObjectiveFront) -> None:
+    shown = words(pairs(found))
+    assert shown.count("final loss (nats per token)") == 2
+    for name in ("front in all objectives", "front of the two alone", "not on the front"):
+        assert shown.count(name) == 1
+    assert shown.count("3.6") == 2  # each pair has its own scales
+    assert shown.count("0.60") == 2
 
 
 def test_a_notebook_says_why_it_draws_none(three: dict[str, Any], tmp_path: Path) -> None:
@@ -188,6 +183,7 @@ def test_confirmed_trials_are_filled_in_every_pair(confirmed: dict[str, Any]) ->
     assert found.result.confirmed == {4: 2, 5: 2}
     assert found.result.to_json()["confirmed_by_seeds"] == {"4": 2, "5": 2}
     assert [found.result.trials[at] for at in found.result.front] == [4, 1, 0]
-    filled = next(t for t in pair(found.result, 1, 0).data if t.name == "confirmed")
-    assert (filled.marker.symbol, list(filled.y)) == ("hexagon", pytest.approx([3.39, 3.42]))
+    (filled,) = (each for each in layers(pair(found.result, 1, 0), "point") if each.is_filled)
+    assert filled.name == "confirmed by 2 seeds"
+    assert filled.column("y") == pytest.approx([3.39, 3.42])
     assert found.front.rows[0].tags[-1] == "confirmed by 2 seeds"

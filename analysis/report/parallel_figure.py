@@ -1,0 +1,124 @@
+"""Parallel coordinates: every trial as a line through its parameters to its result."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import labels
+from analysis.report.axes import Axis
+from analysis.report.figure import Figure
+from analysis.report.style import BLUE, Scale, axis_type
+from analysis.report.vega_lite import Drawing, Row, Series, grey
+from analysis.statistics.pareto import Goal
+from analysis.table import PARAMETER, TrialsTable
+
+LINES = 500
+"""Most trials in the parallel coordinates, the best ones."""
+
+NAMED_VALUES = 12
+"""With more different values that are no numbers, an axis has no ticks."""
+
+RANKS = (
+    (0.1, Series(name="best tenth", colour=BLUE, width=3)),
+    (0.4, Series(name="next three tenths", colour=BLUE, width=1.2, opacity=0.6)),
+    (1.0, grey("the rest", width=0.8, opacity=0.4)),
+)
+"""Shares of the trials, the best first, and the style of those up to each; it reads without colours."""
+
+
+def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure | None:
+    """Draw a line per completed trial through its parameters to its result; None with fewer than two.
+
+    The best tenth are thick and dark, the others thinner and paler by rank.
+
+    Args:
+        table: a sweep's own.
+        metric: column of the result.
+        goal: whether less or more of it is better.
+    """
+    values = table.numbers(metric)
+    done = table.frame[table.completed & np.isfinite(values.to_numpy())]
+    ranked = values.loc[done.index].sort_values(ascending=goal == "minimize", kind="stable").index[:LINES]
+    done = done.loc[ranked]
+    names = [name for name in table.parameters if done[name].map(repr).nunique() > 1]
+    if len(done) < 2 or not names:
+        return None
+    axes = [_Coordinate.of(name.removeprefix(PARAMETER), done[name]) for name in names]
+    axes.append(_Coordinate.of(labels.title(metric), values.loc[done.index]))
+    return _draw(axes, done["trial"].tolist())
+
+
+def _draw(axes: list[_Coordinate], trials: list[int]) -> Figure:
+    """Draw the lines of trials, the best of which come first."""
+    titles = tuple((float(at), _lines_of(axis.name)) for at, axis in enumerate(axes))
+    drawing = Drawing(
+        x=Axis(title="", scale=Scale(domain=(-0.3, len(axes) - 0.4), ticks=titles), line=False),
+        y=Axis(title="", scale=Scale(domain=(-0.1, 1.1)), visible=False),
+        height=430,
+        order=[style for _, style in RANKS],
+        zoom=False,
+    )
+    bounds = [0, *(max(1, round(len(trials) * share)) for share, _ in RANKS)]
+    # The best come last, in front; the legend has them first.
+    for (start, end), (_, style) in list(zip(itertools.pairwise(bounds), RANKS, strict=True))[::-1]:
+        rows: list[Row] = [
+            {"x": at, "y": round(axis.heights[nth], 5), "trial": trials[nth]}
+            for nth in range(start, end)
+            for at, axis in enumerate(axes)
+        ]
+        if rows:
+            drawing.line(style, rows, by="trial", tip="'trial ' + datum.trial")
+    _add_ticks(drawing, axes)
+    return drawing.figure()
+
+
+def _add_ticks(drawing: Drawing, axes: list[_Coordinate]) -> None:
+    """Add the values of each axis; those of its ends stand beyond them, where no line crosses."""
+    for beyond in (-1, 0, 1):
+        rows: list[Row] = [
+            {"x": at, "y": height, "text": label}
+            for at, axis in enumerate(axes)
+            for height, label in axis.ticks
+            if beyond == {0.0: 1, 1.0: -1}.get(height, 0)
+        ]
+        if rows:
+            drawing.text(rows, dx=4, dy=10 * beyond, fontSize=11)
+
+
+def _lines_of(name: str) -> tuple[str, ...]:
+    """Break a name after each dot."""
+    *before, last = name.split(".")
+    return (*(f"{part}." for part in before), last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Coordinate:
+    """One axis: the height (0 to 1) at which each trial crosses it, and its ticks."""
+
+    name: str
+    heights: list[float]
+    ticks: list[tuple[float, str]]
+
+    @classmethod
+    def of(cls, name: str, values: pd.Series[Any]) -> _Coordinate:
+        """Scale numbers (their logarithm over wide ranges); other values get equal steps in sorted order."""
+        plain = [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
+        if all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in plain):
+            floats = [float(v) for v in plain]
+            is_log = axis_type(floats) == "log"
+            scaled = [math.log10(v) for v in floats] if is_log else floats
+            low, high = min(scaled), max(scaled)
+            span = (high - low) or 1.0
+            ticks = [(0.0, labels.number(min(floats), 3)), (1.0, labels.number(max(floats), 3))]
+            return cls(name=name, heights=[(p - low) / span for p in scaled], ticks=ticks)
+        cells = [labels.cell(v) for v in plain]
+        kinds = sorted(set(cells))
+        step = 1 / max(1, len(kinds) - 1)
+        shown = [(at * step, kind) for at, kind in enumerate(kinds)] if len(kinds) <= NAMED_VALUES else []
+        return cls(name=name, heights=[kinds.index(v) * step for v in cells], ticks=shown)

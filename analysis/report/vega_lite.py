@@ -1,0 +1,306 @@
+"""Layers of a figure, as Vega-Lite draws them: points, lines, bands, bars, error bars and text.
+
+A `Drawing` collects them over shared axes. Each kind of mark is a `Series`, whose style is also its entry in
+the legend. Columns of data have names of our own (`x`, `y`, `low`, `high`), so that no name that a program
+wrote is read as a path of fields; where such a text has to stand in an expression, it is a JSON literal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import altair as alt
+
+from analysis.report.axes import Axis, literal
+from analysis.report.figure import Figure
+from analysis.report.style import GREY
+
+Row = dict[str, Any]
+Step = Literal["linear", "step-after", "step-before"]
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+
+HEIGHT = 440
+"""Height of a figure in pixels, with its axes and its legend."""
+
+CANVAS = 2000
+"""With more rows a browser draws pixels, not a tree of elements: moving it stays smooth."""
+
+COLUMNAR = 100
+"""More rows are stored as columns, which Vega-Lite makes rows of again."""
+
+FAINT = 0.08
+"""Opacity of what is not chosen in the legend."""
+
+ORDERED = (alt.StrokeWidth, alt.Opacity, alt.Size)
+"""Channels of the legend that have an order."""
+
+LEGEND, ZOOM = "shown", "zoom"
+"""Names of the parameters: the entries chosen in the legend, and the part of the axes that is shown."""
+
+WHEEL = "wheel![event.ctrlKey || event.metaKey]"
+"""Zooming takes Ctrl, so that a wheel over a figure scrolls the page; a pinch of a touchpad is the same."""
+
+NUMBER = "',.5~g'"
+POSITION = f"format(datum.x, {NUMBER}) + ' · ' + format(datum.y, {NUMBER})"
+"""Expression of a point's position, for `tip`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The style of a kind of marks.
+
+    Args:
+        name: in the legend.
+        colour: of its strokes and fills.
+        shape: one of Vega's symbols or an SVG path within -1 and 1; "stroke" for lines without points.
+        size: width of a symbol in pixels.
+        filled: symbols are not hollow.
+        width: of its lines in pixels.
+        dash: lengths of dashes and of the gaps between them.
+        opacity: from 0 to 1.
+    """
+
+    name: str
+    colour: str
+    shape: str = "stroke"
+    size: float = 9
+    filled: bool = True
+    width: float = 1.5
+    dash: tuple[int, ...] = ()
+    opacity: float = 1.0
+
+    @property
+    def mark(self) -> Row:
+        """Return the properties of its symbols."""
+        return {
+            "shape": self.shape,
+            "size": self.size**2,
+            "stroke": self.colour,
+            "strokeWidth": self.width,
+            "fill": self.colour if self.filled else "transparent",
+            "opacity": self.opacity,
+        }
+
+
+@dataclass(kw_only=True)
+class Drawing:
+    """A figure in the making.
+
+    Args:
+        x: axis from left to right.
+        y: axis from below to above.
+        height: in pixels, with the axes.
+        legend: draw one, in which an entry can be chosen.
+        order: series that come first in the legend, if they are drawn; the others follow as they were added.
+        zoom: let a pointer move and enlarge what is shown; needs two axes of numbers.
+    """
+
+    x: Axis
+    y: Axis
+    height: int = HEIGHT
+    legend: bool = True
+    order: Sequence[Series] = ()
+    zoom: bool = True
+    _layers: list[alt.Chart] = field(default_factory=list)
+    _data: dict[str, list[Row]] = field(default_factory=dict)
+    _series: dict[str, Series] = field(default_factory=dict)
+
+    def points(
+        self, series: Series, rows: Sequence[Row], *, tip: str = "", listed: bool = True, bottom: bool = False
+    ) -> None:
+        """Add symbols at `x` and `y`.
+
+        Args:
+            series: their style.
+            rows: with `x` and `y`.
+            tip: expression of the text that a pointer shows; "" for none.
+            listed: the series is in the legend.
+            bottom: the rows have no `y`; the symbols stand along the lower edge.
+        """
+        chart = self._chart(rows, series, listed=listed).mark_point(clip=self.zoom, **series.mark)
+        if bottom:
+            self._add(chart.mark_point(yOffset=-8, **series.mark), series, tip=tip, y=alt.value("height"))
+        else:
+            self._add(chart, series, tip=tip)
+
+    def line(
+        self,
+        series: Series,
+        rows: Sequence[Row],
+        *,
+        step: Step = "linear",
+        tip: str = "",
+        by: str = "",
+        listed: bool = True,
+    ) -> None:
+        """Add a line through `x` and `y` in the order of the rows, or one for each value of column `by`."""
+        style: Row = {"stroke": series.colour, "strokeWidth": series.width, "opacity": series.opacity}
+        dash: Row = {"strokeDash": list(series.dash)} if series.dash else {}
+        chart = self._chart(rows, series, listed=listed).mark_line(
+            clip=self.zoom, interpolate=step, strokeJoin="round", **style, **dash
+        )
+        more = {"detail": alt.Detail(by, type="nominal")} if by else {}
+        self._add(chart, series, tip=tip, order=alt.value(0), **more)
+
+    def band(self, series: Series, rows: Sequence[Row]) -> None:
+        """Add an area over `x` between `low` and `high`."""
+        chart = self._chart(rows, series).mark_area(
+            clip=self.zoom, fill=series.colour, opacity=series.opacity, strokeWidth=0
+        )
+        self._add(chart, series, y=self.y.plain("y", "low"), y2=alt.Y2("high"))
+
+    def errors(self, series: Series, rows: Sequence[Row], *, across: bool = False) -> None:
+        """Add error bars from `low` to `high` at `x`, or across at `y`; rows without the two have none."""
+        own, end = (("x", self.x), ("x2", alt.X2)) if across else (("y", self.y), ("y2", alt.Y2))
+        within = own[1].scale.within
+        barred = [
+            {**row, "low": within(row["low"]), "high": within(row["high"])}
+            for row in rows
+            if row.get("low") is not None
+        ]
+        if not barred:
+            return
+        rows = rows if barred == rows else barred  # the same rows are stored once
+        style: Row = {"clip": self.zoom, "opacity": series.opacity, "color": series.colour}
+        name = own[0]
+        bar = self._chart(rows, series, listed=False).mark_rule(strokeWidth=1.2, **style)
+        self._add(bar, series, **{name: own[1].plain(name, "low"), end[0]: end[1]("high")})  # type: ignore[arg-type]
+        for column in ("low", "high"):
+            cap = self._chart(rows, series, listed=False).mark_tick(
+                orient="vertical" if across else "horizontal", size=6, thickness=1.2, **style
+            )
+            self._add(cap, series, **{name: own[1].plain(name, column)})  # type: ignore[arg-type]
+
+    def bars(self, series: Series, rows: Sequence[Row], *, height: float = 1.0, tip: str = "") -> None:
+        """Add bars across from `x` to `end` in the bands of `y`, each `height` of its band high."""
+        chart = self._chart(rows, series).mark_bar(
+            height={"band": height}, fill=series.mark["fill"], stroke=series.colour,
+            strokeWidth=series.width, fillOpacity=series.opacity,
+        )  # fmt: skip
+        self._add(chart, series, tip=tip, x2=alt.X2("end"))
+
+    def rules(
+        self, series: Series, *, x: float | None = None, y: float | None = None, listed: bool = False
+    ) -> None:
+        """Add a line all across at `x` or at `y`."""
+        row = {"x": x} if x is not None else {"y": y}
+        dash: Row = {"strokeDash": list(series.dash)} if series.dash else {}
+        chart = self._chart([row], series, listed=listed).mark_rule(
+            clip=self.zoom, stroke=series.colour, strokeWidth=series.width, **dash
+        )
+        self._add(chart, series, x=None if x is None else ..., y=None if y is None else ...)
+
+    def text(self, rows: Sequence[Row], *, right: bool = False, **style: Any) -> None:
+        """Add each row's `text` at `x` and `y`.
+
+        Args:
+            rows: with `x`, `y` and `text`.
+            right: the rows have no `x`; the texts end at the right edge.
+            style: properties of Vega-Lite's mark, such as `align`, and `dx` and `dy` in pixels.
+        """
+        chart = self._chart(rows, None).mark_text(**({"baseline": "middle", "align": "left"} | style))
+        channels: Row = {"x": alt.value("width")} if right else {}
+        self._add(chart, None, text=alt.Text("text", type="nominal"), **channels)
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        chart = alt.layer(self._frame(), *self._layers)
+        spec = chart.to_dict(context={"pre_transform": False})
+        spec = {key: spec[key] for key in ("params", "layer") if key in spec}
+        spec |= {"$schema": SCHEMA, "width": "container", "height": self.height}
+        spec |= {"autosize": {"type": "fit", "contains": "padding"}, "datasets": {"frame": []}}
+        spec["datasets"] |= {
+            name: [_columns(data)] if len(data) > COLUMNAR else data for name, data in self._data.items()
+        }
+        rows = sum(map(len, self._data.values()))
+        longest = max((len(name) for name in self._series), default=0) if self.legend else 0
+        spec["usermeta"] = {
+            "renderer": "canvas" if rows > CANVAS else "svg",
+            "entry": 34 + 7 * longest,  # width of an entry of the legend, in pixels
+        }
+        return Figure(spec=spec)
+
+    def _frame(self) -> alt.Chart:
+        """Return the layer of the axes, of the legend, and of what a pointer can do; it draws no marks."""
+        frame = alt.Chart(alt.NamedData("frame"), name="frame").mark_point(opacity=1)
+        channels: Row = {"x": self.x.channel("x"), "y": self.y.channel("y")}
+        numbers = all(axis.scale.type in ("linear", "log") for axis in (self.x, self.y))
+        if self.zoom and numbers:
+            frame = frame.add_params(alt.selection_interval(name=ZOOM, bind="scales", zoom=WHEEL))
+        if self.legend and self._series:
+            names = [*(each.name for each in self.order), *self._series]
+            channels |= _legend([self._series[name] for name in dict.fromkeys(names) if name in self._series])
+            frame = frame.add_params(alt.selection_point(name=LEGEND, fields=["series"], bind="legend"))
+        drawn: alt.Chart = frame.encode(**channels)
+        return drawn
+
+    def _chart(self, rows: Sequence[Row], series: Series | None, *, listed: bool = True) -> alt.Chart:
+        if series is not None and listed:
+            self._series.setdefault(series.name, series)
+        known = next((name for name, data in self._data.items() if data is rows), None)
+        name = known or f"data{len(self._data)}"
+        self._data[name] = rows if isinstance(rows, list) else list(rows)
+        chart = alt.Chart(alt.NamedData(name), description=series.name if series else "text")
+        return chart.transform_flatten(list(rows[0])) if len(rows) > COLUMNAR else chart
+
+    def _add(self, chart: alt.Chart, series: Series | None, *, tip: str = "", **channels: Any) -> None:
+        channels = {"x": ..., "y": ...} | channels
+        for name, axis in (("x", self.x), ("y", self.y)):
+            if channels[name] is ...:
+                channels[name] = axis.plain(name)  # type: ignore[arg-type]
+        channels = {name: channel for name, channel in channels.items() if channel is not None}
+        if tip:
+            channels["tooltip"] = alt.value(alt.ExprRef(tip))
+        if self.legend and series is not None:
+            is_faint = f"isValid({LEGEND}.series) && indexof({LEGEND}.series, {literal(series.name)}) < 0"
+            channels["opacity"] = alt.when(is_faint).then(alt.value(FAINT))
+        self._layers.append(chart.encode(**channels))
+
+
+def _legend(series: Sequence[Series]) -> Row:
+    """Return the channels of a legend: they share their names, so Vega-Lite makes one of them."""
+    names = [each.name for each in series]
+    ranges: dict[str, tuple[Any, list[Any]]] = {
+        "shape": (alt.Shape, [each.shape for each in series]),
+        "stroke": (alt.Stroke, [each.colour for each in series]),
+        "fill": (alt.Fill, [each.mark["fill"] for each in series]),
+        "strokeDash": (alt.StrokeDash, [list(each.dash) or [1, 0] for each in series]),
+        "strokeWidth": (alt.StrokeWidth, [min(2.0, each.width) for each in series]),
+        "opacity": (alt.Opacity, [each.opacity for each in series]),
+        "size": (alt.Size, [225 if each.shape == "stroke" else min(12.0, each.size) ** 2 for each in series]),
+    }
+    return {
+        # Vega-Lite warns of names without an order where a channel has one, and the other way round.
+        name: channel("series", type="ordinal" if channel in ORDERED else "nominal").scale(
+            type="ordinal", domain=names, range=values
+        )
+        for name, (channel, values) in ranges.items()
+    }
+
+
+def _columns(rows: Sequence[Row]) -> Row:
+    """Return rows as one row of columns, with numbers to seven digits: a third of the size."""
+    return {name: [_rounded(row.get(name)) for row in rows] for name in rows[0]}
+
+
+def _rounded(value: object) -> object:
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def grey(name: str, **style: Any) -> Series:
+    """Return a grey series: what stands back behind the others."""
+    return Series(name=name, colour=GREY, **style)
+
+
+def tip_of(rows: Sequence[Mapping[str, Any]], before: str = POSITION) -> str:
+    """Return the expression of a tip: `before`, the trial, and what the rows have in column `more`.
+
+    A browser works it out anew for every point in each step of a movement: that of very many is short.
+    """
+    if len(rows) > CANVAS:
+        return "'trial ' + datum.trial"
+    more = " + '\\n' + datum.more" if rows and "more" in rows[0] else ""
+    return f"{before} + '\\ntrial ' + datum.trial{more}"
