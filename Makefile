@@ -64,7 +64,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow -n $(JOBS) --dist load --maxschedchunk 1 --durations 20 \
 	  $$(grep -rl --include='*.py' 'mark\.slow' tests)
 
-# Opens the report in Chromium: the system's, or the one that CHROMIUM names.
+# Opens the report and the dashboard in Chromium: the system's, or the one that CHROMIUM names.
 test-browser: $(STAMP)
 	$(BIN)/python -m pytest -m browser
 

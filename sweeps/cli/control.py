@@ -16,7 +16,7 @@ from sweeps.errors import IllegalTransition, InputError
 from sweeps.experiment import Experiment
 from sweeps.text.counted import counted
 from sweeps.trials import control, lifecycle, storable
-from sweeps.trials.record import Failure
+from sweeps.trials.record import Failure, Trial
 
 
 @click.command()
@@ -96,20 +96,32 @@ def _set_state(storage: str | None, name: str | None, state: control.State) -> N
 
 
 def _apply(experiment: Experiment, indices: Sequence[int], event: lifecycle.Event) -> None:
-    """Apply the event to all trials; nothing is changed if one of them does not allow it."""
+    """Apply the event to all trials, and say so."""
+    changed = apply_to_all(experiment, indices, event)
+    if len(changed) == 1:
+        click.echo(f"trial {changed[0].trial} is {changed[0].status}")
+    else:
+        listed = ", ".join(str(record.trial) for record in changed)
+        click.echo(f"{counted(len(changed), 'trial')} are {changed[-1].status}: {listed}")
+
+
+def apply_to_all(experiment: Experiment, indices: Sequence[int], event: lifecycle.Event) -> list[Trial]:
+    """Apply the event to these trials, each once, and return them.
+
+    Raises:
+        InputError: one of them does not allow it; nothing was changed, unless it has just changed itself.
+    """
     indices = list(dict.fromkeys(indices))
-    now = experiment.store.now()
-    for index in indices:
-        with _explained():
-            lifecycle.apply(experiment.trial(index), event, now)
-    for index in indices:
-        with _explained():
-            changed = experiment.apply(index, event)
-        if len(indices) == 1:
-            click.echo(f"trial {index} is {changed.status}")
-    if len(indices) > 1:
-        listed = ", ".join(map(str, indices))
-        click.echo(f"{counted(len(indices), 'trial')} are {changed.status}: {listed}")
+    require_allowed([experiment.trial(index) for index in indices], event, experiment.store.now())
+    with _explained():
+        return [experiment.apply(index, event) for index in indices]
+
+
+def require_allowed(records: Sequence[Trial], event: lifecycle.Event, now: float) -> None:
+    """Raise `InputError` if one of the trials does not allow the event at this time of the store."""
+    with _explained():
+        for record in records:
+            lifecycle.apply(record, event, now)
 
 
 @contextmanager

@@ -1,0 +1,24 @@
+"""A page that lives: `sweep dashboard` serves the sweeps of a storage to browsers.
+
+    command.py      the command and its options
+    server.py       the application, its limits and its life
+    security.py     hosts, token, CSRF tokens, headers
+    connections.py  connections that do not read
+    readonly.py     a store that refuses to write
+    reader.py       one sweep's records, read in a thread
+    poller.py       one poller per sweep, however many clients
+    catalog.py      the sweeps under the storage
+    summary.py      numbers of a sweep's page
+    workers.py      workers and pools
+    sharing.py      tree of prefixes, search over paid compute
+    trial_table.py  sort, filter, search, pages
+    run_files.py    files of an attempt, by exact names
+    curves.py       training curves from `metrics.jsonl`
+    charts.py       curves as SVG
+    points.py       points of the front
+    pages.py        pages that show
+    events.py       server-sent events
+    actions.py      pages that do something; without --control nobody imports them
+
+The server has no state of its own: whatever it shows is in the store, and any number of servers may run.
+"""

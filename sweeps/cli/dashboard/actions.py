@@ -1,0 +1,213 @@
+"""Pages that do something, with --control only: each asks first, and calls what the command line calls.
+
+A confirmation is planned, and a pool scaled, by the command itself in a process of its own: the surrogate's
+libraries and an engine's would stay in this server for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from aiohttp import web
+
+from sweeps.cli.control import apply_to_all, require_allowed, user_name
+from sweeps.cli.dashboard.poller import Poller
+from sweeps.cli.dashboard.reader import View
+from sweeps.cli.dashboard.rendering import Rendered
+from sweeps.cli.dashboard.security import CSRF
+from sweeps.cli.dashboard.site import Site
+from sweeps.cli.dashboard.templates import render
+from sweeps.cli.dashboard.trial_table import selected
+from sweeps.errors import InputError
+from sweeps.experiment import Experiment
+from sweeps.storage.urls import open_store
+from sweeps.text.counted import counted
+from sweeps.trials import control, lifecycle, storable
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact
+
+log = logging.getLogger(__name__)
+
+SWITCHES: Mapping[str, tuple[control.State, str]] = {
+    "pause": ("paused", "Workers finish the trial they have, and wait until the sweep is resumed."),
+    "resume": ("running", "Trials are handed out again."),
+    "stop": ("stopped", "Workers finish the trial they have, and leave."),
+}
+EFFECTS: Mapping[str, str] = {
+    "retry": "These trials go back for another try.",
+    "abandon": "Workers stop these trials, and their parameters are not proposed again.",
+    "confirm": "The best trials run again with fresh seeds, by the sweep's workers: `sweep confirm --plan`.",
+    "scale": "The pool gets another number of workers; surplus ones hand their trials back.",
+}
+MOST = 1000
+"""Trials that one form may change."""
+_COMMAND_S = 300.0
+_FORM_S = 10.0
+_LONGEST = 200
+
+
+class Asked(NamedTuple):
+    """An action with what it is about."""
+
+    name: str
+    trials: tuple[Trial, ...] = ()
+    runner: str = ""
+    workers: int = 0
+
+    @property
+    def words(self) -> str:
+        """Return the action in words, such as `retry trials 3, 5`."""
+        if self.name == "scale":
+            return f"scale the pool of {self.runner} to {counted(self.workers, 'worker')}"
+        if not self.trials:
+            return self.name
+        listed = ", ".join(str(record.trial) for record in self.trials[:12])
+        more = f" and {len(self.trials) - 12} more" if len(self.trials) > 12 else ""
+        return f"{self.name} {'trial' if len(self.trials) == 1 else 'trials'} {listed}{more}"
+
+
+class Actions:
+    """Handlers of `/sweep/NAME/do/ACTION`: GET asks, POST acts."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def ask(self, request: web.Request) -> web.Response:
+        """Answer with the page that asks for confirmation."""
+        poller, view = await self._current(request)
+        asked = _asked(request.match_info["action"], request.query, request.query.getall("t", []), view)
+        event = _event(asked, "somebody")
+        if event is not None:
+            require_allowed(asked.trials, event, poller.now())
+        fields = [("t", str(record.trial)) for record in asked.trials]
+        if asked.name == "scale":
+            fields += [("runner", asked.runner), ("workers", str(asked.workers))]
+        switch = SWITCHES.get(asked.name)
+        heading = asked.words[:1].upper() + asked.words[1:]
+        values: dict[str, Any] = self._site.common(poller) | {
+            "action": asked.name,
+            "heading": f"{heading}?",
+            "effect": switch[1] if switch else EFFECTS[asked.name],
+            "lines": [f"trial {r.trial}: {r.status.replace('_', ' ')}" for r in asked.trials[:20]],
+            "path": request.rel_url.raw_path,
+            "csrf": self._site.guard.csrf(request.path),
+            "fields": fields,
+            "asks_reason": asked.name == "abandon",
+            "asks_yes": asked.name == "scale",
+            "button": asked.words.partition(" ")[0],
+            "events": "",
+        }
+        answer = Rendered.of(render("action.html.j2", values)).answer(request)
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    async def act(self, request: web.Request) -> web.Response:
+        """Do it, note by whom, and lead back to the sweep's page."""
+        form = await asyncio.wait_for(request.post(), _FORM_S)
+        texts = {name: value for name, value in form.items() if isinstance(value, str)}
+        self._site.guard.require_own_form(request, texts.get(CSRF, ""))
+        poller, view = await self._current(request)
+        given = [value for value in form.getall("t", []) if isinstance(value, str)]
+        asked = _asked(request.match_info["action"], texts, given, view)
+        by = _by(texts.get("who", ""), request)
+        result = await self._do(poller, asked, by, texts)
+        self._site.remember(poller.name, asked.words, by, result)
+        log.warning("%s: %s by %s", poller.name, asked.words, by)
+        await poller.reread(*(record.trial for record in asked.trials))
+        raise web.HTTPSeeOther(str(self._site.common(poller)["here"]))
+
+    async def _current(self, request: web.Request) -> tuple[Poller, View]:
+        poller = await self._site.poller(request)
+        view = await poller.current(5.0)
+        if view is None:
+            raise InputError("the sweep is not read yet; try again")
+        return poller, view
+
+    async def _do(self, poller: Poller, asked: Asked, by: str, texts: Mapping[str, str]) -> str:
+        """Do what is asked for and return what came of it, in one line."""
+        url = self._site.catalog.url_of(poller.name)
+        if asked.name in SWITCHES:
+            state = SWITCHES[asked.name][0]
+            await asyncio.to_thread(lambda: control.write(open_store(url), state, by))
+            return f"the sweep is {state}"
+        if asked.name == "confirm":
+            return await _command("confirm", "--plan", "--storage", url)
+        if asked.name == "scale":
+            sure = ["--yes"] if texts.get("yes") == "1" else []
+            words = ("pool", "scale", str(asked.workers), asked.runner, *sure, "--storage", url)
+            return await _command(*words)
+        reason = storable.line(texts.get("reason", ""))[:_LONGEST].strip()
+        event = _event(asked, f"{by}: {reason}" if reason else by)
+        assert event is not None  # noqa: S101 - the other actions are above
+        indices = [record.trial for record in asked.trials]
+        changed = await asyncio.to_thread(
+            lambda: apply_to_all(Experiment.open(open_store(url)), indices, event)
+        )
+        return f"now {changed[-1].status.replace('_', ' ')}"
+
+
+def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View) -> Asked:
+    """Return the action that was asked for. Raises HTTPNotFound or InputError."""
+    if name in SWITCHES or name == "confirm":
+        return Asked(name)
+    if name == "scale":
+        from runners.pools.engines import ENGINES
+
+        runner, workers = texts.get("runner", ""), texts.get("workers", "")
+        if runner not in ENGINES:
+            raise InputError(f"there is no runner {runner[:40]!r}")
+        short = workers.isascii() and workers.isdecimal() and len(workers) <= 5
+        if not (short and 1 <= int(workers) <= 10_000):
+            raise InputError("workers: give a whole number from 1 to 10000")
+        return Asked(name, runner=runner, workers=int(workers))
+    if name not in EFFECTS:
+        raise web.HTTPNotFound(text="there is no such action")
+    if name == "retry" and texts.get("failed") == "1":
+        trials = [record for record in view.records if record.status == "failed"][:MOST]
+    else:
+        trials = selected(view, given, most=MOST)
+    if not trials:
+        raise InputError(f"{name}: pick at least one trial")
+    return Asked(name, trials=tuple(trials))
+
+
+def _event(asked: Asked, by: str) -> lifecycle.Retry | lifecycle.Abandon | None:
+    events = {"retry": lifecycle.Retry, "abandon": lifecycle.Abandon}
+    kind = events.get(asked.name)
+    return None if kind is None else cast(lifecycle.Retry | lifecycle.Abandon, kind(by=by))
+
+
+def _by(name: str, request: web.Request) -> str:
+    """Return who did it, for the record: the name given or this server's user, and from where."""
+    given = storable.line(name)[:60].strip()
+    who = f"{given} ({user_name()})" if given else user_name()
+    return redact(f"{who} by the dashboard from {request.remote or 'somewhere'}")
+
+
+async def _command(*words: str) -> str:
+    """Run a command of `sweep` and return its last line. Raises `InputError` with its error."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("SWEEP_NAME", "SWEEP_STORAGE")
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sweeps", *words),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment,
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), _COMMAND_S)
+    except TimeoutError:
+        process.kill()
+        raise InputError(f"`sweep {words[0]}` did not end within {_COMMAND_S:g} s") from None
+    lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+    last = redact(lines[-1][:500]) if lines else ""
+    if process.returncode:
+        raise InputError(last.removeprefix("sweep: error: ") or f"`sweep {words[0]}` failed")
+    return last

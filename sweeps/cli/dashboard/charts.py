@@ -1,0 +1,202 @@
+"""Curves as SVG without a style of its own: classes, which the style sheet colours for light and dark.
+
+A chart is drawn for a card as wide as a phone; wider screens show several beside each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from analysis.labels import number
+from sweeps.cli.dashboard.curves import thinned
+
+WIDTH, HEIGHT = 400, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 8, 36
+COLOURS = 8
+"""Classes `c0` to `c7`; more lines than that repeat them, dashed."""
+_LOG_RATIO = 20.0
+_POINTS = 300
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A curve with its name; `steps`: it stays at a value until the next."""
+
+    name: str
+    points: Sequence[Point]
+    steps: bool = False
+    marks: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Map of values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Return the pixel of a value."""
+        low, high, value = (self._plain(v) for v in (self.low, self.high, value))
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
+
+    def _plain(self, value: float) -> float:
+        return math.log10(max(value, 1e-300)) if self.log else value
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Return round values within the scale."""
+        if self.log:
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            few = len(powers) <= 3
+            found = [m * 10.0**p for p in powers for m in ((1, 2, 5) if few else (1,))]
+            return _every([tick for tick in found if self.low <= tick <= self.high], count + 1)
+        step = _round_step((self.high - self.low) / count)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [at * step for at in range(first, last + 1)][: 4 * count]
+
+
+def scale_of(values: Sequence[float], start: float, end: float, *, log: bool | None = None) -> Scale:
+    """Return the scale of the values, logarithmic where a linear one would squeeze most of them.
+
+    Args:
+        values: finite; none is allowed.
+        start: pixel of the least.
+        end: pixel of the largest.
+        log: None: decide by the values.
+    """
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if log is None:
+        log = low > 0 and high / low > _LOG_RATIO
+    if log and low > 0 and high > low:
+        return Scale(low=low, high=high, start=start, end=end, log=True)
+    room = 0.04 * (high - low) or 0.1 * abs(high) or 1.0
+    if not math.isfinite(room) or low - room == low:
+        low, high, room = 0.0, 1.0, 0.0
+    least = 0.0 if 0 <= low < room else low - room  # no negative ticks for what is never negative
+    return Scale(low=least, high=high + room, start=start, end=end)
+
+
+def chart(lines: Sequence[Line], *, title: str, x: str, y: str = "", log_y: bool | None = None) -> Markup:
+    """Return curves as an SVG element.
+
+    Args:
+        lines: the curves; those without points are left out, and keep their colour.
+        title: for those who do not see it.
+        x: title of the axis.
+        y: likewise; "" leaves it out.
+        log_y: whether y is logarithmic; None: as its values ask for.
+    """
+    xs = [point[0] for line in lines for point in line.points]
+    ys = [point[1] for line in lines for point in line.points]
+    across = scale_of(xs, _LEFT, WIDTH - _RIGHT, log=False)
+    up = scale_of(ys, HEIGHT - _BOTTOM, _TOP, log=log_y)
+    drawn = Markup("").join(_line(line, at, across, up) for at, line in enumerate(lines) if line.points)
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
+        WIDTH, HEIGHT, _spoken(title, lines), _axes(across, up, x, y), drawn
+    )
+
+
+def scatter(points: Sequence[Point], front: Sequence[Point], *, title: str, x: str, y: str) -> Markup:
+    """Return points, those of the front larger and joined, as an SVG element."""
+    every = [*points, *front]
+    across = scale_of([point[0] for point in every], _LEFT, WIDTH - _RIGHT)
+    up = scale_of([point[1] for point in every], HEIGHT - _BOTTOM, _TOP)
+    pale = Markup("").join(
+        Markup('<circle class="point" cx="{}" cy="{}" r="2.5"/>').format(*_pixel(p, across, up))
+        for p in points
+    )
+    marks = Markup("").join(
+        Markup('<circle class="front" cx="{}" cy="{}" r="4"/>').format(*_pixel(p, across, up)) for p in front
+    )
+    path = _path(Line(name="", points=sorted(front), steps=True), across, up)
+    line = Markup('<path class="front-line" d="{}"/>').format(path) if len(front) > 1 else Markup("")
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}{}</svg>').format(
+        WIDTH, HEIGHT, title, _axes(across, up, x, y), pale, line, marks
+    )
+
+
+def _line(line: Line, at: int, across: Scale, up: Scale) -> Markup:
+    points = thinned(line.points, _POINTS)
+    shown = Line(name=line.name, points=points, steps=line.steps)
+    dashed = " dashed" if at >= COLOURS else ""
+    path = Markup('<path class="line c{}{}" d="{}"><title>{}</title></path>').format(
+        at % COLOURS, dashed, _path(shown, across, up), line.name
+    )
+    if not (line.marks or len(points) == 1):
+        return path
+    marks = Markup("").join(
+        Markup('<circle class="mark c{}" cx="{}" cy="{}" r="3"><title>{}</title></circle>').format(
+            at % COLOURS, *_pixel(point, across, up), f"{line.name} {number(point[1])} at {number(point[0])}"
+        )
+        for point in points
+    )
+    return path + marks
+
+
+def _path(line: Line, across: Scale, up: Scale) -> str:
+    parts: list[str] = []
+    for point in line.points:
+        x, y = _pixel(point, across, up)
+        if not parts:
+            parts.append(f"M{x} {y}")
+        else:
+            parts.append(f"H{x}V{y}" if line.steps else f"L{x} {y}")
+    return "".join(parts)
+
+
+def _pixel(point: Point, across: Scale, up: Scale) -> tuple[str, str]:
+    return f"{across.at(point[0]):.1f}", f"{up.at(point[1]):.1f}"
+
+
+def _axes(across: Scale, up: Scale, x: str, y: str) -> Markup:
+    grid = Markup('<path class="grid" d="M{} {}H{}"/>')
+    label = Markup('<text class="tick" x="{}" y="{}" text-anchor="{}">{}</text>')
+    parts = []
+    for tick in up.ticks():
+        at = up.at(tick)
+        parts.append(grid.format(_LEFT, f"{at:.1f}", WIDTH - _RIGHT))
+        parts.append(label.format(_LEFT - 5, f"{at + 4:.1f}", "end", _tick(tick)))
+    below = HEIGHT - _BOTTOM + 15
+    parts += [
+        label.format(f"{across.at(tick):.1f}", below, "middle", _tick(tick)) for tick in across.ticks(4)
+    ]
+    title = f"{y} over {x}" if y else x
+    parts.append(
+        Markup('<text class="axis" x="{}" y="{}" text-anchor="end">{}</text>').format(
+            WIDTH - _RIGHT, HEIGHT - 6, title if len(title) < 60 else f"{title[:58]}…"
+        )
+    )
+    return Markup("").join(parts)
+
+
+def _tick(value: float) -> str:
+    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
+        return f"{value:.1e}".replace(".0e", "e").replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return number(round(value, 12))
+
+
+def _round_step(step: float) -> float:
+    if not step or not math.isfinite(step):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999)
+
+
+def _every(values: list[float], most: int) -> list[float]:
+    stride = -(-len(values) // most) if values else 1
+    return values[::stride]
+
+
+def _spoken(title: str, lines: Sequence[Line]) -> str:
+    ends = [f"{line.name} ends at {number(line.points[-1][1])}" for line in lines[:COLOURS] if line.points]
+    return f"{title}: {', '.join(ends)}" if ends else f"{title}: nothing to draw yet"

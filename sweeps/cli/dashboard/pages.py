@@ -1,0 +1,247 @@
+"""Pages of the storage and of one sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from analysis.labels import number
+from sweeps.cli.dashboard import points as fronts
+from sweeps.cli.dashboard import sharing
+from sweeps.cli.dashboard.charts import Line, chart, scatter
+from sweeps.cli.dashboard.poller import Poller
+from sweeps.cli.dashboard.reader import View
+from sweeps.cli.dashboard.rendering import Rendered
+from sweeps.cli.dashboard.site import STEP_S, Site, banner
+from sweeps.cli.dashboard.summary import observed, state_of, summary
+from sweeps.cli.dashboard.templates import render
+from sweeps.cli.dashboard.trial_table import Query, trial_table
+from sweeps.cli.dashboard.workers import PoolView, pools, workers
+from sweeps.export import table
+from sweeps.text.timestamp import timestamp
+from sweeps.trials.record import STATUSES, Trial
+
+TREE_AT_ONCE = 2000
+"""With more trials the tree of prefixes has a page of its own: it takes seconds."""
+_PICTURED = 1500
+_POOLS_S = 30.0
+_LISTED_S = {False: 8.0, True: 60.0}
+"""Age of what the list of sweeps shows, by whether it is in a bucket, where listings cost money."""
+
+
+class SweepPages:
+    """Handlers of the pages of all sweeps, and of one."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._pools: dict[str, tuple[float, list[PoolView]]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def list_sweeps(self, request: web.Request) -> web.Response:
+        """Answer with all sweeps under the storage, or lead to the only one."""
+        catalog = self._site.catalog
+        names = await catalog.names()
+        if catalog.only:
+            raise web.HTTPFound(f"/sweep/{self._quoted(names[0])}")
+        pollers = [poller for name in names if (poller := await catalog.poller(name)) is not None]
+        views = await asyncio.gather(
+            *(poller.current(2.0, max_age_s=_LISTED_S[poller.reader.store.is_remote]) for poller in pollers)
+        )
+        rows = [_row(poller, view) for poller, view in zip(pollers, views, strict=True)]
+        hidden = 0 if "all" in request.query else sum(row["state"] == "in the archive" for row in rows)
+        if hidden:
+            rows = [row for row in rows if row["state"] != "in the archive"]
+        values = self._site.common() | {"rows": rows, "hidden": hidden, "url": catalog.url}
+        values |= {"latest": catalog.latest, "every": 10}
+        return Rendered.of(await asyncio.to_thread(render, "sweeps.html.j2", values)).answer(request)
+
+    async def show_sweep(self, request: web.Request) -> web.Response:
+        """Answer with the page of a sweep."""
+        return await self.answer(request, self._sweep_values, "sweep.html.j2")
+
+    async def show_prefixes(self, request: web.Request) -> web.Response:
+        """Answer with the tree of prefixes."""
+
+        def values(poller: Poller, view: View, request: web.Request) -> dict[str, Any]:
+            return {"tree": self._site.derived(poller, view, "tree", sharing.tree), "every": 30, "events": ""}
+
+        return await self.answer(request, values, "prefixes.html.j2")
+
+    async def answer(
+        self,
+        request: web.Request,
+        values_of: Callable[[Poller, View, web.Request], dict[str, Any]],
+        template: str,
+    ) -> web.Response:
+        """Answer with a page about a sweep, rendered once per state and address.
+
+        Args:
+            request: of the page.
+            values_of: returns what the template needs; it runs in a thread.
+            template: its name.
+        """
+        poller = await self._site.poller(request)
+        view = await poller.current()
+        if view is None:
+            return self.waiting(request, poller)
+        key = (request.path_qs, poller.mark, len(self._site.journal), int(time.time() / STEP_S))
+        self._ask_pools(poller, view)
+
+        async def make() -> Rendered:
+            def work() -> Rendered:
+                values = self._site.common(poller) | {"view": view}
+                return Rendered.of(render(template, values | values_of(poller, view, request)))
+
+            return await asyncio.to_thread(work)
+
+        return (await self._site.pages.get(key, make)).answer(request)
+
+    def waiting(self, request: web.Request, poller: Poller) -> web.Response:
+        """Answer with how far the first reading is; the page asks again by itself."""
+        done, total = poller.reader.done, poller.reader.total
+        text = f"Reading the records: {number(done)} of {number(total)}." if total else "Reading the sweep."
+        if poller.error:
+            text = f"It cannot be read: {poller.error}"
+        values = self._site.common(poller) | {"heading": poller.name, "text": text, "sign_in": False}
+        values |= {"reload": 5 if poller.error else 1, "events": ""}
+        return Rendered.of(render("message.html.j2", values)).answer(
+            request, status=503 if poller.error else 200
+        )
+
+    async def send_points(self, request: web.Request) -> web.Response:
+        """Answer with the points of the front as JSON, for the page's script."""
+        poller = await self._site.poller(request)
+        view = await poller.current()
+        if view is None:
+            raise web.HTTPServiceUnavailable(text="not read yet", headers={"Retry-After": "2"})
+
+        async def make() -> Rendered:
+            def work() -> Rendered:
+                found = self._points(poller, view, Query.of(request.query))
+                text = json.dumps(fronts.document(found), separators=(",", ":"))
+                return Rendered.of(text.encode(), "application/json")
+
+            return await asyncio.to_thread(work)
+
+        return (await self._site.pages.get((request.path_qs, view.number), make)).answer(request)
+
+    def _points(self, poller: Poller, view: View, query: Query) -> fronts.Points:
+        known = self._site.derived(poller, view, "columns", fronts.columns)
+        x, y = fronts.default_axes(view)
+        x, y = (query.x if query.x in known else x), (query.y if query.y in known else y)
+        # One of a few kinds is remembered: whoever asks for all pairs of columns does not fill the memory.
+        key = f"points {hash((x, y)) % 8}"
+        found = self._site.derived(poller, view, key, lambda view: fronts.points(view, x, y))
+        return found if (found.x, found.y) == (x, y) else fronts.points(view, x, y)
+
+    def _sweep_values(self, poller: Poller, view: View, request: web.Request) -> dict[str, Any]:
+        site, query = self._site, Query.of(request.query)
+        numbers = site.derived(poller, view, "summary", lambda view: summary(view, site.rate))
+        found = self._points(poller, view, query)
+        searched = site.derived(poller, view, "search", sharing.search)
+        metric = view.space.metrics()[0]
+        tree = None
+        if numbers.saved and len(view.records) <= TREE_AT_ONCE:
+            tree = site.derived(poller, view, "tree", sharing.tree)
+        kept = {name: getattr(query, name) for name in ("status", "by", "q", "sort", "order")}
+        return {
+            "summary": numbers,
+            "counts": dict(numbers.counts),
+            "bar": _bar(numbers.counts, numbers.run_cap),
+            "query": query,
+            "kept": {name: value for name, value in kept.items() if value != getattr(Query(), name)},
+            "points": found,
+            "points_address": Query(x=query.x, y=query.y).address().removesuffix("?"),
+            "axes": site.derived(poller, view, "columns", fronts.columns),
+            "front_chart": _picture(found),
+            "search": searched,
+            "search_chart": chart(
+                [Line(name=metric, points=searched.best, steps=True)],
+                title=f"best {metric} so far",
+                x=searched.unit,
+                y=f"best {metric}",
+            ),
+            "workers": workers(view.records, view.space.lease, poller.now()),
+            "pools": self._pools.get(poller.name, (0.0, []))[1],
+            "tree": tree,
+            "table": trial_table(view, query),
+            "statuses": STATUSES,
+            "journal": [done for done in site.journal if done.sweep == poller.name],
+        }
+
+    def _ask_pools(self, poller: Poller, view: View) -> None:
+        """Ask the engines about the pools in the background; a cluster may take long to answer."""
+        when, known = self._pools.get(poller.name, (float("-inf"), []))
+        if time.monotonic() - when < _POOLS_S:
+            return
+        self._pools[poller.name] = (time.monotonic(), known)
+
+        async def ask() -> None:
+            found = await asyncio.to_thread(pools, view.url, view.space.name)
+            self._pools[poller.name] = (time.monotonic(), found)
+
+        task = asyncio.get_running_loop().create_task(ask())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def _quoted(self, name: str) -> str:
+        from urllib.parse import quote
+
+        return quote(name, safe="")
+
+
+def _row(poller: Poller, view: View | None) -> dict[str, str]:
+    """Return the row of a sweep in the list."""
+    row = dict.fromkeys(("trials", "running", "failed", "best", "changed"), "")
+    row["name"] = poller.name
+    if view is None:
+        return row | {"state": poller.error or "reading"}
+    best, metric = table.best(view.space, view.records), view.space.metrics()[0]
+    counts = table.counts(view.records)
+    cap = "" if view.space.run_cap is None else f" of {view.space.run_cap:,}"
+    changed = max((_last_change(record) for record in view.records), default=None)
+    warning = f"; {banner(poller)}" if poller.is_stale else "; damaged records" if view.damaged else ""
+    return row | {
+        "state": f"{state_of(view)}{warning}",
+        "trials": f"{len(view.records):,}{cap}",
+        "running": str(counts["running"]),
+        "failed": str(counts["failed"]),
+        "best": "" if best is None else f"{metric} {observed(view.space, best).value}",
+        "changed": "" if changed is None else timestamp(changed),
+    }
+
+
+def _last_change(record: Trial) -> float:
+    times = (record.created, record.started, record.heartbeat, record.ended)
+    return max(time for time in times if time is not None)
+
+
+def _bar(counts: tuple[tuple[str, int], ...], cap: int | None) -> list[dict[str, str]]:
+    """Return the parts of the progress bar, in hundredths of its width."""
+    total = max(cap or 0, sum(count for _, count in counts), 1)
+    parts, at = [], 0.0
+    kinds = {"completed": "completed", "running": "running", "failed": "failed"}
+    for status, count in sorted(counts, key=lambda pair: pair[0] != "completed"):
+        if status == "pending":
+            continue
+        width = 100 * count / total
+        parts.append({"kind": kinds.get(status, "other"), "x": f"{at:.2f}", "width": f"{width:.2f}"})
+        at += width
+    return parts
+
+
+def _picture(found: fronts.Points) -> object:
+    """Return the front as SVG: all of the front, and so many of the others that the page stays small."""
+    on_front = set(found.front)
+    others = [at for at in range(len(found.xs)) if at not in on_front]
+    stride = -(-len(others) // _PICTURED) if others else 1
+    pale = [(found.xs[at], found.ys[at]) for at in others[::stride]]
+    front = [(found.xs[at], found.ys[at]) for at in found.front[:_PICTURED]]
+    if not front:
+        return "No completed trial has both."
+    return scatter(pale, front, title=f"{found.y} against {found.x}", x=found.x, y=found.y)

@@ -1,0 +1,127 @@
+"""Points of the front: two columns of the completed trials, and which of them no other trial beats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.statistics.pareto import Goal
+from analysis.statistics.pareto import front as front_of
+from sweeps.cli.dashboard.reader import View
+from sweeps.export import table
+from sweeps.space import constraints
+from sweeps.trials import costs
+from sweeps.trials.record import Trial
+
+COMPUTE = ("effective_steps", "train_flops", "train_seconds", "seconds", "usd")
+"""Measures of compute, as `analysis.summaries.compute` has them, the best first."""
+_OWN = ("seconds", "paid", "trial")
+_MOST_COLUMNS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """Points of two columns, [N] each, in the order of the trials.
+
+    Args:
+        x, y: the columns.
+        trials: indices.
+        xs, ys: their values.
+        front: positions of those on the front, by ascending x.
+        goals: of x and y.
+    """
+
+    x: str
+    y: str
+    trials: list[int]
+    xs: list[float]
+    ys: list[float]
+    front: list[int]
+    goals: tuple[Goal, Goal]
+
+
+def value_of(record: Trial, column: str) -> float | None:
+    """Return a trial's number in a column: a metric, `param.NAME`, `seconds`, `paid` or `trial`."""
+    found: object
+    if column in record.metrics:
+        found = record.metrics[column]
+    elif column == "seconds":
+        found = table.seconds(record)
+    elif column == "paid":
+        found = costs.paid(record)
+    elif column == "trial":
+        found = record.trial
+    else:
+        found = record.parameters.get(column.removeprefix(table.PARAMETER)) if "." in column else None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        return None
+    return float(found)
+
+
+def columns(view: View) -> list[str]:
+    """Return the columns of numbers that a point may have: objectives, other metrics, our own, parameters."""
+    done = [record for record in view.records if record.status == "completed"]
+    metrics = dict.fromkeys([*view.space.metrics(), *(name for record in done for name in record.metrics)])
+    numeric = [
+        f"{table.PARAMETER}{parameter.name}"
+        for parameter in view.space.parameters
+        if any(value_of(record, f"{table.PARAMETER}{parameter.name}") is not None for record in done[:50])
+    ]
+    paid = [name for name in _OWN if name not in metrics and (name != "paid" or any(r.stages for r in done))]
+    return [*[name for name in metrics if not name.endswith("_sem")][:_MOST_COLUMNS], *paid, *numeric]
+
+
+def default_axes(view: View) -> tuple[str, str]:
+    """Return x and y to show a sweep by: of two objectives the second is x; else the best compute is."""
+    first, *others = view.space.metrics()
+    if len(others) == 1:
+        return others[0], first
+    done = [record for record in view.records if record.status == "completed"]
+    known = (
+        name for name in COMPUTE if name != first and any(value_of(r, name) is not None for r in done[:200])
+    )
+    return next(known, "trial"), first
+
+
+def points(view: View, x: str, y: str) -> Points:
+    """Return the points of two columns; trials outside the outcome constraints are on no front."""
+    goals = {objective.metric: objective.goal for objective in view.space.objectives}
+    bounds = [constraints.parse(text) for text in view.space.outcome_constraints]
+    found = [
+        (record, across, up)
+        for record in view.records
+        if record.status == "completed"
+        and record.generator != table.CONFIRM
+        and (across := value_of(record, x)) is not None
+        and (up := value_of(record, y)) is not None
+    ]
+    both: tuple[Goal, Goal] = (goals.get(x, "minimize"), goals.get(y, "minimize"))
+    xs, ys = [across for _, across, _ in found], [up for _, _, up in found]
+    fit = [at for at, (record, _, _) in enumerate(found) if _holds(record, bounds)]
+    positions = front_of([(xs[at], ys[at]) for at in fit], both).tolist()
+    front = sorted((fit[at] for at in positions), key=lambda at: xs[at])
+    return Points(
+        x=x, y=y, trials=[record.trial for record, _, _ in found], xs=xs, ys=ys, front=front, goals=both
+    )
+
+
+def _holds(record: Trial, bounds: Sequence[constraints.Linear]) -> bool:
+    numbers = {name: value for name, value in record.metrics.items() if value is not None}
+    return all(bound.holds(numbers) for bound in bounds)
+
+
+def document(found: Points) -> dict[str, object]:
+    """Return the points as JSON for the page's script; x and y have seven digits, which no screen exceeds."""
+
+    def short(values: Sequence[float]) -> list[float]:
+        return [float(f"{value:.7g}") for value in values]
+
+    return {
+        "x": found.x,
+        "y": found.y,
+        "trials": found.trials,
+        "xs": short(found.xs),
+        "ys": short(found.ys),
+        "front": found.front,
+    }

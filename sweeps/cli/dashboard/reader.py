@@ -1,0 +1,245 @@
+"""Records of one sweep, read in a thread and cached: a record that has not changed is not read again.
+
+A listing gives the versions of all records. Between two listings of a folder only the records of trials that
+have not ended are read, and the next index: that finds new trials and progress, and costs no listing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sweeps.cli.extend import amendment_lines
+from sweeps.errors import DamagedObject, StoreUnavailable, SweepNotFound
+from sweeps.experiment import SWEEP_KEY, Experiment
+from sweeps.search.confirm import rounds
+from sweeps.search.confirm.plan import Plan
+from sweeps.search.confirm.rounds import Standing
+from sweeps.space.definition import Space
+from sweeps.storage.base import NotFound, Store
+from sweeps.trials import control
+from sweeps.trials import record as trial
+from sweeps.trials.control import Switch
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact_trials
+
+_RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
+_CURVE = re.compile(rb'^ "curve": \[[^"]*?\],$', re.MULTILINE)
+_BATCH = 500
+_OPEN_AT_ONCE = 200
+"""Records of open trials that are read between two listings; the others wait for the listing."""
+_AHEAD = 4
+"""Indices behind the last one that are tried between two listings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A sweep as it was read last.
+
+    Args:
+        number: counts the changes that this server has read; pages name it.
+        url: of the store.
+        space: with the amendments.
+        records: by index, without secrets and without curves.
+        damaged: what could not be read, a line each.
+        switch: running, paused or stopped, by whom and when.
+        archived: whether the sweep is in the archive.
+        changes: who changed which limit and when, a line each.
+        confirmation: the plan of `sweep confirm` and where it stands; None without one.
+        now: the store's time of the reading.
+    """
+
+    number: int
+    url: str
+    space: Space
+    records: tuple[Trial, ...]
+    damaged: tuple[str, ...]
+    switch: Switch
+    archived: bool
+    changes: tuple[str, ...]
+    confirmation: tuple[Plan, Standing] | None
+    now: float
+
+    def trial(self, index: int) -> Trial | None:
+        """Return the record of one trial; None if there is none that can be read."""
+        at = index if index < len(self.records) else len(self.records) - 1
+        while at >= 0 and self.records[at].trial > index:  # a damaged record leaves a gap
+            at -= 1
+        return self.records[at] if at >= 0 and self.records[at].trial == index else None
+
+
+class SweepReader:
+    """Reader of one sweep, for one thread at a time.
+
+    Args:
+        store: of the sweep.
+
+    Attributes:
+        done, total: records read and to be read, of the reading that runs now.
+        ahead_s: seconds that the store's clock was ahead of this machine's.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._experiment: Experiment | None = None
+        self._known: dict[int, tuple[str, Trial | None, str]] = {}
+        self._view: View | None = None
+        self.done = self.total = 0
+        self.ahead_s = 0.0
+
+    def refresh(self, *, listing: bool) -> View:
+        """Read what has changed and return the sweep; the same object if nothing has.
+
+        Args:
+            listing: whether to list the records; without, only open trials and new ones are read.
+
+        Raises:
+            SweepNotFound: there is no sweep any more.
+            StoreUnavailable: the store does not answer, or has lost records that it had.
+            DamagedObject: `sweep.json` cannot be read.
+        """
+        if self._experiment is None:
+            self._experiment = Experiment.open(self.store)
+            listing = True
+        else:
+            self._require_sweep()
+        changed = self._read_listed() if listing else self._read_open()
+        return self._assemble(self._experiment, changed)
+
+    def reread(self, indices: Sequence[int]) -> View:
+        """Read these records again and return the sweep, after an action has changed them."""
+        if self._experiment is None:
+            return self.refresh(listing=True)
+        return self._assemble(self._experiment, self._fetch(dict.fromkeys(indices, "")))
+
+    def _read_listed(self) -> bool:
+        found = (
+            (match, entry.version)
+            for entry in self.store.list(trial.PREFIX)
+            if (match := _RECORD.fullmatch(entry.key))
+        )
+        versions = {int(match[1]): version for match, version in found}
+        if missing := self._known.keys() - versions.keys():
+            if any(self._known[index][1] is not None for index in missing):  # records are never removed
+                raise StoreUnavailable(f"{self.store.url}: records that were here are not here now")
+            for index in missing:
+                del self._known[index]
+        return self._fetch(
+            {i: v for i, v in versions.items() if i not in self._known or self._known[i][0] != v}
+        )
+
+    def _require_sweep(self) -> None:
+        """Raise `SweepNotFound` if the sweep is gone: a folder that is not mounted looks empty."""
+        try:
+            self.store.read(SWEEP_KEY)
+        except NotFound:
+            raise SweepNotFound(f"{self.store.url}: the sweep is not there now") from None
+
+    def _read_open(self) -> bool:
+        known = ((index, found) for index, (_, found, _) in self._known.items() if found is not None)
+        still_open = [index for index, found in known if not found.finished]
+        still_open.sort(key=lambda index: self._known[index][1].status != "running")  # type: ignore[union-attr]
+        after = max(self._known, default=-1) + 1
+        return self._fetch(dict.fromkeys((*still_open[:_OPEN_AT_ONCE], *range(after, after + _AHEAD)), ""))
+
+    def _fetch(self, wanted: Mapping[int, str]) -> bool:
+        """Read these records; return whether any of them has changed."""
+        self.done, self.total = 0, len(wanted)
+        changed = False
+        indices = list(wanted)
+        for some in (indices[at : at + _BATCH] for at in range(0, len(indices), _BATCH)):
+            fresh: list[tuple[int, str, Trial]] = []
+            for index, content in zip(some, self._contents(some), strict=True):
+                if content is None or (index in self._known and self._known[index][0] == content[1]):
+                    continue
+                changed = True
+                try:
+                    fresh.append((index, content[1], _slim(index, content[0])))
+                except ValueError as error:
+                    reason = DamagedObject(
+                        trial.key(index), str(error), self.store.location(trial.key(index))
+                    )
+                    self._known[index] = (content[1], None, str(reason))
+            clean = redact_trials(record for _, _, record in fresh)
+            for (index, version, _), record in zip(fresh, clean, strict=True):
+                self._known[index] = (version, record, "")
+            self.done += len(some)
+        return changed
+
+    def _contents(self, indices: Sequence[int]) -> list[tuple[bytes, str] | None]:
+        keys = [trial.key(index) for index in indices]
+        try:
+            return self.store.read_many(keys)
+        except DamagedObject:  # one of them is no file; find out which
+            return [self._content(index, key) for index, key in zip(indices, keys, strict=True)]
+
+    def _content(self, index: int, key: str) -> tuple[bytes, str] | None:
+        try:
+            return self.store.read(key)
+        except NotFound:
+            return None
+        except DamagedObject as error:
+            self._known[index] = ("", None, str(error))
+            return None
+
+    def _assemble(self, experiment: Experiment, changed: bool) -> View:
+        problems: list[str] = []
+        amendments = experiment.amendments
+        try:
+            amendments.refresh()
+        except DamagedObject:
+            problems += map(str, amendments.damaged)
+        switch = self._view.switch if self._view is not None else Switch()
+        try:
+            switch = control.switch(self.store)
+        except DamagedObject as error:
+            problems.append(str(error))
+        records = tuple(found for _, (_, found, _) in sorted(self._known.items()) if found is not None)
+        confirmation = None
+        try:
+            confirmation = rounds.of_store(self.store, list(records))
+        except DamagedObject as error:
+            problems.append(str(error))
+        problems += [reason for _, (_, _, reason) in sorted(self._known.items()) if reason]
+        view = View(
+            number=1 if self._view is None else self._view.number,
+            url=self.store.url,
+            space=experiment.space,
+            records=records,
+            damaged=tuple(problems),
+            switch=switch,
+            archived=amendments.archived,
+            changes=tuple(amendment_lines(amendments)),
+            confirmation=confirmation,
+            now=self.store.now(),
+        )
+        self.ahead_s = view.now - time.time()
+        before = self._view
+        if before is not None and not changed and _same(before, view):
+            return before
+        self._view = view if before is None else replace(view, number=before.number + 1)
+        return self._view
+
+
+def _same(one: View, other: View) -> bool:
+    """Return whether two readings without a changed record show the same."""
+
+    def parts(view: View) -> tuple[object, ...]:
+        plan = None if view.confirmation is None else view.confirmation[0]
+        return view.space, view.damaged, view.switch, view.archived, view.changes, plan
+
+    return parts(one) == parts(other)
+
+
+def _slim(index: int, data: bytes) -> Trial:
+    """Return a record without what no page of a sweep shows.
+
+    Its curve is left out before it is parsed: of 10,000 records, curves take most of the memory and half of
+    the time. A record that is not laid out as `encode` does it is parsed in full.
+    """
+    record = trial.decode(_CURVE.sub(b"", data, count=1))
+    if record.trial != index:
+        raise ValueError(f"it says trial {record.trial}")
+    return replace(record, curve=(), write="")

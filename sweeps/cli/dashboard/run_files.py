@@ -1,0 +1,113 @@
+"""Files of an attempt's run, read by exact names from the store's listing: no name leads anywhere else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import NamedTuple
+
+from sweeps.cli.dashboard.readonly import folder_of
+from sweeps.errors import DamagedObject, SweepError
+from sweeps.storage.base import NotFound, Store
+from sweeps.trials.record import Trial, run_prefix
+from sweeps.trials.redaction import redact
+from sweeps.worker.process import end_of
+
+FRESH_S = 5.0
+"""Seconds for which a listing of an attempt's files is used again."""
+LARGEST = 64 * 1024**2
+"""Bytes of a file that is read at once; checkpoints are larger, and nobody reads them here."""
+_REMEMBERED = 256
+_MOST = 500
+
+
+class Content(NamedTuple):
+    """Bytes of a file from a position on; `version` changes when it is another file."""
+
+    data: bytes
+    size: int
+    version: str
+
+
+class RunFiles:
+    """Files of the attempts of one sweep, for one thread at a time.
+
+    Args:
+        store: of the sweep.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._folder = folder_of(store)
+        self._listed: OrderedDict[str, tuple[float, frozenset[str]]] = OrderedDict()
+
+    def names(self, record: Trial, attempt: int | None = None) -> list[str]:
+        """Return the names of an attempt's files, the present or last attempt's by default; at most 500."""
+        attempt = record.attempt if attempt is None else attempt
+        return sorted(self._names(run_prefix(record.trial, attempt)))[:_MOST] if attempt else []
+
+    def _names(self, prefix: str) -> frozenset[str]:
+        when, found = self._listed.get(prefix, (float("-inf"), frozenset[str]()))
+        if time.monotonic() - when > FRESH_S:
+            start = f"{prefix}/"
+            found = frozenset(entry.key.removeprefix(start) for entry in self._store.list(start))
+            self._listed[prefix] = (time.monotonic(), found)
+            self._listed.move_to_end(prefix)
+            while len(self._listed) > _REMEMBERED:
+                self._listed.popitem(last=False)
+        return found
+
+    def content(
+        self, record: Trial, name: str, *, attempt: int | None = None, start: int = 0, most: int = LARGEST
+    ) -> Content | None:
+        """Return a file's bytes; None if the attempt has no regular file of that very name.
+
+        Args:
+            record: of the trial.
+            name: as `names` has it.
+            attempt: None for the present or last one.
+            start: first byte; a negative number counts from the end.
+            most: at most so many bytes.
+        """
+        attempt = record.attempt if attempt is None else attempt
+        prefix = run_prefix(record.trial, attempt)
+        if not attempt or name not in self._names(prefix):
+            return None
+        key = f"{prefix}/{name}"
+        if self._folder is not None:
+            return _of_folder(self._folder, key, start, most)
+        try:
+            data, version = self._store.read(key)
+        except (NotFound, DamagedObject, ValueError):
+            return None
+        begin = start if start >= 0 else max(0, len(data) + start)
+        return Content(data[begin : begin + most], len(data), version)
+
+    def tail(self, record: Trial, name: str, lines: int, *, attempt: int | None = None) -> str:
+        """Return the last lines of a text file, without secrets; "" if there is none."""
+        most = 400 * lines
+        try:
+            found = self.content(record, name, attempt=attempt, start=-most, most=most)
+        except SweepError:
+            return ""
+        return "" if found is None else redact(end_of(found.data, lines, is_cut=found.size > most))
+
+
+def _of_folder(folder: Path, key: str, start: int, most: int) -> Content | None:
+    """Return bytes of a file that lies in the folder itself: a link of a program's may lead to any file."""
+    path = folder.joinpath(*key.split("/"))
+    try:
+        if os.path.realpath(path) != os.path.join(os.path.realpath(folder), *key.split("/")):  # noqa: PTH118
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            return None
+        file.seek(start if start >= 0 else max(0, about.st_size + start))
+        return Content(file.read(most), about.st_size, f"{about.st_dev}.{about.st_ino}")

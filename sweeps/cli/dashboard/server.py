@@ -1,0 +1,154 @@
+"""The application: routes, headers, limits, and its life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from sweeps.cli.dashboard.connections import Watch
+from sweeps.cli.dashboard.events import Events
+from sweeps.cli.dashboard.pages import SweepPages
+from sweeps.cli.dashboard.rendering import Rendered
+from sweeps.cli.dashboard.security import HEADERS, TOKEN
+from sweeps.cli.dashboard.site import Site
+from sweeps.cli.dashboard.templates import render
+from sweeps.cli.dashboard.trial_pages import TrialPages
+from sweeps.errors import InputError, SweepError
+
+log = logging.getLogger(__name__)
+
+STATIC = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+_FOLDER = Path(__file__).parent / "static"
+_LARGEST_FORM = 64 * 1024
+_KEEPALIVE_S = 20.0
+
+
+def application(site: Site) -> web.Application:
+    """Return the application; without `site.control` it has no route that takes anything but GET."""
+    app = web.Application(middlewares=[_checked(site), _explained(site)], client_max_size=_LARGEST_FORM)
+    sweeps = SweepPages(site)
+    trials = TrialPages(site, sweeps)
+    app.router.add_get("/", sweeps.list_sweeps)
+    app.router.add_get("/sweep/{name}", sweeps.show_sweep)
+    app.router.add_get("/sweep/{name}/prefixes", sweeps.show_prefixes)
+    app.router.add_get("/sweep/{name}/points.json", sweeps.send_points)
+    app.router.add_get("/sweep/{name}/events", Events(site).stream, allow_head=False)
+    app.router.add_get("/sweep/{name}/compare", trials.compare)
+    app.router.add_get(r"/sweep/{name}/trial/{index:\d+}", trials.show_trial)
+    app.router.add_get(r"/sweep/{name}/trial/{index:\d+}/file", trials.send_file)
+    app.router.add_get("/static/{file}", _send_static)
+    if site.control:
+        from sweeps.cli.dashboard.actions import Actions
+
+        actions = Actions(site)
+        app.router.add_get("/sweep/{name}/do/{action}", actions.ask)
+        app.router.add_post("/sweep/{name}/do/{action}", actions.act)
+    site.routes = tuple(app.router.routes())
+    app.on_response_prepare.append(_add_headers)
+
+    async def close(app: web.Application) -> None:
+        await site.catalog.close()
+
+    app.on_cleanup.append(close)
+    return app
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+    response.headers.pop("Server", None)
+
+
+def _checked(site: Site) -> Middleware:
+    """Return the middleware that refuses strangers and asks for the token."""
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        guard = site.guard
+        guard.refuse_strangers(request)
+        if request.method == "GET" and guard.has_token(request):
+            left = [(name, value) for name, value in request.query.items() if name != TOKEN]
+            answer = web.HTTPSeeOther(f"{request.path}?{urlencode(left)}" if left else request.path)
+            answer.set_cookie(guard.cookie_name, guard.cookie, httponly=True, samesite="Strict", path="/")
+            answer.headers["Cache-Control"] = "no-store"
+            raise answer
+        if not guard.is_known(request):
+            text = "Open the address that the server printed when it started: it has the token."
+            return _message(site, request, 401, "A token is needed", text, sign_in=True)
+        return await handler(request)
+
+    return checked
+
+
+def _explained(site: Site) -> Middleware:
+    """Return the middleware that answers errors with a page."""
+
+    @web.middleware
+    async def explained(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+            heading = "Not here" if error.status == 404 else "Not allowed"
+            return _message(site, request, error.status, heading, error.text or "")
+        except InputError as error:
+            return _message(site, request, 400, "That cannot be shown", str(error))
+        except SweepError as error:
+            return _message(site, request, 503, "The store does not answer", str(error))
+
+    return explained
+
+
+def _message(
+    site: Site, request: web.Request, status: int, heading: str, text: str, *, sign_in: bool = False
+) -> web.Response:
+    values = site.common() | {"heading": heading, "text": text, "sign_in": sign_in}
+    if sign_in:
+        values["banner"] = ""  # what does not work here is nothing for strangers
+    return Rendered.of(render("message.html.j2", values)).answer(request, status=status)
+
+
+async def _send_static(request: web.Request) -> web.Response:
+    name = request.match_info["file"]
+    if name not in STATIC:
+        raise web.HTTPNotFound(text="there is no such file")
+    data = await asyncio.to_thread((_FOLDER / name).read_bytes)
+    return Rendered.of(data, STATIC[name]).answer(request)
+
+
+@asynccontextmanager
+async def served(site: Site, host: str, port: int) -> AsyncIterator[int]:
+    """Serve while the context is open; yields the port, which is a free one for 0.
+
+    Raises:
+        InputError: the address cannot be listened on.
+    """
+    runner = web.AppRunner(
+        application(site),
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=_KEEPALIVE_S,
+        shutdown_timeout=1.0,
+    )
+    await runner.setup()
+    site.server = runner.server
+    watch = Watch(runner.server)
+    try:
+        listener = web.TCPSite(runner, host, port, backlog=256)
+        try:
+            await listener.start()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise InputError(
+                f"--host {host} --port {port}: {reason}; choose another port, or 0 for any"
+            ) from None
+        watch.start()
+        yield runner.addresses[0][1]
+    finally:
+        watch.stop()
+        await runner.cleanup()

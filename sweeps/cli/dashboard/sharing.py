@@ -1,0 +1,97 @@
+"""Search over paid compute, and the tree of prefixes that trials share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweeps.cli.dashboard.reader import View
+from sweeps.export import table
+from sweeps.trials import costs
+from sweeps.trials.record import Trial
+
+if TYPE_CHECKING:
+    from analysis.summaries.prefixes import Prefix
+
+LISTED = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The search so far.
+
+    Args:
+        best: (paid until there, best value of the first objective so far).
+        unit: of what was paid, for people.
+    """
+
+    best: tuple[tuple[float, float], ...]
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """Prefixes that trials share, each before those that go on from it; `summary` is the total in words."""
+
+    rows: tuple[Prefix, ...]
+    left_out: int
+    summary: str
+    note: str = ""
+
+
+def search(view: View) -> Search:
+    """Return the best value so far over what the search has paid, in the order in which trials ended."""
+    objective = view.space.objectives[0]
+    sign = 1.0 if objective.goal == "minimize" else -1.0
+    own = [
+        record
+        for record in view.records
+        if record.generator not in ("imported", table.CONFIRM) and record.ended is not None
+    ]
+    own.sort(key=lambda record: (record.ended or 0.0, record.trial))
+    by_stage = any(record.stages for record in own)
+    by_steps = by_stage or any(costs.STEPS in record.metrics for record in own)
+    rate = (costs.steps_per_cost(own) or 1.0) if by_stage else 1.0
+    spent, best = 0.0, math.inf
+    found: list[tuple[float, float]] = []
+    for record in own:
+        spent += _paid(record, by_steps, rate)
+        value = record.metrics.get(objective.metric)
+        if record.status == "completed" and value is not None and sign * value < best:
+            best = sign * value
+            found.append((spent, value))
+    if found:
+        found.append((spent, sign * best))
+    unit = "effective steps paid" if by_steps else "hours of trials"
+    return Search(best=tuple(found), unit=unit)
+
+
+def _paid(record: Trial, by_steps: bool, rate: float) -> float:
+    if not by_steps:
+        return (table.seconds(record) or 0.0) / 3600
+    paid = costs.paid(record)
+    return rate * paid if paid is not None else record.metrics.get(costs.STEPS) or 0.0
+
+
+def tree(view: View) -> Tree | None:
+    """Return the tree of prefixes; None if no trial shared anything.
+
+    It takes seconds for 10,000 trials: the same table as the report's is made.
+    """
+    if costs.compute(view.records) is None:
+        return None
+    from analysis.errors import AnalysisError
+    from analysis.summaries.reuse import reuse
+    from analysis.table import TrialsTable
+
+    objective = view.space.objectives[0]
+    document = table.document(view.space, view.url, view.records)
+    try:
+        found = reuse(TrialsTable.of_document(document), objective.metric, objective.goal)
+    except AnalysisError as error:
+        return Tree(rows=(), left_out=0, summary="", note=str(error))
+    if found is None:
+        return None
+    rows = found.prefixes
+    return Tree(rows=rows[:LISTED], left_out=max(0, len(rows) - LISTED), summary=found.summary())

@@ -1,0 +1,189 @@
+"""Numbers of a sweep's page: progress, budget, dollars, the best trial, failures."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from analysis.labels import number, with_error
+from analysis.summaries.costs import Cost, Rate, cost
+from analysis.summaries.failures import kind_of
+from sweeps.cli import reuse
+from sweeps.cli.confirmation import progress_line
+from sweeps.cli.dashboard.reader import View
+from sweeps.export import table
+from sweeps.search.confirm.answer import answer
+from sweeps.space.definition import Space
+from sweeps.trials import budget
+from sweeps.trials.record import STATUSES, Trial
+
+REASONS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A limit of the budget: how much of it is spent, with estimates for running trials."""
+
+    name: str
+    spent: float
+    most: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best trial so far.
+
+    Args:
+        record: its record.
+        value: of the first objective, for people.
+        interval: how sure that is, in words; "" if nothing is known.
+        confirmed: by fresh seeds; else it is one observation, luck included.
+    """
+
+    record: Trial
+    value: str
+    interval: str
+    confirmed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Numbers of a sweep.
+
+    Args:
+        counts: of trials by status, without zeros.
+        searched: trials of the search, which the run cap counts.
+        confirming, imported: other trials.
+        run_cap: None without one.
+        state: running, paused, …, in words.
+        limits: of the budget.
+        cost: in dollars, so far and expected.
+        hours_left: until the run cap, at the present pace; None if that is not known.
+        best: None before there is one.
+        confirmation: how far `sweep confirm` is, in a line; "" without one.
+        saved: what shared stages saved, in a line; "" if nothing.
+        failures: (failure, reason with numbers left out, how many), the most frequent first.
+    """
+
+    counts: tuple[tuple[str, int], ...]
+    searched: int
+    confirming: int
+    imported: int
+    run_cap: int | None
+    state: str
+    limits: tuple[Limit, ...]
+    cost: Cost
+    hours_left: float | None
+    best: Best | None
+    confirmation: str
+    saved: str
+    failures: tuple[tuple[str, str, int], ...]
+
+    @property
+    def ended(self) -> int:
+        """Return how many trials have ended."""
+        return sum(count for status, count in self.counts if status not in ("pending", "running"))
+
+
+def summary(view: View, rate: Rate | None = None) -> Summary:
+    """Return the numbers of a sweep; `rate` is the price of the trials' time, None for what they report."""
+    space, records = view.space, view.records
+    used = asdict(budget.spent(records, view.now)) if budget.amounts(space.budget) else {}
+    generators = Counter(record.generator for record in records)
+    counts = table.counts(records)
+    searched = len(records) - generators["imported"] - generators["confirm"]
+    return Summary(
+        counts=tuple((status, counts[status]) for status in STATUSES if counts[status]),
+        searched=searched,
+        confirming=generators["confirm"],
+        imported=generators["imported"],
+        run_cap=space.run_cap,
+        state=state_of(view),
+        limits=tuple(
+            Limit(name=name, spent=used[name], most=most)
+            for name, most in budget.amounts(space.budget).items()
+        ),
+        cost=cost([_row(record) for record in records], space.run_cap, rate),
+        hours_left=_hours_left(records, space.run_cap),
+        best=_best(view),
+        confirmation="" if view.confirmation is None else progress_line(*view.confirmation),
+        saved=reuse.sweep_line(records),
+        failures=_failures(records),
+    )
+
+
+def state_of(view: View) -> str:
+    """Return the state of a sweep in a few words."""
+    if view.archived:
+        return "in the archive"
+    if view.switch.braked:
+        return "paused by the brake"
+    if view.switch.state != "running":
+        return view.switch.state
+    open_ = any(not record.finished for record in view.records)
+    cap = view.space.run_cap
+    searched = sum(record.generator not in ("imported", "confirm") for record in view.records)
+    return "open" if open_ or cap is None or searched < cap else "done"
+
+
+def _row(record: Trial) -> dict[str, object]:
+    row = {"trial": record.trial, "status": record.status, "generator": record.generator}
+    return row | {"metrics": record.metrics, "seconds": table.seconds(record), **table.stage_costs(record)}
+
+
+def _hours_left(records: Sequence[Trial], cap: int | None) -> float | None:
+    """Return the hours until the run cap, if as many trials run at once as now and take as long as usual."""
+    running = sum(record.status == "running" for record in records)
+    taken = [table.seconds(record) for record in records if record.status == "completed"]
+    known = [seconds for seconds in taken[-200:] if seconds]
+    if cap is None or not running or not known:
+        return None
+    own = [record for record in records if record.generator not in ("imported", "confirm")]
+    missing = max(0, cap - sum(record.finished for record in own))
+    return missing * statistics.fmean(known) / running / 3600
+
+
+def _best(view: View) -> Best | None:
+    metric = view.space.metrics()[0]
+    if (
+        view.confirmation is not None
+        and view.confirmation[1].finished
+        and view.confirmation[0].metric == metric
+    ):
+        found = answer(*view.confirmation)
+        record = None if found is None else view.trial(found.winner.finalist.trial)
+        if found is not None and record is not None:
+            known = math.isfinite(found.low) and math.isfinite(found.high)
+            interval = f"95 %: {number(found.low)} to {number(found.high)}" if known else ""
+            text = f"{found.metric}, mean of {found.winner.seeds} fresh seeds"
+            words = ", ".join(filter(None, (text, interval)))
+            return Best(record=record, value=number(found.mean, 5), interval=words, confirmed=True)
+    record = table.best(view.space, view.records)
+    return None if record is None else observed(view.space, record)
+
+
+def observed(space: Space, record: Trial) -> Best:
+    """Return a trial with its own value, and the interval of that where it reports a standard error."""
+    metric = space.metrics()[0]
+    value, sem = record.metrics.get(metric), record.metrics.get(f"{metric}_sem")
+    interval = ""
+    if value is not None and sem is not None and sem > 0:
+        low, high = value - 1.96 * sem, value + 1.96 * sem
+        interval = f"{with_error(value, sem)}, 95 %: {number(low)} to {number(high)}"
+    return Best(record=record, value=number(value, 5), interval=interval, confirmed=False)
+
+
+def _failures(records: Sequence[Trial]) -> tuple[tuple[str, str, int], ...]:
+    found = Counter(
+        (record.failure or record.status, kind_of(record.error or _last_detail(record))[:300])
+        for record in records
+        if record.status in ("failed", "early_stopped", "abandoned")
+    )
+    return tuple((failure, reason, count) for (failure, reason), count in found.most_common(REASONS))
+
+
+def _last_detail(record: Trial) -> str:
+    return record.history[-1].detail if record.history else ""

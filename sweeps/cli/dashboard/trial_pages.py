@@ -1,0 +1,272 @@
+"""Pages of a trial, of its files, and of trials compared."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from analysis.labels import MISSING, cell
+from sweeps.cli import reuse
+from sweeps.cli.dashboard.charts import Line, chart
+from sweeps.cli.dashboard.curves import AXES, Axis, Curves
+from sweeps.cli.dashboard.pages import SweepPages
+from sweeps.cli.dashboard.poller import Poller
+from sweeps.cli.dashboard.reader import View
+from sweeps.cli.dashboard.rendering import Rendered
+from sweeps.cli.dashboard.site import Site
+from sweeps.cli.dashboard.templates import render
+from sweeps.cli.dashboard.trial_table import selected
+from sweeps.cli.rerun import command_line
+from sweeps.errors import SweepError
+from sweeps.export import table
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact
+from sweeps.worker.program import LOG_FILE
+
+LOG_LINES = 60
+COMPARED = 16
+"""Trials that can be compared at once: more lines than that nobody tells apart."""
+_SHOWN_FILE = 256 * 1024
+_TITLES: Mapping[str, str] = {
+    "seconds": "training seconds",
+    "tokens": "tokens",
+    "dollars": "US dollars",
+    "steps": "steps",
+}
+_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("loss", ("loss", "held_out_loss")),
+    ("lambda", ("lambda",)),
+    ("learning rate", ("lr",)),
+    ("gradient norms", ("grad_norm", "grad_norm_matrices", "grad_norm_ends", "grad_norm_gains")),
+    ("tokens per second", ("tokens_per_second",)),
+    ("memory (MiB)", ("memory_mib", "peak_memory_mib", "reserved_memory_mib")),
+)
+_LINEAR = frozenset(("lambda", "learning rate", "lr"))
+"""Schedules, which end in 0: a logarithmic axis would show little else."""
+_USUAL = ("loss", "held_out_loss", "lambda", "lr", "grad_norm", "tokens_per_second", "memory_mib")
+
+
+class TrialPages:
+    """Handlers of the pages about trials.
+
+    Args:
+        site: of the server.
+        sweeps: handlers of the sweep's pages, for what they have in common.
+    """
+
+    def __init__(self, site: Site, sweeps: SweepPages) -> None:
+        self._site, self._sweeps = site, sweeps
+
+    async def show_trial(self, request: web.Request) -> web.Response:
+        """Answer with the page of one trial."""
+        return await self._answer(
+            request, self._trial_values, "trial.html.j2", [request.match_info["index"]], 1
+        )
+
+    async def compare(self, request: web.Request) -> web.Response:
+        """Answer with trials compared: curves, and what differs."""
+        given = request.query.getall("t", [])
+        return await self._answer(request, self._compared_values, "compare.html.j2", given, COMPARED)
+
+    async def _answer(
+        self,
+        request: web.Request,
+        values_of: Callable[[Poller, View, web.Request, list[Trial]], dict[str, Any]],
+        template: str,
+        given: Sequence[str],
+        most: int,
+    ) -> web.Response:
+        """Answer with a page about trials; their files are read in the poller's thread."""
+        poller = await self._site.poller(request)
+        view = await poller.current()
+        if view is None:
+            return self._sweeps.waiting(request, poller)
+        records = selected(view, given, most=most)
+        running = any(record.status == "running" for record in records)
+        every = (10 if poller.reader.store.is_remote else 2) if running else 0
+        key = (
+            request.path_qs,
+            poller.mark,
+            int(time.time() / max(1, every)) if running else len(self._site.journal),
+        )
+
+        async def make() -> Rendered:
+            def work() -> dict[str, Any]:
+                return values_of(poller, view, request, records)
+
+            found = self._site.common(poller) | {"view": view, "every": every} | await poller.read(work)
+            return await asyncio.to_thread(lambda: Rendered.of(render(template, found)))
+
+        return (await self._site.pages.get(key, make)).answer(request)
+
+    async def send_file(self, request: web.Request) -> web.Response:
+        """Answer with the end of a text file of an attempt, named exactly as the store lists it."""
+        poller = await self._site.poller(request)
+        view = await poller.current()
+        if view is None:
+            raise web.HTTPServiceUnavailable(text="not read yet", headers={"Retry-After": "2"})
+        (record,) = selected(view, [request.match_info["index"]], most=1)
+        text, name = request.query.get("attempt", ""), request.query.get("name", "")
+        attempt = int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
+        if not 1 <= attempt <= record.attempt:
+            raise web.HTTPNotFound(text="there is no such attempt")
+        files, _ = self._site.files(poller)
+        found = await poller.read(
+            lambda: files.content(record, name, attempt=attempt, start=-_SHOWN_FILE, most=_SHOWN_FILE)
+        )
+        if found is None:
+            raise web.HTTPNotFound(text="that attempt has no such file")
+        shown = await asyncio.to_thread(redact, found.data.decode("utf-8", "replace"))
+        return web.Response(text=shown, content_type="text/plain", headers={"Cache-Control": "no-store"})
+
+    def _trial_values(
+        self, poller: Poller, view: View, request: web.Request, records: list[Trial]
+    ) -> dict[str, Any]:
+        (record,) = records
+        files, cache = self._site.files(poller)
+        try:
+            curves, names = cache.curves(record), files.names(record)
+        except SweepError:  # the banner says so
+            curves, names = None, []
+        axis = _axis(request.query.get("axis", ""))
+        price = self._price(record)
+        found = {} if curves is None else {record.trial: curves}
+        groups = [*_GROUPS, *((name, (name,)) for name in _others(found))]
+        cards = [
+            card
+            for title, series in groups
+            if (card := _card(title, _of_one(curves, series, axis, price), axis)) is not None
+        ]
+        first = len([card for card in cards if card["title"] in {title for title, _ in _GROUPS}]) or 6
+        best = table.best(view.space, view.records)
+        return {
+            "record": record,
+            "best": None if best is None else best.trial,
+            "seconds": table.seconds(record),
+            "shared": reuse.trial_line(record),
+            "warnings": [] if curves is None else curves.warnings,
+            "axes": AXES,
+            "axis": axis,
+            "axis_note": _axis_note(found, axis, {record.trial: price}),
+            "charts": cards[:first],
+            "more": cards[first:],
+            "stages": [] if curves is None else [stage for stage in curves.stages if stage.name],
+            "remote": poller.reader.store.is_remote,
+            "log": files.tail(record, LOG_FILE, LOG_LINES),
+            "files": names,
+            "command": command_line(view.space, record),
+        }
+
+    def _compared_values(
+        self, poller: Poller, view: View, request: web.Request, records: list[Trial]
+    ) -> dict[str, Any]:
+        _, cache = self._site.files(poller)
+        try:
+            found = cache.of(records)
+        except SweepError:
+            found = {}
+        axis = _axis(request.query.get("axis", ""))
+        names = list(dict.fromkeys(name for curves in found.values() for name in curves.series))
+        chosen = [name for name in request.query.getall("m", []) if name in names][:12]
+        prices = {record.trial: self._price(record) for record in records}
+        cards = []
+        for name in chosen or [name for name in _USUAL if name in names] or names[:6]:
+            lines = [
+                _line(f"trial {record.trial}", name, found.get(record.trial), axis, prices[record.trial])
+                for record in records
+            ]
+            if (card := _card(name, lines, axis)) is not None:
+                cards.append(card)
+        differing, same = _parameters(records)
+        return {
+            "records": records,
+            "labels": [f"trial {record.trial}: {record.status.replace('_', ' ')}" for record in records],
+            "axes": AXES,
+            "axis": axis,
+            "axis_note": _axis_note(found, axis, prices),
+            "names": names,
+            "chosen": chosen,
+            "charts": cards,
+            "differing": differing,
+            "same": same,
+            "results": _results(view, records),
+        }
+
+    def _price(self, record: Trial) -> float | None:
+        """Return the dollars of a second of a trial's training; None if they are not known."""
+        if self._site.rate is not None:
+            return self._site.rate.usd_per_hour / 3600
+        usd, seconds = record.metrics.get("usd"), record.metrics.get("train_seconds")
+        if usd is None:
+            known = [(stage.usd, stage.seconds) for stage in record.stages if stage.usd and stage.seconds]
+            usd, seconds = known[0] if known else (None, None)
+        return usd / seconds if usd and seconds else None
+
+
+def _axis(text: str) -> Axis:
+    return next((axis for axis in AXES if axis == text), "steps")
+
+
+def _line(label: str, name: str, curves: Curves | None, axis: Axis, price: float | None) -> Line:
+    points = [] if curves is None else curves.points(name, axis, price)
+    return Line(name=label, points=points, marks=name == "held_out_loss" and len(points) <= 40)
+
+
+def _of_one(curves: Curves | None, names: Sequence[str], axis: Axis, price: float | None) -> list[Line]:
+    lines = [_line(name, name, curves, axis, price) for name in names]
+    return [line for line in lines if line.points]
+
+
+def _card(title: str, lines: Sequence[Line], axis: Axis) -> dict[str, Any] | None:
+    """Return a chart with its names; None if there is nothing to draw. Colours go by the place of a line."""
+    if not any(line.points for line in lines):
+        return None
+    log_y = False if title in _LINEAR else None
+    svg = chart(lines, title=title, x=_TITLES[axis], y=title, log_y=log_y)
+    return {"title": title, "svg": svg, "names": [line.name for line in lines]}
+
+
+def _others(found: Mapping[int, Curves]) -> list[str]:
+    """Return the curves that belong to no group."""
+    grouped = {name for _, names in _GROUPS for name in names}
+    return [name for curves in found.values() for name in curves.series if name not in grouped]
+
+
+def _axis_note(found: Mapping[int, Curves], axis: Axis, prices: Mapping[int, float | None]) -> str:
+    """Return why nothing is drawn over an axis; "" if that is not because of the axis."""
+    if not found or axis == "steps":
+        return ""
+    if axis == "dollars" and not any(prices.values()):
+        return (
+            "The price of a second is not known before a trial reports usd; --device NAME names a machine's."
+        )
+    return f"The curves do not say how many {axis} they took: metrics.jsonl has none of its fields for that."
+
+
+def _parameters(
+    records: Sequence[Trial],
+) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
+    """Return the parameters that differ between trials, and those that are equal."""
+    names = dict.fromkeys(name for record in records for name in record.parameters)
+    differing, same = [], []
+    for name in names:
+        values = [record.parameters.get(name) for record in records]
+        cells = [
+            MISSING if value is None else repr(value) if isinstance(value, float) else cell(value)
+            for value in values
+        ]
+        if len(set(cells)) > 1:
+            differing.append((name, cells))
+        else:
+            same.append((name, cells[0]))
+    return differing, same
+
+
+def _results(view: View, records: Sequence[Trial]) -> list[tuple[str, list[str]]]:
+    """Return the objectives and the other metrics of trials, the first forty."""
+    names = dict.fromkeys([*view.space.metrics(), *(name for record in records for name in record.metrics)])
+    return [(name, [cell(record.metrics.get(name)) for record in records]) for name in list(names)[:40]]

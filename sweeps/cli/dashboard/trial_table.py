@@ -1,0 +1,266 @@
+"""Table of a sweep's trials: sort, filter, search and pages. All of it is in the page's address."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+from analysis.labels import cell
+from sweeps.cli.dashboard.reader import View
+from sweeps.errors import InputError
+from sweeps.export import table
+from sweeps.space.definition import Fixed
+from sweeps.trials import costs
+from sweeps.trials.record import STATUSES, Trial
+
+PER_PAGE = 100
+_LONGEST = 200
+_TERMS = 12
+_TERM = re.compile(r"(?P<name>[^<>=]+?)(?P<sign><=|>=|<|>|=)(?P<value>.+)")
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "=": lambda a, b: math.isclose(a, b, rel_tol=1e-4),  # as a table shows it
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A view of the table, as the address of the page has it.
+
+    Args:
+        status, by: only trials of this status, or of this generator; "" for all.
+        q: words that a trial must have somewhere, or conditions such as `final_loss<3.3`.
+        sort: name of a column.
+        order: ascending or descending.
+        page: from 1.
+        x, y: axes of the front; "" for the default.
+    """
+
+    status: str = ""
+    by: str = ""
+    q: str = ""
+    sort: str = "trial"
+    order: Literal["asc", "desc"] = "asc"
+    page: int = 1
+    x: str = ""
+    y: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Query:
+        """Return the query of an address; what is not understood is left at its default."""
+        page = given.get("page", "")
+        return cls(
+            status=given.get("status", "") if given.get("status") in STATUSES else "",
+            by=given.get("by", "")[:_LONGEST],
+            q=given.get("q", "")[:_LONGEST].strip(),
+            sort=given.get("sort", "trial")[:_LONGEST] or "trial",
+            order="desc" if given.get("order") == "desc" else "asc",
+            page=max(1, int(page[:7])) if page.isascii() and page.isdecimal() else 1,
+            x=given.get("x", "")[:_LONGEST],
+            y=given.get("y", "")[:_LONGEST],
+        )
+
+    def address(self, **changes: Any) -> str:
+        """Return the address with these changes, without what is at its default: `?sort=final_loss`."""
+        changed, default = replace(self, **changes), Query()
+        found = {name: value for name, value in vars(changed).items() if value != getattr(default, name)}
+        return f"?{urlencode(found)}" if found else "?"
+
+    def toggled(self, column: str) -> str:
+        """Return the address that sorts by the column, the other way round if it does so already."""
+        turned: Literal["asc", "desc"] = "desc" if self.sort == column and self.order == "asc" else "asc"
+        return self.address(sort=column, order=turned, page=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column: its name in addresses, its head, and whether it has words, which stand at the left."""
+
+    name: str
+    head: str
+    words: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A trial in the table, with a text for each column."""
+
+    record: Trial
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialTable:
+    """A page of the table.
+
+    Args:
+        columns: those that are shown, `trial` first.
+        rows: of this page.
+        found: how many trials fit the query.
+        pages: number of pages, at least 1.
+        page: this one.
+        generators: all of the sweep, for the filter.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    found: int
+    pages: int
+    page: int
+    generators: tuple[str, ...]
+
+
+def trial_table(view: View, query: Query) -> TrialTable:
+    """Return the page of the table that a query asks for."""
+    shown = columns(view)
+    fits = matcher(query.q)
+    found = [
+        record
+        for record in view.records
+        if (not query.status or record.status == query.status)
+        and (not query.by or record.generator == query.by)
+        and fits(record)
+    ]
+    if query.sort in {column.name for column in shown}:
+        found = _sorted(found, query.sort, descending=query.order == "desc")
+    pages = max(1, -(-len(found) // PER_PAGE))
+    page = min(query.page, pages)
+    rows = found[(page - 1) * PER_PAGE : page * PER_PAGE]
+    return TrialTable(
+        columns=tuple(shown),
+        rows=tuple(
+            Row(record=record, cells=tuple(_text(record, column.name) for column in shown)) for record in rows
+        ),
+        found=len(found),
+        pages=pages,
+        page=page,
+        generators=tuple(sorted({record.generator for record in view.records})),
+    )
+
+
+def columns(view: View) -> list[Column]:
+    """Return the columns: objectives, seconds, what was paid, and the parameters that vary."""
+    found = [
+        Column(name="trial", head="trial"),
+        Column(name="status", head="status", words=True),
+        Column(name="by", head="by", words=True),
+        *(Column(name=metric, head=metric) for metric in view.space.metrics()),
+        Column(name="seconds", head="seconds"),
+    ]
+    if any(record.stages for record in view.records):
+        found.append(Column(name="paid", head="paid"))
+    if any(record.metrics.get("usd") for record in view.records):
+        found.append(Column(name="usd", head="usd"))
+    found += [
+        Column(name=f"{table.PARAMETER}{parameter.name}", head=parameter.name)
+        for parameter in view.space.parameters
+        if not isinstance(parameter, Fixed)
+    ]
+    return [*found, Column(name="worker", head="worker", words=True)]
+
+
+def raw(record: Trial, column: str) -> object:
+    """Return a trial's value in a column, None if it has none."""
+    if column.startswith(table.PARAMETER):
+        return record.parameters.get(column.removeprefix(table.PARAMETER))
+    match column:
+        case "trial":
+            return record.trial
+        case "status":
+            return record.status
+        case "by" | "generator":
+            return record.generator
+        case "seconds":
+            return table.seconds(record)
+        case "paid":
+            return costs.paid(record)
+        case "worker":
+            return record.worker or (record.history[-1].worker if record.history else None)
+        case "error":
+            return record.error
+        case _:
+            return record.metrics.get(column, record.parameters.get(column))
+
+
+def _text(record: Trial, column: str) -> str:
+    if column == "trial":
+        return str(record.trial)
+    value = raw(record, column)
+    if column == "status":
+        return str(value).replace("_", " ")
+    text = cell(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _sorted(records: Sequence[Trial], column: str, *, descending: bool) -> list[Trial]:
+    """Return the records by a column: numbers before texts, and what is missing always last."""
+    keyed = [(raw(record, column), record) for record in records]
+    present = [(value, record) for value, record in keyed if value is not None]
+
+    def key(pair: tuple[object, Trial]) -> tuple[int, float, str]:
+        value = pair[0]
+        if isinstance(value, int | float):
+            return 0, float(value), ""
+        return 1, 0.0, str(value)
+
+    present.sort(key=key, reverse=descending)
+    return [record for _, record in present] + [record for value, record in keyed if value is None]
+
+
+def matcher(text: str) -> Callable[[Trial], bool]:
+    """Return whether a trial fits all words and conditions of a text."""
+    checks = [_check(word) for word in text.split()[:_TERMS]]
+    return lambda record: all(check(record) for check in checks)
+
+
+def _check(word: str) -> Callable[[Trial], bool]:
+    found = _TERM.fullmatch(word)
+    if found is not None:
+        name, sign, asked = found["name"], found["sign"], found["value"]
+        try:
+            limit = float(asked)
+        except ValueError:
+            return lambda record: sign == "=" and asked.casefold() == _plain(raw(record, name))
+        return lambda record: _holds(raw(record, name), sign, limit)
+    wanted = word.casefold()
+    return lambda record: wanted in _haystack(record)
+
+
+def _holds(value: object, sign: str, limit: float) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return _COMPARE[sign](value, limit)
+
+
+def _plain(value: object) -> str:
+    return "" if value is None else str(value).casefold()
+
+
+def _haystack(record: Trial) -> str:
+    """Return all texts of a trial in one, in lower case."""
+    worker = raw(record, "worker")
+    pairs = (f"{name}={value}" for name, value in record.parameters.items())
+    parts = (f"#{record.trial}", str(record.trial), record.status, record.generator, worker, record.failure)
+    return "\n".join([*(str(part) for part in parts if part), *pairs, record.error or ""]).casefold()
+
+
+def selected(view: View, given: Sequence[str], *, most: int) -> list[Trial]:
+    """Return the trials of `t=3&t=5` or `t=3,5`, each once. Raises `InputError` for what is none."""
+    words = [word for text in given for word in text.replace(",", " ").split()]
+    found: dict[int, Trial] = {}
+    for word in words:
+        index = int(word) if word.isascii() and word.isdecimal() and len(word) <= 7 else -1
+        record = view.trial(index) if index >= 0 else None
+        if record is None:
+            raise InputError(f"there is no trial {word[:20]}")
+        found[index] = record
+    if len(found) > most:
+        raise InputError(f"{len(found)} trials are too many at once; take at most {most}")
+    return list(found.values())

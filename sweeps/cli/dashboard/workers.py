@@ -1,0 +1,133 @@
+"""Workers of a sweep with their last heartbeat, and the pools that were launched from this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeps.cli.pool_options import Place, folder
+from sweeps.errors import SweepError
+from sweeps.space.definition import Lease
+from sweeps.trials.record import Trial
+
+SHOWN = 100
+_RECENT_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A worker of the last day.
+
+    Args:
+        name: as it calls itself.
+        trial: what it runs; None if nothing.
+        heartbeat: the store's time of its last sign of life.
+        silent: whether it runs a trial and has missed its heartbeats for half of the lease.
+        ended: how many attempts of it have ended.
+        progress: stage and step of its trial, in words.
+        done: share of its trial, 0 to 1; None if that is not known.
+    """
+
+    name: str
+    trial: int | None
+    heartbeat: float | None
+    silent: bool
+    ended: int
+    progress: str = ""
+    done: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolWorker:
+    """A worker of a pool as its engine knows it."""
+
+    worker: str
+    state: str
+    where: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolView:
+    """A pool that was launched from here.
+
+    Args:
+        engine: its name.
+        workers: how many were asked for; None if that is not known.
+        states: what the engine says of each.
+        error: why the engine could not be asked, in one line.
+    """
+
+    engine: str
+    workers: int | None
+    states: tuple[PoolWorker, ...]
+    error: str = ""
+
+
+def workers(records: Sequence[Trial], lease: Lease, now: float) -> list[Worker]:
+    """Return the workers that run something, then those of the last day, the latest first."""
+    ended: dict[str, int] = {}
+    last: dict[str, float] = {}
+    for record in records:
+        for attempt in record.history:
+            ended[attempt.worker] = ended.get(attempt.worker, 0) + 1
+            last[attempt.worker] = max(last.get(attempt.worker, 0.0), attempt.end)
+    busy = [_busy(record, lease, now, ended) for record in records if record.status == "running"]
+    names = {worker.name for worker in busy}
+    idle = [
+        Worker(name=name, trial=None, heartbeat=when, silent=False, ended=ended[name])
+        for name, when in last.items()
+        if name and name not in names and now - when < _RECENT_S
+    ]
+    idle.sort(key=lambda worker: -(worker.heartbeat or 0.0))
+    return [*busy, *idle][:SHOWN]
+
+
+def _busy(record: Trial, lease: Lease, now: float, ended: dict[str, int]) -> Worker:
+    name = record.worker or ""
+    done = record.progress.get("done")
+    steps = (
+        f"step {record.progress['step']} of {record.progress.get('of', '?')}"
+        if "step" in record.progress
+        else ""
+    )
+    stage = str(record.progress.get("stage", ""))
+    return Worker(
+        name=name,
+        trial=record.trial,
+        heartbeat=record.heartbeat,
+        silent=record.heartbeat is not None and now - record.heartbeat > lease.expire_s / 2,
+        ended=ended.get(name, 0),
+        progress=" ".join(filter(None, (stage, steps)))[:200],
+        done=float(done) if isinstance(done, int | float) and 0 <= done <= 1 else None,
+    )
+
+
+def pools(url: str, name: str) -> list[PoolView]:
+    """Return the pools of a sweep that were launched from here, as their engines know them.
+
+    It may take seconds: an engine may have to ask its cluster.
+    """
+    from runners.errors import RunnerError
+    from runners.pools import engines, launched
+
+    found = []
+    for engine in engines.ENGINES:
+        workers_: int | None = None
+        states: tuple[PoolWorker, ...] = ()
+        error = ""
+        try:
+            known = launched.read(folder(Place(url, name), engine))
+            if known is None:
+                continue
+            workers_ = known.pool.workers
+            engines.require(engine)
+            rows = [status.row() for status in engines.runner(engine).status(known.pool)][:SHOWN]
+            states = tuple(
+                PoolWorker(worker=row["worker"], state=row["state"], where=row["where"], detail=row["told"])
+                for row in rows
+            )
+        except (RunnerError, SweepError, OSError) as problem:
+            error = " ".join(str(problem).split())
+        found.append(PoolView(engine=engine, workers=workers_, states=states, error=error))
+    return found

@@ -1,0 +1,349 @@
+"""Many clients, slow clients, live updates, and stores that fail for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from dataclasses import replace
+
+import pytest
+from fake_gcs import Fault
+from published import put
+from served_dashboard import CountingStore, Dashboard, dashboard, make_sweep, record, run
+
+from sweeps.cli.dashboard.connections import Watch
+from sweeps.cli.dashboard.poller import LISTING_S, Poller
+from sweeps.cli.dashboard.readonly import ReadOnlyStore
+from sweeps.errors import StoreUnavailable
+from sweeps.experiment import Experiment
+from sweeps.storage.base import Store
+from sweeps.storage.gcs.client import RetryPolicy
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.local import LocalStore
+from sweeps.storage.memory import MemoryStore
+from sweeps.trials import control
+
+
+@pytest.fixture
+def lists_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing a second, where a test has to wait for one."""
+    monkeypatch.setattr("sweeps.cli.dashboard.poller.LISTING_S", 1.0)
+
+
+async def next_mark(served: Dashboard, path: str, marks: list[tuple[float, str]], count: int) -> None:
+    """Listen until so many events have come; note when each came."""
+    async with served.session.get(f"{served.url}{path}/events") as answer:
+        assert answer.content_type == "text/event-stream"
+        while len(marks) < count:
+            line = (await answer.content.readline()).decode()
+            if line.startswith("data: "):
+                marks.append((time.monotonic(), line[6:].strip()))
+
+
+def test_a_change_reaches_a_listening_page_within_two_seconds_of_the_record(tmp_path, space):
+    store = make_sweep(tmp_path, space, record(0), record(1, "running"))
+
+    async def test() -> None:
+        async with dashboard(tmp_path, tick_s=1.0) as served:  # as the command has it
+            await served.page("/sweep/toy")
+            await asyncio.sleep(1.2)
+            for change in (record(1), record(2, "running"), record(2), record(3)):
+                marks: list[tuple[float, str]] = []
+                listener = asyncio.create_task(next_mark(served, "/sweep/toy", marks, 2))
+                while not marks:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.7)
+                wrote = time.monotonic()
+                put(store, change)
+                await listener
+                assert marks[1][0] - wrote < 2.0
+                assert marks[1][1] != marks[0][1]
+                assert f"trial {change.trial}" in await served.page(f"/sweep/toy/trial/{change.trial}")
+            before = time.monotonic()
+            control.write(store, "paused", "ada@desk")
+            while "paused by ada@desk" not in await served.page("/sweep/toy"):
+                assert time.monotonic() - before < 3.0
+                await asyncio.sleep(0.1)
+
+    run(test())
+
+
+def test_a_change_in_a_bucket_is_shown_within_ten_seconds(gcs, space):
+    def open_at(url: str) -> Store:
+        return ReadOnlyStore(GcsStore(url, endpoint=gcs.url))
+
+    store = GcsStore("gs://bucket/live/toy", endpoint=gcs.url)
+    Experiment.create(store, space)
+    put(store, record(0))
+
+    async def test() -> None:
+        async with dashboard("gs://bucket/live/toy", only=True, open_at=open_at) as served:
+            await served.page("/sweep/toy")
+            marks: list[tuple[float, str]] = []
+            listener = asyncio.create_task(next_mark(served, "/sweep/toy", marks, 2))
+            await asyncio.sleep(0.5)
+            wrote = time.monotonic()
+            put(store, record(1))
+            await listener
+            assert marks[1][0] - wrote < 10.0
+
+    run(test())
+
+
+@pytest.mark.timeout(180)
+def test_two_hundred_clients_cost_one_listing_in_five_seconds(tmp_path, space):
+    make_sweep(tmp_path, space, *(record(i) for i in range(50)), record(50, "running"))
+    stores: list[CountingStore] = []
+
+    def open_at(url: str) -> Store:
+        stores.append(CountingStore(LocalStore(url)))
+        return ReadOnlyStore(stores[-1])
+
+    async def client(served: Dashboard, until: float, pages: list[int]) -> None:
+        listening = asyncio.create_task(next_mark(served, "/sweep/toy", [], 10_000))
+        while time.monotonic() < until:
+            status, _ = await served.get("/sweep/toy")
+            assert status == 200
+            pages.append(status)
+            await asyncio.sleep(1.0)
+        listening.cancel()
+
+    async def test() -> None:
+        async with dashboard(tmp_path, open_at=open_at, tick_s=1.0) as served:
+            served.session.connector._limit = 0  # type: ignore[union-attr]
+            await served.page("/sweep/toy")
+            pages: list[int] = []
+            until = time.monotonic() + 12
+            await asyncio.gather(*(client(served, until, pages) for _ in range(200)))
+            assert len(pages) > 400
+            assert served.site.catalog.listeners <= 200
+        (store,) = stores
+        gaps = [after - before for before, after in zip(store.listings, store.listings[1:], strict=False)]
+        assert len(store.listings) <= 4
+        assert all(gap >= LISTING_S - 0.1 for gap in gaps)
+
+    asyncio.run(asyncio.wait_for(test(), 120))
+
+
+def test_too_many_listeners_are_asked_to_come_back(tmp_path, space):
+    make_sweep(tmp_path, space)
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            poller = await served.site.catalog.poller("toy")
+            assert poller is not None
+            events = [poller.listen() for _ in range(300)]
+            assert (await served.get("/sweep/toy/events"))[0] == 503
+            poller.forget(events[0])
+            async with served.session.get(f"{served.url}/sweep/toy/events") as answer:
+                assert answer.status == 200
+            assert (await served.get("/sweep/toy"))[0] == 200  # pages go on
+
+    run(test())
+
+
+def test_a_client_that_leaves_is_forgotten_and_nobody_polls_for_no_one(
+    tmp_path, space, monkeypatch, lists_often
+):
+    monkeypatch.setattr("sweeps.cli.dashboard.poller._IDLE_S", 0.5)
+    make_sweep(tmp_path, space)
+    stores: list[CountingStore] = []
+
+    def open_at(url: str) -> Store:
+        stores.append(CountingStore(LocalStore(url)))
+        return ReadOnlyStore(stores[-1])
+
+    async def test() -> None:
+        async with dashboard(tmp_path, open_at=open_at) as served:
+            async with served.session.get(f"{served.url}/sweep/toy/events") as answer:
+                await answer.content.readline()
+                assert served.site.catalog.listeners == 1
+            for _ in range(100):
+                if not served.site.catalog.listeners:
+                    break
+                await asyncio.sleep(0.1)
+            assert served.site.catalog.listeners == 0
+            await asyncio.sleep(1.5)
+            count = len(stores[0].listings)
+            await asyncio.sleep(2.0)
+            assert len(stores[0].listings) == count
+
+    run(test())
+
+
+def test_a_client_that_does_not_read_is_cut_and_others_are_served(tmp_path, space):
+    make_sweep(
+        tmp_path, space, *(record(i, parameters={"x": 0.5, "n": 1, "mode": "m" * 200}) for i in range(200))
+    )
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            await served.page("/sweep/toy")
+            runner = served.site.server
+            watch = Watch(runner, stalled_s=0.5)
+            request = b"GET /sweep/toy HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
+            slow = [await asyncio.open_connection("127.0.0.1", served.port, limit=2**10) for _ in range(5)]
+            for _, writer in slow:
+                writer.write(request)
+            begun = time.monotonic()
+            cut = 0
+            while cut < 5:
+                assert time.monotonic() - begun < 30
+                took = time.monotonic()
+                assert (await served.get("/static/dashboard.css"))[0] == 200
+                assert time.monotonic() - took < 5
+                await asyncio.sleep(0.3)
+                cut += watch.cut()
+            assert (await served.get("/sweep/toy"))[0] == 200
+            for _, writer in slow:
+                writer.close()
+
+    run(test())
+
+
+def test_a_client_that_sends_half_a_request_is_closed(tmp_path, space, monkeypatch):
+    monkeypatch.setattr("sweeps.cli.dashboard.server._KEEPALIVE_S", 1.0)
+    make_sweep(tmp_path, space)
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: loc")
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_a_store_that_fails_for_a_while_is_shown_as_it_was_last(tmp_path, space, kind, lists_often):
+    inner: Store = MemoryStore("toy") if kind == "memory" else LocalStore(tmp_path / "toy")
+    Experiment.create(inner, space)
+    put(inner, record(0))
+    store = CountingStore(inner)
+
+    async def test() -> None:
+        async with dashboard(tmp_path / "toy", only=True, open_at=lambda url: ReadOnlyStore(store)) as served:
+            assert "Not read since" not in await served.page("/sweep/toy")
+            marks: list[tuple[float, str]] = []
+            listener = asyncio.create_task(next_mark(served, "/sweep/toy", marks, 4))
+            await asyncio.sleep(0.5)
+            store.fault = StoreUnavailable("the disk <b>is</b> away")
+            await until(served, "Not read since", "the disk &lt;b&gt;is&lt;/b&gt; away", "pick trial 0")
+            assert "trial 0" in await served.page("/sweep/toy/trial/0")
+            store.fault = None
+            put(inner, record(1))
+            page = await until(served, "pick trial 1")
+            assert "Not read since" not in page
+            put(inner, record(2))
+            await asyncio.wait_for(listener, 10)  # the page was told: away, back, and more
+
+    run(test())
+
+
+async def until(served: Dashboard, *texts: str) -> str:
+    begun = time.monotonic()
+    while True:
+        page = await served.page("/sweep/toy")
+        if all(text in page for text in texts):
+            return page
+        assert time.monotonic() - begun < 20, page
+        await asyncio.sleep(0.2)
+
+
+def test_a_folder_that_is_not_mounted_for_a_while_loses_nothing(tmp_path, space, lists_often):
+    make_sweep(tmp_path, space, record(0), record(1, "running"))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            await served.page("/sweep/toy")
+            (tmp_path / "toy").rename(tmp_path / ".away")
+            page = await until(served, "Not read since", "pick trial 1")
+            (tmp_path / ".away").rename(tmp_path / "toy")
+            await until(served, "pick trial 1")
+            while "Not read since" in page:
+                await asyncio.sleep(0.2)
+                page = await served.page("/sweep/toy")
+
+    run(test())
+
+
+def test_a_sweep_that_was_never_there_or_cannot_be_read_says_so(tmp_path, space):
+    make_sweep(tmp_path, space)
+    (tmp_path / "toy/sweep.json").write_text("{}")
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            status, page = await served.get("/sweep/toy")
+            assert status == 503
+            assert "sweep.json" in page
+            assert "sweep.json" in (await served.get("/"))[1]
+
+    run(test())
+
+
+def test_a_bucket_that_does_not_answer_and_comes_back(gcs, space, lists_often):
+    retries = RetryPolicy(
+        total_s=1.0, first_answer_s=1.0, attempt_s=0.5, first_wait_s=0.05, longest_wait_s=0.1
+    )
+
+    def open_at(url: str) -> Store:
+        return ReadOnlyStore(GcsStore(url, endpoint=gcs.url, retries=retries))
+
+    store = GcsStore("gs://bucket/away/toy", endpoint=gcs.url)
+    Experiment.create(store, space)
+    put(store, record(0))
+
+    async def test() -> None:
+        async with dashboard("gs://bucket/away/toy", only=True, open_at=open_at) as served:
+            await served.page("/sweep/toy")
+            fault = gcs.faults.add(Fault(action="status", times=None))
+            await until(served, "Not read since", "pick trial 0")
+            gcs.faults.remove(fault)
+            page = await until(served, "pick trial 0")
+            begun = time.monotonic()
+            while "Not read since" in page:
+                assert time.monotonic() - begun < 20
+                await asyncio.sleep(0.3)
+                page = await served.page("/sweep/toy")
+
+    run(test())
+
+
+def test_records_that_have_ended_are_read_once(tmp_path, space, lists_often):
+    make_sweep(tmp_path, space, *(record(i) for i in range(20)), record(20, "running"))
+    keys: list[str] = []
+
+    class Noting(LocalStore):
+        def read(self, key):
+            keys.append(key)
+            return super().read(key)
+
+    async def test() -> None:
+        poller = Poller("toy", ReadOnlyStore(Noting(tmp_path / "toy")), tick_s=0.1)
+        for _ in range(8):
+            await poller.current()
+            await asyncio.sleep(0.4)
+        await poller.close()
+
+    run(test())
+    assert all(keys.count(f"trials/{index:06d}.json") == 1 for index in range(20))
+    assert keys.count("trials/000020.json") > 5
+
+
+def test_a_sweep_of_another_name_in_the_same_storage_is_found_when_it_is_made(tmp_path, space):
+    make_sweep(tmp_path, space)
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            assert (await served.get("/sweep/second"))[0] == 404
+            make_sweep(tmp_path, replace(space, name="second"))
+            begun = time.monotonic()
+            while (await served.get("/sweep/second"))[0] == 404:
+                assert time.monotonic() - begun < 2 * LISTING_S
+                await asyncio.sleep(0.3)
+            shutil.rmtree(tmp_path / "second")
+            assert (await served.get("/"))[0] == 200
+
+    run(test())

@@ -1,0 +1,292 @@
+"""Pages of a real server over a folder and a bucket: what they show, and that the address holds their state."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+import time
+from dataclasses import replace
+
+import pytest
+from published import done, put, staged
+from served_dashboard import dashboard, make_sweep, record, run, run_file
+
+from runners.pools import launched
+from runners.pools.pool import Pool
+from sweeps.cli.pool_options import Place, folder
+from sweeps.experiment import Experiment
+from sweeps.space.definition import Budget, Objective
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.trials import control
+
+
+def text_of(page: str) -> str:
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page)))
+
+
+def rows_of(page: str) -> list[int]:
+    return [int(index) for index in re.findall(r'aria-label="pick trial (\d+)"', page)]
+
+
+def test_the_first_page_lists_the_sweeps_with_their_state(tmp_path, space):
+    make_sweep(tmp_path, space, record(0), record(1, "running"), record(2, "failed"))
+    store = make_sweep(tmp_path, replace(space, name="other & more"))
+    control.write(store, "paused", "ada")
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            said = text_of(await served.page("/"))
+            assert "toy open 3 of 8 1 1 loss 1" in said
+            assert "other & more paused" in said
+            assert (await served.get("/sweep/other%20%26%20more"))[0] == 200
+            assert (await served.get("/sweep/nothing"))[0] == 404
+
+    run(test())
+
+
+def test_the_page_of_a_sweep_shows_progress_costs_the_best_workers_and_failures(tmp_path, space):
+    space = replace(space, budget=Budget(usd=10.0))
+    running = record(3, "running", progress={"stage": "stage2", "step": 5, "of": 50, "done": 0.25})
+    trials = [record(0, loss=3.0), record(1, loss=2.5, metrics={"loss": 2.5, "loss_sem": 0.01}), running]
+    failed = [record(2, "failed"), record(4, "failed", error="it broke at 99\nagain")]
+    make_sweep(tmp_path, space, *trials, *failed)
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            said = text_of(await served.page("/sweep/toy"))
+        assert "5 of 8 trials" in said
+        assert "Best so far: trial 1 2.5" in said
+        assert "95 %: 2.48 to 2.52" in said
+        assert "unconfirmed" in said
+        assert "$0.50" in said
+        assert "usd 0.75 of 10" in said  # the running one counts as the mean of the completed
+        assert re.search(r"host-1 3 .* in the future stage2 step 5 of 50", said)
+        assert "2 crashed it broke at …" in said
+
+    run(test())
+
+
+def test_the_front_and_its_points_follow_the_axes_in_the_address(tmp_path, space):
+    two = replace(space, objectives=(Objective(metric="loss"), Objective(metric="steps")))
+    metrics = [{"loss": 3.0, "steps": 10.0}, {"loss": 2.0, "steps": 20.0}, {"loss": 4.0, "steps": 30.0}]
+    make_sweep(tmp_path, two, *(record(i, metrics=found) for i, found in enumerate(metrics)))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page("/sweep/toy")
+            assert "2 on the front" in text_of(page)
+            points = json.loads(await served.page("/sweep/toy/points.json"))
+            assert points == {
+                "x": "steps", "y": "loss", "trials": [0, 1, 2],
+                "xs": [10, 20, 30], "ys": [3, 2, 4], "front": [0, 1],
+            }  # fmt: skip
+            other = json.loads(await served.page("/sweep/toy/points.json?x=param.n&y=steps"))
+            assert (other["x"], other["xs"], other["front"]) == ("param.n", [1, 2, 3], [0])
+            assert json.loads(await served.page("/sweep/toy/points.json?x=nonsense"))["x"] == "steps"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("?status=failed", [2]),
+        ("?sort=loss", [4, 3, 1, 0, 2]),
+        ("?sort=loss&order=desc", [0, 1, 3, 4, 2]),
+        ("?q=broke", [2]),
+        ("?q=BROKE+sobol", [2]),
+        ("?q=loss<0.3", [3, 4]),
+        ("?q=x>=0.03+mode=fast", [3, 4]),
+        ("?q=n=2", [1]),
+        ("?q=%23 4", [4]),
+        ("?by=botorch", []),
+        ("?sort=nonsense&status=nonsense&page=-3", [0, 1, 2, 3, 4]),
+        ("?page=99999999999999999999", [0, 1, 2, 3, 4]),
+        (f"?page={'1' * 5000}", [0, 1, 2, 3, 4]),
+        (f"?q=n<{'9' * 150}", [0, 1, 2, 3, 4]),
+        ("?sort=param.x&order=desc", [4, 3, 2, 1, 0]),
+    ],
+)
+def test_trials_are_sorted_filtered_and_searched_by_the_address(tmp_path, space, address, expected):
+    make_sweep(tmp_path, space, *(record(i, "failed" if i == 2 else "completed") for i in range(5)))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page(f"/sweep/toy{address.replace(' ', '%20')}")
+            found = rows_of(page) if "23" not in address else rows_of(page)[-1:]
+            assert found == expected
+
+    run(test())
+
+
+def test_long_tables_have_pages(tmp_path, space):
+    make_sweep(tmp_path, space, *(record(i) for i in range(230)))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            assert rows_of(await served.page("/sweep/toy")) == list(range(100))
+            last = await served.page("/sweep/toy?page=3&order=desc&sort=trial")
+            assert rows_of(last) == list(range(29, -1, -1))
+            heads = re.findall(r'href="([^"]*)#trials"', await served.page("/sweep/toy?x=param.x&page=2"))
+            assert "?sort=loss&amp;x=param.x" in heads
+
+    run(test())
+
+
+LINES = [
+    {"stage": "stage1_9", "step": 1, "of": 2, "loss": 4.0, "lr": 0.1, "tokens_per_second": 100,
+     "data_seconds": 0.5, "compute_seconds": 0.5},
+    {"stage": "stage1_9", "step": 2, "of": 2, "loss": 3.0, "lr": 0.1, "tokens_per_second": 100,
+     "data_seconds": 0.5, "compute_seconds": 0.5, "warnings": [{"check": "memory", "message": "it grows"}]},
+    {"stage": "stage2", "step": 1, "of": 5, "loss": 2.0, "grad_norm": 1.5},
+    {"stage": "stage2", "step": 1, "of": 5, "held_out_loss": 2.25},
+]  # fmt: skip
+
+
+def test_the_page_of_a_trial_has_parameters_curves_warnings_attempts_log_and_the_command(tmp_path, space):
+    store = make_sweep(tmp_path, space, record(0), record(1, "failed"))
+    run_file(store, 1, "metrics.jsonl", LINES)
+    run_file(store, 1, "log.txt", "one\ntwo\nTOKEN_SECRET=hunter2hunter2\n")
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page("/sweep/toy/trial/1")
+            said = text_of(page)
+            assert "Why it failed: crashed it broke at 12 and again" in said
+            assert "stage1_9 step 2: it grows" in said
+            assert 'aria-label="loss: loss ends at 2, held_out_loss ends at 2.25"' in page
+            assert "gradient norms" in said
+            assert "stage1_9 from step 0, stage2 from step 2" in said
+            assert "one two TOKEN_SECRET=***" in said
+            assert "from objectives_for_tests import paraboloid" in said
+            assert "1 host-1" in said
+            assert (await served.get("/sweep/toy/trial/7"))[0] == 400
+            seconds = await served.page("/sweep/toy/trial/1?axis=seconds")
+            assert "over training seconds" in seconds
+            assert "The price of a second is not known" in text_of(
+                await served.page("/sweep/toy/trial/1?axis=dollars")
+            )
+
+    run(test())
+
+
+def test_curves_grow_while_the_trial_runs(tmp_path, space):
+    store = make_sweep(tmp_path, space, record(0, "running"))
+    path = run_file(store, 0, "metrics.jsonl", LINES[:1])
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            assert "loss ends at 4" in await served.page("/sweep/toy/trial/0")
+            with path.open("a") as file:
+                file.write(json.dumps(LINES[1]) + "\n" + '{"step": 3, "loss"')  # half a line
+            deadline = time.monotonic() + 5
+            while "loss ends at 3" not in await served.page("/sweep/toy/trial/0"):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.2)
+
+    run(test())
+
+
+def test_trials_are_compared_by_their_curves_and_what_differs(tmp_path, space):
+    store = make_sweep(tmp_path, space, record(0), record(1), record(2))
+    for index in (0, 2):
+        run_file(store, index, "metrics.jsonl", [line | {"loss": 5.0 + index} for line in LINES])
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page("/sweep/toy/compare?t=0&t=2&axis=tokens")
+            said = text_of(page)
+            assert "trial 0 ends at 5, trial 2 ends at 7" in page
+            assert "over tokens" in said
+            assert "2 parameters differ; 1 parameter is equal" in said
+            assert "x 0.0 0.02" in said
+            assert "trial 0 ends at 5" in await served.page("/sweep/toy/compare?t=0,1")
+            for refused in ("?t=9", "?t=-1", "?t=x", "?t=" + ",".join(["1"] * 3) + ",99"):
+                assert (await served.get(f"/sweep/toy/compare{refused}"))[0] == 400
+
+    run(test())
+
+
+def test_the_tree_of_prefixes_and_the_search_over_paid_compute(tmp_path, space):
+    space = staged(space)
+    make_sweep(tmp_path, space, done(0, 0.5, 2.0), done(1, 0.5, 1.5, of=0), done(2, 0.25, 1.75))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            for path in ("/sweep/toy", "/sweep/toy/prefixes"):
+                said = text_of(await served.page(path))
+                assert "700 of 900 paid; 22 % saved by 1 reused stage" in said
+                assert "trial 0 first 2 200 200 1.5" in said
+            assert "effective steps paid" in await served.page("/sweep/toy")
+
+    run(test())
+
+
+def test_a_damaged_record_is_named_and_the_others_are_shown(tmp_path, space, monkeypatch):
+    monkeypatch.setattr("sweeps.cli.dashboard.poller.LISTING_S", 1.0)
+    store = make_sweep(tmp_path, space, record(0), record(1), record(2))
+    (tmp_path / "toy" / "trials" / "000001.json").write_text("{}")
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page("/sweep/toy")
+            assert rows_of(page) == [0, 2]
+            assert "000001.json" in page
+            assert "sweep doctor" in page
+            put(store, replace(record(3), trial=3))
+            (tmp_path / "toy" / "trials" / "000001.json").unlink()
+            put(store, record(1))
+            deadline = time.monotonic() + 12
+            while rows_of(await served.page("/sweep/toy")) != [0, 1, 2, 3]:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.3)
+
+    run(test())
+
+
+def test_a_sweep_in_a_bucket_with_its_curves(gcs, space):
+    def open_at(url: str) -> GcsStore:
+        return GcsStore(url, endpoint=gcs.url)
+
+    store = open_at("gs://bucket/dashboard/toy")
+    Experiment.create(store, space)
+    put(store, record(0, "running"))
+    lines = "".join(json.dumps(line) + "\n" for line in LINES)
+    store.create("runs/000000/attempt-1/metrics.jsonl", lines.encode())
+    store.create("runs/000000/attempt-1/log.txt", b"in the bucket\n")
+
+    async def test() -> None:
+        async with dashboard("gs://bucket/dashboard/toy", only=True, open_at=open_at) as served:
+            assert (await served.get("/"))[0] == 302
+            assert rows_of(await served.page("/sweep/toy")) == [0]
+            page = await served.page("/sweep/toy/trial/0")
+            assert "held_out_loss ends at 2.25" in page
+            assert "in the bucket" in page
+
+    run(test())
+
+
+def test_pools_that_were_launched_from_here_are_shown(tmp_path, space):
+    store = make_sweep(tmp_path, space)
+    place = folder(Place(store.url, "toy"), "local")
+    place.mkdir(parents=True)
+    pool = Pool(name="toy", storage=store.url, folder=place, workers=3, command=("true",))
+    launched.write(launched.Launched(runner="local", pool=pool))
+    ray = folder(Place(store.url, "toy"), "ray")
+    ray.mkdir(parents=True)
+    (ray / launched.FILE).write_text("<b>no record</b>")
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            begun = time.monotonic()
+            while "Pool of local: 3 workers asked for" not in (page := await served.page("/sweep/toy?")):
+                assert time.monotonic() - begun < 20, page
+                put(store, record(len(page) % 97))  # another state: pages are rendered once for each
+                await asyncio.sleep(0.5)
+            assert "Pool of ray" in page
+            assert "remove it if no pool of this sweep runs" in page
+            assert "<b>" not in page.partition("Pool of ray")[2].partition("</section>")[0]
+
+    run(test())
