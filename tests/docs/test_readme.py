@@ -63,20 +63,22 @@ def smaller(text: str) -> str:
     listed = "- model=tiny " in text
     before, after = ("- ", "\n      ") if listed else ("", ", ")
     more = "".join(f"{before}{override}{after}" for override in SMALLER)
-    changed = text.replace(f"{before}model=tiny", f"{more}{before}model=tiny")
+    ours = "|".join(re.escape(override.partition("=")[0]) for override in SMALLER)
+    changed = re.sub(rf"\n +- (?:{ours})=.*", "", text)
+    changed = changed.replace(f"{before}model=tiny", f"{more}{before}model=tiny")
     assert changed != text
-    return changed.replace("run_cap: 12", "run_cap: 5").replace("sobol: 6", "sobol: 4")
+    return re.sub(r"run_cap: \d+", "run_cap: 5", changed).replace("sobol: 6", "sobol: 4")
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Holds the tour's two teachers, hardly trained: how good they are is no matter here, and takes a minute."""
+    """Holds the tour's teachers, hardly trained: how good they are is no matter here, and takes a minute."""
     from trainer.teachers import local
 
     train = local.train
     monkeypatch.setattr(local, "train", lambda plan, *given, **named: train(short(plan), *given, **named))
     monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
-    for more in ((), SMALLER):
+    for more in ((), SMALLER, (*SMALLER, "model.teacher.max_steps=200")):
         api.prepare(["model=tiny", "data=stdlib", "device.threads=1", *more])
     return tmp_path / "cache"
 
@@ -119,4 +121,4 @@ def test_the_tour_runs_as_written(tmp_path, cache):
         program = shlex.split(command)[0]
         assert program in ("sweep", "python", "export"), command
     assert sorted((cache / "teachers").iterdir()) == prepared, "a teacher was trained"
-    assert (tmp_path / "report.html").stat().st_size > 1_000_000
+    assert (tmp_path / "report.html").stat().st_size > 800_000  # with the scripts that draw it
