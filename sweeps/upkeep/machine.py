@@ -9,9 +9,10 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -41,7 +42,7 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
     """
     facts = {"python": platform.python_version()}
     facts |= {name: version for name in _PACKAGES if (version := _version(name)) is not None}
-    findings = list(_versions())
+    findings = [*_versions(), *_uncompiled()]
     facts["devices"], device_findings = _devices(root)
     findings += device_findings
     try:
@@ -108,6 +109,22 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _uncompiled() -> Iterator[Finding]:
+    """Look whether every program must compile what it imports, which takes it ten seconds and not one."""
+    found = util.find_spec("torch")
+    if found is None or found.origin is None or found.cached is None:
+        return
+    if sys.dont_write_bytecode and not Path(found.cached).exists():
+        packages = Path(found.origin).parents[1]
+        yield Finding(
+            kind="python",
+            level="note",
+            what="no package is compiled, and PYTHONDONTWRITEBYTECODE keeps it so: each program starts later",
+            where=str(packages),
+            remedy=f"unset it, or run once: python -m compileall -q {packages}",
+        )
 
 
 # ---- devices

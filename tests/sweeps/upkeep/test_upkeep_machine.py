@@ -1,7 +1,9 @@
-"""Findings about a machine: versions out of range, torch without CUDA, a TPU without its package, no cache."""
+"""Findings about a machine: versions out of range, torch without CUDA, a TPU without its package, no cache,
+nothing compiled."""
 
 from __future__ import annotations
 
+import compileall
 import sys
 from pathlib import Path
 
@@ -18,6 +20,7 @@ def kinds(findings):
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv(machine.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
 
 
 @pytest.fixture
@@ -69,6 +72,23 @@ def test_every_version_out_of_range_is_reported_with_what_to_install(bare, tmp_p
         "pip install 'no-such-package>=3'",
     ]
     assert findings[2].what == "no-such-package is not installed"
+
+
+def test_packages_that_every_program_compiles_anew_are_a_note(bare, tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    installed(tmp_path, "torch", "2.13.0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert machine.examine(bare)[1] == []
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (finding,) = machine.examine(bare)[1]
+    assert (finding.kind, finding.level, finding.where) == ("python", "note", str(tmp_path))
+    assert "PYTHONDONTWRITEBYTECODE" in finding.what
+
+    compileall.compile_dir(tmp_path / "torch", quiet=2)
+    assert machine.examine(bare)[1] == []
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_problem(bare, tmp_path, monkeypatch):
