@@ -1,7 +1,7 @@
 """A figure: a Vega-Lite specification, and what it becomes on a page, in a paper and in a notebook.
 
-A specification is plain data: the report puts it into a page, `sweep dashboard` serves it, and vl-convert
-turns it into PNG and SVG, without a browser. Its colours of text come from a theme (`style.theme`), which is
+A specification is plain data: the report puts it into a page, and vl-convert turns it into PNG and
+SVG, without a browser. Its colours of text come from a theme (`style.theme`), which is
 chosen where it is shown.
 """
 

@@ -1,4 +1,4 @@
-"""Scripts and styles that draw figures on a page: the report holds them, `sweep dashboard` serves them.
+"""Scripts and styles that draw figures on a page, which the report holds.
 
 A page has a place for each figure, `<div class="plot" id="NAME">`, and its specification as data,
 `<script type="application/json" data-plot="NAME">`, which no content security policy has to allow. Vega's

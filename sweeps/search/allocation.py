@@ -99,7 +99,7 @@ class Allocator:
         Imported trials and those of a confirmation do not count towards the run cap; imported ones do cover
         their configuration in a grid.
         """
-        own, run_cap = sum(r.generator not in ("imported", "confirm") for r in records), self._limits.run_cap
+        own, run_cap = sum(r.is_own for r in records), self._limits.run_cap
         if run_cap is not None and own >= run_cap:
             return True
         return self._grid is not None and not self._grid.left(records)

@@ -20,9 +20,6 @@ from sweeps.trials.repository import Records
 
 log = logging.getLogger(__name__)
 
-NOT_OWN = ("imported", "confirm")
-"""Generators whose trials the run cap does not count."""
-
 
 def enqueue(
     store: Store,
@@ -56,7 +53,7 @@ def enqueue(
         keys = [domain.identity(configuration) for configuration in configurations]
         new = [key for key in keys if key not in known]
         wanted = len(dict.fromkeys(new)) if skip_if_exists else len(new)
-        own = sum(record.generator not in NOT_OWN for record in present)
+        own = sum(record.is_own for record in present)
         if wanted and space.run_cap is not None and own + wanted > space.run_cap:
             raise InputError(
                 f"{store.url}: {counted(wanted, 'more trial')} would be {own + wanted}, and run_cap is "

@@ -122,6 +122,11 @@ class Trial:
         return tuple(run for run in (*self.stages, *self.points) if run.snapshot)
 
     @property
+    def is_own(self) -> bool:
+        """Return whether the run cap counts it: neither imported nor a repetition to confirm it."""
+        return self.generator not in ("imported", "confirm")
+
+    @property
     def finished(self) -> bool:
         """Return whether its status changes only if a user asks for that."""
         return self.status in FINISHED

@@ -20,5 +20,6 @@
     events.py       server-sent events
     actions.py      pages that do something; without --control nobody imports them
 
-The server has no state of its own: whatever it shows is in the store, and any number of servers may run.
+What it shows is in the store, so any number of servers may run; a server itself remembers only what was last
+done through it, and by whom.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import math
@@ -217,12 +216,6 @@ def thinned(points: Sequence[tuple[float, float]], most: int = 400) -> list[tupl
         chosen = {0, *(f(range(len(piece)), key=lambda at: piece[at][1]) for f in (min, max))}
         found += (piece[at] for at in sorted(chosen))
     return [*found, points[-1]] if found[-1] != points[-1] else found
-
-
-def value_at(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """Return the value of the last point up to x; None before the first."""
-    at = bisect.bisect_right(points, x, key=lambda point: point[0])
-    return points[at - 1][1] if at else None
 
 
 @dataclass

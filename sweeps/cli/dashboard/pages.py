@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -47,7 +48,7 @@ class SweepPages:
         catalog = self._site.catalog
         names = await catalog.names()
         if catalog.only:
-            raise web.HTTPFound(f"/sweep/{self._quoted(names[0])}")
+            raise web.HTTPFound(f"/sweep/{quote(names[0], safe='')}")
         pollers = [poller for name in names if (poller := await catalog.poller(name)) is not None]
         views = await asyncio.gather(
             *(poller.current(2.0, max_age_s=_LISTED_S[poller.reader.store.is_remote]) for poller in pollers)
@@ -188,11 +189,6 @@ class SweepPages:
         task = asyncio.get_running_loop().create_task(ask())
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
-
-    def _quoted(self, name: str) -> str:
-        from urllib.parse import quote
-
-        return quote(name, safe="")
 
 
 def _row(poller: Poller, view: View | None) -> dict[str, str]:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from analysis.statistics.pareto import Goal
 from analysis.statistics.pareto import front as front_of
+from analysis.summaries.compute import MEASURES
 from sweeps.cli.dashboard.reader import View
+from sweeps.cli.dashboard.trial_table import raw
 from sweeps.export import table
 from sweeps.space import constraints
-from sweeps.trials import costs
 from sweeps.trials.record import Trial
 
-COMPUTE = ("effective_steps", "train_flops", "train_seconds", "seconds", "usd")
-"""Measures of compute, as `analysis.summaries.compute` has them, the best first."""
+_COMPUTE = tuple(column for measure in MEASURES.values() for column in measure.columns)
+"""Columns with measures of compute, the best first."""
 _OWN = ("seconds", "paid", "trial")
 _MOST_COLUMNS = 60
 
@@ -43,17 +44,7 @@ class Points:
 
 def value_of(record: Trial, column: str) -> float | None:
     """Return a trial's number in a column: a metric, `param.NAME`, `seconds`, `paid` or `trial`."""
-    found: object
-    if column in record.metrics:
-        found = record.metrics[column]
-    elif column == "seconds":
-        found = table.seconds(record)
-    elif column == "paid":
-        found = costs.paid(record)
-    elif column == "trial":
-        found = record.trial
-    else:
-        found = record.parameters.get(column.removeprefix(table.PARAMETER)) if "." in column else None
+    found = record.metrics[column] if column in record.metrics else raw(record, column)
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         return None
     return float(found)
@@ -79,7 +70,7 @@ def default_axes(view: View) -> tuple[str, str]:
         return others[0], first
     done = [record for record in view.records if record.status == "completed"]
     known = (
-        name for name in COMPUTE if name != first and any(value_of(r, name) is not None for r in done[:200])
+        name for name in _COMPUTE if name != first and any(value_of(r, name) is not None for r in done[:200])
     )
     return next(known, "trial"), first
 

@@ -44,11 +44,7 @@ def search(view: View) -> Search:
     """Return the best value so far over what the search has paid, in the order in which trials ended."""
     objective = view.space.objectives[0]
     sign = 1.0 if objective.goal == "minimize" else -1.0
-    own = [
-        record
-        for record in view.records
-        if record.generator not in ("imported", table.CONFIRM) and record.ended is not None
-    ]
+    own = [record for record in view.records if record.is_own and record.ended is not None]
     own.sort(key=lambda record: (record.ended or 0.0, record.trial))
     by_stage = any(record.stages for record in own)
     by_steps = by_stage or any(costs.STEPS in record.metrics for record in own)

@@ -94,10 +94,9 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
     used = asdict(budget.spent(records, view.now)) if budget.amounts(space.budget) else {}
     generators = Counter(record.generator for record in records)
     counts = table.counts(records)
-    searched = len(records) - generators["imported"] - generators["confirm"]
     return Summary(
         counts=tuple((status, counts[status]) for status in STATUSES if counts[status]),
-        searched=searched,
+        searched=sum(record.is_own for record in records),
         confirming=generators["confirm"],
         imported=generators["imported"],
         run_cap=space.run_cap,
@@ -125,7 +124,7 @@ def state_of(view: View) -> str:
         return view.switch.state
     open_ = any(not record.finished for record in view.records)
     cap = view.space.run_cap
-    searched = sum(record.generator not in ("imported", "confirm") for record in view.records)
+    searched = sum(record.is_own for record in view.records)
     return "open" if open_ or cap is None or searched < cap else "done"
 
 
@@ -141,7 +140,7 @@ def _hours_left(records: Sequence[Trial], cap: int | None) -> float | None:
     known = [seconds for seconds in taken[-200:] if seconds]
     if cap is None or not running or not known:
         return None
-    own = [record for record in records if record.generator not in ("imported", "confirm")]
+    own = [record for record in records if record.is_own]
     missing = max(0, cap - sum(record.finished for record in own))
     return missing * statistics.fmean(known) / running / 3600
 
