@@ -94,8 +94,7 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
     if space.search.method != "grid":
         from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
 
-        optimizer.require_searchable(space)
-    _warn_of_no_surrogate(space)  # not for a refused space
+        _warn_of_no_surrogate(space, optimizer.require_searchable(space))
     _warn_of_budget(space)
     _print_sharing(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
@@ -140,11 +139,11 @@ def _print_sharing(space: Space) -> None:
     click.echo(f"sweep: {line}", err=True)
 
 
-def _warn_of_no_surrogate(space: Space) -> None:
-    """Warn if the surrogate gets no trial; whoever wants that can write `method: random`."""
-    search, cap = space.search, space.run_cap
-    first = search.sobol + (space.baseline is not None)  # the baseline does not count as one of them
-    if search.method == "bayes" and cap is not None and cap <= first:
+def _warn_of_no_surrogate(space: Space, first: int) -> None:
+    """Warn if the surrogate gets no trial after the `first`; who wants that can write `method: random`."""
+    cap = space.run_cap
+    first += space.baseline is not None  # the baseline does not count as one of them
+    if space.search.method == "bayes" and cap is not None and cap <= first:
         click.echo(
             f"sweep: warning: run_cap {cap} leaves no trial to the surrogate: Sobol has the first {first}; "
             "raise run_cap, lower search.sobol, or write method: random",

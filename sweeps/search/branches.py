@@ -115,17 +115,19 @@ class Branches:
             return None
         return parameters if self.of(parameters, trunk.stage) == self.of(known, trunk.stage) else None
 
-    def snapped(self, parameters: Parameters, stored: Sequence[StoredTrunk]) -> dict[str, Value] | None:
+    def snapped(
+        self, parameters: Parameters, stored: Sequence[StoredTrunk], within: float = SEPARATION
+    ) -> dict[str, Value] | None:
         """Return the parameters with the exact shared ones of the nearest trunk; None if none is near.
 
         Encoding rounds in the last digit, and points are found by exact values. Near: all axes that trials on
-        it share are within `SEPARATION`.
+        it share are `within` a share of their ranges.
         """
         if not stored or (point := self._encoding.encode(parameters)) is None:
             return None
         distances = [self._apart(point, trunk) for trunk in stored]
         nearest = min(range(len(stored)), key=distances.__getitem__)
-        if distances[nearest] >= SEPARATION:
+        if distances[nearest] >= within:
             return None
         return self.joined(stored[nearest], point)
 

@@ -16,7 +16,14 @@ from sweeps.errors import NothingToAsk
 from sweeps.search.branches import Branches
 from sweeps.search.determinism import stable_seed
 from sweeps.search.encoding import Encoding
-from sweeps.search.nested_design import FEWEST, by_new_options, first_stages, next_prefix
+from sweeps.search.nested_design import (
+    FEWEST,
+    FIRST_TRIALS,
+    SHARED_FIRST_TRIALS,
+    by_new_options,
+    first_stages,
+    next_prefix,
+)
 from sweeps.search.outcomes import Outcomes, has_failed
 from sweeps.search.prefixes import Prefixes
 from sweeps.search.sequence import Point
@@ -170,6 +177,12 @@ class Candidates:
             "widen the ranges or loosen the parameter constraints"
         )
 
+    def first_trials(self) -> int:
+        """Return how many trials come before those of the surrogate, the baseline not counted."""
+        if self._search.sobol is not None:
+            return self._search.sobol
+        return SHARED_FIRST_TRIALS if self._shares_ends() else FIRST_TRIALS
+
     def shares(self) -> bool:
         """Return whether the search weighs what a trial can share: a trunk, or a dear first stage."""
         return (bool(self.branches.staged) and self._search.method == "bayes") or self._shares_ends()
@@ -195,7 +208,7 @@ class Candidates:
             return None
         keys = [self.prefixes.of(candidate.parameters) for candidate in found]
         options = max(self.prefixes.choices.values(), default=1)
-        wanted = first_stages(self._search.sobol, self._first_share(), options)
+        wanted = first_stages(self.first_trials(), self._first_share(), options)
         return next_prefix(wanted, self.prefixes, self._outcomes, self.known(), keys)
 
     def _left(self, taken: set[Hashable]) -> list[dict[str, Value]]:
@@ -218,7 +231,8 @@ class Candidates:
             for r in self.records
         )
         complete = sum(r.generator != "confirm" and not self._outcomes.missing(r) for r in self.known())
-        return live + len(found) >= self._search.sobol and complete >= max(1, self._search.sobol // 2)
+        first = self.first_trials()
+        return live + len(found) >= first and complete >= max(1, first // 2)
 
     def _first_candidates(self, count: int, joined: Joined | None) -> Iterator[dict[str, Value]]:
         """Yield the middle of the space unless there is a baseline, then the Sobol points from `count` on.

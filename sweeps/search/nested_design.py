@@ -14,6 +14,16 @@ from sweeps.trials.record import Trial
 FEWEST = 4
 """First stages in a design, where they are nearly all of the cost."""
 
+FIRST_TRIALS = 12
+"""Trials before the surrogate proposes, unless the space says how many."""
+
+SHARED_FIRST_TRIALS = 8
+"""The same where trials share a first stage.
+
+In simulation these reach a loss for 0.7 to 0.9 of the compute that 12 take. A plain search gets stuck more
+often with 8 (benchmarks/RESULTS.md).
+"""
+
 
 def first_stages(trials: int, share: float, options: int = 1) -> int:
     """Return how many of the design's trials have a first stage of their own.

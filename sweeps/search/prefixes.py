@@ -72,17 +72,19 @@ class Prefixes:
             return None
         return parameters if self.of(parameters) == self.of(prefix) else None
 
-    def snapped(self, parameters: dict[str, Value], published: Sequence[Trial]) -> dict[str, Value]:
+    def snapped(
+        self, parameters: dict[str, Value], published: Sequence[Trial], within: float = SEPARATION
+    ) -> dict[str, Value]:
         """Return the parameters, with the exact first stage of a published one that they nearly have.
 
         Encoding rounds in the last digit, and snapshots are found by exact values. Nearly: all axes of the
-        first stage are within `SEPARATION`.
+        first stage are `within` a share of their ranges.
         """
         if not published or (point := self._encoding.encode(parameters)) is None:
             return parameters
         distances = [self._apart(point, record) for record in published]
         nearest = min(range(len(published)), key=distances.__getitem__)
-        if distances[nearest] >= SEPARATION:
+        if distances[nearest] >= within:
             return parameters
         return self.joined(published[nearest].parameters, point) or parameters
 

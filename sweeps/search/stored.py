@@ -45,11 +45,16 @@ class Stored:
             return moved
         return self.branches.snapped(moved, self._of_first()) or moved
 
-    def is_near_first(self, parameters: dict[str, Value]) -> bool:
-        """Return whether the first stage is nearly a stored one, or on nearly a stored trunk of it."""
-        if self._has_end(self.prefixes.snapped(parameters, self.ends)):
+    def is_near_first(self, parameters: dict[str, Value], within: float) -> bool:
+        """Return whether the first stage is a stored one, or on a stored trunk of it, but for a little.
+
+        Args:
+            parameters: of a trial.
+            within: all axes differ by less than this share of their ranges.
+        """
+        if self._has_end(self.prefixes.snapped(parameters, self.ends, within)):
             return True
-        return self.branches.snapped(parameters, self._of_first()) is not None
+        return self.branches.snapped(parameters, self._of_first(), within) is not None
 
     def _has_end(self, parameters: Mapping[str, Value]) -> bool:
         key = self.prefixes.of(parameters)

@@ -205,7 +205,8 @@ class Search:
 
     Args:
         method: of the candidates after the first ones.
-        sobol: trials before BoTorch takes over.
+        sobol: trials before BoTorch takes over. None: the search's default, fewer where trials share a first
+            stage.
         seed: of all candidates.
         noise: standard deviation of the objectives between repeats of a configuration: `inferred` by the
             surrogate, `reported` by each trial (`<metric>_sem`), or a number for all objectives.
@@ -214,7 +215,7 @@ class Search:
     """
 
     method: Literal["bayes", "random", "grid"] = "bayes"
-    sobol: int = 12
+    sobol: int | None = None
     seed: int = 0
     noise: Literal["inferred", "reported"] | float = "inferred"
     reuse: Literal["auto", "none"] = "auto"
@@ -370,6 +371,8 @@ def to_json(space: Space) -> dict[str, Any]:
                     del written[name]
     if space.program.processes == 1:  # likewise
         del document["program"]["processes"]
+    if space.search.sobol is None:  # likewise
+        del document["search"]["sobol"]
     if space.search.noise == "inferred":  # likewise
         del document["search"]["noise"]
     if space.search.reuse == "auto":  # likewise

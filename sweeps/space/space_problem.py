@@ -82,7 +82,9 @@ def _of_range(parameter: Range) -> str | None:
 def _of_settings(space: Space) -> Iterator[str]:
     if space.search.method not in ("bayes", "random", "grid"):
         yield f"search.method {space.search.method!r} is unknown"
-    counts: dict[str, object] = {"search.sobol": space.search.sobol, "search.seed": space.search.seed}
+    counts: dict[str, object] = {"search.seed": space.search.seed}
+    if space.search.sobol is not None:
+        counts["search.sobol"] = space.search.sobol
     counts |= {"lease.max_attempts": space.lease.max_attempts, "program.processes": space.program.processes}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:

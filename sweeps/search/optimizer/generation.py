@@ -31,19 +31,25 @@ log = logging.getLogger(__name__)
 SURROGATE_ATTEMPTS = 2
 
 
-def require_searchable(space: Space) -> None:
-    """Raise SpaceError if Ax would refuse the space; `sweep init` calls it before compute is spent."""
+def require_searchable(space: Space) -> int:
+    """Return how many trials come before the surrogate's; `sweep init` calls it before compute is spent.
+
+    Raises:
+        SpaceError: Ax would refuse the space.
+    """
+    optimizer = Optimizer(space)
     try:
-        Optimizer(space).generate()
+        optimizer.generate()
     except NothingToAsk as error:
         raise SpaceError(str(error), file=space.name, key="parameters") from None
+    return optimizer.first_trials
 
 
 class Optimizer:
     """Generator of candidates for one sweep.
 
     The middle of the space (unless there is a baseline) and scrambled Sobol points come first, until there
-    are `search.sobol` live trials (neither failed nor abandoned, the baseline not counted) and half as many
+    are `first_trials` live ones (neither failed nor abandoned, the baseline not counted) and half as many
     have results. A Gaussian process over all results proposes the rest. Pending, running, abandoned and
     failed trials are pending points for it, which makes their neighbourhood less attractive, so that workers
     do not all search the same region.
@@ -75,6 +81,11 @@ class Optimizer:
             self._settle(record)
         for record in delta.added:
             self._attach(record)
+
+    @property
+    def first_trials(self) -> int:
+        """Return how many trials come before those of the surrogate."""
+        return self._candidates.first_trials()
 
     def generate(self, count: int = 1) -> list[Candidate]:
         """Return `count` candidates that no observed trial has, failed and abandoned ones included.

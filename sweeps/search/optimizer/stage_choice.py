@@ -35,6 +35,10 @@ FEWEST_POINTS = 4
 FRESH_POINTS = 1024
 """Sobol points of all stages, among which the best fresh one is found where the maximiser is none."""
 
+FRESH_SEPARATION = 0.08
+"""Share of some range by which a first stage that is due differs from every stored one. Under noise the
+maximiser often lies just outside of `SEPARATION` of a stored one, where another tells little that is new."""
+
 PLAIN_EVERY = 4
 """One in so many candidates of the surrogate ignores costs: expected improvement per cost alone can be
 arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
@@ -162,7 +166,7 @@ class StageChoice:
     def _apart(
         self, rows: ModelRows, acquisition: OpenAcquisition, fresh: Point, index: int, seed: int
     ) -> Iterator[Point]:
-        """Yield the maximiser, or the best Sobol point, whose first stage is not nearly a published one."""
+        """Yield the maximiser, or the best Sobol point, whose first stage is far from the published ones."""
         option = self._option(self._encoding.decode(fresh), index)
         if not self._is_near(option):
             yield self._active(option)
@@ -184,8 +188,8 @@ class StageChoice:
         yield self._active(option)
 
     def _is_near(self, option: Option) -> bool:
-        """Return whether a published first stage is nearly that of the option."""
-        return self._stored.is_near_first(dict(option.parameters))
+        """Return whether a published first stage is near that of the option."""
+        return self._stored.is_near_first(dict(option.parameters), FRESH_SEPARATION)
 
     def _cached(
         self, rows: ModelRows, acquisition: OpenAcquisition, index: int, seed: int, *, plain: bool

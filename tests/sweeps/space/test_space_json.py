@@ -239,6 +239,14 @@ def test_a_sweep_stored_with_schema_1_still_loads() -> None:
     assert document["space"].items() <= json.loads(json.dumps(to_json(space))).items()  # fields may be added
 
 
+def test_the_number_of_first_trials_is_stored_only_where_the_space_gives_one() -> None:
+    space = from_json(json.loads((GOLDEN / "sweep_v1_stages.json").read_text())["space"])
+    for sobol in (None, 12):
+        document = to_json(dataclasses.replace(space, search=dataclasses.replace(space.search, sobol=sobol)))
+        assert document["search"].get("sobol") == sobol
+        assert from_json(document).search.sobol == sobol
+
+
 def test_a_sweep_stored_with_stages_still_loads() -> None:
     document = json.loads((GOLDEN / "sweep_v1_stages.json").read_text())["space"]
     space = from_json(document)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from sweeps.search.encoding import Encoding
-from sweeps.search.optimizer import Optimizer
+from sweeps.search.optimizer import Optimizer, require_searchable
+from sweeps.search.optimizer.stage_choice import FRESH_SEPARATION
 from sweeps.search.prefixes import SEPARATION
 from sweeps.space.definition import Choice, Objective, Parameter, Program, Range, Search, Space, Stage, Value
 from sweeps.space.domain import Domain
@@ -132,9 +133,29 @@ def test_a_fresh_first_stage_comes_after_others_were_used_for_as_much_compute():
         return {"loss": (float(parameters["second.b"]) - 0.3) ** 2}
 
     records = search(space(first="500", second="500"), 15, later_stages_alone)
-    cached = "".join("c" if on else "f" for on in on_published(records)[6:])
-    assert "c" in cached
-    assert "ccc" not in cached, cached
+    cached = "".join("c" if on else "f" for on in on_published(records))
+    assert "c" in cached[6:]
+    assert "ccc" not in cached[6:], cached
+    encoding = Encoding(Domain(space()))
+    first = [(encoding.encode(record.parameters) or {})["first.a"] for record in records]
+    due = [at for at in range(8, len(records)) if cached[at - 2 : at + 1] == "ccf"]
+    assert due
+    for at in due:
+        assert min(abs(float(first[at]) - float(other)) for other in first[:at]) >= FRESH_SEPARATION
+
+
+@pytest.mark.parametrize(
+    ("searched", "trials"),
+    [
+        pytest.param(space(search=Search(seed=3)), 8, id="a first stage is shared"),
+        pytest.param(space("500", "500", search=Search(seed=3)), 8, id="it is half of the cost"),
+        pytest.param(space("40", "960", search=Search(seed=3)), 12, id="it costs next to nothing"),
+        pytest.param(space(search=Search(seed=3, reuse="none")), 12, id="reuse is off"),
+        pytest.param(space(search=Search(seed=3, sobol=5)), 5, id="the space says how many"),
+    ],
+)
+def test_fewer_trials_come_before_the_surrogates_where_a_first_stage_is_shared(searched: Space, trials: int):
+    assert require_searchable(searched) == trials
 
 
 def test_a_dear_first_stage_is_used_again_and_trials_on_it_differ(dear: list[Trial]):
