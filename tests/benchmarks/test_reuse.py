@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.pipelines import FIRST, NUMBERS, STRUCTURES, Pipeline
-from benchmarks.reuse import Job, Sweep, finished, table
+from benchmarks.reuse import Job, Sweep, draw, finished, search_name, table
 from sweeps.search.candidates import Candidate
 from sweeps.space.definition import Value
 from sweeps.space.scale import from_unit
@@ -92,6 +93,41 @@ def test_the_table_gives_medians_ratios_and_who_never_arrived():
         return {"arrived": {"0.02": compute, "0.01": compute, "0.005": None if job.seed else compute}}
 
     rows = table({job.key(): result(job) for job in jobs}, jobs).splitlines()[2:]
-    assert rows[1] == "| first-dear | 2 | 0 | 0.02 | reuse | 1000 | 0.50 | 0 | 3 |"
+    assert rows[0] == "| first-dear | 2 | 0 | 0.02 | plain | 2000 |  | 0 | 3 |"
+    assert rows[1] == "| first-dear | 2 | 0 | 0.02 | reuse | 1000 | 0.50 (0.50 to 0.50) | 0 | 3 |"
     assert rows[5] == "| first-dear | 2 | 0 | 0.005 | reuse | never | - | 2 | 3 |"
     assert math.prod(len(row.split("|")) == 11 for row in rows)
+
+
+def test_a_ratio_to_searches_that_never_arrived_is_a_bound():
+    jobs = [replace(JOB, search=search, seed=seed) for seed in range(3) for search in ("plain", "reuse")]
+
+    def result(job: Job) -> dict[str, Any]:
+        at = None if job.search == "plain" and job.seed else 1500.0
+        return {"arrived": {"0.02": at, "0.01": at, "0.005": at}}
+
+    rows = table({job.key(): result(job) for job in jobs}, jobs).splitlines()[2:]
+    assert rows[1] == "| first-dear | 2 | 0 | 0.02 | reuse | 1500 | < 0.50 (0.50 to 1.00) | 0 | 3 |"
+
+
+def test_a_plain_search_runs_once_for_structures_that_it_cannot_tell_apart():
+    plain = replace(JOB, structure="second-dear", search="plain12")
+    assert plain.work() == replace(plain, structure="first-dear")
+    assert (plain.kind, plain.sobol) == ("plain", 12)
+    assert replace(plain, structure="little").work().structure == "little"
+    shared = replace(JOB, structure="second-dear")
+    assert shared.work() == shared
+    assert (shared.kind, shared.sobol) == ("reuse", None)
+
+
+def test_an_unknown_search_is_refused():
+    assert search_name("capped8") == "capped8"
+    with pytest.raises(argparse.ArgumentTypeError, match="'fast' is no search; write one of plain, reuse"):
+        search_name("fast")
+
+
+def test_the_picture_of_candidates_has_a_panel_for_each_parameter_choices_included(tmp_path: Path):
+    sweep = Sweep(Pipeline("first-dear", 0), Scripted(), replace(JOB, workers=1))
+    sweep.run()
+    draw({"asks": sweep.asks}, tmp_path / "asks.png")
+    assert (tmp_path / "asks.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,148 @@
+"""Sweeps of the tiny model with shared first stages and without: `python -m benchmarks.reuse_runs`.
+
+Each trial has 100 steps of Stage 1.9 and 60 of Stage 2, and each sweep 24 trials by one worker with one
+thread. The two sweeps of a seed run side by side, so that their wall times compare. A benchmark that was
+stopped goes on where it was: sweeps are kept in `--storage`, with their wall times in `wall.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import sweeps
+
+SEARCHES = ("none", "auto")
+METRIC = "final_loss"
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--batch", type=int, default=4, help="sequences of 128 tokens in a step")
+    parser.add_argument("--storage", type=Path, default=Path("reuse-runs"))
+    arguments = parser.parse_args()
+    rows = []
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        rows += pair(seed, arguments.trials, arguments.batch, arguments.storage)
+    print(table(rows))
+
+
+def space(seed: int, reuse: str, trials: int, batch: int) -> dict[str, Any]:
+    """Return the search space of one sweep: three parameters of Stage 1.9 and three of Stage 2."""
+    return {
+        "name": f"{reuse}-{seed}",
+        "objectives": [{"metric": METRIC, "goal": "minimize"}],
+        "program": {
+            "trainer": {
+                "overrides": [
+                    "model=tiny",
+                    "data=stdlib",
+                    "device.threads=1",
+                    f"stage1_9.batch_size={batch}",
+                    f"stage2.batch_size={batch}",
+                    "eval.batches=4",
+                    "eval.at=[1.0]",
+                ]
+            }
+        },
+        "parameters": {
+            "stage1_9.optimizer.lr": {"min": 1e-3, "max": 1.6e-2, "distribution": "log_uniform_values"},
+            "stage1_9.lm_loss_weight": {"min": 0.0, "max": 0.9},
+            "stage1_9.loss_type": {"values": ["mse_normalized", "cosine", "mse"]},
+            "stage2.optimizer.lr": {"min": 1e-3, "max": 1.6e-2, "distribution": "log_uniform_values"},
+            "stage2.lambda_warmup.start": {"min": 0.0, "max": 1.0},
+            "stage2.schedule.decay_fraction": {"min": 0.1, "max": 0.9},
+            "stage1_9.max_steps": {"value": 100},
+            "stage2.max_steps": {"value": 60},
+            "seed": {"value": seed},
+        },
+        "search": {"method": "bayes", "seed": seed, "reuse": reuse},
+        "run_cap": trials,
+    }
+
+
+def pair(seed: int, trials: int, batch: int, storage: Path) -> list[Row]:
+    """Run both sweeps of a seed, or what is left of them, and return a row for each."""
+    storage.mkdir(parents=True, exist_ok=True)
+    walls = storage / "wall.json"
+    known: dict[str, float] = json.loads(walls.read_text()) if walls.exists() else {}
+    made = [
+        sweeps.create(space(seed, reuse, trials, batch), storage=str(storage), skip_if_exists=True)
+        for reuse in SEARCHES
+    ]
+    begun = time.monotonic()
+    running = {
+        sweep.name: subprocess.Popen(
+            [sys.executable, "-m", "sweeps", "worker", "--storage", sweep.url],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+        )
+        for sweep in made
+        if int((sweep.trials()["status"] == "completed").sum()) < trials
+    }
+    while running:
+        time.sleep(0.2)
+        for name, worker in list(running.items()):
+            if worker.poll() is not None:
+                known[name] = known.get(name, 0.0) + time.monotonic() - begun
+                walls.write_text(json.dumps(known))
+                del running[name]
+    return [row(sweep, known.get(sweep.name, 0.0)) for sweep in made]
+
+
+def row(sweep: Any, wall: float) -> Row:
+    """Return the figures of a finished sweep."""
+    table = sweep.trials()
+    return {
+        "sweep": sweep.name,
+        "wall": wall,
+        "trials": len(table),
+        "nominal": float(table["cost_nominal"].sum()),
+        "paid": table["cost_paid"].astype(float).tolist(),
+        "losses": table[METRIC].astype(float).tolist(),
+    }
+
+
+def best_at(row: Row, compute: float) -> float:
+    """Return the lowest loss of the trials that end before more than this compute is paid."""
+    spent, best = 0.0, float("inf")
+    for paid, loss in zip(row["paid"], row["losses"], strict=True):
+        spent += paid
+        if spent > compute:
+            break
+        best = min(best, loss)
+    return best
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return a row for each sweep, with the best loss at what the cheapest of its seed has paid."""
+    lines = [
+        "| sweep | trials | wall | effective steps paid | of | best | best at the smaller compute |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        seed = row["sweep"].rpartition("-")[2]
+        least = min(sum(other["paid"]) for other in rows if other["sweep"].rpartition("-")[2] == seed)
+        lines.append(
+            f"| {row['sweep']} | {row['trials']} | {row['wall']:.0f} s | {sum(row['paid']):.0f} "
+            f"| {row['nominal']:.0f} | {min(row['losses']):.4f} | {best_at(row, least):.4f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
