@@ -3,7 +3,8 @@
 Simulates asynchronous workers on the surrogates of `benchmarks.pipelines`: a trial takes as long as it costs,
 publishes its first stage at that stage's end, and starts after it where it is published already. All searches
 of a seed begin with the same Sobol sequence. Results are appended to `--file` as JSON lines, and runs that it
-has are not run again; the table is of all lines that fit the options. Searches:
+has are not run again; the table is of all lines that fit the options. `reuse.jsonl` has those of RESULTS.md.
+Searches:
 
     plain   `search: {reuse: none}`: every trial pays both stages
     reuse   `search: {reuse: auto}`
@@ -104,9 +105,9 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.02])
-    parser.add_argument("--limit", type=int, default=60, help="compute of a sweep, in full trials")
+    parser.add_argument("--limit", type=int, default=40, help="compute of a sweep, in full trials")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--file", type=Path, default=Path("reuse.jsonl"))
+    parser.add_argument("--file", type=Path, default=Path(__file__).with_name("reuse.jsonl"))
     parser.add_argument("--plot", type=Path, help="PNG of one sweep's candidates over time, of the first job")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers import torch
@@ -119,7 +120,7 @@ def main() -> None:
     results = run_all(jobs, arguments.file, arguments.jobs)
     print(table(results, jobs))
     if arguments.plot:
-        draw(results[jobs[0].key()], arguments.plot)
+        draw(simulated(jobs[0]).asks, arguments.plot)
 
 
 def search_name(word: str) -> str:
@@ -161,10 +162,25 @@ def finished(file: Path) -> dict[tuple[Any, ...], Result]:
 
 
 def simulate(job: Job) -> Result:
-    """Return when one sweep arrived at each target, what it asked, and its CPU seconds."""
+    """Return when one sweep arrived at each target, how much it asked, and its CPU seconds."""
+    begun = time.process_time()
+    sweep = simulated(job)
+    surrogate = [cpu for ask, cpu in zip(sweep.asks, sweep.ask_cpu, strict=True) if ask["by"] == "botorch"]
+    return {
+        "job": job.__dict__,
+        "arrived": {str(target): sweep.arrived.get(target) for target in TARGETS},
+        "best": round(sweep.best, 6),
+        "trials": len(sweep.asks),
+        "reused": sum(ask["from"] is not None for ask in sweep.asks),
+        "cpu": round(time.process_time() - begun, 1),
+        "ask_cpu": round(statistics.median(surrogate), 3) if surrogate else None,
+    }
+
+
+def simulated(job: Job) -> Sweep:
+    """Return one sweep that has run until the last target or its limit."""
     from sweeps.search.optimizer import Optimizer, generation
 
-    begun = time.process_time()
     pipeline = Pipeline(job.structure, job.seed)
     space = pipeline.space(reuse=job.kind == "reuse")
     search = replace(space.search, seed=job.seed, sobol=job.sobol or space.search.sobol)
@@ -174,14 +190,7 @@ def simulate(job: Job) -> Result:
             stack.enter_context(mock.patch.object(generation, "fitted", partial(plain, capped=True)))
         sweep = Sweep(pipeline, Optimizer(replace(space, search=search)), job)
         sweep.run()
-    return {
-        "job": job.__dict__,
-        "arrived": {str(target): sweep.arrived.get(target) for target in TARGETS},
-        "best": sweep.best,
-        "asks": sweep.asks,
-        "cpu": time.process_time() - begun,
-        "ask_cpu": sweep.ask_cpu,
-    }
+    return sweep
 
 
 class Sweep:
@@ -317,7 +326,7 @@ def _amount(compute: float | None) -> str:
     return "never" if compute is None or math.isinf(compute) else f"{compute:.0f}"
 
 
-def draw(result: Result, path: Path) -> None:
+def draw(asks: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw what was asked over compute: first stages, later stages and losses; cached ones are filled."""
     from analysis.report.axes import Axis
     from analysis.report.figure import combined
@@ -325,12 +334,12 @@ def draw(result: Result, path: Path) -> None:
     from analysis.report.vega_lite import Drawing, Series
 
     panels = []
-    for name in [*(name for name in result["asks"][0] if "." in name), "loss"]:
-        values = [ask[name] for ask in result["asks"]]
+    for name in [*(name for name in asks[0] if "." in name), "loss"]:
+        values = [ask[name] for ask in asks]
         options = sorted({value for value in values if isinstance(value, str)})
         linear = not name.endswith(".lr") and name != "loss"
         drawing = Drawing(
-            x=Axis(title="paid compute", scale=scale([ask["at"] for ask in result["asks"]], linear=True)),
+            x=Axis(title="paid compute", scale=scale([ask["at"] for ask in asks], linear=True)),
             y=Axis(title=name, scale=named(options, "point") if options else scale(values, linear=linear)),
             height=120,
             legend=not panels,
@@ -341,15 +350,11 @@ def draw(result: Result, path: Path) -> None:
                     name=f"{words}, from a published first stage" if is_reused else words,
                     colour=colour, shape="circle", size=6, filled=is_reused,
                 )  # fmt: skip
-                asks = [
-                    ask
-                    for ask in result["asks"]
-                    if ask["by"] == by and (ask["from"] is not None) == is_reused
-                ]
-                if asks:
-                    y = [options.index(ask[name]) if options else ask[name] for ask in asks]
+                group = [ask for ask in asks if ask["by"] == by and (ask["from"] is not None) == is_reused]
+                y = [options.index(ask[name]) if options else ask[name] for ask in group]
+                if group:
                     drawing.points(
-                        style, [{"x": ask["at"], "y": at} for ask, at in zip(asks, y, strict=True)]
+                        style, [{"x": ask["at"], "y": at} for ask, at in zip(group, y, strict=True)]
                     )
         panels.append(drawing.figure())
     path.write_bytes(combined(panels, columns=1, width=700).to_png(scale=1))

@@ -72,7 +72,7 @@ def main() -> None:
     results = run_all(jobs, arguments.file, arguments.jobs)
     print(table(results, jobs))
     if arguments.plot:
-        draw(results[jobs[-1].key()], arguments.plot)
+        draw(results[jobs[-1].key()]["asks"], arguments.plot)
 
 
 def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, ...], Result]:

@@ -129,5 +129,5 @@ def test_an_unknown_search_is_refused():
 def test_the_picture_of_candidates_has_a_panel_for_each_parameter_choices_included(tmp_path: Path):
     sweep = Sweep(Pipeline("first-dear", 0), Scripted(), replace(JOB, workers=1))
     sweep.run()
-    draw({"asks": sweep.asks}, tmp_path / "asks.png")
+    draw(sweep.asks, tmp_path / "asks.png")
     assert (tmp_path / "asks.png").read_bytes().startswith(b"\x89PNG")
