@@ -116,7 +116,7 @@ def test_what_is_left_out_has_the_documented_default() -> None:
         objectives=(Objective(metric="loss", goal="minimize"),),
         parameters=(Range(name="z", min=0, max=1, kind="int"), Fixed(name="y", value=1)),
         program=Program(kind="function", function="a.b:c"),
-        search=Search(method="bayes", sobol=12, seed=0),
+        search=Search(method="bayes", sobol=None, seed=0),
         run_cap=None,
         baseline=None,
         lease=Lease(heartbeat_s=30.0, expire_s=90.0, max_attempts=3),
