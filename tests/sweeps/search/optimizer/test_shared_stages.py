@@ -16,6 +16,7 @@ from sweeps.search.optimizer.stage_choice import FRESH_SEPARATION
 from sweeps.search.prefixes import SEPARATION
 from sweeps.space.definition import Choice, Objective, Parameter, Program, Range, Search, Space, Stage, Value
 from sweeps.space.domain import Domain
+from sweeps.space.scale import to_unit
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -136,12 +137,11 @@ def test_a_fresh_first_stage_comes_after_others_were_used_for_as_much_compute():
     cached = "".join("c" if on else "f" for on in on_published(records))
     assert "c" in cached[6:]
     assert "ccc" not in cached[6:], cached
-    encoding = Encoding(Domain(space()))
-    first = [(encoding.encode(record.parameters) or {})["first.a"] for record in records]
+    first = [to_unit(FLOATS[0], float(record.parameters["first.a"])) for record in records]
     due = [at for at in range(8, len(records)) if cached[at - 2 : at + 1] == "ccf"]
     assert due
     for at in due:
-        assert min(abs(float(first[at]) - float(other)) for other in first[:at]) >= FRESH_SEPARATION
+        assert min(abs(first[at] - other) for other in first[:at]) >= FRESH_SEPARATION
 
 
 @pytest.mark.parametrize(
