@@ -134,11 +134,11 @@ def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, 
     """Return the result of each job, from the file where that has it."""
     results = finished(file)
     left = [job for job in dict.fromkeys(job.work() for job in jobs) if job.key() not in results]
+    end_last_line(file)
     with (
         ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool,
         file.open("a") as lines,
     ):
-        print(file=lines)  # ends a half line
         for done in as_completed([pool.submit(simulate, job) for job in left]):
             result = done.result()
             key = Job(**result["job"]).key()
@@ -147,6 +147,12 @@ def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, 
             arrivals = " ".join(_amount(result["arrived"][str(target)]) for target in TARGETS)
             print(*key, "|", arrivals, f"| {result['cpu']:.0f} s of CPU", flush=True)
     return {job.key(): results[job.work().key()] for job in jobs}
+
+
+def end_last_line(file: Path) -> None:
+    """End the file's last line, which may be half of one."""
+    if file.exists() and (text := file.read_text()) and not text.endswith("\n"):
+        file.write_text(f"{text}\n")
 
 
 def finished(file: Path) -> dict[tuple[Any, ...], Result]:

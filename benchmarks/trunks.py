@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pipelines import COMPUTE, LENGTHS, METRIC, STEP_COSTS, STRUCTURES, LengthPipeline, compute
-from benchmarks.reuse import Job, draw, finished
+from benchmarks.reuse import Job, draw, end_last_line, finished
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
 from sweeps.space.trunks import Trunks
@@ -78,11 +78,11 @@ def main() -> None:
 def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, ...], Result]:
     """Return the result of each job, from the file where that has it; plain ones set the goals."""
     results = finished(file)
+    end_last_line(file)
     with (
         ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool,
         file.open("a") as lines,
     ):
-        print(file=lines)  # ends a half line
         for plain in (True, False):
             left = [j for j in jobs if (j.search == "plain") == plain and j.key() not in results]
             goals = [math.inf if plain else results[_plain(job)]["best"] for job in left]

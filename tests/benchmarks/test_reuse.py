@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import reuse
 from benchmarks.pipelines import FIRST, NUMBERS, STRUCTURES, Pipeline
-from benchmarks.reuse import Job, Sweep, draw, finished, search_name, table
+from benchmarks.reuse import Job, Sweep, draw, end_last_line, finished, run_all, search_name, table
 from sweeps.search.candidates import Candidate
 from sweeps.space.definition import Value
 from sweeps.space.scale import from_unit
@@ -83,6 +84,18 @@ def test_a_half_line_of_a_killed_run_is_run_again(tmp_path: Path):
     (tmp_path / "runs.jsonl").write_text(f"{line}\n{line[:20]}")
     assert list(finished(tmp_path / "runs.jsonl")) == [JOB.key()]
     assert finished(tmp_path / "none.jsonl") == {}
+    end_last_line(tmp_path / "runs.jsonl")
+    end_last_line(tmp_path / "runs.jsonl")
+    assert (tmp_path / "runs.jsonl").read_text() == f"{line}\n{line[:20]}\n"
+
+
+def test_the_figures_of_the_repository_are_tabled_without_running_anything():
+    file = Path(reuse.__file__).with_name("reuse.jsonl")
+    before = file.read_bytes()
+    jobs = [Job(**json.loads(line)["job"]) for line in before.decode().splitlines()]
+    results = run_all(jobs, file, 1)
+    assert len(results) == len(jobs) == len({job.key() for job in jobs})
+    assert file.read_bytes() == before
 
 
 def test_the_table_gives_medians_ratios_and_who_never_arrived():
