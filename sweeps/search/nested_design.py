@@ -20,8 +20,8 @@ FIRST_TRIALS = 12
 SHARED_FIRST_TRIALS = 8
 """The same where trials share a first stage.
 
-In simulation these reach a loss for 0.7 to 0.9 of the compute that 12 take. A plain search gets stuck more
-often with 8 (benchmarks/RESULTS.md).
+In simulation a loss is reached for 0.7 to 1.0 of the compute that 12 take. A plain search gets stuck more
+often with 8 (docs/log.md).
 """
 
 
