@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.reuse_runs import SEARCHES, Row, best_at, space, table
+from benchmarks.reuse_runs import SEARCHES, Row, best_at, paid_until, space, table
 from sweeps.space import literals
 from sweeps.space.space_problem import problem
 
@@ -35,7 +35,8 @@ def test_the_table_compares_best_losses_at_what_the_cheaper_sweep_paid():
     )
     assert best_at(plain, 520) == 3.4
     assert best_at(plain, 100) == float("inf")
+    assert paid_until(shared, 3.45) == 320
     assert table([plain, shared]).splitlines()[2:] == [
-        "| none-0 | 3 | 61 s | 780 | 780 | 3.2000 | 3.4000 |",
-        "| auto-0 | 3 | 61 s | 520 | 780 | 3.3000 | 3.3000 |",
+        "| none-0 | 3 | 61 s | 780 | 780 | 3.2000 | 3.4000 | 780 |",
+        "| auto-0 | 3 | 61 s | 520 | 780 | 3.3000 | 3.3000 | inf |",
     ]
