@@ -29,6 +29,9 @@ from sweeps.trials.repository import Records
 
 SWEEP_KEY = keys.SWEEP_KEY
 
+STORED_SOBOL = 12
+"""Number of first trials that earlier versions stored where the search space gave none."""
+
 
 class Experiment:
     """Sweep that exists in `store`, made by `create` or `open`."""
@@ -73,6 +76,8 @@ class Experiment:
             written = replace(written, name=existing.written.name)  # `sweep rename` leaves it as it was
             if written.program.kind == "trainer":  # its stages follow from the rest, in any version
                 written = replace(written, stages=existing.written.stages)
+            if written.search.sobol is None and existing.written.search.sobol == STORED_SOBOL:
+                written = replace(written, search=replace(written.search, sobol=STORED_SOBOL))
             if existing.written != written:
                 raise InputError(
                     f"{store.url}: the sweep here was made from another search space; "

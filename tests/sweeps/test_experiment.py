@@ -49,6 +49,18 @@ class TestCreateAndOpen:
         with pytest.raises(InputError, match="another search space"):
             Experiment.create(store, replace(trainer, stages=stages, run_cap=99), skip_if_exists=True)
 
+    def test_skip_if_exists_accepts_the_number_of_first_trials_that_earlier_versions_stored(self, space):
+        open_ended = replace(space, search=replace(space.search, sobol=None))
+        for stored, fits in ((12, True), (5, False)):
+            store = MemoryStore()
+            earlier = replace(space, search=replace(space.search, sobol=stored))
+            Experiment.create(store, earlier)
+            if fits:
+                assert Experiment.create(store, open_ended, skip_if_exists=True).space == earlier
+            else:
+                with pytest.raises(InputError, match="another search space"):
+                    Experiment.create(store, open_ended, skip_if_exists=True)
+
     def test_skip_if_exists_refuses_other_stages_of_a_users_program(self, experiment, space):
         stages = (Stage(name="a", parameters=("x",)), Stage(name="b", parameters=("*",)))
         with pytest.raises(InputError, match="another search space"):
