@@ -5,6 +5,7 @@ Real workers, each with a disk of its own, over a folder and over the fake bucke
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -143,9 +144,10 @@ def wait_until(condition: Callable[[], object], worker: subprocess.Popen[str]) -
 def stop_the_trainer(worker: subprocess.Popen[str]) -> None:
     """Stop the trainer process, so that the next steps do not race with it."""
     for process in psutil.Process(worker.pid).children(recursive=True):
-        if process.cmdline()[1:3] == ["-m", "trainer"]:
-            process.suspend()
-            return
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
+            if process.cmdline()[1:3] == ["-m", "trainer"]:
+                process.suspend()
+                return
     raise AssertionError("there is no trainer")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,9 +83,14 @@ class Worker:
 
     def trainer(self) -> psutil.Process | None:
         for child in psutil.Process(self.process.pid).children(recursive=True):
-            if child.cmdline()[1:3] == ["-m", "trainer"]:
-                return child
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
+                if child.cmdline()[1:3] == ["-m", "trainer"]:
+                    return child
         return None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +100,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def create(folder: Path, tmp_path: Path) -> Callable[..., LocalStore]:
+def start(folder: Path) -> Iterator[Callable[..., Worker]]:
+    """Yield what starts a worker, and kill those that a failed test left behind."""
+    started: list[Worker] = []
+
+    def start(store: LocalStore, *, warm: bool) -> Worker:
+        started.append(Worker(store, folder, warm=warm))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.kill()
+
+
+@pytest.fixture
+def create(tmp_path: Path) -> Callable[..., LocalStore]:
     def create(name: str, **changes) -> LocalStore:
         store = LocalStore(tmp_path / name)
         Experiment.create(store, replace(SPACE, **changes))
@@ -116,11 +136,11 @@ def results(store: LocalStore) -> list[tuple[object, ...]]:
     return found
 
 
-def test_the_results_are_the_same_bits(create, folder: Path) -> None:
+def test_the_results_are_the_same_bits(create, start) -> None:
     stores = {warm: create(f"{warm}") for warm in (False, True)}
     workers = {}
     for warm, store in stores.items():
-        workers[warm] = Worker(store, folder, warm=warm)
+        workers[warm] = start(store, warm=warm)
         assert workers[warm].wait() == 0, workers[warm].stderr()
     assert results(stores[True]) == results(stores[False])
     assert [status for status, *_ in results(stores[True])] == ["completed"] * 3
@@ -128,11 +148,11 @@ def test_the_results_are_the_same_bits(create, folder: Path) -> None:
     assert "forked" not in workers[False].stderr()
 
 
-def test_a_stopped_worker_hands_back_a_trial_that_goes_on_from_its_checkpoint(create, folder: Path) -> None:
+def test_a_stopped_worker_hands_back_a_trial_that_goes_on_from_its_checkpoint(create, start) -> None:
     long = tuple(each for each in SPACE.parameters if each.name != "stage2.max_steps")
     program = Program(kind="trainer", overrides=(*TRAINER, "stage2.max_steps=400"))
     store = create("stopped", parameters=long, program=program, run_cap=1)
-    worker = Worker(store, folder, warm=True)
+    worker = start(store, warm=True)
     log = store.folder("runs/000000/attempt-1") / "log.txt"
     while not (log.exists() and "stage2 20/400" in log.read_text()):
         assert worker.process.poll() is None, worker.stderr()
@@ -144,14 +164,14 @@ def test_a_stopped_worker_hands_back_a_trial_that_goes_on_from_its_checkpoint(cr
     assert "trainer: stopped by SIGTERM" in log.read_text().splitlines()[-1]
     (record,) = Experiment.open(store).trials()
     assert [attempt.reason for attempt in record.history] == ["released"]
-    second = Worker(store, folder, warm=True)
+    second = start(store, warm=True)
     assert second.wait() == 0, second.stderr()
     assert "going on after step" in log.parents[1].joinpath("attempt-2", "log.txt").read_text()
 
 
-def test_a_trainer_that_dies_hard_fails_alone(create, folder: Path) -> None:
+def test_a_trainer_that_dies_hard_fails_alone(create, start) -> None:
     store = create("killed", run_cap=2)
-    worker = Worker(store, folder, warm=True)
+    worker = start(store, warm=True)
     while (trainer := worker.trainer()) is None:
         assert worker.process.poll() is None, worker.stderr()
         time.sleep(0.01)
@@ -163,9 +183,9 @@ def test_a_trainer_that_dies_hard_fails_alone(create, folder: Path) -> None:
     assert worker.stderr().count("trials are forked from process") == 1
 
 
-def test_a_refused_configuration_fails_in_the_trainers_words(create, folder: Path) -> None:
+def test_a_refused_configuration_fails_in_the_trainers_words(create, start) -> None:
     program = Program(kind="trainer", overrides=(*TRAINER, "stage2.optimiser.lr=1"))
-    worker = Worker(store := create("refused", program=program, run_cap=1), folder, warm=True)
+    worker = start(store := create("refused", program=program, run_cap=1), warm=True)
     assert worker.wait() == 1
     (record,) = Experiment.open(store).trials()
     assert (record.status, record.failure) == ("failed", "bad_config")
