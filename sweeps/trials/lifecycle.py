@@ -290,6 +290,11 @@ def _abandon(record: Trial, event: Abandon, now: float) -> Trial:
 def _retry(record: Trial, event: Retry) -> Trial:
     if not record.finished or record.status == "completed":
         raise _refused(record, event, "only a failed, stopped or abandoned trial can be tried again")
+    history = record.history
+    if history:
+        *earlier, last = history
+        note = f"tried again by {event.by}"
+        history = (*earlier, replace(last, detail=f"{last.detail}; {note}" if last.detail else note))
     return replace(
         record,
         status="pending",
@@ -298,7 +303,8 @@ def _retry(record: Trial, event: Retry) -> Trial:
         failure=None,
         metrics={},
         predicted={},
-        forgiven=len(record.history),
+        history=history,
+        forgiven=len(history),
     )
 
 

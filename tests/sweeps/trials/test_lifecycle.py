@@ -306,6 +306,14 @@ def test_a_person_may_have_it_tried_again_with_all_attempts_forgiven():
     assert len(crash(trial).history) == 4
 
 
+def test_the_last_attempt_says_who_had_it_tried_again():
+    trial = apply(crash(crash(crash(pending()))), Retry(by="me"), 10.0)
+    details = [attempt.detail for attempt in trial.history]
+    assert details[2] == f"{details[1]}; tried again by me"
+    assert details[0] == details[1]
+    assert apply(apply(pending(), Abandon(by="you"), 1.0), Retry(by="me"), 2.0).history == ()
+
+
 @pytest.mark.parametrize("trial", [pending(), running(), completed()], ids=lambda trial: trial.status)
 def test_only_what_ended_badly_can_be_tried_again(trial):
     with pytest.raises(IllegalTransition, match="tried again"):
