@@ -104,6 +104,8 @@ LENGTHS = (
 )
 COMPUTE = "compute"
 STEP_COSTS = (2.0, 1.0)
+WORST = {METRIC: 1.0, COMPUTE: 1600.0}
+"""Thresholds of the objectives: what is worse is of no interest to the search, and has no hypervolume."""
 DECAY = 0.15
 FALLS = (0.3, 0.6)
 """Loss at the shortest length of each stage, in ranges of the loss over the other parameters."""
@@ -137,7 +139,13 @@ class LengthPipeline(Pipeline):
         objectives = (Objective(metric=METRIC), Objective(metric=COMPUTE))
         space = self.space(reuse=reuse)
         parameters = FIRST + LENGTHS[:1] + SECOND + LENGTHS[1:]
-        return replace(space, parameters=parameters, objectives=objectives, stages=stages)
+        return replace(
+            space,
+            parameters=parameters,
+            objectives=objectives,
+            outcome_constraints=tuple(f"{metric} <= {worst:g}" for metric, worst in WORST.items()),
+            stages=stages,
+        )
 
     def loss(self, parameters: Mapping[str, Value]) -> float:
         """Return the loss without noise: 0 at the optimum with the longest stages."""

@@ -6,9 +6,10 @@ and starts from the furthest that is published when it is asked for. Every searc
 limit, or until its hypervolume is what plain search ended with; both are of losses without noise. Results
 are appended to `--file` as JSON lines, and runs that it has are not run again. Searches:
 
-    plain   `search: {reuse: none}`: every trial pays both stages
-    reuse   ends of first stages alone
-    trunk   trunks too
+    plain       `search: {reuse: none}`: every trial pays both stages
+    reuse       ends of first stages alone
+    trunk       trunks too
+    modelled    as plain, but compute has a model, as the loss has: it is not known as the cost of the stages
 """
 
 from __future__ import annotations
@@ -30,16 +31,25 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pipelines import COMPUTE, LENGTHS, METRIC, STEP_COSTS, STRUCTURES, LengthPipeline, compute
-from benchmarks.reuse import Job, draw, end_last_line, finished
+from benchmarks.pipelines import (
+    COMPUTE,
+    LENGTHS,
+    METRIC,
+    STEP_COSTS,
+    STRUCTURES,
+    WORST,
+    LengthPipeline,
+    compute,
+)
+from benchmarks.reuse import Job, draw, end_last_line, finished, ratio
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
 from sweeps.space.trunks import Trunks
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
-SEARCHES = ("plain", "reuse", "trunk")
-REFERENCE = (1.0, 1600.0)
+SEARCHES = ("plain", "reuse", "trunk", "modelled")
+REFERENCE = tuple(WORST.values())
 """Worst loss and compute that count."""
 FULL = 400.0
 """Compute of a trial in the geometric middle of both lengths, roughly: the unit of `--limit`."""
@@ -57,9 +67,9 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=100, help="0 to 7 were looked at while tuning")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--noise", type=float, nargs="+", default=[0.02])
-    parser.add_argument("--limit", type=int, default=50, help=f"compute of a sweep, in {FULL:g}")
+    parser.add_argument("--limit", type=int, default=25, help=f"compute of a sweep, in {FULL:g}")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--file", type=Path, default=Path("trunks.jsonl"))
+    parser.add_argument("--file", type=Path, default=Path(__file__).with_name("trunks.jsonl"))
     parser.add_argument("--plot", type=Path, help="PNG of one sweep's candidates over time, of the last job")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers import torch
@@ -72,7 +82,8 @@ def main() -> None:
     results = run_all(jobs, arguments.file, arguments.jobs)
     print(table(results, jobs))
     if arguments.plot:
-        draw(results[jobs[-1].key()]["asks"], arguments.plot)
+        goal = math.inf if jobs[-1].search == "plain" else results[_plain(jobs[-1])]["best"]
+        draw(simulated(jobs[-1], goal).asks, arguments.plot)
 
 
 def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, ...], Result]:
@@ -93,7 +104,7 @@ def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, 
                 key = Job(**result["job"]).key()
                 results[key] = result
                 print(json.dumps(result), file=lines, flush=True)
-                print(*key, "|", len(result["asks"]), "trials", f"| {result['cpu']:.0f} s of CPU", flush=True)
+                print(*key, f"| {result['trials']} trials | {result['cpu']:.0f} s of CPU", flush=True)
     return results
 
 
@@ -102,28 +113,31 @@ def _plain(job: Job) -> tuple[Any, ...]:
 
 
 def simulate(job: Job, goal: float) -> Result:
-    """Return hypervolumes over paid compute of one sweep, what it asked, and its CPU seconds.
-
-    Args:
-        job: the sweep.
-        goal: hypervolume at which it ends.
-    """
-    from sweeps.search.optimizer import Optimizer
-
+    """Return hypervolumes over paid compute of one sweep that ends at `goal`, and its CPU seconds."""
     begun = time.process_time()
-    pipeline = LengthPipeline(job.structure, job.seed)
-    space = pipeline.lengths_space(reuse=job.search != "plain", trunks=job.search == "trunk")
-    space = replace(space, search=replace(space.search, seed=job.seed))
-    sweep = Sweep(pipeline, space, Optimizer(space), job)
-    sweep.run(goal)
+    sweep = simulated(job, goal)
+    surrogate = [cpu for ask, cpu in zip(sweep.asks, sweep.ask_cpu, strict=True) if ask["by"] == "botorch"]
     return {
         "job": job.__dict__,
-        "volumes": sweep.volumes,
-        "best": sweep.volumes[-1][1] if sweep.volumes else 0.0,
-        "asks": sweep.asks,
-        "cpu": time.process_time() - begun,
-        "ask_cpu": sweep.ask_cpu,
+        "volumes": [(round(at, 1), round(volume, 5)) for at, volume in sweep.volumes],
+        "best": round(sweep.volumes[-1][1], 5) if sweep.volumes else 0.0,
+        "trials": len(sweep.asks),
+        "cpu": round(time.process_time() - begun, 1),
+        "ask_cpu": round(statistics.median(surrogate), 3) if surrogate else None,
     }
+
+
+def simulated(job: Job, goal: float) -> Sweep:
+    """Return one sweep that has run until its hypervolume is the goal, or until its limit."""
+    from sweeps.search.optimizer import Optimizer
+
+    pipeline = LengthPipeline(job.structure, job.seed)
+    space = pipeline.lengths_space(reuse=job.search in ("reuse", "trunk"), trunks=job.search == "trunk")
+    space = replace(space, search=replace(space.search, seed=job.seed))
+    searched = replace(space, stages=()) if job.search == "modelled" else space
+    sweep = Sweep(pipeline, space, Optimizer(searched), job)
+    sweep.run(goal)
+    return sweep
 
 
 @dataclass(frozen=True, order=True)
@@ -231,7 +245,7 @@ class Sweep:
         self._points.setdefault(key, set()).add(event.step)
 
     def _publish_end(self, event: Event) -> None:
-        if self._job.search == "plain":
+        if not self._stages.shared:
             return
         record = self._records[event.trial]
         cost = float(record.parameters[LENGTHS[0].name]) * STEP_COSTS[0]
@@ -259,30 +273,34 @@ def hypervolume(points: Iterable[tuple[float, float]]) -> float:
     return min(1.0, volume / math.prod(REFERENCE))  # rounding may carry a sum of strips past the whole
 
 
-def arrival(result: Result, goal: float) -> float:
-    """Return the paid compute at which a sweep had a hypervolume; infinity: never."""
-    return next((at for at, volume in result["volumes"] if volume >= goal), math.inf)
+def arrival(result: Result, goal: float) -> float | None:
+    """Return the paid compute at which a sweep had a hypervolume; None: never."""
+    return next((at for at, volume in result["volumes"] if volume >= goal), None)
 
 
 def table(results: Mapping[tuple[Any, ...], Result], jobs: Sequence[Job]) -> str:
     """Return a row for each structure, number of workers, noise and search."""
     lines = [
-        "| structure | workers | noise | search | compute | ratio to plain | quartiles | never | seeds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| structure | workers | noise | search | median compute | ratio to plain (95 %) | never | seeds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in jobs:
         groups.setdefault((job.structure, job.workers, job.noise, job.search), []).append(job)
     for (structure, workers, noise, search), members in groups.items():
-        goals = [results[_plain(job)] for job in members]
-        at = [arrival(results[j.key()], goal["best"]) for j, goal in zip(members, goals, strict=True)]
-        plain = [arrival(goal, goal["best"]) for goal in goals]
-        ratios = sorted(one / base for one, base in zip(at, plain, strict=True))
-        quarters = f"{ratios[len(ratios) // 4]:.2f} to {ratios[len(ratios) * 3 // 4]:.2f}"
-        never = sum(map(math.isinf, at))
+        plain = [results[_plain(job)] for job in members]
+        base = [
+            (arrival(goal, goal["best"]), job.limit * FULL) for goal, job in zip(plain, members, strict=True)
+        ]
+        found = [
+            (arrival(results[job.key()], goal["best"]), job.limit * FULL)
+            for goal, job in zip(plain, members, strict=True)
+        ]
+        never = sum(at is None for at, _ in found)
+        middle = statistics.median(math.inf if at is None else at for at, _ in found)
         lines.append(
-            f"| {structure} | {workers} | {noise:g} | {search} | {statistics.median(at):.0f} "
-            f"| {statistics.median(ratios):.2f} | {quarters} | {never} | {len(members)} |"
+            f"| {structure} | {workers} | {noise:g} | {search} | {middle:.0f} "
+            f"| {'' if search == 'plain' else ratio(found, base)} | {never} | {len(members)} |"
         )
     return "\n".join(lines)
 
