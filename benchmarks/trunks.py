@@ -298,8 +298,9 @@ def table(results: Mapping[tuple[Any, ...], Result], jobs: Sequence[Job]) -> str
         ]
         never = sum(at is None for at, _ in found)
         middle = statistics.median(math.inf if at is None else at for at, _ in found)
+        shown = "never" if math.isinf(middle) else f"{middle:.0f}"
         lines.append(
-            f"| {structure} | {workers} | {noise:g} | {search} | {middle:.0f} "
+            f"| {structure} | {workers} | {noise:g} | {search} | {shown} "
             f"| {'' if search == 'plain' else ratio(found, base)} | {never} | {len(members)} |"
         )
     return "\n".join(lines)
