@@ -5,7 +5,6 @@ Real workers, each with a disk of its own, over a folder and over the fake bucke
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -18,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 from fake_gcs import FakeGcs
+from worker_processes import trainer_of
 
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
@@ -143,12 +142,9 @@ def wait_until(condition: Callable[[], object], worker: subprocess.Popen[str]) -
 
 def stop_the_trainer(worker: subprocess.Popen[str]) -> None:
     """Stop the trainer process, so that the next steps do not race with it."""
-    for process in psutil.Process(worker.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
-            if process.cmdline()[1:3] == ["-m", "trainer"]:
-                process.suspend()
-                return
-    raise AssertionError("there is no trainer")
+    trainer = trainer_of(worker.pid)
+    assert trainer is not None
+    trainer.suspend()
 
 
 def steps(folder: Path) -> list[int]:

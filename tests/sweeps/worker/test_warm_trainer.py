@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from worker_processes import trainer_of
 
 import sweeps
 from sweeps.experiment import Experiment
@@ -80,13 +80,6 @@ class Worker:
 
     def stderr(self) -> str:
         return self._stderr.read_text()
-
-    def trainer(self) -> psutil.Process | None:
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
-                if child.cmdline()[1:3] == ["-m", "trainer"]:
-                    return child
-        return None
 
     def kill(self) -> None:
         self.process.kill()
@@ -172,7 +165,7 @@ def test_a_stopped_worker_hands_back_a_trial_that_goes_on_from_its_checkpoint(cr
 def test_a_trainer_that_dies_hard_fails_alone(create, start) -> None:
     store = create("killed", run_cap=2)
     worker = start(store, warm=True)
-    while (trainer := worker.trainer()) is None:
+    while (trainer := trainer_of(worker.process.pid)) is None:
         assert worker.process.poll() is None, worker.stderr()
         time.sleep(0.01)
     trainer.send_signal(signal.SIGABRT)
