@@ -144,7 +144,7 @@ def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, 
             key = Job(**result["job"]).key()
             results[key] = result
             print(json.dumps(result), file=lines, flush=True)
-            arrivals = " ".join(_amount(result["arrived"][str(target)]) for target in TARGETS)
+            arrivals = " ".join(amount(result["arrived"][str(target)]) for target in TARGETS)
             print(*key, "|", arrivals, f"| {result['cpu']:.0f} s of CPU", flush=True)
     return {job.key(): results[job.work().key()] for job in jobs}
 
@@ -298,7 +298,7 @@ def table(results: Mapping[tuple[Any, ...], Result], jobs: Sequence[Job]) -> str
             structure, workers, noise = group
             lines.append(
                 f"| {structure} | {workers} | {noise:g} | {target:g} | {search} "
-                f"| {_amount(_median(at for at, _ in found))} "
+                f"| {amount(median(at for at, _ in found))} "
                 f"| {'' if search == first else ratio(found, rows[first])} | {never} | {len(found)} |"
             )
     return "\n".join(lines)
@@ -318,17 +318,19 @@ def ratio(found: Sequence[Arrival], base: Sequence[Arrival]) -> str:
     drawn = np.random.default_rng(0).integers(len(pairs), size=(RESAMPLES, len(pairs)))
     medians = np.median(pairs[drawn], axis=1)
     low, high = np.quantile(medians[:, 0] / medians[:, 1], (0.025, 0.975))
-    bounds = [math.isinf(_median(at for at, _ in arrivals)) for arrivals in (found, base)]
+    bounds = [math.isinf(median(at for at, _ in arrivals)) for arrivals in (found, base)]
     sign = {(True, False): "> ", (False, True): "< "}.get((bounds[0], bounds[1]), "")
     middle = np.median(pairs[:, 0]) / np.median(pairs[:, 1])
     return "-" if all(bounds) else f"{sign}{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
-def _median(found: Iterable[float | None]) -> float:
+def median(found: Iterable[float | None]) -> float:
+    """Return the median compute; None and infinity: never."""
     return statistics.median(math.inf if one is None else one for one in found)
 
 
-def _amount(compute: float | None) -> str:
+def amount(compute: float | None) -> str:
+    """Return it as a table has it."""
     return "never" if compute is None or math.isinf(compute) else f"{compute:.0f}"
 
 
