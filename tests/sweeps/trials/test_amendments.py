@@ -51,15 +51,19 @@ def test_a_worker_that_runs_honours_a_larger_run_cap_at_its_next_claim(store, sp
     assert Experiment.open(store).space.run_cap == 3
 
 
-def test_a_lower_cap_a_budget_and_a_time_close_it_and_none_opens_it_again(store, space) -> None:
+def test_a_lower_cap_a_budget_and_a_time_close_it_and_none_opens_it_again(
+    store, space, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker, person = made(store, space, 9), Experiment.open(store)
     person.extend({"until": store.now() - 5}, by="ada")
     with pytest.raises(SweepClosed, match="no trial is begun after 20"):
         worker.ask("w")
     person.extend({"until": None}, by="ada")
     assert worker.ask("w").trial == 0
-    person.extend({"wall_hours": 1e-9}, by="ada")
-    with pytest.raises(SweepClosed, match="wall_hours are spent"):
+    person.extend({"wall_hours": 0.5}, by="ada")
+    now = store.now
+    with monkeypatch.context() as later, pytest.raises(SweepClosed, match="wall_hours are spent"):
+        later.setattr(store, "now", lambda: now() + 3600)
         worker.ask("w")
     person.extend({"wall_hours": None, "run_cap": 1}, by="ada")
     assert worker.ask("w") is None
