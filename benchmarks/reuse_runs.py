@@ -37,7 +37,8 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-        rows += pair(seed, arguments.trials, arguments.batch, arguments.storage)
+        spaces = [space(seed, reuse, arguments.trials, arguments.batch) for reuse in SEARCHES]
+        rows += [row(sweep, wall) for sweep, wall in run(spaces, arguments.storage)]
     print(table(rows))
 
 
@@ -75,15 +76,16 @@ def space(seed: int, reuse: str, trials: int, batch: int) -> dict[str, Any]:
     }
 
 
-def pair(seed: int, trials: int, batch: int, storage: Path) -> list[Row]:
-    """Run both sweeps of a seed, or what is left of them, and return a row for each."""
+def run(spaces: Sequence[dict[str, Any]], storage: Path) -> list[tuple[Any, float]]:
+    """Run sweeps side by side, or what is left of them, by a worker each.
+
+    Returns:
+        The sweeps, each with its wall time in seconds.
+    """
     storage.mkdir(parents=True, exist_ok=True)
-    walls = storage / "wall.json"
-    known: dict[str, float] = json.loads(walls.read_text()) if walls.exists() else {}
-    made = [
-        sweeps.create(space(seed, reuse, trials, batch), storage=str(storage), skip_if_exists=True)
-        for reuse in SEARCHES
-    ]
+    path = storage / "wall.json"
+    walls: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    made = [sweeps.create(each, storage=str(storage), skip_if_exists=True) for each in spaces]
     begun = time.monotonic()
     running = {
         sweep.name: subprocess.Popen(
@@ -92,16 +94,20 @@ def pair(seed: int, trials: int, batch: int, storage: Path) -> list[Row]:
             stdout=subprocess.DEVNULL,
         )
         for sweep in made
-        if int((sweep.trials()["status"] == "completed").sum()) < trials
+        if not (storage / f"{sweep.name}.ended").exists()
     }
-    while running:
-        time.sleep(0.2)
-        for name, worker in list(running.items()):
-            if worker.poll() is not None:
-                known[name] = known.get(name, 0.0) + time.monotonic() - begun
-                walls.write_text(json.dumps(known))
-                del running[name]
-    return [row(sweep, known.get(sweep.name, 0.0)) for sweep in made]
+    try:
+        while running:
+            time.sleep(0.2)
+            for name in [name for name, worker in running.items() if worker.poll() is not None]:
+                walls[name] = walls.get(name, 0.0) + time.monotonic() - begun
+                if status := running.pop(name).returncode:
+                    raise SystemExit(f"the worker of {name} ended with status {status}")
+                (storage / f"{name}.ended").touch()
+    finally:
+        walls |= {name: walls.get(name, 0.0) + time.monotonic() - begun for name in running}
+        path.write_text(json.dumps(walls))
+    return [(sweep, walls[sweep.name]) for sweep in made]
 
 
 def row(sweep: Any, wall: float) -> Row:
