@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,9 +49,9 @@ class Line(nn.Module):
 
 
 @pytest.fixture
-def compile_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compile], None]:
+def compile_as(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Compile], None]:
     """Return a function that replaces torch.compile, which takes half a minute."""
-    monkeypatch.setenv(CACHE_VARIABLE, "somewhere")
+    monkeypatch.setenv(CACHE_VARIABLE, tempfile.gettempdir())
     return lambda other: monkeypatch.setattr(torch, "compile", other)
 
 
@@ -206,7 +207,7 @@ def graphs_of(stage: Stage, overrides: Sequence[str], compiled: str = "layers") 
 
     torch.compiler.reset()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, "somewhere")
+        patch.setenv(CACHE_VARIABLE, tempfile.gettempdir())
         patch.setattr(torch, "compile", partial(compile, backend=keep, fullgraph=True))
         return trace([*BASE, f"device.compile={compiled}", *overrides], stage=stage), codes
 
