@@ -243,9 +243,11 @@ def _add_generator(drawing: Drawing, rows: TrialsTable, metric: str, generator: 
     )
     places = list(zip(rows.trials.tolist(), rows.numbers(metric).tolist(), strict=True))
     data = _hovered(rows, np.arange(len(rows)), places, count)
+    for row in data:
+        del row["trial"]  # it is the x; of ten thousand trials that is 50 KB
     if not crowd:
         drawing.errors(style, _with_errors(data, np.nan_to_num(rows.standard_errors(metric)).tolist()))
-    drawing.points(style, data, tip=tip_of(data, "datum.y"))
+    drawing.points(style, data, tip=tip_of(data, "datum.y", trial="datum.x"))
 
 
 def _add_failed(drawing: Drawing, trials: list[int]) -> None:

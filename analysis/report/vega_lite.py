@@ -7,6 +7,7 @@ wrote is read as a path of fields; where such a text has to stand in an expressi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -282,12 +283,23 @@ def _legend(series: Sequence[Series]) -> Row:
 
 
 def _columns(rows: Sequence[Row]) -> Row:
-    """Return rows as one row of columns, with numbers to seven digits: a third of the size."""
-    return {name: [_rounded(row.get(name)) for row in rows] for name in rows[0]}
+    """Return rows as one row of columns, with numbers as precise as a picture needs: a third of the size."""
+    return {name: _rounded([row.get(name) for row in rows]) for name in rows[0]}
 
 
-def _rounded(value: object) -> object:
-    return float(f"{value:.7g}") if isinstance(value, float) else value
+def _rounded(column: Sequence[object]) -> list[object]:
+    """Return numbers to a hundred-thousandth of their range; smaller ones, for logarithms, to five digits."""
+    numbers = [value for value in column if isinstance(value, float) and math.isfinite(value)]
+    reach = max(numbers, default=0.0) - min(numbers, default=0.0)
+    return [_plain(value, reach) if isinstance(value, float) else value for value in column]
+
+
+def _plain(value: float, reach: float) -> float:
+    if not math.isfinite(value):
+        return value
+    scale = min((abs(size) for size in (value, reach) if size), default=1.0)
+    rounded = round(value, 5 - math.floor(math.log10(scale)))
+    return int(rounded) if rounded.is_integer() else rounded  # without ".0"
 
 
 def grey(name: str, **style: Any) -> Series:
@@ -295,12 +307,12 @@ def grey(name: str, **style: Any) -> Series:
     return Series(name=name, colour=GREY, **style)
 
 
-def tip_of(rows: Sequence[Mapping[str, Any]], before: str = POSITION) -> str:
-    """Return the expression of a tip: `before`, the trial, and what the rows have in column `more`.
+def tip_of(rows: Sequence[Mapping[str, Any]], before: str = POSITION, trial: str = "datum.trial") -> str:
+    """Return the expression of a tip: `before`, the `trial`, and what the rows have in column `more`.
 
     A browser works it out anew for every point in each step of a movement: that of very many is short.
     """
     if len(rows) > CANVAS:
-        return "'trial ' + datum.trial"
+        return f"'trial ' + {trial}"
     more = " + '\\n' + datum.more" if rows and "more" in rows[0] else ""
-    return f"{before} + '\\ntrial ' + datum.trial{more}"
+    return f"{before} + '\\ntrial ' + {trial}{more}"

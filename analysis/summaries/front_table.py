@@ -14,7 +14,7 @@ from analysis.summaries.summary_line import format_cell
 from analysis.summaries.uncertainty import Chances, Uncertainty
 from analysis.table import SEM, TrialsTable
 
-ROWS = 1000
+ROWS = 500
 """Most trials in a table of the page, which would be slow with more. The export has them all."""
 
 

@@ -126,7 +126,7 @@ def test_a_foreign_table_is_drawn_by_its_rows(length_sweep_file: Any) -> None:
 
 def test_a_pointer_shows_a_trials_parameters_but_not_of_thousands(table: TrialsTable) -> None:
     (first, *_) = points(history(table, "final_loss"), "botorch").rows
-    assert first["trial"] == 4
+    assert first["x"] == 4
     assert first["more"].splitlines()[:2] == ["(botorch)", "stage1_9.max_steps 100"]
     many = TrialsTable.of(
         pd.concat([table.frame] * 401, ignore_index=True).assign(trial=range(401 * len(table)))

@@ -82,10 +82,28 @@ def test_many_rows_are_stored_as_columns_and_drawn_all_the_same() -> None:
     figure = drawn(rows)
     (stored,) = figure.spec["datasets"]["data0"]
     assert stored["x"] == list(range(COLUMNAR + 1))
-    assert figure.data["data0"][1] == {"x": 1, "y": 0.3333333, "more": "1"}
+    assert figure.data["data0"][1] == {"x": 1, "y": 0.333333, "more": "1"}
     assert figure.to_svg().count('d="M4.5,0A') >= COLUMNAR + 1
     assert figure.spec["usermeta"]["renderer"] == "svg"
     assert drawn(rows * 20).spec["usermeta"]["renderer"] == "canvas"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param([3.0 + nth * 1e-7 for nth in range(COLUMNAR + 1)], id="a narrow range far from zero"),
+        pytest.param([1.1**nth * 1e-6 for nth in range(COLUMNAR + 1)], id="decades"),
+        pytest.param([1.7e9 + nth / 7 for nth in range(COLUMNAR + 1)], id="times"),
+        pytest.param([-2.5] * (COLUMNAR + 1), id="one number"),
+        pytest.param([0.0, *[nth * 1e9 for nth in range(COLUMNAR)]], id="large numbers and zero"),
+    ],
+)
+def test_many_numbers_keep_what_a_linear_or_logarithmic_axis_can_show(column: list[float]) -> None:
+    stored = drawn([{"x": x, "y": 1.0, "more": ""} for x in column]).spec["datasets"]["data0"][0]["x"]
+    reach = max(column) - min(column)
+    for value, kept in zip(column, stored, strict=True):
+        assert kept == pytest.approx(value, rel=1e-4 if reach else 1e-9, abs=0)
+        assert abs(kept - value) <= reach * 1e-5
 
 
 def test_the_same_rows_are_stored_once() -> None:
