@@ -72,10 +72,8 @@ def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> Non
         if pool.accelerator or pool.spot:
             notify("what a worker costs is not known; --price NAME takes it from the table of rates")
         return
+    notify(cost_of(pool, workers, experiment))
     total = pool.dollars_per_hour * workers
-    remaining = _remaining(pool, workers, experiment)
-    each = f"{pool.accelerator_count} x " if pool.accelerator_count > 1 else ""
-    notify(f"${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as}); {remaining}")
     if total <= limit or yes:
         return
     excess = f"${total:.2f} an hour is above ${limit:.2f} (--max-dollars-per-hour)"
@@ -83,6 +81,16 @@ def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> Non
         raise InputError(f"{excess}, and there is no terminal to ask; say --yes, or take fewer workers")
     if not click.confirm(f"sweep: {excess}; start them?", err=True):
         raise InputError(f"{excess}; nothing was started")
+
+
+def cost_of(pool: Pool, workers: int, experiment: Experiment) -> str:
+    """Return what so many workers cost an hour and until the sweep's end, in words; "" if it is not known."""
+    if pool.dollars_per_hour is None:
+        return ""
+    total = pool.dollars_per_hour * workers
+    each = f"{pool.accelerator_count} x " if pool.accelerator_count > 1 else ""
+    remaining = _remaining(pool, workers, experiment)
+    return f"${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as}); {remaining}"
 
 
 def _remaining(pool: Pool, workers: int, experiment: Experiment) -> str:

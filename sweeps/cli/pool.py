@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.cost_guard import guard
+from sweeps.cli.cost_guard import cost_of, guard
 from sweeps.cli.launch import RunnerName, translated_errors
 from sweeps.cli.output import echo, notify, print_json
 from sweeps.cli.pool_options import folder, option_values, place_of, storage_url
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
+from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
     from runners.pools.pool import Pool
@@ -71,8 +72,11 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
 @click.argument("workers", type=click.IntRange(min=1))
 @_runner
 @click.option("--yes", is_flag=True, help="Do not ask what `sweep launch` would ask about dollars.")
+@click.option("--dry-run", is_flag=True, help="Say what the pool would cost, and change nothing.")
 @storage_options
-def scale(workers: int, runner: str | None, yes: bool, storage: str | None, name: str | None) -> None:
+def scale(
+    workers: int, runner: str | None, yes: bool, dry_run: bool, storage: str | None, name: str | None
+) -> None:
     """Change the number of workers to WORKERS; surplus workers hand their trials back."""
     from runners.pools import engines
 
@@ -85,6 +89,10 @@ def scale(workers: int, runner: str | None, yes: bool, storage: str | None, name
             )
             raise InputError(f"RUNNER: {len(pools)} pools of this sweep were launched from here; {remedy}")
         ((engine, described),) = pools
+        if dry_run:
+            cost = cost_of(described, workers, experiment) or "what a worker costs is not known"
+            notify(f"the pool of {engine} would have {counted(workers, 'worker')}: {cost}")
+            return
         engines.require(engine)
         guard(described, workers, experiment, yes=yes)
         engines.runner(engine).scale(described, workers, notify)

@@ -88,12 +88,15 @@ class Actions:
         if asked.name == "scale":
             fields += [("runner", asked.runner), ("workers", str(asked.workers))]
         switch = SWITCHES.get(asked.name)
+        lines = [f"trial {r.trial}: {r.status.replace('_', ' ')}" for r in asked.trials[:20]]
+        if asked.name == "scale":
+            lines = [await self._scale(poller, asked, "--dry-run")]
         heading = asked.words[:1].upper() + asked.words[1:]
         values: dict[str, Any] = self._site.common(poller) | {
             "action": asked.name,
             "heading": f"{heading}?",
             "effect": switch[1] if switch else EFFECTS[asked.name],
-            "lines": [f"trial {r.trial}: {r.status.replace('_', ' ')}" for r in asked.trials[:20]],
+            "lines": lines,
             "path": request.rel_url.raw_path,
             "csrf": self._site.guard.csrf(request.path),
             "fields": fields,
@@ -138,9 +141,7 @@ class Actions:
         if asked.name == "confirm":
             return await _command("confirm", "--plan", "--storage", url)
         if asked.name == "scale":
-            sure = ["--yes"] if texts.get("yes") == "1" else []
-            words = ("pool", "scale", str(asked.workers), asked.runner, *sure, "--storage", url)
-            return await _command(*words)
+            return await self._scale(poller, asked, *(["--yes"] if texts.get("yes") == "1" else []))
         reason = storable.line(texts.get("reason", ""))[:_LONGEST].strip()
         event = _event(asked, f"{by}: {reason}" if reason else by)
         assert event is not None  # noqa: S101 - the other actions are above
@@ -149,6 +150,10 @@ class Actions:
             lambda: apply_to_all(Experiment.open(open_store(url)), indices, event)
         )
         return f"now {changed[-1].status.replace('_', ' ')}"
+
+    async def _scale(self, poller: Poller, asked: Asked, *options: str) -> str:
+        url = self._site.catalog.url_of(poller.name)
+        return await _command("pool", "scale", str(asked.workers), asked.runner, *options, "--storage", url)
 
 
 def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View) -> Asked:
@@ -210,4 +215,4 @@ async def _command(*words: str) -> str:
     last = redact(lines[-1][:500]) if lines else ""
     if process.returncode:
         raise InputError(last.removeprefix("sweep: error: ") or f"`sweep {words[0]}` failed")
-    return last
+    return last.removeprefix("sweep: ")

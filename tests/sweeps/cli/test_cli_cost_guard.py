@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from runners.pools import launched
+from runners.pools.pool import Pool
 from sweeps.cli import cost_guard, launch
+from sweeps.cli.pool_options import folder, place_of
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Complete
@@ -60,6 +64,18 @@ def test_above_the_limit_nothing_starts_without_a_yes(sweep, space_file, started
     assert started == [4, 4, 5]
 
 
+def test_a_pool_that_would_be_scaled_says_its_price_and_stays(sweep, space_file):
+    sweep("init", str(space_file))
+    files = folder(place_of(Experiment.open(LocalStore("sweep-store/toy"))), "slurm")
+    files.mkdir(parents=True)
+    pool = Pool(name="toy", storage="x", folder=files, workers=1, command=("true",), dollars_per_hour=2.5)
+    launched.write(launched.Launched(runner="slurm", pool=pool))
+    ran = sweep("pool", "scale", "8", "--dry-run")  # above the limit, at which it would ask
+    assert (ran.status, ran.out) == (0, "")
+    assert "the pool of slurm would have 8 workers: $20.00 an hour for 8 workers" in ran.err
+    assert launched.read(files).pool == pool
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -78,10 +94,6 @@ def test_a_price_that_nobody_knows_is_refused(sweep, space_file, started, option
 
 
 def test_an_accelerator_is_looked_up_at_its_kind_of_price():
-    from pathlib import Path
-
-    from runners.pools.pool import Pool
-
     pool = Pool(
         name="toy",
         storage="gs://b/toy",

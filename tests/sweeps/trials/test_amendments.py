@@ -62,9 +62,10 @@ def test_a_lower_cap_a_budget_and_a_time_close_it_and_none_opens_it_again(
     assert worker.ask("w").trial == 0
     person.extend({"wall_hours": 0.5}, by="ada")
     now = store.now
-    with monkeypatch.context() as later, pytest.raises(SweepClosed, match="wall_hours are spent"):
+    with monkeypatch.context() as later:
         later.setattr(store, "now", lambda: now() + 3600)
-        worker.ask("w")
+        with pytest.raises(SweepClosed, match="wall_hours are spent"):
+            worker.ask("w")
     person.extend({"wall_hours": None, "run_cap": 1}, by="ada")
     assert worker.ask("w") is None
 

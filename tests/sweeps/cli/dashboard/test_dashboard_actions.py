@@ -9,7 +9,10 @@ from dataclasses import replace
 import pytest
 from served_dashboard import dashboard, make_sweep, record, run
 
+from runners.pools import launched
+from runners.pools.pool import Pool
 from sweeps.cli.dashboard.actions import SWITCHES
+from sweeps.cli.pool_options import folder, place_of
 from sweeps.experiment import Experiment
 from sweeps.search.confirm.plan import stored_plan
 from sweeps.space.definition import Fixed
@@ -155,5 +158,28 @@ def test_a_pool_that_does_not_run_cannot_be_scaled(tmp_path, space):
             status, page = await served.do("/sweep/toy/do/scale?runner=local&workers=3")
             assert status == 400
             assert "no pool of this sweep runs on this machine" in text_of(page)
+
+    run(test())
+
+
+def test_before_a_pool_is_scaled_its_price_is_shown(tmp_path, space):
+    store = make_sweep(tmp_path, space)
+    files = folder(place_of(Experiment.open(store)), "slurm")
+    pool = Pool(name="toy", storage=store.url, folder=files, workers=1, command=("true",))
+    priced = replace(pool, dollars_per_hour=2.5, priced_as="a machine at $2.50")
+    files.mkdir(parents=True)
+
+    async def page_before(of: Pool) -> str:
+        launched.write(launched.Launched(runner="slurm", pool=of))
+        async with dashboard(tmp_path, control=True) as served:
+            status, page = await served.get("/sweep/toy/do/scale?runner=slurm&workers=3")
+            assert status == 200
+            return text_of(page)
+
+    async def test() -> None:
+        assert "would have 3 workers: $7.50 an hour for 3 workers (a machine at $2.50)" in await page_before(
+            priced
+        )
+        assert "would have 3 workers: what a worker costs is not known" in await page_before(pool)
 
     run(test())
