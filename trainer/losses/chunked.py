@@ -20,9 +20,11 @@ chunk. (For chunks across rows XLA's partitioner inserts exchanges, or aborts th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,32 +127,22 @@ class _Chunked(torch.autograd.Function):
         trained: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         count, along = labels_N.numel(), labels_N.ndim - 1
+        compute = chunk_losses if torch.compiler.is_compiling() else _compute.get()
         ce = torch.zeros((), dtype=_wide(states_NH), device=states_NH.device)
         kl, grads_NH = torch.zeros_like(ce), []
         grad_VH = torch.zeros_like(head_VH, dtype=_wide(head_VH)) if trained else None
         for start in range(0, labels_N.shape[-1], chunk):
             n = (slice(None),) * along + (slice(start, start + chunk),)
-            s_nH, y_n1 = states_NH[n], labels_N[n][..., None]
-            z_nV = F.linear(s_nH, head_VH).to(ce.dtype)
-            log_p_nV = F.log_softmax(z_nV, dim=-1)
-            ce -= log_p_nV.gather(-1, y_n1).sum()
-            grad_nV = None
-            if trained:
-                minus_n1 = torch.full_like(y_n1, -1, dtype=ce.dtype)
-                grad_nV = log_p_nV.exp().scatter_add_(-1, y_n1, minus_n1)
+            s_nH, u_nV = states_NH[n], None
             if theirs_NK is not None and theirs_VK is not None:
-                u_nV = F.linear(theirs_NK[n], theirs_VK).to(ce.dtype)
-                log_q_nV = F.log_softmax(u_nV / temperature, dim=-1)
-                if isinstance(temperature, Tensor) or temperature != 1:
-                    log_p_nV = F.log_softmax(z_nV / temperature, dim=-1)
-                q_nV = log_q_nV.exp()
-                kl += (q_nV * log_q_nV.sub_(log_p_nV)).sum()
-                if grad_nV is not None:
-                    _add_scaled(grad_nV, log_p_nV.exp().sub_(q_nV), factor / temperature)
-            if grad_nV is not None and grad_VH is not None:
-                small_nV = grad_nV.div_(count).to(head_VH.dtype)
-                grads_NH.append(small_nV @ head_VH)
-                grad_VH += small_nV.flatten(0, -2).t() @ s_nH.flatten(0, -2)
+                u_nV = F.linear(theirs_NK[n], theirs_VK)
+            logits = ChunkLogits(ours=F.linear(s_nH, head_VH), theirs=u_nV, labels=labels_N[n])
+            found = compute(logits, factor, temperature, count if trained else None)
+            ce += found.ce
+            kl += found.kl
+            if found.grad is not None and grad_VH is not None:
+                grads_NH.append(found.grad @ head_VH)
+                grad_VH += found.grad.flatten(0, -2).t() @ s_nH.flatten(0, -2)
         ce, kl = ce / count, kl / count
         ctx.mark_non_differentiable(ce, kl)
         if grad_VH is not None:
@@ -162,6 +154,69 @@ class _Chunked(torch.autograd.Function):
         grad_NH, grad_VH = ctx.saved_tensors
         scale = grads[0].to(grad_NH.dtype)
         return grad_NH * scale, grad_VH * scale, None, None, None, None, None, None, None
+
+
+class ChunkLogits(NamedTuple):
+    """Logits of one chunk [n, V], of the student and of the teacher if there is one, and its labels [n]."""
+
+    ours: Tensor
+    theirs: Tensor | None
+    labels: Tensor
+
+
+class ChunkLosses(NamedTuple):
+    """Sums over a chunk's tokens, 0-d float32, and the gradient with respect to the student's logits."""
+
+    ce: Tensor
+    kl: Tensor
+    grad: Tensor | None
+
+
+ComputeChunk = Callable[[ChunkLogits, float | Tensor, float | Tensor, int | None], ChunkLosses]
+
+
+def chunk_losses(
+    logits: ChunkLogits, factor: float | Tensor, temperature: float | Tensor, count: int | None
+) -> ChunkLosses:
+    """Return the losses of one chunk, by operations on each logit: what `computing_chunks` compiles.
+
+    Args:
+        logits: of the chunk.
+        factor: weight of KL in the total.
+        temperature: τ; the number 1 shares a softmax.
+        count: tokens of all chunks, over which the gradient is a mean; None: no gradient is needed.
+    """
+    dtype, y_n1 = logits.ours.dtype, logits.labels[..., None]
+    z_nV = logits.ours.to(_wide(logits.ours))
+    log_p_nV = F.log_softmax(z_nV, dim=-1)
+    ce = -log_p_nV.gather(-1, y_n1).sum()
+    kl, grad_nV = torch.zeros_like(ce), None
+    if count is not None:
+        minus_n1 = torch.full_like(y_n1, -1, dtype=ce.dtype)
+        grad_nV = log_p_nV.exp().scatter_add_(-1, y_n1, minus_n1)
+    if logits.theirs is not None:
+        u_nV = logits.theirs.to(ce.dtype)
+        log_q_nV = F.log_softmax(u_nV / temperature, dim=-1)
+        if isinstance(temperature, Tensor) or temperature != 1:
+            log_p_nV = F.log_softmax(z_nV / temperature, dim=-1)
+        q_nV = log_q_nV.exp()
+        kl = (q_nV * log_q_nV.sub_(log_p_nV)).sum()
+        if grad_nV is not None:
+            _add_scaled(grad_nV, log_p_nV.exp().sub_(q_nV), factor / temperature)
+    return ChunkLosses(ce, kl, None if grad_nV is None or count is None else grad_nV.div_(count).to(dtype))
+
+
+_compute: ContextVar[ComputeChunk] = ContextVar("compute", default=chunk_losses)
+
+
+@contextmanager
+def computing_chunks(by: ComputeChunk) -> Iterator[None]:
+    """Let `head_losses` compute its chunks by another function, such as a compiled `chunk_losses`."""
+    before = _compute.set(by)
+    try:
+        yield
+    finally:
+        _compute.reset(before)
 
 
 def _add_scaled(total: Tensor, x: Tensor, scale: float | Tensor) -> None:

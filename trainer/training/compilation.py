@@ -2,8 +2,9 @@
 
 What is compiled is the function from token ids to losses, student, teacher and loss together; or the forward
 pass of a decoder layer, whose graph serves all layers that are alike ("regional compilation" in torch's
-tutorials). Modules keep their parameters and names, so checkpoints do not know of it. mode="default" is the
-only one: with reduce-overhead and max-autotune the notebook's runs broke on the head.
+tutorials), and what is done to each logit. Modules keep their parameters and names, so checkpoints do not
+know of it. mode="default" is the only one: with reduce-overhead and max-autotune the notebook's runs broke on
+the head.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.cache import cache_root
+from trainer.losses import chunked
 from trainer.quant.ternary import Quantise, effective_weights
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
@@ -40,7 +42,7 @@ def with_compiled_layers(objective: Losses, models: Iterable[nn.Module]) -> Loss
     """Return the function, during which the decoder layers of the models compute by compiled forward passes.
 
     Layers are compiled when they are first called, once for all that are alike: their weights, lambda and the
-    like are inputs of the graph.
+    like are inputs of the graph. So are the losses of a chunk of logits, without the products around them.
 
     Args:
         objective: the function.
@@ -52,14 +54,15 @@ def with_compiled_layers(objective: Losses, models: Iterable[nn.Module]) -> Loss
     dynamo.optimize_ddp = False  # it splits graphs at DDP's buckets, and a layer's is small enough
     dynamo.recompile_limit = max(dynamo.recompile_limit, _GRAPHS)
     layers = [layer for model in models for layer in _decoder_layers(model)]
-    forwards = [_CompiledForward(layer) for layer in layers]
+    forwards, chunk_losses = [_CompiledForward(layer) for layer in layers], _compiled_chunk_losses()
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         # In the instances alone, and during training alone: evaluations have other shapes.
         for layer, forward in zip(layers, forwards, strict=True):
             layer.__dict__["forward"] = forward
         try:
-            return objective(ids_BT)
+            with chunked.computing_chunks(chunk_losses):
+                return objective(ids_BT)
         finally:
             for layer in layers:
                 del layer.__dict__["forward"]
@@ -83,6 +86,28 @@ class _CompiledForward:
             hooked = _hooks_inside(self._layer)
             self._forward = self._eager if hooked else torch.compile(self._eager, dynamic=False)
         return self._forward(*arguments, **options)
+
+
+def _compiled_chunk_losses() -> chunked.ComputeChunk:
+    """Return `chunk_losses`, compiled when it is first called and again for another shape.
+
+    Its numbers are inputs of the graph, so that the trials of a sweep share its kernels.
+    """
+    compute = torch.compile(chunked.chunk_losses, dynamic=False)
+
+    def losses(
+        logits: chunked.ChunkLogits, factor: float | Tensor, temperature: float | Tensor, count: int | None
+    ) -> chunked.ChunkLosses:
+        if logits.theirs is None:
+            return compute(logits, 1.0, 1.0, count)
+        device = logits.ours.device
+        factor, temperature = (
+            x if isinstance(x, Tensor) or x == 1 else torch.full((), x, device=device)
+            for x in (factor, temperature)
+        )
+        return compute(logits, factor, temperature, count)
+
+    return losses
 
 
 def _hooks_inside(layer: nn.Module) -> bool:

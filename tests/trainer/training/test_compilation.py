@@ -245,6 +245,23 @@ def test_the_graph_of_a_layer_has_none_of_the_numbers_that_a_sweep_varies(
     assert graphs_of(stage, others)[1] == codes
 
 
+@pytest.mark.filterwarnings("ignore")  # as above
+def test_the_losses_of_large_logits_are_compiled_beside_the_layers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One graph of all that is done to each logit, with no product in it, and none of a sweep's numbers."""
+    monkeypatch.setattr("trainer.losses.chunked._CPU_ELEMENTS", 2**14)
+    one, other = ([*each, "model.layers=1"] for each in NUMBERS["stage2"])
+    (ours, graphs), (_, others) = graphs_of("stage2", one), graphs_of("stage2", other)
+    assert not [record for record in caplog.records if record.name == "trainer.training.compilation"]
+    assert others == graphs
+    losses = [graph for graph in graphs if "log_softmax" in graph]
+    assert losses
+    assert not any(product in graph for graph in losses for product in ("linear", "matmul", " @ "))
+    same = likeness(trace([*BASE, *one], stage="stage2"), ours)
+    assert min(same.logits, same.gradients, same.weights, same.updates) > 0.999, same
+
+
 NUMBERS: dict[Stage, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "stage1_9": (
         ("stage1_9.layer_weights=progressive", "stage1_9.lm_loss_weight=0.5"),
