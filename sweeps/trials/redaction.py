@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from sweeps.errors import SpaceError
 from sweeps.space.definition import Space, Value, to_json
@@ -31,6 +32,8 @@ from sweeps.trials.lifecycle import (
     StopEarly,
 )
 from sweeps.trials.record import Trial
+
+Redact = Callable[[str], str]
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +81,14 @@ def redact_trials(records: Iterable[Trial]) -> list[Trial]:
 
     Parameters stay as they are: results are useless without them, and `refuse_secrets` has checked them.
     """
-    redactor, records = Redactor(os.environ), list(records)
+    # Workers and errors are the same in many records; each text is looked through once.
+    redactor, records = lru_cache(maxsize=4096)(Redactor(os.environ)), list(records)
     # The same name for a metric in all records, and so one column of a table.
     names = _redacted_names(dict.fromkeys(name for record in records for name in record.metrics), redactor)
     return [_redacted(record, names, redactor) for record in records]
 
 
-def _redacted(record: Trial, names: Mapping[str, str], redactor: Redactor) -> Trial:
+def _redacted(record: Trial, names: Mapping[str, str], redactor: Redact) -> Trial:
     return replace(
         record,
         worker=None if record.worker is None else redactor(record.worker),
@@ -136,16 +140,16 @@ def _without_certain(text: str, redactor: Redactor) -> str:
     return starred(text, assigned(text, flags=False))
 
 
-def _renamed(metrics: Mapping[str, float | None], redactor: Redactor) -> dict[str, float | None]:
+def _renamed(metrics: Mapping[str, float | None], redactor: Redact) -> dict[str, float | None]:
     return {redacted: metrics[name] for name, redacted in _redacted_names(metrics, redactor).items()}
 
 
-def _progress(progress: Mapping[str, Value], redactor: Redactor) -> dict[str, Value]:
+def _progress(progress: Mapping[str, Value], redactor: Redact) -> dict[str, Value]:
     values = {name: redactor(value) if isinstance(value, str) else value for name, value in progress.items()}
     return {redacted: values[name] for name, redacted in _redacted_names(values, redactor).items()}
 
 
-def _redacted_names(names: Iterable[str], redactor: Redactor) -> dict[str, str]:
+def _redacted_names(names: Iterable[str], redactor: Redact) -> dict[str, str]:
     """Return the names that stay, each with its redacted name; one without a secret always stays."""
     new_names = {name: redactor(name) for name in names}
     taken = {name for name, new in new_names.items() if name == new}
