@@ -77,6 +77,11 @@ QUESTIONS: Mapping[str, Question] = {
             "0.01 throughout": ("stage2.optimizer.weight_decay=0.01",),
         },
     ),
+    "documents": Question(
+        text="Documents of a packed window, held-out ones too",
+        usual="see each other",
+        choices={"apart": ("data.document_masks=true",)},
+    ),
     "masters-muon": Question(
         text="Master weights, Muon, products in bfloat16",
         usual="float32",
