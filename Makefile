@@ -11,14 +11,14 @@ JOBS   ?= 3
 
 # Tests sync thousands of small files, which takes milliseconds each on a disk; in memory, 30 times less.
 MEMORY := $(shell df --output=avail -k /dev/shm 2> /dev/null | tail -n 1)
-test test-slow test-numerics: export TMPDIR ?= $(if $(shell [ "0$(strip $(MEMORY))" -gt 4000000 ] && echo yes),/dev/shm,/tmp)
+test test-again test-slow test-slow-again test-numerics: export TMPDIR ?= $(if $(shell [ "0$(strip $(MEMORY))" -gt 4000000 ] && echo yes),/dev/shm,/tmp)
 
 export OMP_NUM_THREADS ?= 1
 # Images of containers often set it. A program that must compile what it imports starts ten seconds later, each time.
 unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla test-xla lint format docs bench bench-gpu findings clean
+.PHONY: setup quickstart test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla test-xla lint format docs bench bench-gpu findings clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,13 @@ quickstart: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The tests that failed when `make test` or `make test-slow` ran last, one after another, until one fails again.
+AGAIN := --exitfirst --last-failed --last-failed-no-failures none
+test-again: $(STAMP)
+	$(BIN)/python -m pytest $(AGAIN)
+test-slow-again: $(STAMP)
+	$(BIN)/python -m pytest -m slow $(SLOW_CACHE) $(AGAIN)
 
 # What to run while working: the rooms that need neither torch nor Ax, whose imports alone take half a minute. A test
 # that would start a process or train is skipped.
@@ -64,8 +71,9 @@ test-numerics: $(STAMP)
 
 # HYPOTHESIS_PROFILE=thorough, here or with `make test`, tries ten times as many examples of every property.
 # Only files with a slow test are given: to collect all of them takes every process a minute.
+SLOW_CACHE := -o cache_dir=.pytest_cache/slow
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow -n $(JOBS) --dist load --maxschedchunk 1 --durations 20 \
+	$(BIN)/python -m pytest -m slow $(SLOW_CACHE) -n $(JOBS) --dist load --maxschedchunk 1 --durations 20 \
 	  $$(grep -rl --include='*.py' 'mark\.slow' tests)
 
 # Opens the report and the dashboard in Chromium: the system's, or the one that CHROMIUM names.
