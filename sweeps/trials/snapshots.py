@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sweeps.space import constraints
-from sweeps.space.definition import Space
+from sweeps.space.definition import Space, Value
+from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 from sweeps.trials.trunk_points import TrunkPoints
@@ -33,6 +34,7 @@ class Snapshot:
         publishers: trials whose records say that it is stored.
         users: trials that started from it, now or before.
         needed_by: pending and running trials that have it, start from it or may do so.
+        awaited: number of configurations to come, of a grid, that would start from it.
     """
 
     key: str
@@ -42,6 +44,7 @@ class Snapshot:
     publishers: tuple[int, ...]
     users: tuple[int, ...] = ()
     needed_by: tuple[int, ...] = ()
+    awaited: int = 0
 
     @property
     def label(self) -> str:
@@ -63,12 +66,14 @@ class Verdict:
     why: str
 
 
-def published(space: Space, records: Sequence[Trial]) -> list[Snapshot]:
+def published(
+    space: Space, records: Sequence[Trial], to_come: Iterable[Mapping[str, Value]] = ()
+) -> list[Snapshot]:
     """Return the snapshots that are stored by the records, in the order of their publishers.
 
     An unfinished trial needs a snapshot of its own, the one that it started from, and every one that its
     parameters lead to: between its claim and its first report, only they show what it is about to fetch. Of
-    the points on its trunk that is the latest.
+    the points on its trunk that is the latest. So does a configuration `to_come`.
     """
     by_key: defaultdict[str, list[tuple[Trial, StageRun]]] = defaultdict(list)
     users: defaultdict[str, list[int]] = defaultdict(list)
@@ -82,6 +87,7 @@ def published(space: Space, records: Sequence[Trial]) -> list[Snapshot]:
         return []
     trunks = TrunkPoints(space)
     waiting = _Waiting(space, records, trunks, [found[0] for found in by_key.values()])
+    planned = _Planned(waiting, trunks, to_come)
     return [
         Snapshot(
             key=key,
@@ -91,6 +97,7 @@ def published(space: Space, records: Sequence[Trial]) -> list[Snapshot]:
             publishers=tuple(record.trial for record, _ in found),
             users=tuple(users[key]),
             needed_by=waiting.for_snapshot(key, found),
+            awaited=planned.count(found),
         )
         for key, found in by_key.items()
     ]
@@ -108,13 +115,15 @@ def judge(
     ended: bool = False,
     sizes: Mapping[str, int] = MappingProxyType({}),
     ranks: Mapping[int, float] | None = None,
+    to_come: Iterable[Mapping[str, Value]] = (),
 ) -> list[Verdict]:
     """Return which snapshots stay, the best first.
 
-    What an unfinished trial needs stays. Of all, the `snapshots.keep` best stay, as long as they take no
-    more than `snapshots.keep_gib` together; a snapshot is as good as the best trial that had it. The points
-    of a trunk count as one, without those that no length can use any more, which go. Once the sweep has
-    ended, only those of the best trials stay.
+    What an unfinished trial needs stays. So does what configurations to come would start from, within
+    `snapshots.keep_gib`. Of all others, the `snapshots.keep` best stay, as long as all take no more than that
+    together; a snapshot is as good as the best trial that had it. The points of a trunk count as one, without
+    those that no length can use any more, which go. Once the sweep has ended, only those of the best trials
+    stay.
 
     Args:
         space: of the sweep.
@@ -122,16 +131,19 @@ def judge(
         ended: whether no trial will follow.
         sizes: bytes of snapshots by key; needed only for a limit in GiB.
         ranks: of trials by index, 0 for the best, such as by posterior mean; None: by their observed results.
+        to_come: parameters of trials that are certain to follow.
     """
-    found = published(space, records)
+    found = published(space, records, to_come)
     if not found:
         return []
     standing = _Standing(space, records, observed_ranks(space, records) if ranks is None else ranks)
     useless = _useless(space, found)
     verdicts, taken = [], 0
     units: dict[Hashable, int] = {}
-    for snapshot in sorted(found, key=lambda each: (each.key in useless, *standing.order(each))):
-        position = units.setdefault(snapshot.unit, len(units))
+    for snapshot in sorted(
+        found, key=lambda each: (each.key in useless, not each.awaited, *standing.order(each))
+    ):
+        position = -1 if snapshot.awaited else units.setdefault(snapshot.unit, len(units))
         after = taken + sizes.get(snapshot.key, 0)
         gib = space.snapshots.keep_gib
         inferior = ended and standing.rank(snapshot) > 0
@@ -145,6 +157,8 @@ def judge(
             refusal = f"beyond {gib:g} GiB" if gib is not None and after > gib * _GIB else ""
         taken = taken if refusal else after
         why = refusal or standing.describe(snapshot)
+        if snapshot.awaited and not refusal:
+            why = f"for {counted(snapshot.awaited, 'trial')} to come"
         if snapshot.needed_by:
             why = f"needed by {_trials(snapshot.needed_by)}"
         verdicts.append(Verdict(snapshot=snapshot, kept=not refusal or bool(snapshot.needed_by), why=why))
@@ -220,21 +234,21 @@ class _Waiting:
 
         self._stages, self._trunks = Stages(space), trunks
         self._open = [record for record in records if not record.finished]
-        self._steps: defaultdict[Hashable, set[int]] = defaultdict(set)
+        self.steps: defaultdict[Hashable, set[int]] = defaultdict(set)
         for record, run in stored:
             if run.step is not None:
-                self._steps[trunks.of(record, run.name)].add(run.step)
+                self.steps[trunks.of(record, run.name)].add(run.step)
 
     def for_snapshot(self, key: str, found: Sequence[tuple[Trial, StageRun]]) -> tuple[int, ...]:
         """Return the unfinished trials that have the key in their record, or parameters that lead to it."""
         publisher, run = found[0]
-        leads_here = {self._end(record, run.name) for record, run in found} - {None}
+        leads_here = {self.end(record, run.name) for record, run in found} - {None}
         return tuple(
             record.trial
             for record in self._open
             if any(run.key == key for run in (*record.stages, *record.points))
             or (
-                self._end(record, run.name) in leads_here
+                self.end(record, run.name) in leads_here
                 if run.step is None
                 else self._branches_at(record, run, _trunk(self._trunks, publisher, run))
             )
@@ -244,13 +258,46 @@ class _Waiting:
         """Return whether a trial is on this trunk, and would begin at this point of it."""
         if trunk is None or self._trunks.of(record, point.name) != trunk:
             return False
-        return self._trunks.starts_at(record, point.name, self._steps[trunk]) == point.step
+        return self._trunks.starts_at(record, point.name, self.steps[trunk]) == point.step
 
-    def _end(self, record: Trial, stage: str) -> Hashable:
+    @property
+    def stages(self) -> Sequence[str]:
+        """Return the names of the stages."""
+        return self._stages.names
+
+    def end(self, record: Trial, stage: str) -> Hashable:
         """Return the trial's prefix to the end of a stage; None for a stage that the space does not have."""
         if stage not in self._stages.names:
             return None
         return self._stages.prefix(record.parameters, self._stages.names.index(stage))
+
+
+class _Planned:
+    """Configurations to come, by where they would start."""
+
+    def __init__(
+        self, waiting: _Waiting, trunks: TrunkPoints, to_come: Iterable[Mapping[str, Value]]
+    ) -> None:
+        self._waiting, self._trunks = waiting, trunks
+        self._ends: Counter[Hashable] = Counter()
+        self._points: Counter[Hashable] = Counter()
+        for parameters in to_come:
+            self._add(Trial(trial=0, status="pending", parameters=parameters, generator="grid"))
+
+    def _add(self, trial: Trial) -> None:
+        for stage in self._waiting.stages:
+            self._ends[stage, self._waiting.end(trial, stage)] += 1
+        for stage, trunk in self._trunks.each(trial).items():
+            self._points[trunk, self._trunks.starts_at(trial, stage, self._waiting.steps[trunk])] += 1
+
+    def count(self, found: Sequence[tuple[Trial, StageRun]]) -> int:
+        """Return how many would start from what these trials have published."""
+        record, run = found[0]
+        if run.step is not None:
+            return self._points[_trunk(self._trunks, record, run), run.step]
+        return sum(
+            self._ends[run.name, end] for end in {self._waiting.end(each, run.name) for each, _ in found}
+        )
 
 
 class _Standing:

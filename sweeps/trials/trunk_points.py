@@ -43,11 +43,11 @@ class TrunkPoints:
         There are none unless the lengths, and the shares of the decay, are listed.
         """
         present = frozenset(steps)
-        if (ends := self._ends(stage)) is None:
+        if (ends := self.ends(stage)) is None:
             return frozenset()
         return present - {max((step for step in present if step <= end), default=0) for end in ends}
 
-    def _ends(self, stage: str) -> frozenset[int] | None:
+    def ends(self, stage: str) -> frozenset[int] | None:
         """Return where trials of all allowed lengths leave a trunk; None if they are not listed."""
         trunk = self._trunks.of(self._names.index(stage))
         if trunk is None:

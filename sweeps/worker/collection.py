@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from sweeps.errors import Conflict, IllegalTransition, SweepError
 from sweeps.experiment import Experiment
+from sweeps.space.definition import Space, Value
 from sweeps.storage.base import NotFound
 from sweeps.storage.run_files import stored_stages
 from sweeps.trials import budget, lifecycle, snapshots
@@ -50,7 +51,17 @@ def verdicts(experiment: Experiment, records: Sequence[Trial], *, ended: bool | 
         sizes = stored_stages.sizes(experiment.store, [snapshot.key for snapshot in found])
     if ended is None:
         ended = bool(found) and has_ended(experiment, records)
-    return snapshots.judge(space, records, ended=ended, sizes=sizes)
+    to_come = _to_come(space, records) if found and not ended else []
+    return snapshots.judge(space, records, ended=ended, sizes=sizes, to_come=to_come)
+
+
+def _to_come(space: Space, records: Sequence[Trial]) -> list[dict[str, Value]]:
+    """Return the configurations that are certain to follow: those of a grid that no trial has."""
+    if space.search.method != "grid":
+        return []
+    from sweeps.search.grid import Grid  # imports scipy
+
+    return Grid(space).left(records)
 
 
 def has_ended(experiment: Experiment, records: Sequence[Trial]) -> bool:

@@ -23,11 +23,12 @@ from sweeps.errors import CannotStart, EnvironmentFault, InputError, Interrupted
 from sweeps.space.definition import Space, Value
 from sweeps.space.overrides import to_overrides, with_parameters
 from sweeps.space.stages import Stages
-from sweeps.space.trainer_trunks import FoundTrunk
+from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk
 from sweeps.space.trunks import Trunks
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
+from sweeps.trials.trunk_points import TrunkPoints
 from sweeps.worker import live_trial, process, stage_runs, startable, warm_start
 from sweeps.worker.environment import in_environment, variables
 from sweeps.worker.progress_log import METRICS_FILE
@@ -66,7 +67,7 @@ WRITE_SNAPSHOTS = "snapshots.write"
 """Key of the trainer's configuration: it writes the ends of its stages into `snapshots/`."""
 
 TRUNK_EVERY = "trunk_every"
-"""Key in the section of a stage: it leaves a point of its trunk there after every so many steps."""
+"""Key in the section of a stage: it leaves a point of its trunk after every so many steps, or after these."""
 
 CONFIG_FILE = "config.json"  # the trainer refuses to resume a folder whose config differs
 
@@ -381,14 +382,21 @@ def stage_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, Tru
 
 
 def _trunk_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str]:
-    """Return how often the trainer leaves points, for the stages for which the user has not said it."""
+    """Return where the trainer leaves points, for the stages for which the user has not said it."""
     given = {override.partition("=")[0].lstrip("+~").strip() for override in space.program.overrides}
     asked = {
-        f"{stage.name}.{TRUNK_EVERY}": stage.trunk.every
+        f"{stage.name}.{TRUNK_EVERY}": _points(space, stage.name, stage.trunk.every)
         for stage in space.stages
         if stage.trunk is not None and stage.trunk.every
     }
-    return to_overrides({key: every for key, every in asked.items() if key not in given | parameters.keys()})
+    return [f"{key}={points}" for key, points in asked.items() if key not in given | parameters.keys()]
+
+
+def _points(space: Space, stage: str, every: int) -> str:
+    """Return the steps between points; or the points, where others serve the listed lengths better."""
+    ends = sorted((TrunkPoints(space).ends(stage) or frozenset()) - {0})
+    listed = len(ends) <= MOST_POINTS and any(end % every for end in ends)
+    return f"[{','.join(map(str, ends))}]" if listed else str(every)
 
 
 def _command(space: Space, record: Trial, folder: Path, shared: Sequence[str]) -> list[str]:

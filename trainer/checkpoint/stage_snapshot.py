@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -59,7 +59,7 @@ class StageSnapshots:
         keys: of the ends of stages by name; other stages have no snapshots of their ends.
         write: whether to write those.
         trunks: of stages by name; other stages have no points.
-        every: steps between two points, by stage; 0: none.
+        every: steps between two points, by stage, or the points; 0: none.
         checkpoints: of the run.
         warn: called with one line for people.
         ranks: the processes that share the run. All must call each method; the first verifies and writes.
@@ -74,7 +74,7 @@ class StageSnapshots:
         checkpoints: Checkpoints,
         warn: Callable[[str], None],
         trunks: Mapping[str, StageTrunk] = MappingProxyType({}),
-        every: Mapping[str, int] = MappingProxyType({}),
+        every: Mapping[str, int | Sequence[int]] = MappingProxyType({}),
         ranks: Ranks = ALONE,
     ) -> None:
         self.keys = dict(keys)
@@ -168,7 +168,8 @@ class StageSnapshots:
         every, trunk = self._every.get(stage, 0), self._trunks.get(stage)
         if not every or trunk is None or step > trunk.until:
             return False
-        return step % every == 0 or step == trunk.until
+        regular = step % every == 0 if isinstance(every, int) else step in every
+        return regular or step == trunk.until
 
     def write_point(
         self,

@@ -14,6 +14,8 @@ Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+TrunkPoints = Count | tuple[Positive, ...]
+"""Points of a trunk: how many steps are between two, 0 for none; or the steps themselves."""
 Text = Annotated[str, Field(min_length=1)]
 
 

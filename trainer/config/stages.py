@@ -17,6 +17,7 @@ from trainer.config.fields import (
     FieldError,
     Fraction,
     Positive,
+    TrunkPoints,
     check_micro_batch,
     check_warmup,
 )
@@ -58,7 +59,7 @@ class Stage19Config:
         lm_loss_weight: a, the weight of the losses of predictions; at 1 the hidden states play no part.
         distill_schedule: w over the stage.
         trunk_every: steps between the points at which the run leaves its state for runs of other lengths,
-            with one more where the learning rate begins to fall; 0: none.
+            or a list of these points, with one more where the learning rate begins to fall; 0: none.
     """
 
     max_steps: Count
@@ -71,7 +72,7 @@ class Stage19Config:
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
     saliency: SaliencyConfig
-    trunk_every: Count
+    trunk_every: TrunkPoints
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
@@ -102,7 +103,7 @@ class Stage2Config:
         fp8: compute the ternary layers' matrix products in 8-bit floating point while training.
         fp8_recipe: which of them, where `fp8` is true.
         trunk_every: steps between the points at which the run leaves its state for runs of other lengths,
-            with one more where the learning rate begins to fall; 0: none.
+            or a list of these points, with one more where the learning rate begins to fall; 0: none.
     """
 
     max_steps: Count
@@ -114,7 +115,7 @@ class Stage2Config:
     schedule: ScheduleConfig
     lambda_warmup: LambdaWarmupConfig
     distill: Stage2DistillConfig
-    trunk_every: Count
+    trunk_every: TrunkPoints
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")

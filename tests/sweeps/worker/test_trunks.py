@@ -177,6 +177,17 @@ def test_trials_of_other_lengths_branch_off_the_trunk_or_continue_it(lengths, st
     assert first(forty).seconds > twenty.points[-1].seconds > twenty.points[0].seconds > 0
 
 
+def test_a_grid_keeps_the_points_that_its_other_trials_start_from(lengths, one_trunk) -> None:
+    """Two trunks are opened first, though one snapshot may stay, as it does at the end."""
+    parameters = (Choice(name="x", values=(0.5, 1.5)), Fixed(name="n", value=1), lengths.parameters[2])
+    few = replace(lengths, parameters=parameters, snapshots=Snapshots(keep=1))
+    sweep = Experiment.create(MemoryStore(), few)
+    work(sweep, stop=Stop(), watcher=Silent(), limits=Limits())
+    assert len(sweep.trials()) == 8
+    assert sorted(one_trunk.computed) == [5, 5, 10, 10, 15, 15, 40, 40]
+    assert sum(len(record.snapshots) for record in sweep.trials()) == 1
+
+
 def test_all_lengths_end_as_they_do_from_scratch(lengths, one_trunk) -> None:
     results = []
     for reuse in ("auto", "none"):
@@ -641,9 +652,9 @@ OF_THE_TRAINER = {"stage1_9.max_steps": 20, "stage2.max_steps": 10}
 @pytest.mark.parametrize(
     ("points", "overrides", "parameters", "expected"),
     [
-        (True, (), {}, ["stage1_9.trunk_every=7", "stage2.trunk_every=14"]),
+        (True, (), {}, ["stage1_9.trunk_every=7", "stage2.trunk_every=[7,14]"]),  # 14 is no point of 10 steps
         (False, (), {}, []),
-        (True, ("stage1_9.trunk_every=0",), {}, ["stage1_9.trunk_every=0", "stage2.trunk_every=14"]),
+        (True, ("stage1_9.trunk_every=0",), {}, ["stage1_9.trunk_every=0", "stage2.trunk_every=[7,14]"]),
         (True, ("++stage2.trunk_every=3",), {}, ["++stage2.trunk_every=3", "stage1_9.trunk_every=7"]),
         (True, (), {"stage2.trunk_every": 2}, ["stage2.trunk_every=2", "stage1_9.trunk_every=7"]),
     ],
