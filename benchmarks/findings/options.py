@@ -60,6 +60,12 @@ QUESTIONS: Mapping[str, Question] = {
             "1 throughout": (f"{_WARMUP}.enabled=false",),
         },
     ),
+    "lambda-alone": Question(
+        text="Lambda of Stage 2 without Stage 1.9",
+        usual="from 0",
+        base=("stage1_9.max_steps=0",),
+        choices={"from 0.75": (f"{_WARMUP}.start=0.75",), "1 throughout": (f"{_WARMUP}.enabled=false",)},
+    ),
     "average": Question(
         text="Averaged weights in Stage 2",
         usual="none",
