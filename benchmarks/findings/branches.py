@@ -27,7 +27,8 @@ LENGTHS = (6, 12, 18, 24)
 OTHER_STEPS = 6
 EVERY = 2
 COMMON = (
-    *("device=cpu", "device.threads=1", "eval.at=[]", "stage2.lambda_warmup.warmup_steps=4"),
+    *("device=cpu", "device.threads=1", "eval.at=[]"),
+    *("stage2.lambda_warmup.warmup_steps=4", "stage2.lambda_warmup.start=0"),
     *("stage1_9.schedule.warmup_steps=2", "stage2.schedule.warmup_steps=2"),
 )
 

@@ -49,6 +49,7 @@ class Setting:
             f"stage1_9.saliency.enabled={str(saliency and stage1_9 > 0).lower()}",
             f"stage2.lambda_warmup.enabled={str(warmup).lower()}",
             f"stage2.lambda_warmup.warmup_steps={self.lambda_steps}",
+            "stage2.lambda_warmup.start=0",  # the notebook's
         )
 
     def split(self, budget: int, stage1_9: int) -> Condition:

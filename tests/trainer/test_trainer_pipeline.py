@@ -116,7 +116,7 @@ def test_lambda_in_the_log_warms_up_in_stage2_and_is_one_in_stage1_9(run_small: 
         name: [line["lambda"] for line in lines if line["stage"] == name] for name in ("stage1_9", "stage2")
     }
     assert by_stage["stage1_9"] == [1.0] * 6
-    assert by_stage["stage2"] == pytest.approx([0, 1 / 3, 2 / 3, 1, 1, 1])
+    assert by_stage["stage2"] == pytest.approx([3 / 4, 5 / 6, 11 / 12, 1, 1, 1])
     assert [line["done"] for line in lines] == pytest.approx(
         [2 / 18, 4 / 18, 6 / 18, 8 / 18, 10 / 18, 12 / 18, 13 / 18, 14 / 18, 15 / 18, 16 / 18, 17 / 18, 1],
         abs=1e-6,
@@ -142,7 +142,7 @@ def test_what_does_not_warm_up_is_at_lambda_one_all_through_stage2(
     monkeypatch.setattr(TernaryLinear, "forward", spying)
     off = {"weights": "activations", "activations": "weights"}[on]
     run_small("stage1_9.max_steps=0", f"stage2.lambda_warmup.{off}=false")
-    ramp = [0.0, 1 / 3, 2 / 3, 1.0, 1.0, 1.0]
+    ramp = [3 / 4, 5 / 6, 11 / 12, 1.0, 1.0, 1.0]
     expected = [(value, 1.0) if on == "weights" else (1.0, value) for value in ramp]
     layers = len(values) // len(ramp)
     assert values[::layers] == [pytest.approx(pair) for pair in expected]

@@ -18,6 +18,13 @@ def _master_dtypes(document: Document) -> tuple[Any, ...]:
     return ("float32",) if tiny else ("auto", _at(document, "model.dtype"))
 
 
+def _lambda_starts(document: Document) -> tuple[Any, ...]:
+    """Return 0, with which lambda began before; and where nothing warms up, whatever is written there."""
+    warmup = _at(document, "stage2.lambda_warmup") or {}
+    is_read = warmup.get("enabled") and _at(document, "stage2.max_steps")
+    return (0.0,) if is_read else (0.0, warmup.get("start"))
+
+
 _LOGITS_WEIGHT_BEFORE = 1.0
 _TRAINED = ("model.teacher", "stage1_9", "stage2", "stage3")
 
@@ -25,7 +32,7 @@ _TRAINED = ("model.teacher", "stage1_9", "stage2", "stage3")
 _VALUES: Mapping[str, Callable[[Document], tuple[Any, ...]]] = {
     "model.master_dtype": _master_dtypes,
     "data.document_masks": lambda document: (False,),
-    "stage2.lambda_warmup.start": lambda document: (0.0,),
+    "stage2.lambda_warmup.start": _lambda_starts,
     **{f"{part}.optimizer.weight_decay_until": lambda document: (1.0,) for part in _TRAINED},
     **{f"{part}.optimizer.stochastic_rounding": lambda document: (False,) for part in _TRAINED},
 }

@@ -89,7 +89,7 @@ class LambdaWarmupConfig:
 
     Args:
         enabled: warm up at all.
-        start: lambda of the first step. Stage 1.9 trains at 1, and 0 undoes all of that; 1 is no warmup.
+        start: lambda of the first step: 0 is full precision, though Stage 1.9 trains at 1; 1 is no warmup.
         warmup_steps: steps until lambda is 1, fewer than the stage has.
         schedule: of the way to 1.
         weights, activations: which of them warm up; the other is fully quantised from the start.

@@ -131,6 +131,8 @@ def test_estimates_count_the_student_in_its_own_dtype(saved: Path) -> None:
 # Run folders of the version before, which had no such key.
 
 HF = ("model=hf", "model.name=x")
+START = "stage2.lambda_warmup.start=0"
+"""Its default was another one."""
 
 
 def folder_of_before(folder: Path, *overrides: str) -> Path:
@@ -157,7 +159,7 @@ def folder_of_before(folder: Path, *overrides: str) -> Path:
 def test_a_run_from_before_goes_on_with_the_masters_that_it_has(
     before: tuple[str, ...], now: tuple[str, ...], tmp_path: Path
 ) -> None:
-    refuse_another(check(now), folder_of_before(tmp_path, *before))
+    refuse_another(check([*now, START]), folder_of_before(tmp_path, *before))
 
 
 @pytest.mark.parametrize(("gone", "difference"), [("model", "model.heads"), ("average", "")])
@@ -169,26 +171,26 @@ def test_a_pin_without_a_group_is_of_another_version_and_not_damaged(
     del document["config"][gone]
     (folder / CONFIG_FILE).write_text(json.dumps(document))
     if not difference:
-        refuse_another(check([]), folder)
+        refuse_another(check([START]), folder)
         return
     with pytest.raises(ConfigError, match=rf"\({difference}: \(absent\) → "):
-        refuse_another(check([]), folder)
+        refuse_another(check([START]), folder)
 
 
 def test_the_digest_of_such_a_run_is_what_it_was() -> None:
     """As the version before computed it: a checkpoint is known by it."""
-    assert sha256(check([])) == "df837d906e9c435ebb6871ec200278fc2fa3470327a2904d96c1381931e75ad1"
-    as_before = check(["model=smollm2_135m", "model.master_dtype=auto"])
+    assert sha256(check([START])) == "df837d906e9c435ebb6871ec200278fc2fa3470327a2904d96c1381931e75ad1"
+    as_before = check(["model=smollm2_135m", "model.master_dtype=auto", START])
     assert sha256(as_before) == "1595dc1b95dc7d6b55810753be833e2ff3d3d21ca956de61e77292e20dcf65bb"
-    assert sha256(check(["model=smollm2_135m"])) != sha256(as_before)
+    assert sha256(check(["model=smollm2_135m", START])) != sha256(as_before)
 
 
 def test_one_in_bfloat16_is_refused_with_what_to_write(tmp_path: Path) -> None:
     folder = folder_of_before(tmp_path, "model=smollm2_135m")
     with pytest.raises(ConfigError) as refused:
-        refuse_another(check(["model=smollm2_135m"]), folder)
+        refuse_another(check(["model=smollm2_135m", START]), folder)
     message = str(refused.value)
     assert '(model.master_dtype: (absent) → "float32")' in message
     assert "; go on with that one (model.master_dtype=auto), write another run_dir" in message
     assert "\n" not in message
-    refuse_another(check(["model=smollm2_135m", "model.master_dtype=auto"]), folder)
+    refuse_another(check(["model=smollm2_135m", "model.master_dtype=auto", START]), folder)
