@@ -266,4 +266,4 @@ def test_options_are_compared_by_seed_with_the_usual_choice():
 def test_every_choice_of_an_option_is_a_run_of_its_own(name: str):
     conditions = options.QUESTIONS[name].conditions()
     digests = {sha256(check([*options.COMMON, *condition])) for condition in conditions.values()}
-    assert len(digests) == len(conditions) >= 3
+    assert len(digests) == len(conditions) >= 2

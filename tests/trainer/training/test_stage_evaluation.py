@@ -87,7 +87,7 @@ def test_each_is_the_loss_of_the_student_as_it_would_be_deployed_then(
     run_small("stage1_9.saliency.enabled=true", "eval.at=[0.3,0.5]", "eval.part_batches=1")
     assert [line["held_out_loss"] for line in measured(tmp_path)] == known
     assert len(set(known)) == 4
-    salient, ramp = (1.0, False, True), [1 / 3, 2 / 3]
+    salient, ramp = (1.0, False, True), [5 / 6, 11 / 12]
     assert [each[0] for each in states[:2]] == [salient, salient]
     assert [each[0] for each in states[2:]] == [(pytest.approx(value), True, True) for value in ramp]
 
