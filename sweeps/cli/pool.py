@@ -78,7 +78,7 @@ def scale(
     workers: int, runner: str | None, yes: bool, dry_run: bool, storage: str | None, name: str | None
 ) -> None:
     """Change the number of workers to WORKERS; surplus workers hand their trials back."""
-    from runners.pools import engines
+    from runners.pools import engines, pool_file
 
     with translated_errors():
         experiment = open_sweep(storage, name)
@@ -90,6 +90,8 @@ def scale(
             raise InputError(f"RUNNER: {len(pools)} pools of this sweep were launched from here; {remedy}")
         ((engine, described),) = pools
         if dry_run:
+            if engine == "local" and pool_file.read(described.folder) is None:
+                raise InputError("no pool of this sweep runs on this machine; start one: sweep launch local")
             cost = cost_of(described, workers, experiment) or "what a worker costs is not known"
             notify(f"the pool of {engine} would have {counted(workers, 'worker')}: {cost}")
             return

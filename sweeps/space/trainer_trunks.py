@@ -86,12 +86,17 @@ def _lengths(parameter: Range | Choice) -> list[int]:
 
 
 def _every_of_user(space: Space, stage: str) -> int | None:
-    """Return the steps between points that the user's file fixes, 0 where it is no number; None: nothing."""
+    """Return the steps between points that the user's file fixes, 1 for a list of points; None: nothing.
+
+    0 is no trunk, and what the trainer would refuse.
+    """
     key = f"{stage}.trunk_every"
     given: list[object] = [text for name, text in map(split, space.program.overrides) if name == key]
     given += [p.value if isinstance(p, Fixed) else None for p in space.parameters if p.name == key]
     if not given:
         return None
+    if str(given[-1]).startswith("["):
+        return 1
     try:
         return int(str(given[-1]))
     except ValueError:

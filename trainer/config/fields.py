@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, PlainValidator
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -14,8 +14,6 @@ Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-TrunkPoints = Count | tuple[Positive, ...]
-"""Points of a trunk: how many steps are between two, 0 for none; or the steps themselves."""
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -54,3 +52,23 @@ def check_micro_batch(micro: int | None, batch: int) -> None:
             f"is a multiple of {micro}",
             key="micro_batch_size",
         )
+
+
+def read_trunk_points(value: object) -> int | tuple[int, ...]:
+    """Return the steps between points, or the points; a list becomes a tuple.
+
+    Raises:
+        FieldError: it is neither.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    steps = tuple(value) if isinstance(value, list | tuple) else (0,)
+    if all(isinstance(step, int) and not isinstance(step, bool) and step > 0 for step in steps):
+        return steps
+    raise FieldError(
+        f"{value!r} is no number of steps (0: no points) and no list of steps; write 20 or [17,35]", key=""
+    )
+
+
+TrunkPoints = Annotated[int | tuple[int, ...], PlainValidator(read_trunk_points)]
+"""Points of a trunk: how many steps are between two, 0 for none; or the steps themselves."""

@@ -74,6 +74,8 @@ def test_a_pool_that_would_be_scaled_says_its_price_and_stays(sweep, space_file)
     assert (ran.status, ran.out) == (0, "")
     assert "the pool of slurm would have 8 workers: $20.00 an hour for 8 workers" in ran.err
     assert launched.read(files).pool == pool
+    nothing = sweep("pool", "scale", "3", "local", "--dry-run")
+    assert (nothing.status, "start one: sweep launch local" in nothing.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def test_the_user_says_how_far_points_are_apart():
     ]
     both = ("stage2.trunk_every=7", "stage2.trunk_every=9")
     assert [t and t.every for t in found_in(space_of(SECOND, overrides=both))] == [None, 9]
+    listed = space_of(SECOND, overrides=("stage2.trunk_every=[5,7]",))
+    assert [t is not None for t in found_in(listed)] == [False, True]  # the trainer has the points from there
 
 
 def test_a_configuration_without_a_trunk_excludes_it_and_one_that_is_refused_says_nothing():
