@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _logits(tokens: int, words: int, taught: bool) -> ChunkLogits:
-    ours, theirs = torch.randn(2, tokens, words, dtype=torch.bfloat16)
+    ours, theirs = torch.randn(2, tokens, words)
     return ChunkLogits(ours=ours, theirs=theirs if taught else None, labels=torch.randint(words, (tokens,)))
 
 

@@ -135,14 +135,20 @@ class _Chunked(torch.autograd.Function):
             n = (slice(None),) * along + (slice(start, start + chunk),)
             s_nH, u_nV = states_NH[n], None
             if theirs_NK is not None and theirs_VK is not None:
-                u_nV = F.linear(theirs_NK[n], theirs_VK)
-            logits = ChunkLogits(ours=F.linear(s_nH, head_VH), theirs=u_nV, labels=labels_N[n])
+                u_nV = F.linear(theirs_NK[n], theirs_VK).to(ce.dtype)
+            z_nV = F.linear(s_nH, head_VH).to(ce.dtype)
+            logits = ChunkLogits(ours=z_nV, theirs=u_nV, labels=labels_N[n])
+            del z_nV, u_nV
             found = compute(logits, factor, temperature, count if trained else None)
+            del logits
             ce += found.ce
             kl += found.kl
             if found.grad is not None and grad_VH is not None:
-                grads_NH.append(found.grad @ head_VH)
-                grad_VH += found.grad.flatten(0, -2).t() @ s_nH.flatten(0, -2)
+                small_nV = found.grad.to(head_VH.dtype)
+                grads_NH.append(small_nV @ head_VH)
+                grad_VH += small_nV.flatten(0, -2).t() @ s_nH.flatten(0, -2)
+                del small_nV
+            del found  # each is as large as the logits, and the next chunk needs the room
         ce, kl = ce / count, kl / count
         ctx.mark_non_differentiable(ce, kl)
         if grad_VH is not None:
@@ -157,7 +163,7 @@ class _Chunked(torch.autograd.Function):
 
 
 class ChunkLogits(NamedTuple):
-    """Logits of one chunk [n, V], of the student and of the teacher if there is one, and its labels [n]."""
+    """Logits of one chunk [n, V], float32, of the student and a teacher if there is one; its labels [n]."""
 
     ours: Tensor
     theirs: Tensor | None
@@ -186,16 +192,14 @@ def chunk_losses(
         temperature: τ; the number 1 shares a softmax.
         count: tokens of all chunks, over which the gradient is a mean; None: no gradient is needed.
     """
-    dtype, y_n1 = logits.ours.dtype, logits.labels[..., None]
-    z_nV = logits.ours.to(_wide(logits.ours))
+    z_nV, u_nV, y_n1 = logits.ours, logits.theirs, logits.labels[..., None]
     log_p_nV = F.log_softmax(z_nV, dim=-1)
     ce = -log_p_nV.gather(-1, y_n1).sum()
     kl, grad_nV = torch.zeros_like(ce), None
     if count is not None:
         minus_n1 = torch.full_like(y_n1, -1, dtype=ce.dtype)
         grad_nV = log_p_nV.exp().scatter_add_(-1, y_n1, minus_n1)
-    if logits.theirs is not None:
-        u_nV = logits.theirs.to(ce.dtype)
+    if u_nV is not None:
         log_q_nV = F.log_softmax(u_nV / temperature, dim=-1)
         if isinstance(temperature, Tensor) or temperature != 1:
             log_p_nV = F.log_softmax(z_nV / temperature, dim=-1)
@@ -203,7 +207,7 @@ def chunk_losses(
         kl = (q_nV * log_q_nV.sub_(log_p_nV)).sum()
         if grad_nV is not None:
             _add_scaled(grad_nV, log_p_nV.exp().sub_(q_nV), factor / temperature)
-    return ChunkLosses(ce, kl, None if grad_nV is None or count is None else grad_nV.div_(count).to(dtype))
+    return ChunkLosses(ce, kl, None if grad_nV is None or count is None else grad_nV.div_(count))
 
 
 _compute: ContextVar[ComputeChunk] = ContextVar("compute", default=chunk_losses)
