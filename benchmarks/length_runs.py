@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.findings.claims import Runs, length
+from benchmarks.findings.claims import Runs, length_finding
 from benchmarks.findings.runs import Run, read_run
 from benchmarks.findings.setting import TINY
 from benchmarks.reuse_runs import SEARCHES, Row, row, run
@@ -63,7 +63,7 @@ def report(rows: Sequence[Row], found: Sequence[Sequence[Run]]) -> str:
         f"Largest difference of a loss: {max(abs(plain[key] - shared[key]) for key in plain):g}.",
         "",
     ]
-    verdicts = [length(TINY, Runs(sweep)).verdicts for sweep in found]
+    verdicts = [length_finding(TINY, Runs(sweep)).verdicts for sweep in found]
     lines += [f"The verdicts are {'the same' if verdicts[0] == verdicts[1] else 'not the same'}:", ""]
     lines += [
         f"- {each['sweep']}: {text}" for each, texts in zip(rows, verdicts, strict=True) for text in texts

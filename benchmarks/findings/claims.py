@@ -99,7 +99,7 @@ def findings(setting: Setting, runs: Runs) -> tuple[Finding, ...]:
     """Return all findings in the notebook's order."""
     return (
         _value_of_alignment(setting, runs),
-        length(setting, runs),
+        length_finding(setting, runs),
         _lambda_warmup(setting, runs),
         _saliency(setting, runs),
         *(_equal_compute(setting, runs, budget) for budget in setting.budgets),
@@ -136,7 +136,7 @@ def _value_of_alignment(setting: Setting, runs: Runs) -> Finding:
     )
 
 
-def length(setting: Setting, runs: Runs) -> Finding:
+def length_finding(setting: Setting, runs: Runs) -> Finding:
     """Return what a longer Stage 1.9 does before the same Stage 2."""
     of = {length: setting.condition(length) for length in (0, *setting.lengths)}
     steps = list(zip(setting.lengths, setting.lengths[1:], strict=False))
