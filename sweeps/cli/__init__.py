@@ -41,6 +41,7 @@ _COMMANDS = {
     "pause": ("sweeps.cli.control", "Hand out no trials for now; workers wait."),
     "resume": ("sweeps.cli.control", "Hand out trials again."),
     "stop": ("sweeps.cli.control", "Let the sweep run dry: workers finish their trial and leave."),
+    "history": ("sweeps.cli.history", "Show who did what to the sweep, and when."),
     "extend": ("sweeps.cli.extend", "Change the run cap or the budget of a sweep that exists."),
     "retry": ("sweeps.cli.control", "Put failed, stopped or abandoned trials back for another try."),
     "abandon": ("sweeps.cli.control", "Give up trials."),

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sweeps.cli.confirmation import document, print_answer, progress_line, rows
+from sweeps.cli.control import user_name
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, StoreConflict
@@ -18,7 +19,7 @@ from sweeps.search.confirm.plan import Plan, store_plan, stored_plan
 from sweeps.search.confirm.rounds import standing
 from sweeps.space.definition import Fixed, Space, Value
 from sweeps.text.counted import counted
-from sweeps.trials import budget, control
+from sweeps.trials import actions, budget, control
 from sweeps.trials.record import Trial
 
 TOP, SEEDS = 5, 5
@@ -115,8 +116,10 @@ def _planned(experiment: Experiment, options: Mapping[str, Any], *, again: bool)
         return _same(stored[0], options)
     runs = len(plan.finalists) * len(plan.seeds)
     most = runs if plan.trials is None else min(runs, plan.trials)
-    trials = ", ".join(str(finalist.trial) for finalist in plan.finalists)
-    notify(f"confirming trials {trials} by {plan.metric}: at most {counted(most, 'run')}")
+    trials = [finalist.trial for finalist in plan.finalists]
+    what = f"{actions.about_trials('confirm', trials)} by {plan.metric}: at most {counted(most, 'run')}"
+    actions.note(experiment.store, what, user_name())
+    notify(f"confirming{what.removeprefix('confirm')}")
     return plan
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,15 @@ from sweeps.cli.output import echo
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import IllegalTransition, InputError
 from sweeps.experiment import Experiment
+from sweeps.storage.base import Store
 from sweeps.text.counted import counted
-from sweeps.trials import control, lifecycle, storable
+from sweeps.trials import actions, control, lifecycle, storable
 from sweeps.trials.record import Failure, Trial
+
+USER = "SWEEP_USER"
+"""Environment variable: who is noted, instead of the login name and the machine."""
+ByPeople = type[lifecycle.Retry] | type[lifecycle.Abandon]
+_VERBS = {"running": "resume", "paused": "pause", "stopped": "stop"}
 
 
 @click.command()
@@ -67,7 +74,7 @@ def retry(
             kind = f" ({' or '.join(reason)})" if reason else ""
             echo(f"no trial has failed{kind}")
             return
-    _apply(experiment, indices, lifecycle.Retry(by=user_name()))
+    _apply(experiment, indices, lifecycle.Retry)
 
 
 @click.command()
@@ -76,12 +83,13 @@ def retry(
 @click.argument("indices", metavar="INDEX...", nargs=-1, required=True, type=click.IntRange(min=0))
 def abandon(storage: str | None, name: str | None, indices: tuple[int, ...], reason: str | None) -> None:
     """Give up trials INDEX: their workers stop them, and their parameters are not proposed again."""
-    by = user_name() if not reason else f"{user_name()}: {storable.line(reason)}"
-    _apply(open_sweep(storage, name), indices, lifecycle.Abandon(by=by))
+    _apply(open_sweep(storage, name), indices, lifecycle.Abandon, storable.line(reason or ""))
 
 
 def user_name() -> str:
-    """Return the login name and the machine, for the record."""
+    """Return who does something, for the record: $SWEEP_USER, or the login name and the machine."""
+    if given := storable.line(os.environ.get(USER, "")).strip():
+        return given
     try:
         login = getpass.getuser()
     except (KeyError, OSError):
@@ -91,13 +99,19 @@ def user_name() -> str:
 
 def _set_state(storage: str | None, name: str | None, state: control.State) -> None:
     store = open_sweep(storage, name).store
-    control.write(store, state, user_name())
+    set_state(store, state, user_name())
     click.echo(f"{store.url} is {state}")
 
 
-def _apply(experiment: Experiment, indices: Sequence[int], event: lifecycle.Event) -> None:
-    """Apply the event to all trials, and say so."""
-    changed = apply_to_all(experiment, indices, event)
+def set_state(store: Store, state: control.State, by: str) -> None:
+    """Change the switch, and note by whom."""
+    control.write(store, state, by)
+    actions.note(store, _VERBS[state], by)
+
+
+def _apply(experiment: Experiment, indices: Sequence[int], kind: ByPeople, reason: str = "") -> None:
+    """Change all trials, and say so."""
+    changed = apply_to_all(experiment, indices, kind, user_name(), reason)
     if len(changed) == 1:
         click.echo(f"trial {changed[0].trial} is {changed[0].status}")
     else:
@@ -105,16 +119,22 @@ def _apply(experiment: Experiment, indices: Sequence[int], event: lifecycle.Even
         click.echo(f"{counted(len(changed), 'trial')} are {changed[-1].status}: {listed}")
 
 
-def apply_to_all(experiment: Experiment, indices: Sequence[int], event: lifecycle.Event) -> list[Trial]:
-    """Apply the event to these trials, each once, and return them.
+def apply_to_all(
+    experiment: Experiment, indices: Sequence[int], kind: ByPeople, by: str, reason: str = ""
+) -> list[Trial]:
+    """Retry or abandon these trials, each once, note by whom, and return them.
 
     Raises:
         InputError: one of them does not allow it; nothing was changed, unless it has just changed itself.
     """
     indices = list(dict.fromkeys(indices))
+    event = kind(by=f"{by}: {reason}" if reason else by)
     require_allowed([experiment.trial(index) for index in indices], event, experiment.store.now())
     with _explained():
-        return [experiment.apply(index, event) for index in indices]
+        changed = [experiment.apply(index, event) for index in indices]
+    what = actions.about_trials("retry" if kind is lifecycle.Retry else "abandon", indices)
+    actions.note(experiment.store, f"{what}: {reason}" if reason else what, by)
+    return changed
 
 
 def require_allowed(records: Sequence[Trial], event: lifecycle.Event, now: float) -> None:

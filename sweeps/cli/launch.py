@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sweeps.cli.control import user_name
 from sweeps.cli.cost_guard import guard
 from sweeps.cli.output import notify, print_json
 from sweeps.cli.pool_options import Place, make_pool, place_of, pool_options
@@ -21,6 +22,7 @@ from sweeps.cli.resolve import PREVIEW, open_sweep, storage_options, storage_url
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, StoreUnavailable, SweepError, SweepNotFound
 from sweeps.storage.urls import join
 from sweeps.text.counted import counted
+from sweeps.trials import actions
 
 if TYPE_CHECKING:
     from runners.pools.pool import Pool
@@ -96,10 +98,15 @@ def launch(
         guard(pool, pool.workers, experiment, yes=described["yes"])
         if detach:
             return _detach(pool.folder)
+        what = f"launch {counted(pool.workers, 'worker')} on {runner}"
+        if engine.keeps:
+            actions.note(experiment.store, what, user_name())
         with launching(engine, pool):
             status = engine.up(pool, notify)
         if engine.keeps:  # it has ended with this process
             launched.remove(pool.folder)
+        else:
+            actions.note(experiment.store, what, user_name())
         return status
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sweeps.cli.control import user_name
 from sweeps.cli.cost_guard import cost_of, guard
 from sweeps.cli.launch import RunnerName, translated_errors
 from sweeps.cli.output import echo, notify, print_json
@@ -17,6 +18,7 @@ from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
 from sweeps.text.counted import counted
+from sweeps.trials import actions
 
 if TYPE_CHECKING:
     from runners.pools.pool import Pool
@@ -98,6 +100,8 @@ def scale(
         engines.require(engine)
         guard(described, workers, experiment, yes=yes)
         engines.runner(engine).scale(described, workers, notify)
+    what = f"scale the pool of {engine} to {counted(workers, 'worker')}"
+    actions.note(experiment.store, what, user_name())
 
 
 @pool.command()
@@ -153,13 +157,17 @@ def down(
     ended = 0
     errors: list[SweepError] = []
     with translated_errors():
-        pools = _pools(open_sweep(storage, name), runner)
+        experiment = open_sweep(storage, name)
+        pools = _pools(experiment, runner)
     for engine, described in pools:
         with _collected(errors):
             engines.require(engine)
             options = {**described.options, **option_values(option)}
-            ended += engines.runner(engine).down(replace(described, grace_s=grace, options=options), notify)
+            here = engines.runner(engine).down(replace(described, grace_s=grace, options=options), notify)
             launched.remove(described.folder)
+            if here:
+                actions.note(experiment.store, f"bring down the pool of {engine}", user_name())
+            ended += here
     if not ended and not errors:
         notify(
             "no pool of this sweep runs on this machine"

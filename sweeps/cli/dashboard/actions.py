@@ -11,11 +11,11 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from sweeps.cli.control import apply_to_all, require_allowed, user_name
+from sweeps.cli.control import USER, ByPeople, apply_to_all, require_allowed, set_state, user_name
 from sweeps.cli.dashboard.poller import Poller
 from sweeps.cli.dashboard.reader import View
 from sweeps.cli.dashboard.rendering import Rendered
@@ -28,6 +28,7 @@ from sweeps.experiment import Experiment
 from sweeps.storage.urls import open_store
 from sweeps.text.counted import counted
 from sweeps.trials import control, lifecycle, storable
+from sweeps.trials.actions import about_trials
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
 
@@ -44,6 +45,7 @@ EFFECTS: Mapping[str, str] = {
     "confirm": "The best trials run again with fresh seeds, by the sweep's workers: `sweep confirm --plan`.",
     "scale": "The pool gets another number of workers; surplus ones hand their trials back.",
 }
+_EVENTS: Mapping[str, ByPeople] = {"retry": lifecycle.Retry, "abandon": lifecycle.Abandon}
 MOST = 1000
 """Trials that one form may change."""
 _COMMAND_S = 300.0
@@ -66,9 +68,7 @@ class Asked(NamedTuple):
             return f"scale the pool of {self.runner} to {counted(self.workers, 'worker')}"
         if not self.trials:
             return self.name
-        listed = ", ".join(str(record.trial) for record in self.trials[:12])
-        more = f" and {len(self.trials) - 12} more" if len(self.trials) > 12 else ""
-        return f"{self.name} {'trial' if len(self.trials) == 1 else 'trials'} {listed}{more}"
+        return about_trials(self.name, [record.trial for record in self.trials])
 
 
 class Actions:
@@ -81,16 +81,15 @@ class Actions:
         """Answer with the page that asks for confirmation."""
         poller, view = await self._current(request)
         asked = _asked(request.match_info["action"], request.query, request.query.getall("t", []), view)
-        event = _event(asked, "somebody")
-        if event is not None:
-            require_allowed(asked.trials, event, poller.now())
+        if asked.name in _EVENTS:
+            require_allowed(asked.trials, _EVENTS[asked.name](by="somebody"), poller.now())
         fields = [("t", str(record.trial)) for record in asked.trials]
         if asked.name == "scale":
             fields += [("runner", asked.runner), ("workers", str(asked.workers))]
         switch = SWITCHES.get(asked.name)
         lines = [f"trial {r.trial}: {r.status.replace('_', ' ')}" for r in asked.trials[:20]]
         if asked.name == "scale":
-            lines = [await self._scale(poller, asked, "--dry-run")]
+            lines = [await self._scale(poller, asked, "--dry-run", by=user_name())]
         heading = asked.words[:1].upper() + asked.words[1:]
         values: dict[str, Any] = self._site.common(poller) | {
             "action": asked.name,
@@ -119,8 +118,7 @@ class Actions:
         asked = _asked(request.match_info["action"], texts, given, view)
         by = _by(texts.get("who", ""), request)
         result = await self._do(poller, asked, by, texts)
-        self._site.remember(poller.name, asked.words, by, result)
-        log.warning("%s: %s by %s", poller.name, asked.words, by)
+        log.warning("%s: %s by %s: %s", poller.name, asked.words, by, result)
         await poller.reread(*(record.trial for record in asked.trials))
         raise web.HTTPSeeOther(str(self._site.common(poller)["here"]))
 
@@ -136,24 +134,24 @@ class Actions:
         url = self._site.catalog.url_of(poller.name)
         if asked.name in SWITCHES:
             state = SWITCHES[asked.name][0]
-            await asyncio.to_thread(lambda: control.write(open_store(url), state, by))
+            await asyncio.to_thread(lambda: set_state(open_store(url), state, by))
             return f"the sweep is {state}"
         if asked.name == "confirm":
-            return await _command("confirm", "--plan", "--storage", url)
+            return await _command("confirm", "--plan", "--storage", url, by=by)
         if asked.name == "scale":
-            return await self._scale(poller, asked, *(["--yes"] if texts.get("yes") == "1" else []))
+            return await self._scale(poller, asked, *(["--yes"] if texts.get("yes") == "1" else []), by=by)
         reason = storable.line(texts.get("reason", ""))[:_LONGEST].strip()
-        event = _event(asked, f"{by}: {reason}" if reason else by)
-        assert event is not None  # noqa: S101 - the other actions are above
         indices = [record.trial for record in asked.trials]
+        kind = _EVENTS[asked.name]
         changed = await asyncio.to_thread(
-            lambda: apply_to_all(Experiment.open(open_store(url)), indices, event)
+            lambda: apply_to_all(Experiment.open(open_store(url)), indices, kind, by, reason)
         )
         return f"now {changed[-1].status.replace('_', ' ')}"
 
-    async def _scale(self, poller: Poller, asked: Asked, *options: str) -> str:
+    async def _scale(self, poller: Poller, asked: Asked, *options: str, by: str) -> str:
         url = self._site.catalog.url_of(poller.name)
-        return await _command("pool", "scale", str(asked.workers), asked.runner, *options, "--storage", url)
+        words = ("pool", "scale", str(asked.workers), asked.runner, *options, "--storage", url)
+        return await _command(*words, by=by)
 
 
 def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View) -> Asked:
@@ -181,12 +179,6 @@ def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View
     return Asked(name, trials=tuple(trials))
 
 
-def _event(asked: Asked, by: str) -> lifecycle.Retry | lifecycle.Abandon | None:
-    events = {"retry": lifecycle.Retry, "abandon": lifecycle.Abandon}
-    kind = events.get(asked.name)
-    return None if kind is None else cast(lifecycle.Retry | lifecycle.Abandon, kind(by=by))
-
-
 def _by(name: str, request: web.Request) -> str:
     """Return who did it, for the record: the name given or this server's user, and from where."""
     given = storable.line(name)[:60].strip()
@@ -194,8 +186,8 @@ def _by(name: str, request: web.Request) -> str:
     return redact(f"{who} by the dashboard from {request.remote or 'somewhere'}")
 
 
-async def _command(*words: str) -> str:
-    """Run a command of `sweep` and return its last line. Raises `InputError` with its error."""
+async def _command(*words: str, by: str) -> str:
+    """Run a command of `sweep` for somebody and return its last line. Raises `InputError` with its error."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("SWEEP_NAME", "SWEEP_STORAGE")
     }
@@ -204,7 +196,7 @@ async def _command(*words: str) -> str:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=environment,
+        env=environment | {USER: by},
     )
     try:
         output, _ = await asyncio.wait_for(process.communicate(), _COMMAND_S)

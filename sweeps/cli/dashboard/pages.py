@@ -90,7 +90,7 @@ class SweepPages:
         view = await poller.current()
         if view is None:
             return self.waiting(request, poller)
-        key = (request.path_qs, poller.mark, len(self._site.journal), int(time.time() / STEP_S))
+        key = (request.path_qs, poller.mark, int(time.time() / STEP_S))
         self._ask_pools(poller, view)
 
         async def make() -> Rendered:
@@ -172,7 +172,6 @@ class SweepPages:
             "tree": tree,
             "table": trial_table(view, query),
             "statuses": STATUSES,
-            "journal": [done for done in site.journal if done.sweep == poller.name],
         }
 
     def _ask_pools(self, poller: Poller, view: View) -> None:

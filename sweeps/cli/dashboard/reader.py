@@ -21,6 +21,7 @@ from sweeps.space.definition import Space
 from sweeps.storage.base import NotFound, Store
 from sweeps.trials import control
 from sweeps.trials import record as trial
+from sweeps.trials.actions import Action, History
 from sweeps.trials.control import Switch
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
@@ -30,6 +31,8 @@ _CURVE = re.compile(rb'^ "curve": \[[^"]*?\],$', re.MULTILINE)
 _BATCH = 500
 _OPEN_AT_ONCE = 200
 """Records of open trials that are read between two listings; the others wait for the listing."""
+_ACTIONS = 5
+"""The control card grows with them; `sweep history` shows all."""
 _AHEAD = 4
 """Indices behind the last one that are tried between two listings."""
 
@@ -47,6 +50,7 @@ class View:
         switch: running, paused or stopped, by whom and when.
         archived: whether the sweep is in the archive.
         changes: who changed which limit and when, a line each.
+        actions: what people did last, the newest first.
         confirmation: the plan of `sweep confirm` and where it stands; None without one.
         now: the store's time of the reading.
     """
@@ -59,6 +63,7 @@ class View:
     switch: Switch
     archived: bool
     changes: tuple[str, ...]
+    actions: tuple[Action, ...]
     confirmation: tuple[Plan, Standing] | None
     now: float
 
@@ -83,6 +88,7 @@ class SweepReader:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._history = History(store)
         self._experiment: Experiment | None = None
         self._known: dict[int, tuple[str, Trial | None, str]] = {}
         self._view: View | None = None
@@ -212,6 +218,7 @@ class SweepReader:
             switch=switch,
             archived=amendments.archived,
             changes=tuple(amendment_lines(amendments)),
+            actions=self._history.refresh()[: -_ACTIONS - 1 : -1],
             confirmation=confirmation,
             now=self.store.now(),
         )
@@ -228,7 +235,7 @@ def _same(one: View, other: View) -> bool:
 
     def parts(view: View) -> tuple[object, ...]:
         plan = None if view.confirmation is None else view.confirmation[0]
-        return view.space, view.damaged, view.switch, view.archived, view.changes, plan
+        return view.space, view.damaged, view.switch, view.archived, view.changes, view.actions, plan
 
     return parts(one) == parts(other)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,18 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 STEP_S = 5.0
 """Ages of heartbeats on a page are as exact as that: so long a page may be shown to others."""
-_JOURNAL = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class Done:
-    """Something that was done through this server."""
-
-    sweep: str
-    what: str
-    by: str
-    at: float
-    result: str = ""
 
 
 @dataclass(kw_only=True)
@@ -58,7 +45,6 @@ class Site:
     rate: Rate | None = None
     control: bool = False
     pages: PageCache = field(default_factory=PageCache)
-    journal: deque[Done] = field(default_factory=lambda: deque(maxlen=_JOURNAL))
     routes: tuple[web.AbstractRoute, ...] = ()
     server: Any = None
     _derived: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
@@ -105,10 +91,6 @@ class Site:
             values |= {"events": f"{here}/events", "mark": poller.mark}
             values["as_of"] = timestamp(poller.read_at) if poller.read_at else ""
         return values
-
-    def remember(self, sweep: str, what: str, by: str, result: str = "") -> None:
-        """Note what was done, for the page of the sweep."""
-        self.journal.appendleft(Done(sweep=sweep, what=what, by=by, at=time.time(), result=result))
 
 
 def banner(poller: Poller) -> str:

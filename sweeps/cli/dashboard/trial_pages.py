@@ -88,11 +88,7 @@ class TrialPages:
         records = selected(view, given, most=most)
         running = any(record.status == "running" for record in records)
         every = (10 if poller.reader.store.is_remote else 2) if running else 0
-        key = (
-            request.path_qs,
-            poller.mark,
-            int(time.time() / max(1, every)) if running else len(self._site.journal),
-        )
+        key = (request.path_qs, poller.mark, int(time.time() / max(1, every)) if running else 0)
 
         async def make() -> Rendered:
             def work() -> dict[str, Any]:

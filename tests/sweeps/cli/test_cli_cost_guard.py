@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def test_a_pool_that_would_be_scaled_says_its_price_and_stays(sweep, space_file)
     assert launched.read(files).pool == pool
     nothing = sweep("pool", "scale", "3", "local", "--dry-run")
     assert (nothing.status, "start one: sweep launch local" in nothing.err) == (2, True)
+    assert json.loads(sweep("history", "--format", "json").out) == []
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,12 @@ def test_a_detached_pool_outlives_its_starter_and_down_ends_it(sweep, space_file
     assert there.alive() == []
     assert [record.status for record in experiment.trials()] == ["pending"]
     assert sweep("down").err == "sweep: no pool of this sweep runs on this machine\n"
+    assert [row["what"] for row in json.loads(sweep("history", "--format", "json").out)] == [
+        "launch 1 worker on local",
+        "scale the pool of local to 2 workers",
+        "scale the pool of local to 1 worker",
+        "bring down the pool of local",
+    ]
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def test_a_sweep_is_paused_resumed_and_stopped_by_somebody(tmp_path, space, acti
             assert control.switch(store).version is None  # asking changes nothing
             assert (await served.do(path, who="Ada\x1b[1m Lovelace"))[0] == 303
             said = text_of(await served.page("/sweep/toy"))
-            assert f"done here {action} by Ada" in said
+            assert f"done {action} by Ada" in said
 
     run(test())
     switch = control.switch(store)
@@ -65,7 +65,7 @@ def test_trials_are_retried_and_abandoned_with_a_reason(tmp_path, space):
             assert (await served.do("/sweep/toy/do/abandon?t=2&t=4", reason="too <slow>"))[0] == 303
             page = await served.page("/sweep/toy")
             assert "retry trials 1, 3 by" in page
-            assert "abandon trials 2, 4 by" in page
+            assert "abandon trials 2, 4: too <slow> by" in text_of(page)
             trial = text_of(await served.page("/sweep/toy/trial/2"))
             assert re.search(r"abandoned by \S+@\S+ by the dashboard from 127.0.0.1: too <slow>", trial)
 
@@ -127,7 +127,7 @@ def test_a_confirmation_is_planned_by_the_command(tmp_path, command_space):
         async with dashboard(tmp_path, control=True) as served:
             assert (await served.do("/sweep/toy/do/confirm", who="Ada"))[0] == 303
             said = text_of(await served.page("/sweep/toy"))
-            assert "done here confirm by Ada" in said
+            assert re.search(r"done confirm trials 2, 1, 0 by \S+: at most 15 runs by Ada \(", said)
             assert re.search(r"Confirmation: round \d of 5: 3 of 3 trials can still win", said)
 
     run(test())
