@@ -20,6 +20,7 @@ from sweeps.trials import stage_run
 from sweeps.trials.stage_run import StageRun
 
 SCHEMA = 1
+_OBJECTS = ("parameters", "metrics", "predicted", "progress")
 PREFIX = "trials/"
 LOSS = "loss"
 """Kind of a curve of training losses, which all curves were at first."""
@@ -193,18 +194,15 @@ def decode(data: bytes) -> Trial:
         curve = tuple((step, loss) for step, loss in document.pop("curve", ()))
         stages = stage_run.decode(document.pop("stages", ()))
         points = stage_run.decode(document.pop("points", ()))
+        for name in _OBJECTS:
+            if isinstance(value := document.get(name), dict):
+                document[name] = MappingProxyType(value)
         record = Trial(**document, history=history, curve=curve, stages=stages, points=points)
     except (KeyError, TypeError) as error:
         raise ValueError(f"unexpected or missing field: {error}") from None
     if problem := _problem(record):
         raise ValueError(problem)
-    return replace(
-        record,
-        parameters=MappingProxyType(dict(record.parameters)),
-        metrics=MappingProxyType(dict(record.metrics)),
-        predicted=MappingProxyType(dict(record.predicted)),
-        progress=MappingProxyType(dict(record.progress)),
-    )
+    return record
 
 
 def _problem(record: Trial) -> str:
@@ -218,8 +216,8 @@ def _problem(record: Trial) -> str:
         count = getattr(record, name)
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             return f"{name} is not a count"
-    for name in ("parameters", "metrics", "predicted", "progress"):
-        if not isinstance(getattr(record, name), dict):
+    for name in _OBJECTS:
+        if not isinstance(getattr(record, name), MappingProxyType | dict):
             return f"{name} is not an object"
     if not all(isinstance(v, bool | str) or _is_finite(v) for v in record.parameters.values()):
         return "a parameter is neither a finite number, a string nor a boolean"
