@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """What somebody did to a sweep.
+    """Record of what somebody did to a sweep.
 
     Args:
         number: from 1.

@@ -22,8 +22,8 @@ def test_what_people_did_is_told_in_order_with_who_did_it(sweep, space_file, mon
     assert sweep("retry", "0").status == 0
     assert sweep("abandon", "77").status == 2  # what is refused is not noted
     sweep("archive")
-    told = [(row["by"], row["what"]) for row in json.loads(sweep("history", "--format", "json").out)]
-    assert [what for _, what in told] == [
+    noted = [(row["by"], row["what"]) for row in json.loads(sweep("history", "--format", "json").out)]
+    assert [what for _, what in noted] == [
         "pause",
         "extend: run_cap 9",
         "resume",
@@ -31,9 +31,9 @@ def test_what_people_did_is_told_in_order_with_who_did_it(sweep, space_file, mon
         "retry trial 0",
         "archive",
     ]
-    assert [by for by, _ in told[:2]] == ["ada", "ada"]
-    assert told[2][0].startswith("bob")
-    assert "\x1b" not in told[2][0]
+    assert [by for by, _ in noted[:2]] == ["ada", "ada"]
+    assert noted[2][0].startswith("bob")
+    assert "\x1b" not in noted[2][0]
     table = sweep("history").out
     assert "extend: run_cap 9" in table
     assert " UTC" in table
