@@ -1,16 +1,18 @@
 """History of what people did to a sweep, `actions/000001.json` and on: paused it, confirmed, scaled a pool.
 
-Each command adds an object once it has done its work. Nothing but people reads them: what holds are the
-records, the switch and the plan. A version that does not know them leaves them alone.
+Each command adds an object once it has done its work; `sweep launch` of a pool that it keeps itself, before.
+Nothing but people reads them: what holds are the records, the switch and the plan. A version that does not
+know them leaves them alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sweeps.errors import AlreadyExists, DamagedObject, StoreConflict, StoreUnavailable
@@ -93,7 +95,8 @@ class History:
     def refresh(self) -> tuple[Action, ...]:
         """Read new actions and return all: by a listing at first, then by the number after the last."""
         if not self._listed:
-            self.actions = tuple(_read(self._store, number) for number in sorted(_numbers(self._store)))
+            numbers = sorted(_numbers(self._store))
+            self.actions = tuple(_read(self._store, numbers))
             self._listed = True
             return self.actions
         while True:
@@ -108,26 +111,41 @@ def _numbers(store: Store) -> list[int]:
     return [int(match[1]) for entry in store.list(PREFIX) if (match := _RECORD.fullmatch(entry.key))]
 
 
-def _read(store: Store, number: int) -> Action:
+def _read(store: Store, numbers: Sequence[int]) -> Iterator[Action]:
+    """Yield the actions of these numbers, in few round trips; without those that were just removed."""
     try:
-        return _fetched(store, number)
-    except NotFound:
-        return Action(number=number, what="an action that was removed")
+        contents = store.read_many([key(number) for number in numbers])
+    except DamagedObject:  # one of them is no file; find out which
+        for number in numbers:
+            with contextlib.suppress(NotFound):
+                yield _fetched(store, number)
+        return
+    for number, content in zip(numbers, contents, strict=True):
+        if content is not None:
+            yield _decoded(number, content[0])
 
 
 def _fetched(store: Store, number: int) -> Action:
     """Return the action of this number. Raises `NotFound`."""
     try:
         data, _ = store.read(key(number))
-        return _decoded(number, data)
-    except (DamagedObject, ValueError) as error:
-        return Action(number=number, what=f"{key(number)} cannot be read: {_line(str(error))}")
+    except DamagedObject as error:
+        return _unreadable(number, error)
+    return _decoded(number, data)
+
+
+def _unreadable(number: int, error: Exception) -> Action:
+    return Action(number=number, what=f"{key(number)} cannot be read: {_line(str(error))}")
 
 
 def _decoded(number: int, data: bytes) -> Action:
-    document = json_reader.parse(data)
+    """Return the action in these bytes; of bytes that are none, `what` says so."""
+    try:
+        document = json_reader.parse(data)
+    except ValueError as error:
+        return _unreadable(number, error)
     if not isinstance(document, dict) or not isinstance(document.get("what"), str):
-        raise ValueError("it says nothing of what was done")  # noqa: TRY004 - one error type for all bad data
+        return _unreadable(number, ValueError("it says nothing of what was done"))
     by, at = document.get("by"), document.get("at")
     return Action(
         number=number,

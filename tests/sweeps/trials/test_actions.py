@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from pathlib import Path
 
 import pytest
 
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import actions
 from sweeps.trials.actions import History, about_trials, note
-
-
-@pytest.fixture(params=["memory", "local", "gcs"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "memory":
-        return MemoryStore()
-    if request.param == "local":
-        return LocalStore(tmp_path / "sweep")
-    endpoint = request.getfixturevalue("gcs").url
-    return GcsStore(f"gs://bucket/actions/{uuid.uuid4().hex}", endpoint=endpoint)
 
 
 def test_readers_see_each_action_once_in_its_order(store: Store) -> None:
@@ -62,6 +50,16 @@ def test_one_that_cannot_be_read_is_named_and_hides_no_other(store: Store, data:
         "actions/000002.json cannot be read",
         "resume",
     ]
+
+
+def test_a_folder_with_the_name_of_one_hides_no_other(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "sweep")
+    note(store, "pause", "ada")
+    note(store, "resume", "ada")
+    file = tmp_path / "sweep" / actions.key(1)
+    file.unlink()
+    file.mkdir()
+    assert [one.what for one in History(store).refresh()][-1] == "resume"
 
 
 def test_strange_times_and_names_are_shown_as_unknown(store: Store) -> None:

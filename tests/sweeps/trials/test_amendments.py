@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-import uuid
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,21 +15,9 @@ from sweeps.errors import DamagedObject, InputError, SweepClosed
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Budget, Space
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import amendments, control
 from sweeps.trials.amendments import Amendment, amended
-
-
-@pytest.fixture(params=["memory", "local", "gcs"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "memory":
-        return MemoryStore()
-    if request.param == "local":
-        return LocalStore(tmp_path / "sweep")
-    endpoint = request.getfixturevalue("gcs").url
-    return GcsStore(f"gs://bucket/amendments/{uuid.uuid4().hex}", endpoint=endpoint)
 
 
 def made(store: Store, space: Space, run_cap: int = 2) -> Experiment:
