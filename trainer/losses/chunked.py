@@ -10,11 +10,12 @@ computed, which the backward pass then only scales (as Liger's fused cross-entro
     dz = (softmax(z) - onehot(y) + (factor/τ)·(p - q)) / N,  ds = dz·W,  dW = dzᵀ·s
 
 No product is computed twice, as it would be under recomputation. The price is that the weight of the
-divergence must be known beforehand: `total` alone has a gradient.
+divergence must be known beforehand: `total` alone has a gradient. The dz of several chunks are multiplied
+together, as many as take no more room, in the head's dtype, than the head's gradient takes in float32.
 
-Shapes: N predicted tokens, n of a chunk, H hidden size of the student, K of the teacher, V vocabulary. N may
-be two dimensions, [B, T], and n then [B, t]: where chips share the rows of a batch, each has a part of each
-chunk. (For chunks across rows XLA's partitioner inserts exchanges, or aborts the process.)
+Shapes: N predicted tokens, n of a chunk, m of several chunks, H hidden size of the student, K of the teacher,
+V vocabulary. N may be two dimensions, [B, T], and n then [B, t]: where chips share the rows of a batch, each
+has a part of each chunk. (For chunks across rows XLA's partitioner inserts exchanges, or aborts the process.)
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ from torch.nn import functional as F
 # Of one float32 matrix [n, V], some five of which live at once. 16 MiB stay in a CPU's cache: at 16,384 words
 # that was 1.4x faster than 128 MiB, and 1.8x than whole logits. Accelerators want large products: 128 MiB.
 _CPU_ELEMENTS, _ELEMENTS = 2**22, 2**25
+
+# Each product for the head's gradient is added to a float32 matrix [V, H]. On a CPU that took longer than the
+# product with the 85 tokens of a chunk (SmolLM2-135M in bfloat16); beside thousands it does not matter.
+_PRODUCT_TOKENS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,26 +134,36 @@ class _Chunked(torch.autograd.Function):
         count, along = labels_N.numel(), labels_N.ndim - 1
         compute = chunk_losses if torch.compiler.is_compiling() else _compute.get()
         ce = torch.zeros((), dtype=_wide(states_NH), device=states_NH.device)
-        kl, grads_NH = torch.zeros_like(ce), []
-        grad_VH = torch.zeros_like(head_VH, dtype=_wide(head_VH)) if trained else None
-        for start in range(0, labels_N.shape[-1], chunk):
-            n = (slice(None),) * along + (slice(start, start + chunk),)
-            s_nH, u_nV = states_NH[n], None
-            if theirs_NK is not None and theirs_VK is not None:
-                u_nV = F.linear(theirs_NK[n], theirs_VK).to(ce.dtype)
-            z_nV = F.linear(s_nH, head_VH).to(ce.dtype)
-            logits = ChunkLogits(ours=z_nV, theirs=u_nV, labels=labels_N[n])
-            del z_nV, u_nV
-            found = compute(logits, factor, temperature, count if trained else None)
-            del logits
-            ce += found.ce
-            kl += found.kl
-            if found.grad is not None and grad_VH is not None:
-                small_nV = found.grad.to(head_VH.dtype)
-                grads_NH.append(small_nV @ head_VH)
-                grad_VH += small_nV.flatten(0, -2).t() @ s_nH.flatten(0, -2)
-                del small_nV
-            del found  # each is as large as the logits, and the next chunk needs the room
+        kl, grads_NH, grad_VH = torch.zeros_like(ce), [], None
+        length, together = labels_N.shape[-1], chunk * _chunks_together(chunk, labels_N, head_VH)
+        for first in range(0, length, together):
+            m = (slice(None),) * along + (slice(first, first + together),)
+            dz_mV = None
+            if trained and together > chunk:
+                dz_mV = head_VH.new_empty((*labels_N[m].shape, len(head_VH)))
+            for start in range(first, min(first + together, length), chunk):
+                n = (slice(None),) * along + (slice(start, start + chunk),)
+                s_nH, u_nV = states_NH[n], None
+                if theirs_NK is not None and theirs_VK is not None:
+                    u_nV = F.linear(theirs_NK[n], theirs_VK).to(ce.dtype)
+                z_nV = F.linear(s_nH, head_VH).to(ce.dtype)
+                logits = ChunkLogits(ours=z_nV, theirs=u_nV, labels=labels_N[n])
+                del z_nV, u_nV
+                found = compute(logits, factor, temperature, count if trained else None)
+                del logits
+                ce += found.ce
+                kl += found.kl
+                if found.grad is not None:
+                    if dz_mV is None:
+                        dz_mV = found.grad.to(head_VH.dtype)
+                    else:
+                        dz_mV[start - first : start - first + chunk] = found.grad
+                del found  # each is as large as the logits, and the next chunk needs the room
+            if dz_mV is not None:
+                grads_NH.append(dz_mV @ head_VH)
+                product_VH = dz_mV.flatten(0, -2).t() @ states_NH[m].flatten(0, -2)
+                grad_VH = product_VH if grad_VH is None else grad_VH.to(_wide(head_VH)).add_(product_VH)
+                del dz_mV
         ce, kl = ce / count, kl / count
         ctx.mark_non_differentiable(ce, kl)
         if grad_VH is not None:
@@ -235,6 +250,14 @@ def chunk_tokens(shape: Sequence[int], vocabulary: int, elements: int) -> int:
     """Return the tokens per chunk, of each row: as many chunks as it takes, of one size but for the last."""
     chunks = math.ceil(math.prod(shape) / max(1, elements // vocabulary))
     return math.ceil(shape[-1] / chunks)
+
+
+def _chunks_together(chunk: int, labels_N: Tensor, head_VH: Tensor) -> int:
+    """Return of how many chunks the gradients are multiplied at once, without a new largest tensor."""
+    if labels_N.ndim > 1:  # chunks across chips: XLA plans its memory, and sees one program
+        return 1
+    room = head_VH.shape[1] * _wide(head_VH).itemsize // head_VH.dtype.itemsize
+    return math.ceil(min(room, _PRODUCT_TOKENS, len(labels_N)) / chunk)
 
 
 def _wide(x: Tensor) -> torch.dtype:

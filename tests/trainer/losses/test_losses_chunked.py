@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.losses.chunked import HeadInputs, head_losses
 from trainer.testing.memory import peak_bytes
@@ -146,6 +148,38 @@ def test_float32_logits_never_exist_whole() -> None:
 
     assert peak_bytes(plain) > 3 * matrix
     assert peak_bytes(chunked) < 0.6 * matrix
+
+
+class Products(TorchDispatchMode):
+    """Records the shapes of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.mm:
+            self.shapes.append(tuple(result.shape))
+        return result
+
+
+@pytest.mark.parametrize(("dtype", "together"), [(torch.bfloat16, 32), (torch.float32, 16)])
+def test_the_gradient_of_the_head_is_computed_from_many_chunks_at_once(
+    dtype: torch.dtype, together: int
+) -> None:
+    """Each such product is added to a float32 matrix as large as the head: with few tokens that takes longest."""
+    tokens, vocabulary, width, chunk = 128, 64, 16, 4
+    states = torch.randn(tokens, width, dtype=dtype, requires_grad=True)
+    head = torch.randn(vocabulary, width, dtype=dtype, requires_grad=True)
+    with Products() as found:
+        head_losses(
+            HeadInputs(states=states, head=head),
+            torch.zeros(tokens, dtype=torch.long),
+            chunk_elements=chunk * vocabulary,
+        ).total.backward()
+    assert found.shapes.count((chunk, vocabulary)) == tokens // chunk
+    assert found.shapes.count((vocabulary, width)) == tokens // together
 
 
 def test_without_a_gradient_to_come_none_is_computed() -> None:
