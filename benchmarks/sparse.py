@@ -85,7 +85,7 @@ def prepared(config: Config) -> tuple[Callable[[], None], int]:
             config.model,
             vocab_size=config.data.vocab_size,
             sequence_length=length,
-            attention=device.attention,
+            attention=device.attention_for(length),
         ).to(device.torch_device)
     )
     student, strength = make_student(teacher, config.stage1, [], quant=config.quant, device=device)

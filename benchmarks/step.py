@@ -80,7 +80,10 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
     length = config.data.sequence_length
     full = build_tiny(
-        config.model, vocab_size=config.data.vocab_size, sequence_length=length, attention=device.attention
+        config.model,
+        vocab_size=config.data.vocab_size,
+        sequence_length=length,
+        attention=device.attention_for(length),
     ).to(device.torch_device)
     ternary, _ = make_student(
         copy.deepcopy(full), config.stage1, [next(_batches(config))], quant=config.quant, device=device

@@ -136,7 +136,7 @@ def run(shape: Shape, case: Case, overrides: Sequence[str], measure: float) -> R
         return {"error": "the device has no products of 8-bit floats"}
     observer = Observer(device, measure)
     with torch.device(device.torch_device):
-        model = shape.build(device.attention)
+        model = shape.build(device.attention_for(shape.tokens))
     parameters = parameter_count(model)
     flops = _train(case, model, shape, config, device, observer)
     peak = peak_flops_per_second(device)

@@ -49,7 +49,7 @@ def blueprint(config: Config, device: Device) -> Blueprint:
             dataclasses.replace(model, layers=layers),
             vocab_size=config.data.vocab_size,
             sequence_length=config.data.sequence_length,
-            attention=device.attention,
+            attention=device.attention_for(config.data.sequence_length),
         )
 
     return Blueprint(dimensions=teacher_dimensions(config), build=build)
@@ -65,10 +65,12 @@ def _pretrained(config: Config, model: HfModelConfig, device: Device) -> Bluepri
     dimensions = teacher_dimensions(config, found)
     dtype = torch.bfloat16 if dimensions.weight_bytes == 2 else torch.float32
 
+    attention = device.attention_for(config.data.sequence_length)
+
     def build(layers: int) -> nn.Module:
         fewer = copy.deepcopy(found)
         shorten(fewer, range(layers))
-        made: Any = AutoModelForCausalLM.from_config(fewer, dtype=dtype, attn_implementation=device.attention)
+        made: Any = AutoModelForCausalLM.from_config(fewer, dtype=dtype, attn_implementation=attention)
         return with_supported_attention(cast(nn.Module, made))
 
     return Blueprint(dimensions=dimensions, build=build)

@@ -135,19 +135,20 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
     progress("corpus", None)
     corpus, held_out = load_text(config)
     test = test_batches(config, corpus)
+    attention = device.attention_for(config.data.sequence_length)
     if config.model.kind == "hf":
         progress(f"loading {config.model.name}", None)
         try:
             name = local_folder(config.model.name)
         except MissingError as error:
             raise ConfigError(str(error), key="model.name") from error
-        teacher = load_pretrained(name, dtype=config.model.dtype, attention=device.attention)
+        teacher = load_pretrained(name, dtype=config.model.dtype, attention=attention)
         _check_fit(teacher, config, corpus)
     else:
         folder = _tiny_teacher(
             config, config.model, corpus, held_out, device=device, stop=stop, progress=progress
         )
-        teacher = load_tiny(folder / _MODEL_FOLDER, attention=device.attention)
+        teacher = load_tiny(folder / _MODEL_FOLDER, attention=attention)
     teacher = freeze(device.move(teacher))
     if config.data.document_masks:
         separate_documents(teacher, corpus.document_end)
@@ -290,7 +291,12 @@ def _train(
     recipe, length, device = model.teacher, config.data.sequence_length, context.device
     seed_everything(recipe.seed)
     teacher = device.move(
-        build_tiny(model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention)
+        build_tiny(
+            model,
+            vocab_size=corpus.vocab_size,
+            sequence_length=length,
+            attention=device.attention_for(length),
+        )
     )
     if config.data.document_masks:
         separate_documents(teacher, corpus.document_end)

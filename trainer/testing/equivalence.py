@@ -154,7 +154,7 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module, Lambd
             config.model,
             vocab_size=config.data.vocab_size,
             sequence_length=config.data.sequence_length,
-            attention=device.attention,
+            attention=device.attention_for(config.data.sequence_length),
         ).to(device.torch_device)
     )
     calibration = next(_ids(config, 2))

@@ -17,11 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.api import check
 from trainer.devices import sdpa, xla_attention
-from trainer.devices.device import Device
+from trainer.devices.device import Device, open_device
 from trainer.models.causal_lm import load_pretrained, run, save
 from trainer.optim.attention_logits import record_logits, recorded
 from trainer.preflight.meta_model import blueprint
 from trainer.stages.pretrain import cross_entropy
+from trainer.testing.memory import most_bytes
 
 IDS = torch.arange(24).reshape(2, 12) % 50
 SIZES = {
@@ -111,6 +112,19 @@ def test_a_model_that_sdpa_cannot_compute_is_loaded_and_estimated_with_its_own_a
     for model in (loaded, blueprint(config, device).build(2)):
         assert model.config._attn_implementation == kept
         assert logits(model).isfinite().all()
+
+
+def test_a_cpu_keeps_no_scores_of_long_sequences() -> None:
+    """Short ones have eager attention, which is faster there in bfloat16."""
+    device = open_device(check(["device=cpu"]).device)
+    assert [device.attention_for(tokens) for tokens in (128, 256)] == ["eager", sdpa.NAME]
+    ids_BT = torch.zeros(1, 1024, dtype=torch.long)
+
+    def largest(attention: str) -> int:
+        return most_bytes(lambda: run(build("llama", attention), ids_BT).logits.sum().backward()).largest
+
+    scores = 4 * 1024**2
+    assert largest("eager") >= scores > 4 * largest(device.attention_for(1024))
 
 
 class Reads(TorchDispatchMode):

@@ -36,7 +36,7 @@ def peak_of_a_step(*overrides: str) -> int:
     config = check([*SHAPE, *overrides])
     device = open_device(config.device)
     assert isinstance(config.model, TinyModelConfig)
-    model = build_tiny(config.model, vocab_size=300, sequence_length=32, attention=device.attention)
+    model = build_tiny(config.model, vocab_size=300, sequence_length=32, attention=device.attention_for(32))
     stage = config.stage2
     plan = StagePlan(name="toy", steps=1, optimizer=stage.optimizer, schedule=stage.schedule)
     ids = torch.zeros(8, 32, dtype=torch.long)
