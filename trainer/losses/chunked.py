@@ -162,8 +162,12 @@ class _Chunked(torch.autograd.Function):
             if dz_mV is not None:
                 grads_NH.append(dz_mV @ head_VH)
                 product_VH = dz_mV.flatten(0, -2).t() @ states_NH[m].flatten(0, -2)
-                grad_VH = product_VH if grad_VH is None else grad_VH.to(_wide(head_VH)).add_(product_VH)
                 del dz_mV
+                if grad_VH is not None:
+                    grad_VH += product_VH
+                else:  # what nothing is added to needs no other dtype
+                    grad_VH = product_VH if together >= length else product_VH.to(_wide(head_VH))
+                del product_VH
         ce, kl = ce / count, kl / count
         ctx.mark_non_differentiable(ce, kl)
         if grad_VH is not None:

@@ -6,7 +6,7 @@ The program runs under torch's FakeTensorMode, where tensors have a shape, a dty
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,14 +23,15 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch 
 
     Attributes:
         now: bytes alive.
-        peaks: most bytes alive in each phase, by its name.
+        peaks: most bytes alive in each phase, by its name; and when each of its operations made a storage, by
+            phase, operation and size.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # as above
         self._device = device
         self._alive: dict[int, weakref.ref[Any]] = {}
-        self.now, self.peaks, self._phase = 0, dict[str, int](), "begin"
+        self.now, self.peaks, self._phase = 0, dict[Hashable, int](), "begin"
 
     def begin(self, phase: str) -> None:
         """Count for this phase from now on; it may be begun more than once."""
@@ -49,17 +50,18 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch 
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self._add(leaf.untyped_storage())
+                self._add(leaf.untyped_storage(), func)
         return result
 
-    def _add(self, storage: Any) -> None:
+    def _add(self, storage: Any, operation: Hashable) -> None:
         key = id(storage)
         if key in self._alive:
             return
         size = storage.nbytes()
         self._alive[key] = weakref.ref(storage, self._remover(key, size))
         self.now += size
-        self.peaks[self._phase] = max(self.peaks.get(self._phase, 0), self.now)
+        for moment in (self._phase, (self._phase, operation, size)):
+            self.peaks[moment] = max(self.peaks.get(moment, 0), self.now)
 
     def _remover(self, key: int, size: int) -> Callable[[Any], None]:
         def remove(reference: object) -> None:

@@ -2,13 +2,14 @@
 
 The traced program is the real one (student, teacher, losses, recomputation), so that a change there needs
 none here; optimizers, which depend on values, are left to `preflight.optimizer`. Models of two and three
-layers are traced and extrapolated: the peak of every phase of a step grows linearly with the layers.
+layers are traced and extrapolated: the peak at every operation of a step grows linearly with the layers.
+(That of a whole phase need not: with few layers it may lie in the losses of the head, with many elsewhere.)
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -133,7 +134,7 @@ def _over_depths(
     theirs = plan.dimensions.layers
     ours = config.stage1.keep_layers or theirs
 
-    def peaks(student: int, teacher: int) -> Mapping[str, int]:
+    def peaks(student: int, teacher: int) -> Mapping[Hashable, int]:
         shallow = _without_named_layers(config, student)
         with fake_tensors(device.torch_device) as live:
             run(live, _models(shallow, plan, student, teacher), shallow)
@@ -143,14 +144,14 @@ def _over_depths(
         return max(peaks(ours, theirs).values())
     if ours == theirs:
         few, more = peaks(FEW, FEW), peaks(ONE_MORE, ONE_MORE)
-        return max(few[phase] + (ours - FEW) * (more[phase] - few[phase]) for phase in few)
+        return max(few[each] + (ours - FEW) * (more[each] - few[each]) for each in few.keys() & more.keys())
     shallow = min(ours, FEW)
     few, deeper, both = peaks(shallow, FEW), peaks(shallow, ONE_MORE), peaks(shallow + 1, ONE_MORE)
     return max(
-        few[phase]
-        + (theirs - FEW) * (deeper[phase] - few[phase])
-        + (ours - shallow) * (both[phase] - deeper[phase])
-        for phase in few
+        few[each]
+        + (theirs - FEW) * (deeper[each] - few[each])
+        + (ours - shallow) * (both[each] - deeper[each])
+        for each in few.keys() & deeper.keys() & both.keys()
     )
 
 

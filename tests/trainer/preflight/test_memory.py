@@ -195,6 +195,22 @@ def test_each_of_several_chips_takes_what_one_alone_takes_of_its_rows() -> None:
     assert evaluation_memory(config, plan, both).peak == evaluation_memory(half, plan, device).peak
 
 
+@pytest.mark.parametrize("stage", ["stage1_9", "stage2"])
+def test_what_is_estimated_from_few_layers_is_what_all_of_them_take(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a step's peak lies in the losses of the head with few layers, and elsewhere with many."""
+    wide = ("data.vocab_size=20000", "model.hidden_size=32", f"{stage}.batch_size=16")
+    config, plan, device = configured(stage, "model.layers=16", *wide)
+
+    def peak() -> int:
+        return stage_memory(config, stage, getattr(config, stage), plan, device).peak
+
+    estimated = peak()
+    monkeypatch.setattr("trainer.preflight.trace.ONE_MORE", 16)
+    assert estimated == pytest.approx(peak(), rel=0.001)
+
+
 def test_a_measurement_within_a_stage_takes_the_optimizers_state_too() -> None:
     config, plan, device = configured("stage2", "stage2.optimizer.type=adamw", "eval.at=[0.5]")
     after, _, _ = configured("stage2", "eval.at=[]")
