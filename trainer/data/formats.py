@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,11 @@ from trainer.data.files import File
 from trainer.data.remote import with_retries
 from trainer.errors import ConfigError
 
-LINES_BLOCK = 4 * 2**20  # bytes
+# Blocks of JSON lines are so many that a short run sees all parts of a text that is sorted by its sources; but
+# each is read whole.
+LINES_BLOCKS, SMALLEST_LINES_BLOCK, LARGEST_LINES_BLOCK = 4096, 2**12, 2**22  # sizes in bytes
+# Requests of fewer bytes could not feed a GPU, so of a small text remote files are read whole, once.
+REQUEST = 2**16
 LARGEST_DOCUMENT = 256 * 2**20  # bytes; its tokens would take about ten times that
 SAMPLED_BYTES = 64 * 2**10  # hashed at either end of a file that has no checksum
 
@@ -32,9 +37,15 @@ class FileSummary:
 
 
 class Format(ABC):
-    """A file format with its own open handles; each reading thread needs an instance."""
+    """A file format with its own open handles; each reading thread needs an instance.
+
+    Attributes:
+        suffixes: of such files in a folder.
+        block_bytes: of a block, if that is what blocks are.
+    """
 
     suffixes: tuple[str, ...] = ()
+    block_bytes: int | None = None
 
     @abstractmethod
     def summarise(self, file: File) -> FileSummary:
@@ -138,6 +149,12 @@ class ParquetFormat(Format):
             stream.close()
 
 
+def lines_block(files: Sequence[File]) -> int:
+    """Return the bytes of a block of JSON lines that suit a text of these files."""
+    size = sum(file.size for file in files) // LINES_BLOCKS
+    return min(max(size, SMALLEST_LINES_BLOCK), LARGEST_LINES_BLOCK)
+
+
 class LinesFormat(Format):
     """JSON lines: a block is the lines that begin in a range of bytes, a document is one key of one line.
 
@@ -147,12 +164,14 @@ class LinesFormat(Format):
     """
 
     suffixes = (".jsonl", ".ndjson", ".json")
+    block_bytes: int
 
-    def __init__(self, key: str, *, block_bytes: int = LINES_BLOCK) -> None:
-        self._key, self._block = key, block_bytes
+    def __init__(self, key: str, *, block_bytes: int = LARGEST_LINES_BLOCK) -> None:
+        self._key, self.block_bytes = key, block_bytes
+        self._kept: dict[str, bytes] = {}  # at most LINES_BLOCKS · REQUEST bytes in all
 
     def summarise(self, file: File) -> FileSummary:
-        return FileSummary(blocks=-(-file.size // self._block), digest=_sampled(file))
+        return FileSummary(blocks=-(-file.size // self.block_bytes), digest=_sampled(file))
 
     def texts(self, file: File, block: int) -> list[str]:
         start, data = self._lines(file, block)
@@ -165,26 +184,33 @@ class LinesFormat(Format):
 
     def _lines(self, file: File, block: int) -> tuple[int, bytes]:
         """Return the offset of the first line and all lines that begin in the block."""
-        start, end = block * self._block, min((block + 1) * self._block, file.size)
+        start, end = block * self.block_bytes, min((block + 1) * self.block_bytes, file.size)
         first = start
         if start:
             # The preceding byte shows whether a line begins exactly here.
-            data = file.bytes(start - 1, end)
+            data = self._bytes(file, start - 1, end)
             cut = data.find(b"\n") + 1
             if not cut:
                 return start, b""  # all in one line that began earlier
             first, data = start - 1 + cut, data[cut:]
         else:
-            data = file.bytes(start, end)
+            data = self._bytes(file, start, end)
         if first >= end:
             return first, b""
         while not data.endswith(b"\n") and end < file.size:
-            more = file.bytes(end, end + self._block)
+            more = self._bytes(file, end, end + max(self.block_bytes, len(data)))
             stop = more.find(b"\n") + 1 or len(more)
             data, end = data + more[:stop], end + stop
-            if len(data) > LARGEST_DOCUMENT + self._block:
+            if len(data) > LARGEST_DOCUMENT + self.block_bytes:
                 raise DataError(f"{file.url} has a line of more than {LARGEST_DOCUMENT >> 20} MiB")
         return first, data
+
+    def _bytes(self, file: File, start: int, end: int) -> bytes:
+        if file.is_local or self.block_bytes >= REQUEST:
+            return file.bytes(start, end)
+        if file.path not in self._kept:
+            self._kept[file.path] = file.bytes(0, file.size)
+        return self._kept[file.path][start:end]
 
     def _text(self, line: bytes, file: File, offset: int) -> str | None:
         where = f"{file.url}, the line at byte {offset}"

@@ -23,10 +23,10 @@ from trainer.cache import artifact
 from trainer.config.data import HubConfig, ParquetConfig, StreamConfig, TextConfig
 from trainer.data.errors import DataError
 from trainer.data.files import File, find_files
-from trainer.data.formats import FileSummary, Format, LinesFormat, ParquetFormat, WholeFileFormat
+from trainer.data.formats import FileSummary, Format, LinesFormat, ParquetFormat, WholeFileFormat, lines_block
 from trainer.errors import ConfigError
 
-FORMAT = 1  # increase it when the same files would get other blocks or digests
+FORMAT = 2  # increase it when the same files would get other blocks or digests, or another order
 INDEX_THREADS = 16
 INDEX = "index.json"
 
@@ -111,19 +111,23 @@ def _files(config: StreamConfig) -> tuple[list[File], Callable[[], Format]]:
         from trainer.data.hub import dataset_files
 
         names = dataset_files(config)
-        return find_files(names, ()), _hub_format(config, names)
-    new_format = _format(config)
-    return find_files(config.files, new_format().suffixes), new_format
+        files, new_format = find_files(names, ()), _hub_format(config, names)
+    else:
+        new_format = _format(config)
+        files = find_files(config.files, new_format().suffixes)
+    if isinstance(new_format(), LinesFormat):
+        new_format = partial(new_format, block_bytes=lines_block(files))
+    return files, new_format
 
 
-def _format(config: TextConfig | ParquetConfig) -> Callable[[], Format]:
+def _format(config: TextConfig | ParquetConfig) -> Callable[..., Format]:
     key = config.text_key
     if key is None:
         return WholeFileFormat
     return partial(ParquetFormat if config.name == "parquet" else LinesFormat, key)
 
 
-def _hub_format(config: HubConfig, names: Sequence[str]) -> Callable[[], Format]:
+def _hub_format(config: HubConfig, names: Sequence[str]) -> Callable[..., Format]:
     for kind in (ParquetFormat, LinesFormat):
         if all(name.endswith(kind.suffixes) for name in names):
             return partial(kind, config.text_key)
@@ -140,6 +144,7 @@ def _summaries(files: Sequence[File], file_format: Format, config: StreamConfig)
         "format": FORMAT,
         "kind": type(file_format).__name__,
         "text_key": config.text_key,
+        "block_bytes": file_format.block_bytes,
         "files": len(files),
         "listing_sha256": hashlib.sha256(json.dumps(listing).encode()).hexdigest(),
     }

@@ -25,7 +25,7 @@ from trainer.data.feed import BATCHES, Feed, rows_before, rows_of, state_at
 from trainer.data.held_out import decides, held_out, side_of, training_sample
 from trainer.data.near_copies import NearCopies
 from trainer.data.prefetch import Prefetched
-from trainer.data.shards import Order, Shards, open_shards
+from trainer.data.shards import FORMAT, Order, Shards, open_shards
 from trainer.data.sides import TRAIN
 from trainer.data.stream_reader import Lane
 from trainer.data.tokenizer import import_tokenizer, train_tokenizer
@@ -48,7 +48,7 @@ class StreamCorpus(Corpus):
     @property
     def order_sha256(self) -> str:
         config = self.shards.config
-        covers = [self.sha256, config.lanes, config.shuffle_windows]
+        covers = [FORMAT, self.shards.blocks, self.sha256, config.lanes, config.shuffle_windows]
         return hashlib.sha256(json.dumps(covers).encode()).hexdigest()
 
     def batches(
@@ -136,13 +136,18 @@ class StreamFeed(Feed):
 
     def _documents(self, block: int) -> list[str]:
         texts = self._reader.texts(block)
-        # A function of each text alone, so that the position of a document in its block can be restored.
-        return [text for text in texts if side_of(text, self._config) == TRAIN and not self._copies.has(text)]
+        # A function of the block alone, so that the position of a document in it can be restored.
+        order = np.random.default_rng([self._seed, block]).permutation(len(texts))
+        shuffled = (texts[index] for index in order)
+        return [
+            text for text in shuffled if side_of(text, self._config) == TRAIN and not self._copies.has(text)
+        ]
 
     def _order(self, lane: int, epoch: int) -> Order:
         if self._epoch is None or self._epoch[0] != epoch:  # lanes are rarely in different epochs
             self._epoch = epoch, self._shards.epoch_order(self._seed, epoch)
-        return self._epoch[1][lane :: self._count]
+        # Each lane has a stretch of its own, so that the lanes are in different files at a time.
+        return np.array_split(self._epoch[1], self._count)[lane]
 
 
 def lane_count(blocks: int, most: int) -> int:
@@ -162,7 +167,7 @@ def _shared_lanes(blocks: int, most: int, world: int) -> int:
     if lanes % world:
         raise DataError(
             f"the text is too small for {world} processes that read different parts of it: it has {blocks} "
-            "files, row groups of Parquet, or pieces of 4 MiB of JSON lines; use at least "
+            "files, row groups of Parquet, or pieces of JSON lines of 4 KiB or more; use at least "
             f"{BLOCKS_PER_LANE * world}, or fewer processes"
         )
     return lanes

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trainer.data import DataError, formats
 from trainer.data.files import File, find_files
-from trainer.data.formats import Format, LinesFormat, ParquetFormat, WholeFileFormat
+from trainer.data.formats import REQUEST, Format, LinesFormat, ParquetFormat, WholeFileFormat, lines_block
 from trainer.errors import ConfigError
 
 
@@ -146,6 +146,37 @@ def test_every_line_is_in_one_block_and_only_there(
         return
     found = all_texts(LinesFormat("text", block_bytes=block), only_file(path))
     assert [text for texts in found for text in texts] == expected
+
+
+class Requests:
+    """A remote file system of one file that counts what is asked of it."""
+
+    protocol = "remote"
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.count = content, 0
+        self.file = File(filesystem=self, path="a", name="a", size=len(content), checksum="", changed=0)
+
+    def cat_file(self, path: str, start: int, end: int) -> bytes:
+        self.count += 1
+        return self.content[start:end]
+
+    def unstrip_protocol(self, path: str) -> str:
+        return f"remote://{path}"
+
+
+def test_a_small_remote_file_is_read_once() -> None:
+    """Its blocks are so small that a request for each would take longer than training on it."""
+    remote = Requests(b'{"text": "one and another"}\n' * 3000)
+    found = LinesFormat("text", block_bytes=lines_block([remote.file]))
+    assert sum(len(found.texts(remote.file, block)) for block in range(21)) == 3000
+    assert remote.count == 1
+
+
+def test_a_line_of_many_blocks_is_read_in_few_requests() -> None:
+    remote = Requests(json.dumps({"text": "x" * 50_000_000}).encode())
+    assert len(LinesFormat("text", block_bytes=REQUEST).texts(remote.file, 0)[0]) == 50_000_000
+    assert remote.count < 15
 
 
 @pytest.mark.parametrize(

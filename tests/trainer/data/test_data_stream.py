@@ -76,6 +76,29 @@ def test_every_training_document_is_shown_and_no_other(lanes: int, shards: Make,
     assert set(counted(tokens)) == set(TRAINED_ON)
 
 
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_short_run_sees_all_parts_of_lines_that_are_sorted(
+    files: int, tmp_path: Path, opened: Load
+) -> None:
+    """As where somebody has put one source after another: the order of lines and files is no order to train in."""
+    texts = [" ".join([str(number)] * 250) for number in range(1600)]
+    for file, part in enumerate(np.split(np.array(texts), files)):
+        write_lines(tmp_path / f"{file}.jsonl", part.tolist())
+    corpus = opened(text_config(f"{tmp_path}/*.jsonl", text_key="text", lanes=4, shuffle_windows=64))
+    for seed in range(5):
+        numbers = rows(corpus, 64, sequence_length=128, seed=seed)  # a twelfth of the text
+        shares = np.bincount(numbers[numbers != END].numpy() // 400, minlength=4) / numbers.numel()
+        assert shares.min() > 0.1
+
+
+def test_a_short_run_sees_all_parts_of_a_row_group(tmp_path: Path, opened: Load) -> None:
+    write_parquet(tmp_path / "a.parquet", [f"{number} " * 40 for number in range(1600)], rows=1600)
+    corpus = opened(parquet_config(tmp_path / "a.parquet", lanes=1))
+    numbers = rows(corpus, 64, sequence_length=16)
+    shares = np.bincount(numbers[numbers != END].numpy() // 400, minlength=4) / numbers.numel()
+    assert shares.min() > 0.1
+
+
 def test_one_lane_without_shuffling_shows_whole_epochs(shards: Make, opened: Load) -> None:
     corpus = opened(parquet_config(shards(), lanes=1, shuffle_windows=1))
     epoch = sum(expected(TRAINED_ON).values()) + len(TRAINED_ON)  # words and ends
