@@ -19,8 +19,8 @@ from trainer.data.files import File
 from trainer.data.remote import with_retries
 from trainer.errors import ConfigError
 
-# Blocks of JSON lines are so many that a short run sees all parts of a text that is sorted by its sources; but
-# each is read whole.
+# Blocks of JSON lines are so many that a short run sees all parts of a text that is sorted by its sources;
+# but each is read whole.
 LINES_BLOCKS, SMALLEST_LINES_BLOCK, LARGEST_LINES_BLOCK = 4096, 2**12, 2**22  # sizes in bytes
 # Requests of fewer bytes could not feed a GPU, so of a small text remote files are read whole, once.
 REQUEST = 2**16
