@@ -19,11 +19,10 @@ from trainer.data.files import File
 from trainer.data.remote import with_retries
 from trainer.errors import ConfigError
 
-# Blocks of JSON lines are so many that a short run sees all parts of a text that is sorted by its sources;
-# but each is read whole.
-LINES_BLOCKS, SMALLEST_LINES_BLOCK, LARGEST_LINES_BLOCK = 4096, 2**12, 2**22  # sizes in bytes
-# Requests of fewer bytes could not feed a GPU, so of a small text remote files are read whole, once.
-REQUEST = 2**16
+# Sizes in bytes. Blocks of JSON lines are so many that a short run sees all parts of a text that is sorted by
+# its sources; but each is read whole.
+LINES_BLOCKS, SMALLEST_LINES_BLOCK, LARGEST_LINES_BLOCK = 1024, 2**12, 2**22
+REQUEST = 2**16  # smaller ones could not feed a GPU, so of a small text remote files are read whole
 LARGEST_DOCUMENT = 256 * 2**20  # bytes; its tokens would take about ten times that
 SAMPLED_BYTES = 64 * 2**10  # hashed at either end of a file that has no checksum
 
@@ -42,9 +41,11 @@ class Format(ABC):
     Attributes:
         suffixes: of such files in a folder.
         block_bytes: of a block, if that is what blocks are.
+        keeps_open: whether opening a file costs as much as reading a block of it.
     """
 
     suffixes: tuple[str, ...] = ()
+    keeps_open: bool = False
     block_bytes: int | None = None
 
     @abstractmethod
@@ -68,6 +69,7 @@ class ParquetFormat(Format):
     """
 
     suffixes = (".parquet",)
+    keeps_open = True
 
     def __init__(self, column: str, *, open_files: int = 8) -> None:
         self._column, self._limit = column, open_files
@@ -185,32 +187,27 @@ class LinesFormat(Format):
     def _lines(self, file: File, block: int) -> tuple[int, bytes]:
         """Return the offset of the first line and all lines that begin in the block."""
         start, end = block * self.block_bytes, min((block + 1) * self.block_bytes, file.size)
-        first = start
-        if start:
-            # The preceding byte shows whether a line begins exactly here.
-            data = self._bytes(file, start - 1, end)
-            cut = data.find(b"\n") + 1
-            if not cut:
-                return start, b""  # all in one line that began earlier
-            first, data = start - 1 + cut, data[cut:]
-        else:
-            data = self._bytes(file, start, end)
-        if first >= end:
-            return first, b""
-        while not data.endswith(b"\n") and end < file.size:
-            more = self._bytes(file, end, end + max(self.block_bytes, len(data)))
-            stop = more.find(b"\n") + 1 or len(more)
-            data, end = data + more[:stop], end + stop
-            if len(data) > LARGEST_DOCUMENT + self.block_bytes:
+        begin = max(0, start - 1)  # the preceding byte shows whether a line begins exactly here
+        # Most last lines end soon after the block: one request for both.
+        data = self._bytes(file, begin, end + min(self.block_bytes, REQUEST))
+        first = data.find(b"\n") + 1 if start else 0
+        if (start and not first) or begin + first >= end:
+            return end, b""  # all in one line that began earlier
+        last = data.find(b"\n", end - 1 - begin)
+        while last < 0 and begin + len(data) < file.size:
+            seen = len(data)
+            data += self._bytes(file, begin + seen, begin + 2 * seen)
+            last = data.find(b"\n", seen)
+            if len(data) > LARGEST_DOCUMENT + self.block_bytes and last < 0:
                 raise DataError(f"{file.url} has a line of more than {LARGEST_DOCUMENT >> 20} MiB")
-        return first, data
+        return begin + first, data[first:] if last < 0 else data[first : last + 1]
 
     def _bytes(self, file: File, start: int, end: int) -> bytes:
         if file.is_local or self.block_bytes >= REQUEST:
             return file.bytes(start, end)
-        if file.path not in self._kept:
-            self._kept[file.path] = file.bytes(0, file.size)
-        return self._kept[file.path][start:end]
+        if file.url not in self._kept:
+            self._kept[file.url] = file.bytes(0, file.size)
+        return self._kept[file.url][start:end]
 
     def _text(self, line: bytes, file: File, offset: int) -> str | None:
         where = f"{file.url}, the line at byte {offset}"

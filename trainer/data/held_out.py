@@ -28,7 +28,7 @@ from trainer.data.shards import Shards
 from trainer.data.sides import HELD_OUT, TEST, TRAIN, side
 from trainer.text import counted
 
-FORMAT = 2  # increase it when the same spec would give other tokens
+FORMAT = 3  # increase it when the same spec would give other tokens
 SAMPLE_SEED = 0  # of the order in which text is sampled here, whatever the run's seed
 TOKENIZER_BYTES = 8_000_000  # of text that a tokenizer is trained on, about as much as data=stdlib has
 WAITING_BYTES = 8  # of test documents per token of test text that are kept until the held-out text is known
@@ -71,6 +71,7 @@ def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
     """
     spec = decides(shards.config) | {
         "text_sha256": shards.sha256,
+        "blocks": shards.blocks,
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
     }
     folder = artifact("held_out", spec, lambda draft: gather(shards, tokenizer, draft))

@@ -23,7 +23,15 @@ from trainer.cache import artifact
 from trainer.config.data import HubConfig, ParquetConfig, StreamConfig, TextConfig
 from trainer.data.errors import DataError
 from trainer.data.files import File, find_files
-from trainer.data.formats import FileSummary, Format, LinesFormat, ParquetFormat, WholeFileFormat, lines_block
+from trainer.data.formats import (
+    LARGEST_LINES_BLOCK,
+    FileSummary,
+    Format,
+    LinesFormat,
+    ParquetFormat,
+    WholeFileFormat,
+    lines_block,
+)
 from trainer.errors import ConfigError
 
 FORMAT = 2  # increase it when the same files would get other blocks or digests, or another order
@@ -55,13 +63,22 @@ class Shards:
     def blocks(self) -> int:
         return int(self.starts[-1])
 
+    @property
+    def pieces(self) -> int:
+        """Return into how many parts the text can be divided: blocks, or 4 MiB of JSON lines."""
+        if isinstance(self.format(), LinesFormat):  # a block may be smaller than a document
+            return sum(-(-file.size // LARGEST_LINES_BLOCK) for file in self.files)
+        return self.blocks
+
     def epoch_order(self, seed: int, epoch: int) -> Order:
         """Return the numbers of all blocks [blocks], int64, shuffled by seed and epoch.
 
-        Both files and the blocks of each file are shuffled, but a file's blocks stay together, so that few
-        files are open at a time.
+        Where files are kept open, both files and the blocks of each file are shuffled, but a file's blocks
+        stay together, so that few are open at a time.
         """
         random = np.random.default_rng([seed, epoch])
+        if not self.format().keeps_open:
+            return random.permutation(self.blocks)
         counts = np.diff(self.starts)
         return np.concatenate(
             [self.starts[file] + random.permutation(counts[file]) for file in random.permutation(len(counts))]

@@ -30,7 +30,7 @@ from trainer.data.sides import TRAIN
 from trainer.data.stream_reader import Lane
 from trainer.data.tokenizer import import_tokenizer, train_tokenizer
 
-BLOCKS_PER_LANE = 16  # at least, or fewer lanes are used: with few blocks a lane may have no text
+PIECES_PER_LANE = 16  # at least, or fewer lanes are used: with few pieces a lane may have no text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,7 +85,7 @@ class StreamFeed(Feed):
             raise DataError(f"sequence_length is {sequence_length} and seed {seed}: neither may be so small")
         config, self._shards = corpus.shards.config, corpus.shards
         own_rows = rows_of(batch_size, rank, world)
-        lanes = _shared_lanes(self._shards.blocks, config.lanes, world)
+        lanes = _shared_lanes(self._shards.pieces, config.lanes, world)
         self._text, self._batch_size = corpus.order_sha256, batch_size
         self._rows, self._own_rows = 0, range(batch_size)[own_rows]
         self._count, self._seed, self._config, self._copies = lanes, seed, config, corpus.copies
@@ -146,19 +146,18 @@ class StreamFeed(Feed):
     def _order(self, lane: int, epoch: int) -> Order:
         if self._epoch is None or self._epoch[0] != epoch:  # lanes are rarely in different epochs
             self._epoch = epoch, self._shards.epoch_order(self._seed, epoch)
-        # Each lane has a stretch of its own, so that the lanes are in different files at a time.
-        return np.array_split(self._epoch[1], self._count)[lane]
+        return self._epoch[1][lane :: self._count]
 
 
-def lane_count(blocks: int, most: int) -> int:
-    """Return the largest divisor of `most` that leaves every lane enough blocks, or 1."""
-    enough = [lanes for lanes in range(1, most + 1) if not most % lanes and lanes * BLOCKS_PER_LANE <= blocks]
+def lane_count(pieces: int, most: int) -> int:
+    """Return the largest divisor of `most` that leaves every lane enough pieces of the text, or 1."""
+    enough = [lanes for lanes in range(1, most + 1) if not most % lanes and lanes * PIECES_PER_LANE <= pieces]
     return max(enough, default=1)
 
 
-def _shared_lanes(blocks: int, most: int, world: int) -> int:
+def _shared_lanes(pieces: int, most: int, world: int) -> int:
     """Return the number of lanes, or raise DataError if `world` processes cannot share them evenly."""
-    lanes = lane_count(blocks, most)
+    lanes = lane_count(pieces, most)
     if most % world:
         raise DataError(
             f"{world} processes read data.lanes={most} places of the text, which they must divide; write "
@@ -166,9 +165,9 @@ def _shared_lanes(blocks: int, most: int, world: int) -> int:
         )
     if lanes % world:
         raise DataError(
-            f"the text is too small for {world} processes that read different parts of it: it has {blocks} "
-            "files, row groups of Parquet, or pieces of JSON lines of 4 KiB or more; use at least "
-            f"{BLOCKS_PER_LANE * world}, or fewer processes"
+            f"the text is too small for {world} processes that read different parts of it: it has {pieces} "
+            "files, row groups of Parquet, or pieces of 4 MiB of JSON lines; use at least "
+            f"{PIECES_PER_LANE * world}, or fewer processes"
         )
     return lanes
 
@@ -179,7 +178,7 @@ def load(config: StreamConfig, own_tokenizer: str | Path | None = None) -> Strea
     if name := config.tokenizer or own_tokenizer:
         tokenizer = import_tokenizer(name)
     else:
-        text_id = f"{shards.sha256}/{config.held_out_fraction!r}/{config.test_fraction!r}"
+        text_id = f"{shards.sha256}/{shards.blocks}/{config.held_out_fraction!r}/{config.test_fraction!r}"
         tokenizer = train_tokenizer(lambda: training_sample(shards), text_id, config.vocab_size)
     evaluation = held_out(shards, tokenizer)
     covers = [shards.sha256, tokenizer_sha256(tokenizer), decides(config)]

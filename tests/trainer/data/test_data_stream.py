@@ -76,7 +76,7 @@ def test_every_training_document_is_shown_and_no_other(lanes: int, shards: Make,
     assert set(counted(tokens)) == set(TRAINED_ON)
 
 
-@pytest.mark.parametrize("files", [1, 2])
+@pytest.mark.parametrize("files", [1, 2, 16])
 def test_a_short_run_sees_all_parts_of_lines_that_are_sorted(
     files: int, tmp_path: Path, opened: Load
 ) -> None:
@@ -89,6 +89,19 @@ def test_a_short_run_sees_all_parts_of_lines_that_are_sorted(
         numbers = rows(corpus, 64, sequence_length=128, seed=seed)  # a twelfth of the text
         shares = np.bincount(numbers[numbers != END].numpy() // 400, minlength=4) / numbers.numel()
         assert shares.min() > 0.1
+
+
+def test_few_long_lines_are_shown_once_an_epoch_and_leave_no_lane_empty(tmp_path: Path, opened: Load) -> None:
+    """Blocks of lines may be far smaller than a document, and most of them then hold none."""
+    texts = [" ".join([str(number)] * 20_000) for number in range(30)]
+    write_lines(tmp_path / "a.jsonl", texts)
+    trained_on = [number for number, text in enumerate(texts) if side_of(text) == TRAIN]
+    assert len(trained_on) > 15
+    corpus = opened(text_config(tmp_path / "a.jsonl", text_key="text", lanes=8))
+    windows = len(trained_on) * 20_001 // 128
+    seen = counted(rows(corpus, windows // 4, sequence_length=128).flatten())
+    assert set(seen) == set(trained_on)
+    assert max(seen.values()) < 1.05 * 20_000  # windows are shuffled across the end of the epoch
 
 
 def test_a_short_run_sees_all_parts_of_a_row_group(tmp_path: Path, opened: Load) -> None:
@@ -247,11 +260,11 @@ def test_epochs_show_files_and_blocks_in_orders_of_their_own(shards: Make) -> No
 
 
 @pytest.mark.parametrize(
-    ("blocks", "most", "lanes"),
+    ("pieces", "most", "lanes"),
     [(1, 8, 1), (31, 8, 1), (32, 8, 2), (127, 8, 4), (128, 8, 8), (10**6, 8, 8), (80, 6, 3), (10**6, 1, 1)],
 )
-def test_there_are_no_more_lanes_than_the_blocks_are_enough_for(blocks: int, most: int, lanes: int) -> None:
-    assert lane_count(blocks, most) == lanes
+def test_there_are_no_more_lanes_than_the_pieces_are_enough_for(pieces: int, most: int, lanes: int) -> None:
+    assert lane_count(pieces, most) == lanes
 
 
 # Ranks
