@@ -1,4 +1,6 @@
-"""Causal attention without a mask tensor, by transformers' SDPA. Used on CUDA, and by `xla_attention`.
+"""Causal attention without a mask tensor, by transformers' SDPA.
+
+Used on CUDA, for long sequences on a CPU, and by `xla_attention`.
 
 A model that is called without a mask has transformers look through the positions for packed texts: eagerly
 the host waits for the device once per forward pass; while a step is compiled nothing can be looked at, so a

@@ -11,7 +11,7 @@ computed, which the backward pass then only scales (as Liger's fused cross-entro
 
 No product is computed twice, as it would be under recomputation. The price is that the weight of the
 divergence must be known beforehand: `total` alone has a gradient. The dz of several chunks are multiplied
-together, as many as take no more room, in the head's dtype, than the head's gradient takes in float32.
+together, as many as take about the room, in the head's dtype, that the head's gradient takes in float32.
 
 Shapes: N predicted tokens, n of a chunk, m of several chunks, H hidden size of the student, K of the teacher,
 V vocabulary. N may be two dimensions, [B, T], and n then [B, t]: where chips share the rows of a batch, each
@@ -257,7 +257,7 @@ def chunk_tokens(shape: Sequence[int], vocabulary: int, elements: int) -> int:
 
 
 def _chunks_together(chunk: int, labels_N: Tensor, head_VH: Tensor) -> int:
-    """Return of how many chunks the gradients are multiplied at once, without a new largest tensor."""
+    """Return of how many chunks the gradients are multiplied at once."""
     if labels_N.ndim > 1:  # chunks across chips: XLA plans its memory, and sees one program
         return 1
     room = head_VH.shape[1] * _wide(head_VH).itemsize // head_VH.dtype.itemsize

@@ -23,7 +23,7 @@ from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.training.evaluation import HeldOutLoss
 
-FORMAT = 1  # increase it when the same spec would give another loss
+FORMAT = 2  # increase it when the same spec would give another loss
 _LOSSES = "losses.json"
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,7 @@ class Trace:
         losses: of each step.
         gradient: of the first step, after clipping.
         logits: of the trained student on ids that it was not trained on.
+        attention: transformers' implementation that the student had.
         before, after: all weights, at the start and after the last step.
         parameters: their names.
     """
@@ -55,6 +56,7 @@ class Trace:
     losses: list[float]
     gradient: Tensor
     logits: Tensor
+    attention: str
     before: Tensor
     after: Tensor
     parameters: list[str]
@@ -89,7 +91,7 @@ def trace(
     config = compose_config([f"{stage}.max_steps={steps}", *overrides])
     device = open_device(config.device)
     if attention is not None:
-        device = dataclasses.replace(device, attention=attention)
+        device = dataclasses.replace(device, attention=attention, eager_below=0)
     teacher, student, strength = _models(config, device)
     settings = getattr(config, stage)
     ids = _ids(config, settings.batch_size)
@@ -108,6 +110,7 @@ def trace(
         losses=losses,
         gradient=first.gradient,
         logits=_flat([logits]),
+        attention=str(cast(Any, student).config._attn_implementation),
         before=before,
         after=_flat(list(student.parameters())),
         parameters=[name for name, _ in student.named_parameters()],

@@ -72,6 +72,7 @@ def test_bfloat16_products_are_those_of_float32_to_two_digits(stage: str, plain:
 @pytest.mark.parametrize("stage", STAGES)
 def test_eager_attention_is_torchs_own(stage: str, plain: dict[str, Trace]) -> None:
     other = trace(BASE, stage=stage, attention="sdpa")
+    assert (plain[stage].attention, other.attention) == ("eager", "sdpa")
     assert_same(plain[stage], other)
 
 

@@ -77,7 +77,7 @@ def run_stage(
     device = counting(opened, ran) if kind == "xla" else opened
     torch.manual_seed(0)
     teacher = build_tiny(
-        config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention=opened.attention
+        config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention=opened.attention_for(LENGTH)
     )
     teacher = freeze(device.move(copy.deepcopy(teacher)))
     student, strength = make_student(teacher, config.stage1, list(ids(1)), quant=config.quant, device=device)
