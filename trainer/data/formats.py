@@ -195,9 +195,9 @@ class LinesFormat(Format):
             return end, b""  # all in one line that began earlier
         last = data.find(b"\n", end - 1 - begin)
         while last < 0 and begin + len(data) < file.size:
-            seen = len(data)
-            data += self._bytes(file, begin + seen, begin + 2 * seen)
-            last = data.find(b"\n", seen)
+            length = len(data)
+            data += self._bytes(file, begin + length, begin + 2 * length)
+            last = data.find(b"\n", length)
             if len(data) > LARGEST_DOCUMENT + self.block_bytes and last < 0:
                 raise DataError(f"{file.url} has a line of more than {LARGEST_DOCUMENT >> 20} MiB")
         return begin + first, data[first:] if last < 0 else data[first : last + 1]

@@ -99,9 +99,9 @@ def test_few_long_lines_are_shown_once_an_epoch_and_leave_no_lane_empty(tmp_path
     assert len(trained_on) > 15
     corpus = opened(text_config(tmp_path / "a.jsonl", text_key="text", lanes=8))
     windows = len(trained_on) * 20_001 // 128
-    seen = counted(rows(corpus, windows // 4, sequence_length=128).flatten())
-    assert set(seen) == set(trained_on)
-    assert max(seen.values()) < 1.05 * 20_000  # windows are shuffled across the end of the epoch
+    shown = counted(rows(corpus, windows // 4, sequence_length=128).flatten())
+    assert set(shown) == set(trained_on)
+    assert max(shown.values()) < 1.05 * 20_000  # windows are shuffled across the end of the epoch
 
 
 def test_a_short_run_sees_all_parts_of_a_row_group(tmp_path: Path, opened: Load) -> None:
