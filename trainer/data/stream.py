@@ -136,7 +136,7 @@ class StreamFeed(Feed):
 
     def _documents(self, block: int) -> list[str]:
         texts = self._reader.texts(block)
-        # A function of the block alone, so that the position of a document in it can be restored.
+        # A function of seed and block alone, so that the position of a document in it can be restored.
         order = np.random.default_rng([self._seed, block]).permutation(len(texts))
         shuffled = (texts[index] for index in order)
         return [

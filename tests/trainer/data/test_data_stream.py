@@ -80,7 +80,7 @@ def test_every_training_document_is_shown_and_no_other(lanes: int, shards: Make,
 def test_a_short_run_sees_all_parts_of_lines_that_are_sorted(
     files: int, tmp_path: Path, opened: Load
 ) -> None:
-    """As where somebody has put one source after another: the order of lines and files is no order to train in."""
+    """Sources that follow one another, in one file or in several, are mixed."""
     texts = [" ".join([str(number)] * 250) for number in range(1600)]
     for file, part in enumerate(np.split(np.array(texts), files)):
         write_lines(tmp_path / f"{file}.jsonl", part.tolist())

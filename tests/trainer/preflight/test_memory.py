@@ -196,7 +196,7 @@ def test_each_of_several_chips_takes_what_one_alone_takes_of_its_rows() -> None:
 
 
 def test_what_is_estimated_from_few_layers_is_what_all_of_them_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a step's peak lies in the losses of the head with few layers, and in the distances with many."""
+    """Although a step's peak is in the head's losses with few layers, and in the layers' distances with many."""
     large = ("data.vocab_size=49152", "data.sequence_length=512", "stage1_9.batch_size=32", "model.layers=30")
     config, plan, device = configured("stage1_9", *large)
 
