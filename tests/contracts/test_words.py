@@ -49,7 +49,6 @@ SAYS_OF_WHAT = {
 NO_OPENERS = {
     "What", "Whether", "How", "Where", "Who", "Whose", "Why", "Which", "When", "As", "That", "Of", "Until", "Those",
 }  # fmt: skip
-LONGEST_FUNCTION = 60  # lines
 
 
 @cache
@@ -77,10 +76,6 @@ def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.attr
             case ast.alias(asname=str(alias)):
                 yield node.lineno, alias
-
-
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests", "benchmarks"])
@@ -114,17 +109,6 @@ def test_docstrings_say_what_a_thing_is_or_does(package: str) -> None:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (text := ast.get_docstring(node))
         and text.split()[0].strip(",.:;`") in NO_OPENERS
-    ]
-    assert found == []
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_function_is_longer_than_a_screen(package: str) -> None:
-    found = [
-        f"{module}:{node.lineno}: {node.name}"
-        for module in modules(package)
-        for node in functions(parsed(module))
-        if (node.end_lineno or 0) - node.lineno + 1 > LONGEST_FUNCTION
     ]
     assert found == []
 
