@@ -1,7 +1,7 @@
 """Supervisor of one worker inside a Slurm task or a Ray task: restarts it after a crash.
 
 A worker that was preempted (75) is not restarted here: its machine is going away, and the engine has others.
-From a shell: `python -m runners.tend --restarts N --grace S -- COMMAND...`.
+From a shell: `python -P -m runners.tend --restarts N --grace S -- COMMAND...`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from runners.counted import counted
-from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
+from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
 from runners.workers import die_with_parent
-from runners.workers.restarts import POISON, Again, after_exit
+from runners.workers.processes import size_of, written_since
+from runners.workers.restarts import POISON, Again, after_exit, import_failure
 from runners.workers.supervise_pool import describe
 
 _POLL_S = 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STDERR = Path("/dev/stderr")
+"""The worker's too: engines make it a file, which can be read again."""
 
 
 @dataclass(kw_only=True)
@@ -65,15 +69,18 @@ def supervise_worker(
         notify: called with each crash, as one line.
 
     Returns:
-        The worker's 0, 2, 42 or 75; 1 where it only crashed.
+        The worker's 0, 2, 42 or 75; 1 where it only crashed; 2 where its imports failed.
     """
     crashes = 0
     with _listening() as stop:
         while not stop.received():
-            began = time.monotonic()
+            began, log_start = time.monotonic(), size_of(_STDERR)
             status = _run(argv, stop, grace_s, env)
             if stop.received() or status in (EXIT_DONE, EXIT_PREEMPTED, *POISON):
                 return status if status in (EXIT_DONE, *POISON) else EXIT_PREEMPTED
+            if status == EXIT_FAILED and (problem := import_failure(written_since(_STDERR, log_start))):
+                notify(f"the worker cannot start: {problem}; not restarting it")
+                return EXIT_INPUT
             next_ = after_exit(status, ran_s=time.monotonic() - began, crashes=crashes, restarts=restarts)
             if not isinstance(next_, Again):
                 notify(f"the worker crashed {counted(crashes + 1, 'time')} in a row; giving up on it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from runners.pools.script import environment, worker_script
 GRACE_S = 30.0
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 TPU = "tpu:"
+_LONGEST_START = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,33 @@ def start(processes: Sequence[Process]) -> list[subprocess.Popen[bytes]]:
                 )
             )
     return started
+
+
+def size_of(log_file: Path) -> int | None:
+    """Return the size of a log in bytes, 0 before there is one; None for a terminal or a pipe."""
+    try:
+        status = log_file.stat()
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def written_since(log_file: Path, start: int | None) -> str:
+    """Return what was appended to a log after the byte `start`, as `size_of` gave it.
+
+    "" where that cannot be read, and where it is more than a start that failed writes.
+    """
+    try:
+        if start is None or not size_of(log_file):
+            return ""
+        with log_file.open("rb") as file:
+            file.seek(start)
+            data = file.read(_LONGEST_START + 1)
+    except OSError:
+        return ""
+    return data.decode("utf-8", "replace") if len(data) <= _LONGEST_START else ""
 
 
 def end(started: Sequence[subprocess.Popen[bytes]], grace_s: float = GRACE_S) -> list[int]:

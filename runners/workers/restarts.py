@@ -3,11 +3,13 @@
 0        no work is left, or its number of trials is done    done
 75       it or its machine was preempted                     restarted at once
 2, 42    its input is invalid and would stay so              poison: not restarted
+1        an import failed before it wrote anything else      poison, see `import_failure`
 other    it crashed, or was killed                           restarted with exponential backoff, then given up
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +20,14 @@ LONGEST_WAIT_S = 60.0
 HEALTHY_S = 600.0  # a longer life resets the count of crashes
 
 End = Literal["done", "poison", "given up"]
+
+_OWN_LINE = re.compile(r"^sweep: (?!error: cannot import )", re.MULTILINE)
+"""Line of a worker that has begun: all its events have this prefix."""
+_CANNOT_IMPORT = re.compile(r"^sweep: error: (cannot import .*)", re.MULTILINE)
+_NO_MODULE = re.compile(r"^\S*python\S*: ((?:No module named|Error while finding module) .*)", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+(?:, in (?P<function>.*))?$', re.MULTILINE)
+_ERROR = re.compile(r"^(\w[\w.]*)(?::.*)?$", re.MULTILINE)
+_IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +63,28 @@ def after_exit(status: int, *, ran_s: float, crashes: int, restarts: int) -> Aga
     if crashes >= restarts:
         return "given up"
     return Again(after_s=min(LONGEST_WAIT_S, SOON_S * 2**crashes), crashes=crashes + 1)
+
+
+def import_failure(output: str) -> str:
+    """Return why a worker ended while it imported its modules, in one line; "" if it got further.
+
+    Another start would end in the same way: a package is missing or broken, or a module of the user has the
+    name of one.
+
+    Args:
+        output: all that the worker has written.
+    """
+    if _OWN_LINE.search(output):
+        return ""
+    if (found := _CANNOT_IMPORT.search(output) or _NO_MODULE.search(output)) is not None:
+        return found[1][:300]
+    trace = output.rpartition("Traceback (most recent call last):\n")[2]
+    if trace == output or not (errors := list(_ERROR.finditer(trace))):
+        return ""
+    frames = list(_FRAME.finditer(trace))
+    importing = all(
+        frame["function"] in (None, "<module>") or frame["file"].startswith("<frozen ") for frame in frames
+    )
+    is_import = errors[0][1] in _IMPORT_ERRORS
+    where = f" ({frames[-1]['file']})" if frames else ""
+    return f"{errors[0][0][:300]}{where}" if importing or is_import else ""

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runners.counted import counted
+from runners.errors import EXIT_FAILED
 from runners.pools.pool import Pool
 from runners.pools.runner import Notify
-from runners.workers.processes import Process, end, process, start
-from runners.workers.restarts import Again, End, after_exit
+from runners.workers.processes import Process, end, process, size_of, start, written_since
+from runners.workers.restarts import Again, End, after_exit, import_failure
 
 _POLL_S = 0.2
 
@@ -23,6 +24,8 @@ class _Slot:
     process: Process
     running: subprocess.Popen[bytes] | None = None
     since: float = 0.0
+    log_start: int | None = 0
+    """Size of its log before it was started, in bytes."""
     due: float = 0.0
     crashes: int = 0
     end: End | None = None
@@ -98,6 +101,7 @@ def _step(number: int, slot: _Slot, pool: Pool, notify: Notify) -> bool:
     if slot.running is None:
         if now < slot.due or slot.leaving:
             return False
+        slot.log_start = size_of(slot.process.log_file)
         (slot.running,), slot.since = start([slot.process]), now
         return True
     if (status := slot.running.poll()) is None:
@@ -112,6 +116,9 @@ def _handle_exit(slot: _Slot, status: int, now: float, pool: Pool) -> str:
     """Schedule the slot's restart or record its end; return that in words."""
     log = slot.process.log_file
     crash = f"({describe(status)}), see {log}"
+    if status == EXIT_FAILED and (problem := import_failure(written_since(log, slot.log_start))):
+        slot.end = "poison"
+        return f"cannot start: {problem}, see {log}; not restarting it"
     next_ = after_exit(status, ran_s=now - slot.since, crashes=slot.crashes, restarts=pool.restarts)
     if isinstance(next_, Again):
         slot.due, slot.crashes = now + next_.after_s, next_.crashes

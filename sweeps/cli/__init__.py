@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, SweepError
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_INTERRUPTED, SweepError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -134,6 +134,10 @@ def main() -> None:
     except SweepError as error:
         _print_error(str(error))
         sys.exit(error.exit_status)
+    except ImportError as error:
+        problem = " ".join(str(error).split())
+        _print_error(f"cannot import {error.name or 'a module'}: {problem}; see `sweep doctor`")
+        sys.exit(EXIT_INPUT)  # another start would end in the same way
     except BrokenPipeError:
         # `sweep trials | head`: the reader has closed the pipe. Keep the interpreter from flushing into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

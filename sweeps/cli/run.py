@@ -11,7 +11,7 @@ import click
 
 from sweeps.cli.output import echo
 from sweeps.cli.resolve import new_store, open_sweep, remember, storage_options
-from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, InputError
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault, InputError
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Fixed, Space
 from sweeps.storage.urls import is_remote
@@ -212,7 +212,10 @@ def worker(
     stop.listen()
     limits = Limits(max_trials=max_trials, max_hours=max_hours, leave_when_idle=exit_when_idle)
     with watcher(experiment, log_format) as watching:
-        tally = work(experiment, stop=stop, watcher=watching, limits=limits)
+        try:
+            tally = work(experiment, stop=stop, watcher=watching, limits=limits)
+        except ImportError as error:  # of a package that is being updated, perhaps: worth another start
+            raise EnvironmentFault(f"cannot import {error.name or 'a module'}: {error}") from error
     if tally.preempted_by:
         echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         ctx.exit(EXIT_PREEMPTED)

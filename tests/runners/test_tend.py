@@ -41,6 +41,22 @@ def test_the_exit_status_decides(tmp_path, monkeypatch, statuses, expected, star
     assert len(lines) == starts - 1 + (expected == 1)
 
 
+def test_failed_import_is_not_restarted(tmp_path):
+    """The worker's stderr is a file here, as engines make it."""
+    worker = [
+        sys.executable,
+        "-c",
+        f"open({str(tmp_path / 'starts')!r}, 'a').write('.'); import no_such_package",
+    ]
+    with (tmp_path / "log").open("wb") as log:
+        argv = [sys.executable, "-m", "runners.tend", "--", *worker]
+        ran = subprocess.run(argv, stderr=log, check=False)
+    assert ran.returncode == 2
+    assert (tmp_path / "starts").read_text() == "."
+    last = (tmp_path / "log").read_text().splitlines()[-1]
+    assert last.startswith("the worker cannot start: ModuleNotFoundError: No module named 'no_such_package'")
+
+
 @pytest.mark.parametrize(
     ("worker", "status"),
     [

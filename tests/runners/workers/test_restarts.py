@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.workers.restarts import HEALTHY_S, LONGEST_WAIT_S, Again, after_exit
+from runners.workers.restarts import HEALTHY_S, LONGEST_WAIT_S, Again, after_exit, import_failure
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,53 @@ def test_whoever_crashes_at_once_is_given_up_after_all_restarts(status: int, res
 def test_a_long_life_and_a_preemption_wipe_the_slate(crashes: int) -> None:
     assert after_exit(1, ran_s=HEALTHY_S, crashes=crashes, restarts=1) == Again(after_s=1.0, crashes=1)
     assert after_exit(75, ran_s=0.0, crashes=crashes, restarts=0) == Again(after_s=1.0, crashes=0)
+
+
+START = (
+    "Traceback (most recent call last):\n"
+    '  File "<frozen runpy>", line 198, in _run_module_as_main\n'
+    '  File "/home/me/sweeps.py", line 1, in <module>\n'
+    "    sweeps.create({})\n"
+)
+IN_A_FUNCTION = '  File "/lib/torch/__init__.py", line 30, in _load\n    CDLL(name)\n'
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        pytest.param(
+            f"{START}AttributeError: module 'sweeps' has no attribute 'create'\n",
+            "AttributeError: module 'sweeps' has no attribute 'create' (/home/me/sweeps.py)",
+            id="another module of that name",
+        ),
+        pytest.param(
+            f"Loading modules\n{START}{IN_A_FUNCTION}ImportError: libcuda.so.1\n",
+            "ImportError: libcuda.so.1 (/lib/torch/__init__.py)",
+            id="a library is missing",
+        ),
+        pytest.param(
+            '  File "/lib/x.py", line 3\n    def f(:\n          ^\n',
+            "",
+            id="no traceback",
+        ),
+        pytest.param(
+            f'{START}  File "/lib/x.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n',
+            "SyntaxError: invalid syntax (/lib/x.py)",
+            id="syntax",
+        ),
+        pytest.param(
+            "/usr/bin/python3: No module named sweeps\n", "No module named sweeps", id="not installed"
+        ),
+        pytest.param(
+            "sweep: error: cannot import ax: No module named 'ax'\n",
+            "cannot import ax: No module named 'ax'",
+            id="in its own words",
+        ),
+        pytest.param(f"{START}{IN_A_FUNCTION}OSError: [Errno 5]\n", "", id="another error"),
+        pytest.param(f"sweep: trial 3 started\n{START}ImportError: x\n", "", id="it had begun"),
+        pytest.param("Killed\n", "", id="no python"),
+        pytest.param("", "", id="nothing"),
+    ],
+)
+def test_failed_imports_are_recognised(output: str, problem: str) -> None:
+    assert import_failure(output) == problem

@@ -89,6 +89,24 @@ def test_a_worker_that_only_crashes_is_given_up(tmp_path: Path) -> None:
     assert "3 times in a row" in lines[-1]
 
 
+def test_failed_import_is_not_restarted(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("sweep: trial 0 started\n")  # of a worker before this one
+    worker = Process(argv=(sys.executable, "-c", "import no_such_package"), env={}, log_file=log)
+    ends, lines = supervised(worker)
+    assert ends == ["poison"]
+    (line,) = lines
+    assert line.startswith("worker 1 cannot start: ModuleNotFoundError: No module named 'no_such_package'")
+    assert str(log) in line
+
+
+def test_import_failure_after_a_beginning_is_a_crash(tmp_path: Path) -> None:
+    code = "print('sweep: trial 0 started', flush=True); import no_such_package"
+    worker = Process(argv=(sys.executable, "-c", code), env={}, log_file=tmp_path / "log")
+    ends, _ = supervised(worker, restarts=1)
+    assert ends == ["given up"]
+
+
 def test_stop_tells_the_workers_and_leaves_nobody(tmp_path: Path) -> None:
     ready, went = tmp_path / "ready", tmp_path / "went"
     code = (
