@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import json
 import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ WRITE_SNAPSHOTS = "snapshots.write"
 TRUNK_EVERY = "trunk_every"
 """Key in the section of a stage: it leaves a point of its trunk after every so many steps, or after these."""
 
+_PACKAGES = Path(__file__).parents[2]
+"""Folder with the packages `sweeps` and `trainer`."""
 CONFIG_FILE = "config.json"  # the trainer refuses to resume a folder whose config differs
 
 
@@ -110,7 +113,8 @@ def run(
 
     if function is not None or space.program.kind == "function":
         called = function or _load_function(space.program.function)
-        with in_environment(variables(space, record, folder) if function is None else {}):  # threads share it
+        own = function is None  # threads share environment and path
+        with in_environment(variables(space, record, folder) if own else {}), _folder_first(own=own):
             return _run_function(space, called, live_trial.Trial(record, folder, should_stop), stop)
     if should_stop():
         return Preempted(detail="before the program was started")
@@ -172,15 +176,32 @@ def require_startable(space: Space) -> None:
     """Make sure that the sweep's program is here, as far as can be checked without running it.
 
     Raises:
-        CannotStart: the command's program or script is not here, or the function cannot be loaded.
+        CannotStart: the command's program or script is not here, the function cannot be loaded, or `trainer`
+            is another module than ours.
     """
     program = space.program
+    if program.kind == "trainer":
+        _require_own_trainer()
     if program.kind == "function":
         _load_function(program.function)
     elif program.kind == "command":
         template = [word.replace(PYTHON, sys.executable) for word in program.command]
         if problem := startable.problem(template):
             raise cannot_start(problem)
+
+
+def _require_own_trainer() -> None:
+    """Raise CannotStart where `import trainer` finds a file of the user: in a script next to one."""
+    try:
+        found = importlib.util.find_spec("trainer")
+        origin = found.origin if found is not None else None
+    except ValueError:  # a module without a specification
+        origin = getattr(sys.modules["trainer"], "__file__", None)
+    if origin is None or Path(origin).parent != _PACKAGES / "trainer":
+        raise CannotStart(
+            f"program.trainer: `import trainer` finds {origin or 'nothing'} here, which is not the trainer "
+            "of stagesweep; give that another name, or start this from another folder"
+        )
 
 
 def runs_elsewhere(space: Space) -> bool:
@@ -460,6 +481,29 @@ def _last_traceback_lines(error: BaseException) -> str:
     return "\n".join(lines.strip().splitlines()[-process.LAST_LINES :])
 
 
+@contextmanager
+def _folder_first(*, own: bool = True) -> Iterator[None]:
+    """Import from the working folder first, as a script in it would, while code of the user runs.
+
+    Afterwards that folder is the last: else a `trainer.py` or `secrets.py` in it would be found where this
+    program imports something later.
+
+    Args:
+        own: False changes nothing, for a function of a process that is the user's anyway.
+    """
+    if not own:
+        yield
+        return
+    if "" not in sys.path:
+        sys.path.append("")
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove("")  # the first of them
+
+
 def _load_function(spelled: str) -> Function:
     if not spelled:
         raise CannotStart(
@@ -467,12 +511,15 @@ def _load_function(spelled: str) -> Function:
             "or with `sweep ask` and `sweep tell`"
         )
     module_name, _, name = spelled.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does, to import a user's module from the current folder
     try:
-        function = getattr(importlib.import_module(module_name), name)
+        with _folder_first():
+            module = importlib.import_module(module_name)
+        function = getattr(module, name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
         problem = " ".join(f"{type(error).__name__}: {error}".split())
+        package = module_name.partition(".")[0]
+        if Path(getattr(sys.modules.get(package), "__file__", None) or "").parent == _PACKAGES / package:
+            problem += f" (`{package}` is a package of stagesweep; give your module another name)"
         raise CannotStart(
             f"program.function: {spelled!r} cannot be loaded from this folder: {problem}; start this in the "
             "folder of the module, or name that in PYTHONPATH"

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -95,13 +95,17 @@ def _numbers(scores: object, prefix: str) -> dict[str, float]:
 
 def _loaded(name: str) -> Hook:
     module, _, function = _PLACES.get(name, name).partition(":")
-    if (here := str(Path.cwd())) not in sys.path:  # as `python train.py` would find it
+    if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
+    sys.path.insert(0, here)  # as `python train.py` would find it; afterwards that folder comes last
     try:
         hook: Hook = getattr(importlib.import_module(module), function)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"{name!r} cannot be loaded ({reason})", key="hooks.names") from error
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(here)  # the first of them
     return hook
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +66,18 @@ def called(module: str, *names: str, timeout: float = 60.0) -> hooks.Scored:
 def test_numbers_are_metrics_with_the_functions_name(module: str) -> None:
     found = called(module, "exam")
     assert (found.metrics, found.failed) == ({"exam_points": 3.0, "exam_share": 0.5}, {})
+
+
+def test_folder_is_first_while_a_hook_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial's trainer starts without it; afterwards its files come after every package."""
+    name, elsewhere = f"hook_{tmp_path.name.replace('-', '_')}", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / f"{name}.py").write_text("raise RuntimeError('installed')\n")
+    (tmp_path / f"{name}.py").write_text("def exam(student): return {'points': 1}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(elsewhere)
+    assert called(name, "exam").metrics == {"exam_points": 1.0}
+    assert (sys.path[0], sys.path[-1]) == (str(elsewhere), str(tmp_path))
 
 
 def test_a_hook_that_fails_leaves_the_others_their_numbers(module: str) -> None:
