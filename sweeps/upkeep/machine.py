@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata, util
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -26,6 +27,7 @@ DISTRIBUTION = "stagesweep"
 CACHE_VARIABLE = "STAGESWEEP_CACHE"
 """As in `trainer.cache`, which this package may not import; a test compares the two."""
 
+_OWN_PACKAGES = ("sweeps", "trainer", "runners", "analysis")
 _PACKAGES = ("torch", "ax-platform", "transformers", "gcsfs", "torch_xla", "libtpu", "jax")
 _TPU_NODES = ("dev/accel0", "dev/vfio/0")
 _CACHE_ADVICE = f"let {CACHE_VARIABLE} name a folder that you may write to"
@@ -42,7 +44,7 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
     """
     facts = {"python": platform.python_version()}
     facts |= {name: version for name in _PACKAGES if (version := _version(name)) is not None}
-    findings = [*_versions(), *_uncompiled()]
+    findings = [*_versions(), *_uncompiled(), *_shadowed()]
     facts["devices"], device_findings = _devices(root)
     findings += device_findings
     try:
@@ -124,6 +126,25 @@ def _uncompiled() -> Iterator[Finding]:
             what="no package is compiled, and PYTHONDONTWRITEBYTECODE keeps it so: each program starts later",
             where=str(packages),
             remedy=f"unset it, or run once: python -m compileall -q {packages}",
+        )
+
+
+def _shadowed() -> Iterator[Finding]:
+    """Look for modules in this folder that a script in it would import in place of our packages."""
+    ours = Path(__file__).parents[2]
+    for package in _OWN_PACKAGES:
+        found = PathFinder.find_spec(package, [os.getcwd()])  # noqa: PTH109 - as `python -m` has it
+        if found is None or found.origin is None:  # a folder without __init__.py gives way to a package
+            continue
+        if (module := Path(found.origin)).parent.resolve() == (ours / package).resolve():
+            continue
+        yield Finding(
+            kind="shadowed",
+            level="note",
+            what=f"a Python script in this folder that writes `import {package}` gets this file, not "
+            f"stagesweep's package; so does `python -m {package}`",
+            where=str(module),
+            remedy="give it another name; what `sweep` itself starts is not affected",
         )
 
 

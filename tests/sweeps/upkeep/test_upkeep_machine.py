@@ -74,6 +74,23 @@ def test_every_version_out_of_range_is_reported_with_what_to_install(bare, tmp_p
     assert findings[2].what == "no-such-package is not installed"
 
 
+def test_modules_that_a_script_would_import_in_place_of_ours_are_a_note(bare, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("analysis", "runners"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "runners" / "__init__.py").touch()
+    (tmp_path / "trainer.py").touch()
+    _, findings = machine.examine(bare)
+    assert kinds(findings) == ["shadowed", "shadowed"]  # `analysis` holds no module: Python passes over it
+    assert {finding.level for finding in findings} == {"note"}
+    assert [finding.where for finding in findings] == [
+        str(tmp_path / "trainer.py"),
+        str(tmp_path / "runners" / "__init__.py"),
+    ]
+    monkeypatch.chdir(Path(cache.__file__).parents[1])  # our own packages
+    assert machine.examine(bare)[1] == []
+
+
 def test_packages_that_every_program_compiles_anew_are_a_note(bare, tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
