@@ -90,7 +90,7 @@ def _start(overrides: Sequence[str], folder: Path, warm: WarmStarts | None) -> d
     """Return wall and CPU seconds of each phase of one start, and of all together."""
     folder.mkdir()
     command = api.command(list(overrides), folder)
-    command[2] = PROGRAM
+    command[command.index("-m") + 1] = PROGRAM
     began = time.monotonic()
     status = process.run(
         command,

@@ -2,7 +2,7 @@
 
 `tpu-vm` and `skypilot` start it:
 
-    python -m runners.on_vm --log FILE --restarts N --grace S -- WORKER...
+    python -P -m runners.on_vm --log FILE --restarts N --grace S -- WORKER...
 
 Exit statuses: 0 no work is left; 2 the worker rejected its input; 1 it crashed too often; 75 a signal.
 """

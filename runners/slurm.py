@@ -220,7 +220,8 @@ def _checked(key: str, value: object) -> object:
 
 
 def _python(pool: Pool) -> str:
-    return shlex.quote(pool.command[0])
+    """Return Python as submitit starts it: a `runners.py` in the folder of the job is not taken for ours."""
+    return f"{shlex.quote(pool.command[0])} -P"
 
 
 def _submit(pool: Pool, artifacts: Artifacts) -> str:

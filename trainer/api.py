@@ -82,7 +82,7 @@ def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
 
 
 def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, processes: int = 1) -> list[str]:
-    """Return the argument vector of a run.
+    """Return the argument vector of a run, which imports nothing from the working folder by accident (`-P`).
 
     Args:
         overrides: of Hydra.
@@ -90,7 +90,7 @@ def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, proces
         processes: of this machine that share the run.
     """
     program = ["trainer"] if processes == 1 else ["trainer.distributed.launch", str(processes)]
-    return [sys.executable, "-m", *program, *overrides, f"run_dir={quote(os.fspath(run_dir))}"]
+    return [sys.executable, "-P", "-m", *program, *overrides, f"run_dir={quote(os.fspath(run_dir))}"]
 
 
 def quote(text: str) -> str:

@@ -108,8 +108,11 @@ class Pool:
 def worker_command(
     storage: str, *, python: str = sys.executable, max_trials: int | None = None
 ) -> tuple[str, ...]:
-    """Return the argv of one worker: `sweep worker` for the sweep's full URL, run by `python`."""
-    argv = (python, "-m", "sweeps", "worker", "--storage", storage)
+    """Return the argv of one worker: `sweep worker` for the sweep's full URL, run by `python`.
+
+    With `-P` a `sweeps.py` in the folder where it starts is not taken for this package.
+    """
+    argv = (python, "-P", "-m", "sweeps", "worker", "--storage", storage)
     return argv if max_trials is None else (*argv, "--max-trials", str(max_trials))
 
 

@@ -7,8 +7,10 @@ actor holds the number of workers that are wanted; the command `want` sets it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
@@ -56,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     """
     import ray
 
-    ray.init(address="auto", namespace=NAMESPACE)
+    with contextlib.chdir(Path(__file__).parents[2]):  # Ray puts it first on the path of the tasks' processes
+        ray.init(address="auto", namespace=NAMESPACE)
     actor = ray.remote(CountActor).options(name=args.label, num_cpus=0, max_restarts=-1).remote()
     task = ray.remote(work).options(
         name=args.label, max_retries=-1, retry_exceptions=[Preempted], **from_json(args.resources)

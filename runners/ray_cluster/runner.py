@@ -152,7 +152,7 @@ def submit(pool: Pool) -> tuple[str, ...]:
     return (
         *("ray", "job", "submit", *_address(pool), "--submission-id", pool.label, "--no-wait"),
         *(*environment, "--"),
-        *(pool.command[0], "-m", "runners.ray_cluster.pool_job", "run", "--label", pool.label),
+        *(pool.command[0], "-P", "-m", "runners.ray_cluster.pool_job", "run", "--label", pool.label),
         *("--workers", str(pool.workers), "--resources", json.dumps(resources)),
         *("--restarts", str(pool.restarts), "--grace", f"{pool.grace_s:g}"),
         f"--script={worker_script(pool)}",
@@ -190,7 +190,7 @@ def _want(pool: Pool, workers: int) -> None:
     _run(
         (
             *("ray", "job", "submit", *_address(pool), "--"),
-            *(pool.command[0], "-m", "runners.ray_cluster.pool_job", "want", "--label", pool.label),
+            *(pool.command[0], "-P", "-m", "runners.ray_cluster.pool_job", "want", "--label", pool.label),
             *("--workers", str(workers)),
         )
     )

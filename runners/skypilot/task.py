@@ -57,12 +57,14 @@ def _setup(options: SkyOptions, tpu: str | None) -> str:
     package = options.package or ("stagesweep[tpu]" if tpu else "stagesweep")
     words = (*REQUIREMENTS, package) if tpu else (package,)
     wheels = [word for url in WHEELS for word in ("--find-links", url)] if tpu else []
+    venv = f'python3 -m uv venv --quiet --seed --python 3.11 "{ROOT}"'
     return "\n".join(
         [
             "set -e",
-            "python3 -m pip install --quiet uv",
-            f'[ -x "{ROOT}/bin/python" ] || python3 -m uv venv --quiet --seed --python 3.11 "{ROOT}"',
-            f'"{ROOT}/bin/python" -m pip install --quiet {shlex.join([*wheels, "--", *words])}',
+            # Where no pip.py or uv.py of the user is: the machine's own Python may be too old for -P.
+            "(cd / && python3 -m pip install --quiet uv)",
+            f'[ -x "{ROOT}/bin/python" ] || (cd / && {venv})',
+            f'"{ROOT}/bin/python" -P -m pip install --quiet {shlex.join([*wheels, "--", *words])}',
             "",
         ]
     )
@@ -70,7 +72,7 @@ def _setup(options: SkyOptions, tpu: str | None) -> str:
 
 def _run(pool: Pool, tpu: str | None) -> str:
     grace_s = min(pool.grace_s, LONGEST_GRACE_S)
-    supervisor = ("-m", "runners.on_vm", "--log", "/dev/stdout", "--restarts", str(pool.restarts))
+    supervisor = ("-P", "-m", "runners.on_vm", "--log", "/dev/stdout", "--restarts", str(pool.restarts))
     words = (PYTHON, *supervisor, "--grace", f"{grace_s:g}", "--", *pool.command)
     environment = {"PJRT_DEVICE": "TPU"} if tpu else {}
     named = replace(pool, environment={**environment, **pool.environment})

@@ -111,7 +111,7 @@ def vm_script(pool: Pool, options: TpuOptions) -> str:
     """Return the bash script of every VM of the pool; it holds no secret's value."""
     grace_s = min(pool.grace_s, LONGEST_GRACE_S)
     supervisor = (
-        *(PYTHON, "-m", "runners.on_vm", "--log", LOG),
+        *(PYTHON, "-P", "-m", "runners.on_vm", "--log", LOG),
         *("--restarts", str(pool.restarts), "--grace", f"{grace_s:g}", "--", *pool.command),
     )
     return _SKELETON % {

@@ -209,7 +209,7 @@ def _detach(folder: Path) -> int:
     log = folder / "launch.log"
     with log.open("ab") as out:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "sweeps", *argv],
+            [sys.executable, "-P", "-m", "sweeps", *argv],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

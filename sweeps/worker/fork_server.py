@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
     if request is None:
         os._exit(0)  # to take torch apart costs a second
     os.environ.update(request.environment)
-    command = [sys.executable, "-m", program, *request.arguments]
+    command = [sys.executable, "-P", "-m", program, *request.arguments]
     if preload.must_start_cold(request.arguments):
         os.execv(command[0], command)  # noqa: S606 - argv comes as a list, no shell
     set_title(command)

@@ -57,13 +57,13 @@ class WarmStarts:
     To be used by the thread that makes it: at the thread's end the kernel ends the server.
 
     Args:
-        program: module that the processes run, as `python -m` does.
+        program: module that the processes run, as `python -P -m` does.
         preload: module with the functions that `fork_server` calls: preload, data_files, must_start_cold.
         common: arguments that most processes have in common.
     """
 
     def __init__(self, program: str, *, preload: str, common: Sequence[str] = ()) -> None:
-        self._command = [sys.executable, "-m", program]
+        self._command = [sys.executable, "-P", "-m", program]
         self._argv = [program, preload, ROOM, *common]
         self._server: _Server | None = None
         self._deaths = 0
@@ -109,9 +109,9 @@ class WarmStarts:
             env: variables to add to this process's environment.
             should_stop: polled while the server imports.
         """
-        if argv[:3] != self._command:
+        if argv[: len(self._command)] != self._command:
             return None
-        words = [*(f"{name}={value}" for name, value in env.items()), *argv[3:]]
+        words = [*(f"{name}={value}" for name, value in env.items()), *argv[len(self._command) :]]
         for _ in range(2):  # the second for a server that was stale, or has died unnoticed
             self.begin()
             server = self._server
@@ -181,7 +181,7 @@ class _Server:
         numbers = [str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sweeps.worker.fork_server", *numbers, *argv],
+                [sys.executable, "-P", "-m", "sweeps.worker.fork_server", *numbers, *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,

@@ -194,11 +194,11 @@ def test_any_run_dir_reads_back_as_it_was_given(name: str) -> None:
     "name", ["a b", "it's", "x\\", "a\\'b", "${seed}", "\\${seed}", "\\\\${a}${b}", "null", "1", "[a]", "é=,"]
 )
 def test_hostile_run_dirs_read_back(name: str) -> None:
-    assert compose_tree(api.command([], name)[3:]).run_dir == name
+    assert compose_tree(api.command([], name)[4:]).run_dir == name
 
 
 def test_command_is_an_argument_vector() -> None:
-    assert api.command(["seed=3"], Path("out"))[1:] == ["-m", "trainer", "seed=3", "run_dir='out'"]
+    assert api.command(["seed=3"], Path("out"))[1:] == ["-P", "-m", "trainer", "seed=3", "run_dir='out'"]
 
 
 @pytest.mark.parametrize(

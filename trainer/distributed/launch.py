@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pending: list[int] = []  # signals that the loop forwards, which knows all processes
     for number in _FORWARDED:
         signal.signal(number, lambda number, frame: pending.append(number))
-    processes = _start([sys.executable, "-m", "trainer", *overrides], int(count))
+    safe = ["-P"] if sys.flags.safe_path else []  # as a worker starts this: no working folder on the path
+    processes = _start([sys.executable, *safe, "-m", "trainer", *overrides], int(count))
     try:
         return _first_failure(processes, pending)
     finally:

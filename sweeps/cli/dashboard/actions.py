@@ -192,7 +192,7 @@ async def _command(*words: str, by: str) -> str:
         name: value for name, value in os.environ.items() if name not in ("SWEEP_NAME", "SWEEP_STORAGE")
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sweeps", *words),
+        *(sys.executable, "-P", "-m", "sweeps", *words),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

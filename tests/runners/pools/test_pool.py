@@ -18,6 +18,7 @@ from runners.pools.pool import worker_command
 def test_a_worker_is_this_interpreter_with_the_sweeps_url():
     assert worker_command("./a b/sweep", max_trials=3) == (
         sys.executable,
+        "-P",
         "-m",
         "sweeps",
         "worker",

@@ -72,4 +72,4 @@ def test_a_secret_is_named_and_has_to_be_there():
 def test_threads_and_environment_are_exported():
     lines = worker_script(FULL).splitlines()
     assert "export OMP_NUM_THREADS=8" in lines
-    assert lines[-1] == "exec -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4"
+    assert lines[-1] == "exec -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4"

@@ -45,7 +45,7 @@ def test_the_run_section_becomes_the_keeper_with_every_word_whole(tmp_path: Path
     ran = subprocess.run(["bash", "-i", "script"], cwd=tmp_path, env=env, capture_output=True, check=False)
     assert ran.returncode == 0, ran.stderr
     words = (tmp_path / "argv").read_text().split("\0")[:-1]
-    assert words[:2] == ["-m", "runners.on_vm"]
+    assert words[:3] == ["-P", "-m", "runners.on_vm"]
     assert words[words.index("--grace") + 1] == "25"  # SkyPilot kills after 30 s
     assert words[words.index("--") + 1 :] == [*pool.command, HOSTILE, "yes"]
     assert not list(tmp_path.rglob("pwned"))

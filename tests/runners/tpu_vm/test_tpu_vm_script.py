@@ -53,13 +53,13 @@ class Vm:
         self.root = here / "root"
         self.root.mkdir()
         # The worker's line ends the script: its arguments are written to files instead of run.
-        supervisor = f"exec -- {PYTHON} -m runners.on_vm"
+        supervisor = f"exec -- {PYTHON} -P -m runners.on_vm"
         text = vm_script(pool, options_of(pool))
         assert supervisor in text
         note = here / "note"
         note.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$HERE/argv"; env -0 > "$HERE/env"\n')
         note.chmod(0o755)
-        (here / "script").write_text(text.replace(supervisor, f"exec -- {note} -m runners.on_vm"))
+        (here / "script").write_text(text.replace(supervisor, f"exec -- {note} -P -m runners.on_vm"))
 
     def run(self, phase: str, **env: str) -> int:
         path = f"{self.here / 'bin'}:{os.environ['PATH']}"

@@ -53,7 +53,7 @@ def test_a_sweep_is_done_over_vms_that_are_taken_away(
                 if node.state != "READY" or node.ended:
                     continue
                 words = worker_words(node.spec.metadata["startup-script"])
-                assert words[1:] == ["-m", "sweeps", "worker", "--storage", url]
+                assert words[1:] == ["-P", "-m", "sweeps", "worker", "--storage", url]
                 experiment = open_sweep(words[-1], None)
                 before = {record.trial for record in experiment.trials() if record.status == "completed"}
                 work_on(experiment, stop=Stop(), watcher=Lines(experiment), limits=Limits(max_trials=1))

@@ -54,7 +54,7 @@ class Starts:
         """Run the code as a module; return its exit status."""
         (self.folder / "small_program.py").write_text(textwrap.dedent(code))
         return process.run(
-            [sys.executable, "-m", "small_program", *arguments],
+            [sys.executable, "-P", "-m", "small_program", *arguments],
             log_file=self.log,
             env=env,
             should_stop=until,
@@ -77,6 +77,11 @@ def servers() -> list[psutil.Process]:
     """Return the processes that fork; this one has other children as well."""
     children = psutil.Process().children()
     return [child for child in children if "sweeps.worker.fork_server" in " ".join(child.cmdline())]
+
+
+@pytest.fixture(autouse=True)
+def _programs_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # as they are not by the folder where they start
 
 
 @pytest.fixture
@@ -263,7 +268,7 @@ class TestLikeAStartedProgram:
     def test_others_see_its_command_line(self, starts):
         code = "print(open('/proc/self/cmdline').read().rstrip(chr(0)).split(chr(0)))"
         assert starts.run(code, "a=1", "b=2") == 0
-        assert starts.lines() == [str([sys.executable, "-m", "small_program", "a=1", "b=2"])]
+        assert starts.lines() == [str([sys.executable, "-P", "-m", "small_program", "a=1", "b=2"])]
 
     def test_its_random_numbers_are_not_those_of_the_one_before(self, starts):
         code = "import random, uuid; print(random.random()); print(uuid.uuid4())"
@@ -343,6 +348,15 @@ class TestFork:
         assert warm.run(PRINT_TOKEN) == 0
         first, second, third = warm.lines()
         assert first != second == third
+
+    def test_files_of_the_folder_replace_no_module(self, starts, monkeypatch):
+        other = starts.folder / "other"
+        other.mkdir()
+        for name in ("sweeps", "small_preload", "small_program"):
+            (other / f"{name}.py").write_text("raise SystemExit(9)\n")
+        monkeypatch.chdir(other)
+        assert starts.run("import sweeps, small_preload; print(sweeps.__name__)") == 0
+        assert starts.lines() == ["sweeps"]
 
     def test_another_folder_makes_another_server(self, warm, monkeypatch):
         assert warm.run(PRINT_TOKEN) == 0
@@ -435,7 +449,7 @@ from pathlib import Path
 from sweeps.worker import process
 from sweeps.worker.warm_start import WarmStarts
 with WarmStarts("small_program", preload="small_preload") as warm:
-    argv = [sys.executable, "-m", "small_program"]
+    argv = [sys.executable, "-P", "-m", "small_program"]
     process.run(argv, log_file=Path("log.txt"), env={}, should_stop=lambda: False, warm=warm)
 """
 

@@ -24,7 +24,7 @@ LONG = ("stage2.max_steps=80", "log_every=5", "stage2.schedule.decay_fraction=0.
 
 
 def fork(server: ForkServerContext, folder: Path, *overrides: str) -> Forked:
-    _, _, _, *given = api.command(overrides, folder)
+    _, _, _, _, *given = api.command(overrides, folder)
     return Forked(server, "trainer.__main__", given, cwd=folder.parent, folder=folder.parents[1])
 
 

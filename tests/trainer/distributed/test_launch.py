@@ -134,6 +134,6 @@ def test_what_is_no_number_of_processes_is_refused(count: str, capsys: pytest.Ca
 
 def test_the_command_of_a_shared_run_starts_it(tmp_path: Path) -> None:
     assert api.command(["a=1"], "out", processes=3) == [
-        *(sys.executable, "-m", "trainer.distributed.launch", "3", "a=1", "run_dir='out'"),
+        *(sys.executable, "-P", "-m", "trainer.distributed.launch", "3", "a=1", "run_dir='out'"),
     ]
-    assert api.command(["a=1"], "out")[1:3] == ["-m", "trainer"]
+    assert api.command(["a=1"], "out")[1:4] == ["-P", "-m", "trainer"]

@@ -12,7 +12,7 @@ eval '"'"'module load cuda
 source ~/venv/bin/activate'"'"'
 set +e
 trap - TERM EXIT
-exec -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
+exec -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
 ' >> /home/me/sweep-logs/toy/pool/worker-1.log 2>&1
 env OMP_NUM_THREADS=8 MKL_NUM_THREADS=8 OPENBLAS_NUM_THREADS=8 'HF_HOME=/data/it'"'"'s mine' CUDA_VISIBLE_DEVICES=1 bash -c '#!/bin/bash
 set -u
@@ -28,7 +28,7 @@ eval '"'"'module load cuda
 source ~/venv/bin/activate'"'"'
 set +e
 trap - TERM EXIT
-exec -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
+exec -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
 ' >> /home/me/sweep-logs/toy/pool/worker-2.log 2>&1
 env OMP_NUM_THREADS=8 MKL_NUM_THREADS=8 OPENBLAS_NUM_THREADS=8 'HF_HOME=/data/it'"'"'s mine' CUDA_VISIBLE_DEVICES=2 bash -c '#!/bin/bash
 set -u
@@ -44,5 +44,5 @@ eval '"'"'module load cuda
 source ~/venv/bin/activate'"'"'
 set +e
 trap - TERM EXIT
-exec -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
+exec -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
 ' >> /home/me/sweep-logs/toy/pool/worker-3.log 2>&1

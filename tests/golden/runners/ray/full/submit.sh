@@ -1,4 +1,4 @@
-ray job submit --submission-id sweep-toy-cee5fe0b --no-wait -- python3 -m runners.ray_cluster.pool_job run --label sweep-toy-cee5fe0b --workers 3 --resources '{"num_cpus": 8, "num_gpus": 2, "accelerator_type": "A100"}' --restarts 2 --grace 45 '--script=#!/bin/bash
+ray job submit --submission-id sweep-toy-cee5fe0b --no-wait -- python3 -P -m runners.ray_cluster.pool_job run --label sweep-toy-cee5fe0b --workers 3 --resources '{"num_cpus": 8, "num_gpus": 2, "accelerator_type": "A100"}' --restarts 2 --grace 45 '--script=#!/bin/bash
 set -u
 export OMP_NUM_THREADS=8
 export MKL_NUM_THREADS=8
@@ -12,5 +12,5 @@ eval '"'"'module load cuda
 source ~/venv/bin/activate'"'"'
 set +e
 trap - TERM EXIT
-exec -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
+exec -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
 '

@@ -12,4 +12,4 @@ eval 'module load cuda
 source ~/venv/bin/activate'
 set +e
 trap - TERM EXIT
-exec -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
+exec -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4

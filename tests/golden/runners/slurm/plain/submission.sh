@@ -12,7 +12,7 @@
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output /home/me/sweep-logs/toy/pool/%A_%a_%t_log.out python3 -u -m submitit.core._submit /home/me/sweep-logs/toy/pool
+srun --unbuffered --output /home/me/sweep-logs/toy/pool/%A_%a_%t_log.out python3 -P -u -m submitit.core._submit /home/me/sweep-logs/toy/pool
 
 
 # teardown

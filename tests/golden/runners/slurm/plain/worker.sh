@@ -1,3 +1,3 @@
 #!/bin/bash
 set -u
-exec -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
+exec -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4

@@ -53,7 +53,7 @@ eval '"'"'module load cuda
 source ~/venv/bin/activate'"'"'
 set +e
 trap - TERM EXIT
-exec -- /opt/stagesweep/venv/bin/python -m runners.on_vm --log /opt/stagesweep/worker.log --restarts 2 --grace 25 -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
+exec -- /opt/stagesweep/venv/bin/python -P -m runners.on_vm --log /opt/stagesweep/worker.log --restarts 2 --grace 25 -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
 '
 }
 

@@ -39,7 +39,7 @@ work() {
   [ -e "$root/installed" ] || { install_it && touch "$root/installed"; } || fail install
   exec bash -c '#!/bin/bash
 set -u
-exec -- /opt/stagesweep/venv/bin/python -m runners.on_vm --log /opt/stagesweep/worker.log --restarts 5 --grace 25 -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
+exec -- /opt/stagesweep/venv/bin/python -P -m runners.on_vm --log /opt/stagesweep/worker.log --restarts 5 --grace 25 -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4
 '
 }
 
