@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -50,6 +51,7 @@ MOST = 1000
 """Trials that one form may change."""
 _COMMAND_S = 300.0
 _FORM_S = 10.0
+_OTHER_FIELDS = 16
 _LONGEST = 200
 
 
@@ -110,11 +112,11 @@ class Actions:
 
     async def act(self, request: web.Request) -> web.Response:
         """Do it, note by whom, and lead back to the sweep's page."""
-        form = await asyncio.wait_for(request.post(), _FORM_S)
-        texts = {name: value for name, value in form.items() if isinstance(value, str)}
+        form = await _form(request)
+        texts = dict(form)
         self._site.guard.require_own_form(request, texts.get(CSRF, ""))
         poller, view = await self._current(request)
-        given = [value for value in form.getall("t", []) if isinstance(value, str)]
+        given = [value for name, value in form if name == "t"]
         asked = _asked(request.match_info["action"], texts, given, view)
         by = _by(texts.get("who", ""), request)
         result = await self._do(poller, asked, by, texts)
@@ -152,6 +154,20 @@ class Actions:
         url = self._site.catalog.url_of(poller.name)
         words = ("pool", "scale", str(asked.workers), asked.runner, *options, "--storage", url)
         return await _command(*words, by=by)
+
+
+async def _form(request: web.Request) -> list[tuple[str, str]]:
+    """Return the fields of a form as a page of ours sends it. Raises an HTTP error for another body."""
+    kind, charset = request.content_type, (request.charset or "utf-8").lower()
+    if kind != "application/x-www-form-urlencoded" or charset not in ("utf-8", "utf8"):
+        raise web.HTTPUnsupportedMediaType(text="a form is taken as browsers send it, in UTF-8\n")
+    try:
+        body = await asyncio.wait_for(request.read(), _FORM_S)
+        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST + _OTHER_FIELDS)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the form did not arrive within {_FORM_S:g} s\n") from None
+    except (ValueError, web.RequestPayloadError):
+        raise web.HTTPBadRequest(text="this form cannot be read: not UTF-8, or too many fields\n") from None
 
 
 def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View) -> Asked:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 
@@ -34,6 +35,8 @@ HEADERS = {
 TOKEN = "token"  # noqa: S105 - the name of a parameter
 CSRF = "csrf"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# Browsers drop tabs and line ends from an address, take `\` for `/`, and `//host` for another host.
+_PLAIN_PATH = re.compile(r"/(?!/)[^\x00-\x1f\x7f\\]*")
 
 
 def is_loopback(host: str) -> bool:
@@ -102,7 +105,12 @@ class Guard:
         return hmac.new(self.key, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()
 
     def refuse_strangers(self, request: web.Request) -> None:
-        """Raise HTTPForbidden unless the request is for one of our hosts and not from another site."""
+        """Raise HTTPForbidden unless the request is for one of our hosts and not from another site.
+
+        A path that a browser would take for another host's raises HTTPBadRequest: pages lead back to it.
+        """
+        if not _PLAIN_PATH.fullmatch(unquote(request.rel_url.raw_path)):
+            raise web.HTTPBadRequest(text="the address has a path that no page here has\n")
         if host_of(request.headers.get("Host", "")) not in self.hosts:
             raise web.HTTPForbidden(text="this dashboard is not asked for by that name; see --allow-host\n")
         origin = request.headers.get("Origin")
@@ -123,20 +131,25 @@ class Guard:
         """Return whether the request may read: it has the cookie, or none is needed."""
         if self.token is None:
             return True
-        return hmac.compare_digest(request.cookies.get(self.cookie_name, "").encode(), self.cookie.encode())
+        return _same(request.cookies.get(self.cookie_name, ""), self.cookie)
 
     def has_token(self, request: web.Request) -> bool:
         """Return whether the request's address has the token."""
         if self.token is None:
             return False
-        return hmac.compare_digest(request.query.get(TOKEN, "").encode(), self.token.encode())
+        return _same(request.query.get(TOKEN, ""), self.token)
 
     def require_own_form(self, request: web.Request, sent: str) -> None:
         """Raise HTTPForbidden unless a form of ours, for this very path, was sent from our own page."""
         if "Origin" not in request.headers and request.headers.get("Sec-Fetch-Site") != "same-origin":
             raise web.HTTPForbidden(text="a form is taken from the dashboard's own pages only\n")
-        if not hmac.compare_digest(sent.encode(), self.csrf(request.path).encode()):
+        if not _same(sent, self.csrf(request.path)):
             raise web.HTTPForbidden(text="this form is out of date; open its page again\n")
+
+
+def _same(given: str, expected: str) -> bool:
+    # What is no UTF-8 in a header arrives as surrogates, which `encode` alone refuses.
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
 def guard_for(host: str, allowed: Iterable[str], *, with_token: bool) -> Guard:

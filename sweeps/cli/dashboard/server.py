@@ -7,9 +7,11 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from sweeps.cli.dashboard.connections import Watch
@@ -21,8 +23,10 @@ from sweeps.cli.dashboard.site import Site
 from sweeps.cli.dashboard.templates import render
 from sweeps.cli.dashboard.trial_pages import TrialPages
 from sweeps.errors import InputError, SweepError
+from sweeps.trials import storable
 
 log = logging.getLogger(__name__)
+_CLIENTS_FAULTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError, TimeoutError)
 
 STATIC = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
 _FOLDER = Path(__file__).parent / "static"
@@ -73,8 +77,9 @@ def _checked(site: Site) -> Middleware:
         guard = site.guard
         guard.refuse_strangers(request)
         if request.method == "GET" and guard.has_token(request):
+            path = request.rel_url.raw_path
             left = [(name, value) for name, value in request.query.items() if name != TOKEN]
-            answer = web.HTTPSeeOther(f"{request.path}?{urlencode(left)}" if left else request.path)
+            answer = web.HTTPSeeOther(f"{path}?{urlencode(left)}" if left else path)
             answer.set_cookie(guard.cookie_name, guard.cookie, httponly=True, samesite="Strict", path="/")
             answer.headers["Cache-Control"] = "no-store"
             raise answer
@@ -121,6 +126,17 @@ async def _send_static(request: web.Request) -> web.Response:
     return Rendered.of(data, STATIC[name]).answer(request)
 
 
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """Log of aiohttp's server in which a client's fault is one line: it would write a traceback for each."""
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
+        if isinstance(exc_info, _CLIENTS_FAULTS):
+            line = storable.line(f"{type(exc_info).__name__}: {exc_info}")
+            self.info(f"{msg}: %s", *args, line)
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **options)
+
+
 @asynccontextmanager
 async def served(site: Site, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the context is open; yields the port, which is a free one for 0.
@@ -131,6 +147,7 @@ async def served(site: Site, host: str, port: int) -> AsyncIterator[int]:
     runner = web.AppRunner(
         application(site),
         access_log=None,
+        logger=_ServerLog(log),
         handler_cancellation=True,
         keepalive_timeout=_KEEPALIVE_S,
         shutdown_timeout=1.0,
