@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class Poller:
         self._listeners: set[asyncio.Event] = set()
         self._asked_at = self._listed_at = self._tried_at = float("-inf")
         self._first = asyncio.Event()
+        self._unlisted = False
 
     @property
     def is_stale(self) -> bool:
@@ -139,26 +141,31 @@ class Poller:
             listing = time.monotonic() - self._listed_at >= LISTING_S
             if listing:
                 self._listed_at = time.monotonic()
-            await self._try(lambda listing=listing: self.reader.refresh(listing=listing))  # type: ignore[misc]
+            reading = functools.partial(self.reader.refresh, listing=listing)
+            await self._try(reading, listing=listing)
             if self.error and not listing:
                 await asyncio.sleep(LISTING_S - self._tick_s)
             await asyncio.sleep(self._tick_s)
 
-    async def _try(self, reading: Callable[[], View]) -> None:
+    async def _try(self, reading: Callable[[], View], *, listing: bool = False) -> None:
         before = self.mark
         try:
             self.view = await self.read(reading)
-            self.read_at, self.error = time.time(), ""
+            # A reading of single records finds nothing wrong with a folder that lists none: an error of the
+            # listing stands until the next listing.
+            if listing or not self._unlisted:
+                self.read_at, self.error, self._unlisted = time.time(), "", False
         except SweepError as error:
-            self._fail(str(error))
+            self._fail(str(error), listing=listing)
         except Exception as error:  # a page that shows the last state is worth more than none
             log.exception("%s: cannot be read", self.name)
-            self._fail(f"{type(error).__name__}: {error}")
+            self._fail(f"{type(error).__name__}: {error}", listing=listing)
         self._tried_at = time.monotonic()
         self._first.set()
         if self.mark != before:
             for event in self._listeners:
                 event.set()
 
-    def _fail(self, error: str) -> None:
+    def _fail(self, error: str, *, listing: bool) -> None:
         self.error = redact(" ".join(error.split()))
+        self._unlisted |= listing

@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,13 +53,20 @@ class RunFiles:
     def _names(self, prefix: str) -> frozenset[str]:
         when, found = self._listed.get(prefix, (float("-inf"), frozenset[str]()))
         if time.monotonic() - when > FRESH_S:
-            start = f"{prefix}/"
-            found = frozenset(entry.key.removeprefix(start) for entry in self._store.list(start))
+            found = frozenset(self._list(f"{prefix}/"))
             self._listed[prefix] = (time.monotonic(), found)
             self._listed.move_to_end(prefix)
             while len(self._listed) > _REMEMBERED:
                 self._listed.popitem(last=False)
         return found
+
+    def _list(self, start: str) -> Iterator[str]:
+        """Yield the names of the files of an attempt that lie in its folder, and not behind a link."""
+        if self._folder is not None and not _is_own(self._folder, start.rstrip("/")):
+            return
+        for entry in self._store.list(start):  # which follows no link to a folder
+            if self._folder is None or not self._folder.joinpath(*entry.key.split("/")).is_symlink():
+                yield entry.key.removeprefix(start)
 
     def content(
         self, record: Trial, name: str, *, attempt: int | None = None, start: int = 0, most: int = LARGEST
@@ -100,7 +108,7 @@ def _of_folder(folder: Path, key: str, start: int, most: int) -> Content | None:
     """Return bytes of a file that lies in the folder itself: a link of a program's may lead to any file."""
     path = folder.joinpath(*key.split("/"))
     try:
-        if os.path.realpath(path) != os.path.join(os.path.realpath(folder), *key.split("/")):  # noqa: PTH118
+        if not _is_own(folder, key):
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -111,3 +119,9 @@ def _of_folder(folder: Path, key: str, start: int, most: int) -> Content | None:
             return None
         file.seek(start if start >= 0 else max(0, about.st_size + start))
         return Content(file.read(most), about.st_size, f"{about.st_dev}.{about.st_ino}")
+
+
+def _is_own(folder: Path, key: str) -> bool:
+    """Return whether a key of a store in a folder is no link, and lies behind none."""
+    parts = key.split("/")
+    return os.path.realpath(folder.joinpath(*parts)) == os.path.join(os.path.realpath(folder), *parts)  # noqa: PTH118

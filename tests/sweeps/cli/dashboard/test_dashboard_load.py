@@ -269,6 +269,28 @@ def test_a_folder_that_is_not_mounted_for_a_while_loses_nothing(tmp_path, space,
     run(test())
 
 
+@pytest.mark.parametrize("gone", ["toy/trials", "toy"])
+def test_error_of_a_listing_stands_until_one_succeeds(tmp_path, space, lists_often, gone):
+    make_sweep(tmp_path, space, record(0), record(1))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            await served.page("/sweep/toy")
+            (tmp_path / gone).rename(tmp_path / ".away")
+            await until(served, "Not read since")
+            for _ in range(40):
+                assert "Not read since" in await served.page("/sweep/toy")
+                assert "Not read since" in await served.page("/")
+                await asyncio.sleep(0.05)
+            (tmp_path / ".away").rename(tmp_path / gone)
+            begun = time.monotonic()
+            while "Not read since" in await served.page("/sweep/toy"):
+                assert time.monotonic() - begun < 10
+                await asyncio.sleep(0.2)
+
+    run(test())
+
+
 def test_a_sweep_that_was_never_there_or_cannot_be_read_says_so(tmp_path, space):
     make_sweep(tmp_path, space)
     (tmp_path / "toy/sweep.json").write_text("{}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -299,6 +300,33 @@ def test_curves_and_logs_that_are_links_to_other_files_are_not_read(tmp_path, sp
     async def test() -> None:
         async with dashboard(tmp_path) as served:
             assert "secret" not in await served.page("/sweep/toy/trial/0")
+
+    run(test())
+
+
+@pytest.mark.parametrize("linked", ["attempt-1", "000000", "runs"])
+def test_no_folder_that_is_a_link_is_listed(tmp_path, space, linked):
+    store = make_sweep(tmp_path / "store", space, record(0))
+    outside = tmp_path / "outside/000000/attempt-1"
+    outside.mkdir(parents=True)
+    (outside / "secret-name.txt").write_text("the secret")
+    (outside / "log.txt").write_text("the secret")
+    targets = {"attempt-1": outside, "000000": outside.parent, "runs": outside.parent.parent}
+    places = {"attempt-1": "runs/000000/attempt-1", "000000": "runs/000000", "runs": "runs"}
+    place = tmp_path / "store/toy" / places[linked]
+    store.folder("runs/000000")
+    if place.exists():
+        shutil.rmtree(place)
+    place.symlink_to(targets[linked], target_is_directory=True)
+
+    async def test() -> None:
+        async with dashboard(tmp_path / "store") as served:
+            page = await served.page("/sweep/toy/trial/0")
+            assert "secret" not in page
+            for name in ("secret-name.txt", "log.txt"):
+                status, text = await served.get(f"/sweep/toy/trial/0/file?attempt=1&name={name}")
+                assert status == 404
+                assert "the secret" not in text
 
     run(test())
 
