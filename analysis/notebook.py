@@ -27,7 +27,7 @@ from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import ParetoResult, pareto
 from analysis.summaries.summary_line import objectives as read_objectives
 from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
-from analysis.table import SEM, TableLike, TrialsTable
+from analysis.table import SEM, TableLike, TrialsTable, apart
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,14 +89,15 @@ def tradeoff(
 def points(result: ParetoResult, uncertainty: Uncertainty) -> pd.DataFrame:
     """Return a row per trial by ascending compute: its tags, its efficiency and its chances."""
     tags = {"knee": result.knee, "most efficient": result.most_efficient}
+    x, y = (apart(column, {"front", *tags}) for column in (result.x, result.y))
     rows = []
     for point in sorted(result.points, key=lambda p: (p.x, p.y)):
         chances = uncertainty.trials[point.trial]
         rows.append(
             {
                 "trial": point.trial,
-                result.x: point.x,
-                result.y: point.y,
+                x: point.x,
+                y: point.y,
                 "front": point.trial in result.front,
                 **{tag: point.trial == trial for tag, trial in tags.items()},
                 **({"confirmed by seeds": result.confirmed.get(point.trial, 0)} if result.confirmed else {}),
@@ -159,6 +160,7 @@ def what_buys(
         found = [budgets.answer(table, x=x, y=y, budget=amount, y_goal=goal) for amount in amounts]
     except AnalysisError as error:
         return str(error)
+    x, y = (apart(column, {"to", "warnings"}) for column in (x, y))
     rows = [
         {
             x: bought.budget,

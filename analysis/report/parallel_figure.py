@@ -16,7 +16,7 @@ from analysis.report.figure import Figure
 from analysis.report.style import BLUE, Scale, axis_type
 from analysis.report.vega_lite import Drawing, Row, Series, grey
 from analysis.statistics.pareto import Goal
-from analysis.table import PARAMETER, TrialsTable
+from analysis.table import TrialsTable, label
 
 LINES = 500
 """Most trials in the parallel coordinates, the best ones."""
@@ -49,7 +49,7 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure
     names = [name for name in table.parameters if done[name].map(repr).nunique() > 1]
     if len(done) < 2 or not names:
         return None
-    axes = [_Coordinate.of(name.removeprefix(PARAMETER), done[name]) for name in names]
+    axes = [_Coordinate.of(label(name, table.columns), done[name]) for name in names]
     axes.append(_Coordinate.of(labels.title(metric), values.loc[done.index]))
     return _draw(axes, done["trial"].tolist())
 

@@ -33,7 +33,7 @@ from analysis.summaries.costs import Rate
 from analysis.summaries.front_table import ROWS, Head
 from analysis.summaries.insight import SKILL
 from analysis.summaries.summary_line import format_cells
-from analysis.table import PARAMETER, POINTS, SEM, STAGES, TRIAL_COLUMNS
+from analysis.table import POINTS, SEM, STAGES, TRIAL_COLUMNS, label
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -137,7 +137,7 @@ def _trials_table(page: Contents) -> tuple[list[Head], list[list[str]]]:
     hidden = {*TRIAL_COLUMNS, STAGES, POINTS, *leading, *(name + SEM for name in names)}
     columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
     order = table.trials.argsort(kind="stable").tolist()[-ROWS:]
-    heads = [Head(name=name.removeprefix(PARAMETER), source=column_source(name, page)) for name in columns]
+    heads = [Head(name=label(name, names), source=column_source(name, page)) for name in columns]
     cells = [[str(trial) for trial in table.trials[order].tolist()]]  # an index is a name: not 1,000
     cells += [format_cells(table, name, order) for name in columns[1:]]
     return heads, [list(row) for row in zip(*cells, strict=True)]

@@ -6,6 +6,7 @@ and only repeated seeds show it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -22,6 +23,7 @@ from analysis.table import (
     SEM,
     TableLike,
     TrialsTable,
+    apart,
     configuration_keys,
     seed_columns,
 )
@@ -59,18 +61,20 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
         name
         for name in table.columns
         if name not in (*RESERVED, *table.parameters)
-        and not name.endswith(SEM)
+        and not (name.endswith(SEM) and name.removesuffix(SEM) in table)
         and types.is_numeric_dtype(done[name])
         and not types.is_bool_dtype(done[name])
     ]
+    taken = {"seeds", "trials", *(name + ending for name in metrics for ending in (SEM, "_range"))}
+    names = {name: apart(name, taken) for name in metrics}
     rows = []
     for _, group in _configurations(done, keys):
         if group[seed].duplicated().any():
             trials = ", ".join(str(trial) for trial in group["trial"])
             raise AnalysisError(f"trials {trials} share all parameters, and two of them {seed!r}")
-        rows.append(_row(group, keys, metrics))
+        rows.append(_row(group, keys, names))
     columns = [*keys, "seeds", "trials"]
-    columns += [name + ending for name in metrics for ending in ("", SEM, "_range")]
+    columns += [name + ending for name in names.values() for ending in ("", SEM, "_range")]
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
@@ -90,14 +94,14 @@ def _configurations(done: pd.DataFrame, keys: list[str]) -> list[tuple[Any, pd.D
     return list(done.groupby(names, sort=False))
 
 
-def _row(group: pd.DataFrame, keys: list[str], metrics: list[str]) -> dict[str, Any]:
+def _row(group: pd.DataFrame, keys: list[str], names: Mapping[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = {key: group[key].iloc[0] for key in keys}
     row |= {"seeds": len(group), "trials": group["trial"].tolist()}
-    for metric in metrics:
+    for metric, name in names.items():
         values = group[metric].to_numpy("float64", na_value=np.nan)
         values = values[np.isfinite(values)]
-        row[metric] = values.mean() if values.size else np.nan
-        row[metric + SEM], row[metric + "_range"] = _errors(group, metric, values)
+        row[name] = values.mean() if values.size else np.nan
+        row[name + SEM], row[name + "_range"] = _errors(group, metric, values)
     return row
 
 

@@ -180,7 +180,8 @@ def _without_result(table: TrialsTable, metric: str) -> str:
 def _described(table: TrialsTable, row: int, metric: str) -> BestTrial:
     cells = table.frame.iloc[row]
     skipped = {*TRIAL_COLUMNS, STAGES, POINTS, metric, metric + SEM, *table.parameters}
-    others = [name for name in table.columns if name not in skipped and not name.endswith(SEM)]
+    errors = {name + SEM for name in table.columns}
+    others = [name for name in table.columns if name not in skipped and name not in errors]
     return BestTrial(
         trial=int(cells["trial"]),
         generator=labels.cell(cells["generator"]),

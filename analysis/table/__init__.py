@@ -12,6 +12,8 @@ from analysis.table.columns import (
     STAGES,
     STEP_COLUMNS,
     TRIAL_COLUMNS,
+    apart,
+    label,
     metric_column,
 )
 from analysis.table.configurations import (
@@ -42,9 +44,11 @@ __all__ = [
     "Spread",
     "TableLike",
     "TrialsTable",
+    "apart",
     "configuration_keys",
     "from_document",
     "is_confirming",
+    "label",
     "metric_column",
     "read",
     "seed_columns",

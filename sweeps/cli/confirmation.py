@@ -11,6 +11,7 @@ import click
 from sweeps.cli.output import echo, notify, print_table, shorten
 from sweeps.cli.rerun import command_line
 from sweeps.experiment import Experiment
+from sweeps.export import table
 from sweeps.search.confirm.answer import Answer, Row, answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing, of_store
@@ -111,7 +112,8 @@ def print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
 
 
 def _shown(plan: Plan, row: Row) -> dict[str, Any]:
-    numbers = {"first": row.finalist.first, "predicted": row.finalist.predicted, plan.metric: row.mean}
+    mean = table.metric_column(plan.metric, ("trial", "first", "predicted", "best %", "seeds", ""))
+    numbers = {"first": row.finalist.first, "predicted": row.finalist.predicted, mean: row.mean}
     known = {name: value for name, value in numbers.items() if value is not None}
     chance = round(100 * row.chance)
     return {"trial": row.finalist.trial, **known, "best %": chance, "seeds": row.seeds}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from analysis.summaries.uncertainty import Uncertainty
     from analysis.table import TrialsTable
 
+_EFFICIENCY = "efficiency"
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
@@ -242,7 +244,7 @@ def _chances(sure: Uncertainty, trial: int) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if chances.efficiency is not None:
         reach = chances.efficiency_range
-        columns["efficiency"] = f"{chances.efficiency:.3g}" + (f" ± {reach:.1g}" if reach else "")
+        columns[_EFFICIENCY] = f"{chances.efficiency:.3g}" + (f" ± {reach:.1g}" if reach else "")
     if sure.draws:
         shares = {"front": chances.front, "knee": chances.knee, "most efficient": chances.most_efficient}
         columns |= {f"{word} %": round(100 * share) for word, share in shares.items() if share is not None}
@@ -314,6 +316,7 @@ def _exported(experiment: Experiment, records: Sequence[Trial], *, paired: bool)
 
 def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:
     from analysis import labels
+    from analysis.table import apart
 
     front = set(result.front)
     points = {point.trial: point for point in result.points}
@@ -340,8 +343,8 @@ def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:
     return [
         {
             "trial": trial,
-            result.x: shorten(points[trial].x),
-            result.y: shorten(points[trial].y),
+            apart(result.x, {_EFFICIENCY}): shorten(points[trial].x),
+            apart(result.y, {_EFFICIENCY}): shorten(points[trial].y),
             "": ", ".join(
                 filter(
                     None, ["front" if trial in front else "", words.get(trial, ""), confirmed.get(trial, "")]

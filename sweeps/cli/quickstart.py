@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.output import console, echo
+from sweeps.cli.output import console, echo, print_table
 from sweeps.cli.rerun import command_line
 from sweeps.cli.resolve import exists, new_store, remember
-from sweeps.cli.show import print_trials, running_line, running_rows, status_lines
+from sweeps.cli.show import rows_for_people, running_line, running_rows, status_lines
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export.table import best, document
@@ -227,7 +227,7 @@ def _show(experiment: Experiment, out: Path, seconds: float) -> int:
     from sweeps.cli.pareto import of_experiment, print_front
 
     records = experiment.trials()
-    print_trials(experiment.space, records, {})
+    print_table(rows_for_people(experiment.space, records, {}))
     found = best(experiment.space, records)
     if found is not None:
         exported = document(experiment.space, experiment.store.url, records)

@@ -97,7 +97,8 @@ def trials(storage: str | None, name: str | None, style: str) -> None:
         click.echo(f"no trials yet; start some with `sweep worker --storage {experiment.store.url}`")
     else:
         planned = rounds.of_store(experiment.store, list(records))
-        print_trials(experiment.space, records, {} if planned is None else confirmation.roles(*planned))
+        roles = {} if planned is None else confirmation.roles(*planned)
+        print_table(rows_for_people(experiment.space, records, roles))
 
 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
@@ -186,8 +187,8 @@ def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str
     return f"${estimate.so_far:.2f} so far{expected}, {estimate.basis}{unknown}"
 
 
-def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str]) -> None:
-    """Print the trials for people: the parameters that vary, the objectives, what was shared, and failures.
+def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return the trials for people: the parameters that vary, the objectives, what was shared, and failures.
 
     Args:
         space: of the sweep.
@@ -197,14 +198,15 @@ def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str
     varied = [p.name for p in space.parameters if len({repr(r.parameters.get(p.name)) for r in records}) > 1]
     shared = any(costs.reused(record) for record in records)
     branched = any(costs.branched(record) for record in records)
+    metrics = {metric: table.metric_column(metric, table.FOR_PEOPLE) for metric in space.metrics()}
+    parameters = {name: table.parameter_column(name, metrics.values()) for name in varied}
     rows = []
     for record in records:
         row: dict[str, Any] = {"trial": record.trial, "status": record.status, "by": record.generator}
         if roles:
             row["confirmation"] = roles.get(record.trial)
-        row |= {name: record.parameters.get(name) for name in varied}
-        for metric in space.metrics():
-            row[metric] = record.metrics.get(metric)
+        row |= {column: record.parameters.get(name) for name, column in parameters.items()}
+        row |= {column: record.metrics.get(metric) for metric, column in metrics.items()}
         taken = table.seconds(record)
         row["seconds"] = None if taken is None else round(taken, 1)
         if shared or branched:
@@ -216,7 +218,7 @@ def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str
         if any(other.error for other in records):
             row["error"] = (record.error or "").partition("\n")[0][:100]
         rows.append(row)
-    print_table(rows)
+    return rows
 
 
 def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
@@ -303,4 +305,8 @@ def _status_row(experiment: Experiment, records: Sequence[Trial]) -> dict[str, A
     }
     if (compute := costs.compute(records)) is not None:
         row |= {"cost_nominal": compute.nominal, "cost_paid": compute.paid}
-    return row | {m: None if found is None else found.metrics.get(m) for m in experiment.space.metrics()}
+    own = {*row, "cost_nominal", "cost_paid"}
+    return row | {
+        table.metric_column(metric, own): None if found is None else found.metrics.get(metric)
+        for metric in experiment.space.metrics()
+    }

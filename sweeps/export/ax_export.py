@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sweeps.errors import InputError, SpaceError
@@ -22,6 +22,9 @@ from sweeps.space.scale import level, levels
 from sweeps.space.space_parameters import MAX_VALUES
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
+
+_COSTS = ("cost_nominal", "cost_paid")
+"""Metrics of the export's own, of trials with stages."""
 
 Outcome = dict[str, tuple[float, float | None]]
 """Mean and standard error of each metric."""
@@ -40,13 +43,16 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> list[int]:
     from sweeps.search.optimizer import write_client
 
     domain = Domain(space)
-    axes = [_axis(parameter, domain) for parameter in domain.searched.values()]
-    goals = [f"-{safe(o.metric)}" if o.goal == "minimize" else safe(o.metric) for o in space.objectives]
     bounds = [parse(text) for text in space.outcome_constraints]
     metrics = list(
         dict.fromkeys([*space.metrics(), *(name for bound in bounds for name in bound.coefficients)])
     )
-    trials = [(record, _point(record, domain), _outcome(record, metrics)) for record in records]
+    axis_names, metric_names = identifiers(domain.searched), identifiers(metrics, taken=_COSTS)
+    axes = [_axis(parameter, domain, axis_names) for parameter in domain.searched.values()]
+    goals = ["-" * (o.goal == "minimize") + metric_names[o.metric] for o in space.objectives]
+    trials = [
+        (record, _point(record, domain, axis_names), _outcome(record, metric_names)) for record in records
+    ]
     left_out: list[int] = []
     try:
         replace_file(
@@ -56,9 +62,9 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> list[int]:
                     draft,
                     name=space.name,
                     axes=axes,
-                    constraints=[_text(constraint) for constraint in domain.constraints],
+                    constraints=[_text(constraint, axis_names) for constraint in domain.constraints],
                     objective=", ".join(goals),
-                    outcome_constraints=[_text(bound) for bound in bounds],
+                    outcome_constraints=[_text(bound, metric_names) for bound in bounds],
                     trials=trials,
                 )
             ),
@@ -68,13 +74,19 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> list[int]:
     return left_out
 
 
-def safe(name: str) -> str:
-    """Return the name as an identifier for Ax's expressions."""
-    return re.sub(r"\W", "__", name)
+def identifiers(names: Iterable[str], *, taken: Collection[str] = ()) -> dict[str, str]:
+    """Return an identifier for Ax's expressions for each name, no two alike and none of those `taken`."""
+    found: dict[str, str] = {}
+    for name in names:
+        identifier = re.sub(r"\W", "__", name)
+        while identifier in taken or identifier in found.values():
+            identifier += "_"
+        found[name] = identifier
+    return found
 
 
-def _axis(parameter: Range | Choice, domain: Domain) -> Axis:
-    name = safe(parameter.name)
+def _axis(parameter: Range | Choice, domain: Domain, names: Mapping[str, str]) -> Axis:
+    name = names[parameter.name]
     if isinstance(parameter, Range):
         if parameter.step is not None and (count := levels(parameter) or 0) <= MAX_VALUES:
             steps = tuple(level(parameter, at) for at in range(count))
@@ -87,18 +99,18 @@ def _axis(parameter: Range | Choice, domain: Domain) -> Axis:
     kind = next(iter(kinds)).__name__ if len(kinds) == 1 else "float"
     values = tuple(float(v) if kind == "float" and not isinstance(v, str) else v for v in parameter.values)
     switched = {
-        value: [safe(c) for c in children if c in domain.searched] for value, children in parameter.when
+        value: [names[c] for c in children if c in domain.searched] for value, children in parameter.when
     }
     return Options(
         name=name,
         values=values,
         kind=kind,
         ordered=parameter.ordered or len(values) == 2,
-        dependents={value: names for value, names in switched.items() if names},
+        dependents={value: children for value, children in switched.items() if children},
     )
 
 
-def _point(record: Trial, domain: Domain) -> dict[str, Value]:
+def _point(record: Trial, domain: Domain, names: Mapping[str, str]) -> dict[str, Value]:
     point: dict[str, Value] = {}
     for name, value in record.parameters.items():
         parameter = domain.searched.get(name)
@@ -106,22 +118,22 @@ def _point(record: Trial, domain: Domain) -> dict[str, Value]:
             continue
         is_float = isinstance(parameter, Range) and parameter.kind == "float"
         is_float |= isinstance(parameter, Choice) and any(isinstance(v, float) for v in parameter.values)
-        point[safe(name)] = float(value) if is_float else value
+        point[names[name]] = float(value) if is_float else value
     return point
 
 
-def _outcome(record: Trial, metrics: Sequence[str]) -> Outcome:
+def _outcome(record: Trial, names: Mapping[str, str]) -> Outcome:
     found: Mapping[str, float | None] = record.metrics if record.status == "completed" else {}
     outcome: Outcome = {}
-    for metric in metrics:
+    for metric, name in names.items():
         mean, sem = found.get(metric), found.get(f"{metric}_sem")
         if mean is not None and math.isfinite(mean):
             is_known = sem is not None and math.isfinite(sem) and sem >= 0
-            outcome[safe(metric)] = (mean, sem if is_known else None)
-    known = {"cost_nominal": costs.nominal(record), "cost_paid": costs.paid(record)} if outcome else {}
+            outcome[name] = (mean, sem if is_known else None)
+    known = dict(zip(_COSTS, (costs.nominal(record), costs.paid(record)), strict=True)) if outcome else {}
     return {name: (cost, 0.0) for name, cost in known.items() if cost is not None} | outcome
 
 
-def _text(constraint: Linear) -> str:
-    terms = [f"{factor!r}*{safe(name)}" for name, factor in constraint.coefficients.items()]
+def _text(constraint: Linear, names: Mapping[str, str]) -> str:
+    terms = [f"{factor!r}*{names[name]}" for name, factor in constraint.coefficients.items()]
     return f"{' + '.join(terms)} <= {constraint.bound!r}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.errors import InputError
-from sweeps.export.table import replace_file
+from sweeps.export.table import metric_column, replace_file
 from sweeps.space.definition import Choice, Fixed, Range, Space
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
@@ -25,6 +25,11 @@ STATES = {
     "running": "RUNNING",
     "pending": "WAITING",
 }
+
+
+_OUTSIDE = "outside."
+_OWN_PREFIXES = (_OUTSIDE, "reused.", "branched.", "branched_at.")
+"""Of attributes that are no metrics: parameters outside of the space, and where stages come from."""
 
 
 def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
@@ -97,8 +102,12 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
         "generator": record.generator,
         "attempt": record.attempt,
         **({"error": record.error.partition("\n")[0]} if record.error else {}),
-        **{name: value for name, value in record.metrics.items() if value is not None},
-        **{f"outside.{name}": value for name, value in record.parameters.items() if name not in inside},
+        **{
+            metric_column(name, prefixes=_OWN_PREFIXES): value
+            for name, value in record.metrics.items()
+            if value is not None
+        },
+        **{f"{_OUTSIDE}{name}": value for name, value in record.parameters.items() if name not in inside},
         **_costs(record),
     }
     started = None if record.status == "pending" else _time(record.started or record.created)

@@ -2,7 +2,8 @@
 
 A flat row has the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric. Where
 trials have stages, STAGE_COLUMNS stand behind TRIAL_COLUMNS; a trial without any has empty cells there.
-`analysis/` reads the exported files.
+Names of parameters and metrics are their programs' own and may be those of such columns: `metric_column` and
+`parameter_column` name them in every table that has both. `analysis/` reads the exported files.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import json
 import operator
 import os
+import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,9 +34,46 @@ and the points of trunks that it published, for others to branch off at, likewis
 RESERVED = frozenset((*TRIAL_COLUMNS, *STAGE_COLUMNS))
 """Columns that a metric of the same name does not hide: it gets the prefix METRIC."""
 
+FOR_PEOPLE = RESERVED | {"by", "confirmation", "paid", "reused", "branched"}
+"""The same for tables that people see, where parameters, too, have a prefix only if another is called so."""
+
 PARAMETER, METRIC = "param.", "metric."
+_ERROR = re.compile(r"(_sem)+\Z")
 CONFIRM, MIN_RUNS = "confirm", 2
 """Generator of fresh runs, and how many of them confirm a configuration (as in `analysis.table`)."""
+
+
+def metric_column(metric: str, own: Collection[str] = RESERVED, *, prefixes: tuple[str, ...] = ()) -> str:
+    """Return the column of a metric: its name, with METRIC before it where that is another column's.
+
+    No two metrics have one column, and a standard error's is that of its metric and `_sem`. A contract test
+    compares it with the one in `analysis.table`; `metric_of` is the inverse.
+
+    Args:
+        metric: its name.
+        own: columns of the table that are none of a metric.
+        prefixes: of further such columns.
+    """
+    value = _ERROR.sub("", metric)
+    is_taken = not value or value in own
+    return METRIC + metric if is_taken or metric.startswith((PARAMETER, METRIC, *prefixes)) else metric
+
+
+def metric_of(column: str) -> str:
+    """Return the metric whose column this is, in a table where it is a metric's."""
+    return column.removeprefix(METRIC)
+
+
+def parameter_column(parameter: str, metrics: Collection[str] = (), own: Collection[str] = FOR_PEOPLE) -> str:
+    """Return the column of a parameter for people: its name, or as in an export if another is called so.
+
+    Args:
+        parameter: its name.
+        metrics: columns of metrics.
+        own: columns of the table that are none of a parameter or metric.
+    """
+    is_taken = not parameter or parameter in own or parameter in metrics
+    return PARAMETER + parameter if is_taken or parameter.startswith((PARAMETER, METRIC)) else parameter
 
 
 def document(
@@ -87,7 +126,7 @@ def stage_costs(record: Trial) -> dict[str, Any]:
 
 
 def flat(record: Trial) -> dict[str, Any]:
-    """Return one trial as a row. A metric named like another column gets the prefix `metric.`."""
+    """Return one trial as a row, a cell for each of its values."""
     row: dict[str, Any] = {
         "trial": record.trial,
         "status": record.status,
@@ -102,7 +141,7 @@ def flat(record: Trial) -> dict[str, Any]:
         for name, value in stage_costs(record).items()
     }
     row |= {PARAMETER + name: value for name, value in record.parameters.items()}
-    row |= {(METRIC + name if name in RESERVED else name): v for name, v in record.metrics.items()}
+    row |= {metric_column(name): value for name, value in record.metrics.items()}
     return row
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sweeps.export.table import METRIC, PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS
+from sweeps.export.table import PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, same_value
 from sweeps.space.domain import REPEAT_KEYS
@@ -26,6 +26,8 @@ from sweeps.worker.result import needed_metrics
 log = logging.getLogger(__name__)
 
 _STATUS = "status"
+_OWN = frozenset(("trial", _STATUS, "attempt", "generator"))
+"""Columns of an exported table; `analysis.table` knows it by the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,7 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
     names = [parameter.name for parameter in space.parameters]
     needed = needed_metrics(space)
     found = _Columns()
+    is_own = set(table.columns) >= _OWN  # there parameters have their prefix, without exception
     for column in table.columns:
         if column.startswith(PARAMETER):
             name = column.removeprefix(PARAMETER)
@@ -100,17 +103,22 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
                 )
         elif not column or column in TRIAL_COLUMNS:
             continue
-        elif column in names and PARAMETER + column not in table.columns and column not in needed:
+        elif (
+            column in names
+            and not is_own
+            and PARAMETER + column not in table.columns
+            and column not in needed
+        ):
             found.parameters[column] = column
         elif column in STAGE_COLUMNS:
             continue
-        elif not storable.is_name(column.removeprefix(METRIC)):
+        elif not storable.is_name(metric_of(column)):
             log.warning(
                 "%s: the column %s is left out: a metric cannot be called so",
                 *(table.file, ascii(column[:80])),
             )
         else:
-            name = column.removeprefix(METRIC)
+            name = metric_of(column)
             if name in found.metrics:
                 other = found.metrics[name]
                 problems.append(f"{table.file}: {column}: says the same as {other}; keep one of the two")
@@ -127,7 +135,7 @@ def _missing_columns(table: Table, space: Space, found: _Columns) -> list[str]:
             problems.append(f"{table.file}: no column {PARAMETER}{parameter.name} ({like})")
     for metric in needed_metrics(space):
         if metric not in found.metrics:
-            column = METRIC + metric if metric in RESERVED else metric
+            column = metric_column(metric)
             problems.append(f"{table.file}: no column {column} ({nearest(metric, table.columns)})")
     return problems
 

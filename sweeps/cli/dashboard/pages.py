@@ -21,7 +21,7 @@ from sweeps.cli.dashboard.rendering import Rendered
 from sweeps.cli.dashboard.site import STEP_S, Site, banner
 from sweeps.cli.dashboard.summary import observed, state_of, summary
 from sweeps.cli.dashboard.templates import render
-from sweeps.cli.dashboard.trial_table import Query, trial_table
+from sweeps.cli.dashboard.trial_table import Query, metric_column, trial_table
 from sweeps.cli.dashboard.workers import PoolView, pools, workers
 from sweeps.export import table
 from sweeps.text.timestamp import timestamp
@@ -171,6 +171,7 @@ class SweepPages:
             "pools": self._pools.get(poller.name, (0.0, []))[1],
             "tree": tree,
             "table": trial_table(view, query),
+            "condition": f"{metric_column(metric)}<3.3",
             "statuses": STATUSES,
         }
 

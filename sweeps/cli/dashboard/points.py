@@ -10,7 +10,7 @@ from analysis.statistics.pareto import Goal
 from analysis.statistics.pareto import front as front_of
 from analysis.summaries.compute import MEASURES
 from sweeps.cli.dashboard.reader import View
-from sweeps.cli.dashboard.trial_table import raw
+from sweeps.cli.dashboard.trial_table import metric_column, raw
 from sweeps.export import table
 from sweeps.space import constraints
 from sweeps.trials.record import Trial
@@ -43,8 +43,8 @@ class Points:
 
 
 def value_of(record: Trial, column: str) -> float | None:
-    """Return a trial's number in a column: a metric, `param.NAME`, `seconds`, `paid` or `trial`."""
-    found = record.metrics[column] if column in record.metrics else raw(record, column)
+    """Return a trial's number in a column: of a metric, `param.NAME`, `seconds`, `paid` or `trial`."""
+    found = raw(record, column)
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         return None
     return float(found)
@@ -59,13 +59,15 @@ def columns(view: View) -> list[str]:
         for parameter in view.space.parameters
         if any(value_of(record, f"{table.PARAMETER}{parameter.name}") is not None for record in done[:50])
     ]
-    paid = [name for name in _OWN if name not in metrics and (name != "paid" or any(r.stages for r in done))]
-    return [*[name for name in metrics if not name.endswith("_sem")][:_MOST_COLUMNS], *paid, *numeric]
+    own = [name for name in _OWN if name != "paid" or any(record.stages for record in done)]
+    errors = {f"{name}_sem" for name in metrics}
+    values = [metric_column(name) for name in metrics if name not in errors]
+    return [*values[:_MOST_COLUMNS], *own, *numeric]
 
 
 def default_axes(view: View) -> tuple[str, str]:
     """Return x and y to show a sweep by: of two objectives the second is x; else the best compute is."""
-    first, *others = view.space.metrics()
+    first, *others = map(metric_column, view.space.metrics())
     if len(others) == 1:
         return others[0], first
     done = [record for record in view.records if record.status == "completed"]
@@ -77,7 +79,7 @@ def default_axes(view: View) -> tuple[str, str]:
 
 def points(view: View, x: str, y: str) -> Points:
     """Return the points of two columns; trials outside the outcome constraints are on no front."""
-    goals = {objective.metric: objective.goal for objective in view.space.objectives}
+    goals = {metric_column(objective.metric): objective.goal for objective in view.space.objectives}
     bounds = [constraints.parse(text) for text in view.space.outcome_constraints]
     found = [
         (record, across, up)

@@ -146,30 +146,43 @@ def trial_table(view: View, query: Query) -> TrialTable:
 
 
 def columns(view: View) -> list[Column]:
-    """Return the columns: objectives, seconds, what was paid, and the parameters that vary."""
+    """Return the columns: objectives, seconds, what was paid, and the parameters that vary.
+
+    Their names are those of an export, a metric's with its prefix also where one of `raw` is called so; their
+    heads those of `sweep trials`.
+    """
+    metrics = [metric_column(metric) for metric in view.space.metrics()]
+    heads = {*metrics, "usd"}
     found = [
         Column(name="trial", head="trial"),
         Column(name="status", head="status", words=True),
         Column(name="by", head="by", words=True),
-        *(Column(name=metric, head=metric) for metric in view.space.metrics()),
+        *(Column(name=metric, head=metric) for metric in metrics),
         Column(name="seconds", head="seconds"),
     ]
     if any(record.stages for record in view.records):
         found.append(Column(name="paid", head="paid"))
-    if any(record.metrics.get("usd") for record in view.records):
+    if "usd" not in metrics and any(record.metrics.get("usd") for record in view.records):
         found.append(Column(name="usd", head="usd"))
     found += [
-        Column(name=f"{table.PARAMETER}{parameter.name}", head=parameter.name)
+        Column(name=f"{table.PARAMETER}{parameter.name}", head=table.parameter_column(parameter.name, heads))
         for parameter in view.space.parameters
         if not isinstance(parameter, Fixed)
     ]
     return [*found, Column(name="worker", head="worker", words=True)]
 
 
+def metric_column(metric: str) -> str:
+    """Return the name of a metric's column: that of `sweep trials`, which no other column of ours has."""
+    return table.metric_column(metric, table.FOR_PEOPLE)
+
+
 def raw(record: Trial, column: str) -> object:
     """Return a trial's value in a column, None if it has none."""
     if column.startswith(table.PARAMETER):
         return record.parameters.get(column.removeprefix(table.PARAMETER))
+    if column.startswith(table.METRIC):
+        return record.metrics.get(table.metric_of(column))
     match column:
         case "trial":
             return record.trial
