@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from sweeps.cli.dashboard.poller import LISTING_S, TICK_S, Poller
 from sweeps.cli.dashboard.readonly import ReadOnlyStore
 from sweeps.cli.resolve import latest_name, sweep_names
-from sweeps.errors import SweepError
+from sweeps.errors import StoreUnavailable, SweepError
 from sweeps.storage.base import Store
-from sweeps.storage.urls import is_remote, join, name_of, open_store
+from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store
 
 
 def reading_store(url: str) -> Store:
@@ -75,7 +76,12 @@ class Catalog:
         return self._names
 
     def _list(self) -> tuple[list[str], str]:
-        return sweep_names(self.url), latest_name(self.url)
+        names = sweep_names(self.url)
+        if self._names and not names and not is_remote(self.url):
+            folder = Path(local_path(self.url))
+            if not folder.is_dir() or not any(folder.iterdir()):  # as a disk that is not mounted looks
+                raise StoreUnavailable(f"{self.url}: the sweeps that were here are not here now")
+        return names, latest_name(self.url)
 
     async def poller(self, name: str) -> Poller | None:
         """Return the poller of a sweep; None if the storage has no sweep of that very name."""

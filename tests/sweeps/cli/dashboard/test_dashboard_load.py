@@ -291,6 +291,36 @@ def test_error_of_a_listing_stands_until_one_succeeds(tmp_path, space, lists_oft
     run(test())
 
 
+@pytest.mark.parametrize("mount_point", [False, True])
+def test_storage_that_is_away_is_named(tmp_path, space, lists_often, monkeypatch, mount_point):
+    monkeypatch.setattr("sweeps.cli.dashboard.catalog.LISTING_S", 0.5)
+    make_sweep(tmp_path / "store", space, record(0))
+
+    async def test() -> None:
+        async with dashboard(tmp_path / "store") as served:
+            assert "/sweep/toy" in await served.page("/")
+            (tmp_path / "store").rename(tmp_path / "away")
+            if mount_point:
+                (tmp_path / "store").mkdir()
+            begun = time.monotonic()
+            while "are not here now" not in await served.page("/"):
+                assert time.monotonic() - begun < 10
+                await asyncio.sleep(0.1)
+            for _ in range(20):
+                page = await served.page("/")
+                assert "are not here now" in page
+                assert "/sweep/toy" in page
+                await asyncio.sleep(0.05)
+            if mount_point:
+                (tmp_path / "store").rmdir()
+            (tmp_path / "away").rename(tmp_path / "store")
+            while "are not here now" in await served.page("/"):
+                assert time.monotonic() - begun < 20
+                await asyncio.sleep(0.1)
+
+    run(test())
+
+
 def test_a_sweep_that_was_never_there_or_cannot_be_read_says_so(tmp_path, space):
     make_sweep(tmp_path, space)
     (tmp_path / "toy/sweep.json").write_text("{}")
