@@ -19,9 +19,10 @@ ODD = [
 ODD_PATHS = [b"/", b"//evil.example", b"/%5cevil.example", b"\\evil.example", b"/%09/evil.example", b"%2f",
              b"%0d%0aX-Evil:%201", b"http://evil.example", b"\xff\xfe", b"%ff", b"%00"]  # fmt: skip
 QUERY = b"t page sort order q status by x y axis m attempt name all failed runner workers token".split()
+GUARDED = b"Origin Sec-Fetch-Site Sec-Fetch-Mode".split()
 HEADERS = (
-    b"Cookie Accept-Encoding If-None-Match If-Modified-Since Range Content-Type Content-Encoding "
-    b"Sec-Fetch-Site Sec-Fetch-Mode Origin Referer Accept Forwarded X-Forwarded-For Upgrade TE"
+    b"Cookie Accept-Encoding If-None-Match If-Modified-Since Range Content-Type Content-Encoding Referer Accept "
+    b"Forwarded X-Forwarded-For X-Forwarded-Host X-Forwarded-Proto Upgrade TE Last-Event-ID X-Live"
 ).split()
 FORM = b"who reason yes t runner workers".split()
 
@@ -96,7 +97,8 @@ def test_odd_values_in_every_route(tmp_path, store, quiet, odd):
     async def test() -> None:
         async with dashboard(tmp_path, control=True) as served:
             query = b"&".join(name + b"=" + odd for name in QUERY)
-            oddly = [name + b": " + odd for name in HEADERS]
+            oddly = [[name + b": " + odd for name in names] for names in (GUARDED, HEADERS)]
+            await is_harmless(served, request("GET", b"/", host=odd))
             csrf, origin = served.site.guard.csrf, b"Origin: http://localhost"
             form = b"Content-Type: application/x-www-form-urlencoded"
             for method, path, strange in paths_of(served, odd):
@@ -104,7 +106,8 @@ def test_odd_values_in_every_route(tmp_path, store, quiet, odd):
                 if method == "GET":
                     for one in (path + b"?" + query, strange, path + b"?" + odd):
                         await is_harmless(served, request("GET", one))
-                    await is_harmless(served, request("GET", path, *oddly))
+                    for headers in oddly:
+                        await is_harmless(served, request("GET", path, *headers))
                 elif method == "POST":
                     for kind in (form, form + b"; charset=" + odd, b"Content-Type: " + odd):
                         await is_harmless(served, request("POST", path, origin, kind, body=body))
@@ -223,3 +226,15 @@ def test_malformed_request_is_refused_without_a_traceback(tmp_path, store, quiet
 
     run(test())
     assert control.read(store) == "running"
+
+
+def test_form_that_does_not_arrive_is_given_up(tmp_path, store, quiet, monkeypatch):
+    monkeypatch.setattr("sweeps.cli.dashboard.actions._FORM_S", 0.2)
+
+    async def test() -> None:
+        async with dashboard(tmp_path, control=True) as served:
+            status, _, text = await exchange(served, FORM_TYPE + b"Content-Length: 50\r\n\r\nwho=a")
+            assert status == 408
+            assert "did not arrive within 0.2 s" in text
+
+    run(test())
