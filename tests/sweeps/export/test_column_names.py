@@ -14,8 +14,10 @@ from named import METRICS, Named, sweeps
 from analysis.summaries.seeds import over_seeds
 from analysis.table import SEM, TrialsTable, label
 from sweeps.export import ax_export, optuna_journal, table
+from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import admit
+from sweeps.worker.result import Completed, Failed, parse_result
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,17 @@ def test_identifiers_for_ax_differ(names: list[str]) -> None:
     found = ax_export.identifiers(names, taken=("cost_paid",))
     assert list(found) == names
     assert len({*found.values(), "cost_paid"}) == len(names) + 1
+
+
+def test_result_of_metrics_alone_may_have_one_called_status() -> None:
+    space = Space(
+        name="named",
+        objectives=(Objective(metric="status"),),
+        parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
+        program=Program(kind="command", command=("true",)),
+    )
+    assert parse_result(space, {"status": 0.5, "error": 2}, "r") == Completed(
+        metrics={"status": 0.5, "error": 2}
+    )
+    assert isinstance(parse_result(space, {"status": 0.5, "metrics": {"status": 0.5}}, "r"), Failed)
+    assert isinstance(parse_result(space, {"status": "odd", "loss": 0.5}, "r"), Failed)
