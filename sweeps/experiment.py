@@ -59,6 +59,8 @@ class Experiment:
         try:
             data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
             written = space.from_json(json_reader.parse(data)["space"])
+            if (wrong := space_problem.problem(written)) is not None:
+                raise ValueError(wrong)
             if unfit := [ascii(name) for name in space_.metrics() if not storable.is_name(name)]:
                 raise ValueError(f"no metric can be called {unfit[0]}")
         except ValueError as error:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +73,6 @@ def _parse(data: bytes) -> Losses:
 
 def _is_losses(values: Any) -> bool:
     return isinstance(values, list) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         for value in values
     )

@@ -36,7 +36,12 @@ class Linear:
         return math.fsum(factor * values[name] for name, factor in self.coefficients.items())
 
     def holds(self, values: Mapping[str, float], tolerance: float = 1e-8) -> bool:
-        """Return whether the values satisfy it, up to a rounding error relative to the largest term."""
+        """Return whether the values satisfy it, up to a rounding error relative to the largest term.
+
+        They do not if one is missing, as in a record that was edited or imported.
+        """
+        if not self.coefficients.keys() <= values.keys():
+            return False
         size = max(1.0, abs(self.bound), *(abs(f * values[n]) for n, f in self.coefficients.items()))
         return self.sum(values) <= self.bound + tolerance * size
 

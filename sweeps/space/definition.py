@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from sweeps.text import typed
+
 SCHEMA = 1
 
 Value = bool | int | float | str
@@ -398,19 +400,16 @@ def to_json(space: Space) -> dict[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> Space:
-    """Return the space in a document that `to_json` wrote; `space_problem` checks its values.
+    """Return the space in a document that `to_json` wrote; `space_problem` checks types and values.
 
     Raises:
         KeyError, TypeError, ValueError: a field is missing, unknown or unreadable.
     """
+    document = typed.frozen(document)
     fields = dict(document)
-    fields["objectives"] = tuple(Objective(**o) for o in document["objectives"])
-    fields["parameters"] = tuple(_parameter_from_json(p) for p in document["parameters"])
-    program = dict(document["program"])
-    program["overrides"], program["command"] = tuple(program["overrides"]), tuple(program["command"])
-    fields["program"] = Program(**program)
-    fields["outcome_constraints"] = tuple(document["outcome_constraints"])
-    fields["parameter_constraints"] = tuple(document["parameter_constraints"])
+    fields["objectives"] = typed.objects(Objective, document["objectives"])
+    fields["parameters"] = typed.objects(_parameter_from_json, document["parameters"])
+    fields["program"] = Program(**document["program"])
     fields["search"] = Search(**document["search"])
     fields["lease"] = Lease(**document["lease"])
     # Sweeps created before budgets and early stopping existed go on without them.
@@ -418,38 +417,17 @@ def from_json(document: Mapping[str, Any]) -> Space:
     if (early := document.get("early_terminate")) is not None:
         fields["early_terminate"] = EarlyTerminate(**early)
     fields["brake"] = Brake(**document.get("brake", {}))
-    fields["stages"] = tuple(map(_stage_from_json, document.get("stages", ())))
+    fields["stages"] = typed.objects(_stage_from_json, document.get("stages", ()))
     fields["snapshots"] = Snapshots(**document.get("snapshots", {}))
-    if document["baseline"] is not None:
-        fields["baseline"] = MappingProxyType(dict(document["baseline"]))
-    space = Space(**fields)
-    if not space.objectives or not all(isinstance(o.metric, str) for o in space.objectives):
-        raise ValueError("objectives are not a list of metrics")
-    cap: object = space.run_cap
-    if not (cap is None or (isinstance(cap, int) and cap > 0)):
-        raise ValueError("run_cap is not a count")
-    return space
+    return Space(**fields)
 
 
-def _stage_from_json(written: Mapping[str, Any]) -> Stage:
-    fields = dict(written) | {"parameters": tuple(written["parameters"])}
-    if (trunk := written.get("trunk")) is not None:
-        fields["trunk"] = Trunk(**{**trunk, "tail": tuple(trunk["tail"])})
-    return Stage(**fields)
+def _stage_from_json(*, trunk: Mapping[str, Any] | None = None, **fields: Any) -> Stage:
+    return Stage(**fields, trunk=None if trunk is None else Trunk(**trunk))
 
 
-def _parameter_from_json(written: Mapping[str, Any]) -> Parameter:
-    fields = dict(written)
-    kind = fields.pop("type")
-    if kind == "range":
-        normal, when = fields.get("normal"), fields.get("when", ())
-        fields["normal"] = None if normal is None else (normal[0], normal[1])
-        fields["when"] = tuple((text, tuple(children)) for text, children in when)
-        return Range(**fields)
-    if kind == "fixed":
-        return Fixed(**fields)
-    if kind != "choice":
-        raise ValueError(f"unknown type of parameter {kind!r}")
-    fields["values"] = tuple(fields["values"])
-    fields["when"] = tuple((value, tuple(children)) for value, children in fields["when"])
-    return Choice(**fields)
+def _parameter_from_json(*, type: str, **fields: Any) -> Parameter:
+    kinds: dict[str, Callable[..., Parameter]] = {"range": Range, "choice": Choice, "fixed": Fixed}
+    if type not in kinds:
+        raise ValueError(f"unknown type of parameter {type!r}")
+    return kinds[type](**fields)

@@ -9,8 +9,8 @@ by `sweep.json` alone.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -99,7 +99,9 @@ def _problem(name: str, value: object) -> str:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max  # false for NaN, and no error for integers beyond floats
 
 
 def amended(space: Space, made: Iterable[Amendment]) -> Space:

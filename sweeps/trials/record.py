@@ -7,7 +7,6 @@ was lost recognises its own bytes.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
@@ -15,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from sweeps.errors import UnstorableRecord
 from sweeps.space.definition import Value
-from sweeps.text import json_reader
+from sweeps.text import json_reader, typed
 from sweeps.trials import stage_run
 from sweeps.trials.stage_run import StageRun
 
@@ -190,10 +189,12 @@ def decode(data: bytes) -> Trial:
     if document.pop("schema", None) != SCHEMA:
         raise ValueError(f"schema is not {SCHEMA}")
     try:
-        history = tuple(Attempt(**entry) for entry in document.pop("history"))
-        curve = tuple((step, loss) for step, loss in document.pop("curve", ()))
-        stages = stage_run.decode(document.pop("stages", ()))
-        points = stage_run.decode(document.pop("points", ()))
+        history = typed.objects(Attempt, document.pop("history"))
+        curve = document.pop("curve", ())
+        if isinstance(curve, list):
+            curve = tuple(map(tuple, curve))
+        stages = typed.objects(StageRun, document.pop("stages", ()))
+        points = typed.objects(StageRun, document.pop("points", ()))
         for name in _OBJECTS:
             if isinstance(value := document.get(name), dict):
                 document[name] = MappingProxyType(value)
@@ -207,45 +208,16 @@ def decode(data: bytes) -> Trial:
 
 def _problem(record: Trial) -> str:
     """Return what is wrong with a record that a user may have edited, or ""."""
-    index: object = record.trial
-    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-        return "trial is not an index"
-    if record.status not in STATUSES:
-        return f"status {record.status!r} is unknown"
-    for name in ("attempt", "forgiven"):
-        count = getattr(record, name)
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            return f"{name} is not a count"
-    for name in _OBJECTS:
-        if not isinstance(getattr(record, name), MappingProxyType | dict):
-            return f"{name} is not an object"
-    if not all(isinstance(v, bool | str) or _is_finite(v) for v in record.parameters.values()):
-        return "a parameter is neither a finite number, a string nor a boolean"
-    if not all(v is None or _is_finite(v) for v in (*record.metrics.values(), *record.predicted.values())):
-        return "a metric is not a finite number"
-    if not all(isinstance(v, bool | str) or _is_finite(v) for v in record.progress.values()):
-        return "progress is not texts and numbers"
-    if record.status == "running" and not isinstance(record.worker, str):
+    if problem := typed.problem(record):
+        return problem
+    counts = {"trial": record.trial, "attempt": record.attempt, "forgiven": record.forgiven}
+    counts |= {f"history[{number}].attempt": each.attempt for number, each in enumerate(record.history)}
+    for name, count in counts.items():
+        if count < 0:
+            return f"{name} is {count}, not a count"
+    for run in (*record.stages, *record.points):
+        if problem := stage_run.problem(run):
+            return f"stage {run.name!r:.80}: {problem}"
+    if record.status == "running" and record.worker is None:
         return "running without a worker"
-    times = {"created": record.created, "heartbeat": record.heartbeat}
-    times |= {"started": record.started, "ended": record.ended}
-    for attempt_ in record.history:
-        times |= {"start of an attempt": attempt_.start, "end of an attempt": attempt_.end}
-    for name, value in times.items():
-        if not (value is None or _is_finite(value)):
-            return f"{name} is not a time"
-    if not all(_is_finite(number) for point in record.curve for number in point):
-        return "curve is not a list of steps and losses"
-    curve_of: object = record.curve_of
-    if not isinstance(curve_of, str):
-        return "curve_of is not a text"
-    for name in ("generator", "error", "failure", "worker", "write"):
-        if not isinstance(getattr(record, name), str | None):
-            return f"{name} is not a text"
     return ""
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max  # false for NaN, and no error for integers beyond floats

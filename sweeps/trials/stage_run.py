@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,49 +72,11 @@ def paid(stages: Iterable[StageRun], trial: int | None = None) -> float:
     )
 
 
-def decode(document: Any) -> tuple[StageRun, ...]:
-    """Return the stages in a record's JSON.
-
-    Raises:
-        ValueError: they are none; the message is one clause.
-        TypeError: a field is unknown or missing.
-    """
-    if not isinstance(document, Sequence) or not all(isinstance(entry, dict) for entry in document):
-        raise ValueError("stages is not a list of objects")
-    stages = tuple(StageRun(**entry) for entry in document)
-    if problem := next(filter(None, map(_problem, stages)), ""):
-        raise ValueError(f"stages: {problem}")
-    return stages
-
-
-def _problem(stage: StageRun) -> str:
-    """Return what is wrong with a stage that a user may have edited, or ""."""
-    name: object = stage.name
-    key: object = stage.key
-    snapshot: object = stage.snapshot
-    if not isinstance(name, str) or not isinstance(key, str):
-        return "a name or key is not a text"
-    if not isinstance(snapshot, bool):
-        return "snapshot is not true or false"
-    for name_, count in (("reused_from", stage.reused_from), ("branched_from", stage.branched_from)):
-        if not _is_count(count):
-            return f"{name_} is not an index"
-    if not _is_count(stage.step) or not _is_count(stage.branched_at):
-        return "step or branched_at is not a number of steps"
-    if not _is_amount(stage.saved) or (_is_amount(stage.cost) and stage.saved > stage.cost):
-        return "saved is not a part of the cost"
-    if not _is_amount(stage.cost):
-        return "a cost is not a finite number from 0"
-    if not all(value is None or _is_amount(value) for value in (stage.seconds, stage.usd)):
-        return "seconds or usd is not a finite number from 0"
-    return ""
-
-
-def _is_count(value: object) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
-
-
-def _is_amount(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value <= 1.7976931348623157e308  # false for NaN, and no error for integers beyond floats
+def problem(stage: StageRun) -> str:
+    """Return what is wrong with a stage whose fields are of their types, or ""."""
+    for name in ("reused_from", "branched_from", "step", "branched_at", "cost", "seconds", "usd", "saved"):
+        if (number := getattr(stage, name)) is not None and number < 0:
+            return f"{name} is {number}, below 0"
+    if stage.snapshot and not _KEY.fullmatch(stage.key):  # it names a folder of the store
+        return f"it is stored, and its key is {stage.key!r:.80}"
+    return "saved is more than the cost" if stage.saved > stage.cost else ""

@@ -7,16 +7,14 @@ comes next, `answer` what came of them.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from sweeps.errors import DamagedObject
 from sweeps.space.definition import Value
 from sweeps.storage.base import NotFound, Store, put
-from sweeps.text import json_reader
+from sweeps.text import json_reader, typed
 from sweeps.trials.record import Trial
 
 KEY = "confirm.json"
@@ -142,13 +140,8 @@ def decoded(data: bytes) -> Plan:
     document = dict(json_reader.parse(data))
     if (schema := document.pop("schema")) != SCHEMA:
         raise ValueError(f"schema is {schema!r}, this version reads {SCHEMA}")
-    finalists = tuple(
-        Finalist(**{**entry, "parameters": MappingProxyType(dict(entry["parameters"]))})
-        for entry in document.pop("finalists")
-    )
-    for name in ("fixed", "within"):
-        document[name] = MappingProxyType(dict(document[name]))
-    plan = Plan(**{**document, "finalists": finalists, "seeds": tuple(document["seeds"])})
+    fields = {name: typed.frozen(value) for name, value in document.items()}
+    plan = Plan(**{**fields, "finalists": typed.objects(Finalist, fields["finalists"])})
     if problem := _problem(plan):
         raise ValueError(problem)
     return plan
@@ -156,22 +149,17 @@ def decoded(data: bytes) -> Plan:
 
 def _problem(plan: Plan) -> str:
     """Return what is wrong with a plan that a user may have edited, or ""."""
-    if len({finalist.trial for finalist in plan.finalists}) < len(plan.finalists) or len(plan.finalists) < 2:
+    if problem := typed.problem(plan):
+        return problem
+    trials = {finalist.trial for finalist in plan.finalists}
+    if len(trials) < len(plan.finalists) or len(trials) < 2 or min(trials) < 0:
         return "finalists are not two or more trials"
-    if len(plan.seeds) < 2 or any(type(seed) is not int for seed in plan.seeds):
+    if len(plan.seeds) < 2:
         return "seeds are not two or more integers"
     if list(plan.seeds) != sorted(set(plan.seeds)):
         return "seeds do not ascend"
-    if plan.goal not in ("minimize", "maximize"):
-        return f"goal is {plan.goal!r}"
-    if not all(isinstance(name, str) for name in (plan.metric, plan.seed_name)):
-        return "metric or seed_name is not a text"
     if not 0 < plan.error_rate < 1:
         return "error_rate is not between 0 and 1"
-    if not (plan.trials is None or (type(plan.trials) is int and plan.trials >= 0)):
-        return "trials is not a count"
-    for finalist in plan.finalists:
-        numbers: list[Any] = [finalist.first, 0.0 if finalist.predicted is None else finalist.predicted]
-        if not all(isinstance(n, int | float) and abs(n) <= sys.float_info.max for n in numbers):
-            return f"trial {finalist.trial} has a metric that is not a finite number"
+    if plan.top < 0 or (plan.trials is not None and plan.trials < 0):
+        return "top or trials is not a count"
     return ""

@@ -152,15 +152,15 @@ def test_what_shares_stages_is_written_only_where_it_is_not_the_default(space: S
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        ({"stages": [{"name": "", "parameters": []}]}, "is not a text"),
-        ({"stages": [{"name": "a", "parameters": [3]}]}, "is not a text"),
-        ({"stages": [{"name": "a", "parameters": [], "cost": 3}]}, "is not a text"),
+        ({"stages": [{"name": "", "parameters": []}]}, "a stage has no name"),
+        ({"stages": [{"name": "a", "parameters": [3]}]}, "stages[0].parameters[0] is 3, not a text"),
+        ({"stages": [{"name": "a", "parameters": [], "cost": 3}]}, "stages[0].cost is 3, not a text"),
         ({"stages": [{"name": "a", "parameters": [], "cost": "n*n"}]}, "cost 'n*n': `n*n` is not linear"),
         ({"snapshots": {"keep": 0}}, "snapshots.keep is not a count"),
-        ({"snapshots": {"keep": True}}, "snapshots.keep is not a count"),
+        ({"snapshots": {"keep": True}}, "snapshots.keep is True, not an integer"),
         ({"snapshots": {"keep_gib": -1.0}}, "snapshots.keep_gib is -1.0"),
         ({"snapshots": {"keep_gib": "all"}}, "snapshots.keep_gib is 'all'"),
-        ({"search": {"reuse": "always"}}, "search.reuse 'always' is unknown"),
+        ({"search": {"reuse": "always"}}, "search.reuse is 'always'"),
     ],
     ids=lambda part: part if isinstance(part, str) else str(part)[:60],
 )

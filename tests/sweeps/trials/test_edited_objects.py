@@ -35,9 +35,13 @@ def with_setting(section: str, **changes: object):
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        pytest.param(with_first_parameter(max=float("inf")), "'x': its bounds", id="infinite bound"),
-        pytest.param(with_first_parameter(max=10**400), "'x': its bounds", id="huge bound"),
-        pytest.param(with_first_parameter(max="ten"), "'x': its bounds", id="text for a bound"),
+        pytest.param(
+            with_first_parameter(max=float("inf")), "max is inf, not a finite number", id="infinite bound"
+        ),
+        pytest.param(with_first_parameter(max=10**400), "max is 10+, not a finite number", id="huge bound"),
+        pytest.param(
+            with_first_parameter(max="ten"), "max is 'ten', not a finite number", id="text for a bound"
+        ),
         pytest.param(with_first_parameter(min=2.0), "nothing between", id="reversed"),
         pytest.param(with_first_parameter(log=True), "logarithmic", id="log of zero"),
         pytest.param(with_setting("lease", expire_s=float("inf")), "lease.expire_s", id="endless lease"),
@@ -47,7 +51,7 @@ def with_setting(section: str, **changes: object):
         pytest.param(
             lambda space: space.update(outcome_constraints=["x"]), "constraint 'x'", id="constraint"
         ),
-        pytest.param(lambda space: space.update(baseline={"x": [1]}), "baseline: x", id="baseline"),
+        pytest.param(lambda space: space.update(baseline={"x": [1]}), "baseline.x is", id="baseline"),
     ],
 )
 def test_a_space_that_nobody_can_search_is_refused_when_the_sweep_is_opened(space, edit, problem):
