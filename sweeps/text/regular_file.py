@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 MAX_BYTES = 64 * 1024 * 1024
 """Most bytes to read at once: a trial's record takes kilobytes, a table of 10,000 trials some megabytes."""
@@ -30,7 +31,7 @@ class NotRegular(OSError):
         super().__init__(errno.EINVAL, f"{kind}, not a regular file", os.fspath(path))
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading, without blocking.
 
     Raises:
@@ -47,6 +48,12 @@ def open_regular(path: Path) -> IO[bytes]:
         file.close()
         raise NotRegular(kind, path)
     return file
+
+
+def copy_regular(source: Path, target: Path) -> None:
+    """Copy the bytes of a regular file. Raises as `open_regular` does, and OSError if the copy fails."""
+    with open_regular(source) as file, target.open("wb") as copy:
+        shutil.copyfileobj(file, copy, 2**20)
 
 
 def kind_of(path: Path) -> str | None:

@@ -15,12 +15,14 @@ from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.fetch import fetch_files
 from sweeps.text import json_reader
+from sweeps.text.regular_file import open_regular
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.worker.stage_folder import SNAPSHOTS
 
 log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
+_LONGEST_NAME = 1000
 _INCOMING = ".incoming"  # hidden, so that a partial copy is not uploaded as this attempt's own
 
 
@@ -72,7 +74,8 @@ def behind(folder: Path, names: Sequence[str]) -> tuple[int, int]:
     """
     checkpoints = folder / CHECKPOINTS
     try:
-        latest = (checkpoints / "latest").read_text().strip()
+        with open_regular(checkpoints / "latest") as file:
+            latest = file.read(_LONGEST_NAME).decode().strip()
         state = json_reader.read(checkpoints / latest / "state.json")
         stage, is_over, step = state["stage"], state["over"] is True, state.get("step")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not the trainer's

@@ -15,6 +15,7 @@ from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesCli
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
 from sweeps.text.atomic_file import Draft
+from sweeps.text.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
@@ -137,5 +138,5 @@ def _holds(path: Path, stored: Stored) -> bool:
     """Return whether an interrupted download has already written this content."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size != stored.size:
         return False
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return manifest.digest(file, stored.size).sha256 == stored.sha256

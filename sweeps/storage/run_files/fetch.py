@@ -7,7 +7,6 @@ program that writes into its files would write into both.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from pathlib import Path
 
 from sweeps.storage.base import Store
@@ -15,6 +14,7 @@ from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.run_files.download import FolderDownload
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.scan import scan, unit_of
+from sweeps.text.regular_file import NotRegular, copy_regular
 
 
 def fetch_files(store: Store, prefix: str, into: Path, *, below: str) -> tuple[str, ...]:
@@ -45,8 +45,8 @@ def _copy(source: Path, names: list[str], into: Path) -> tuple[str, ...]:
     for name in names:
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         try:
-            shutil.copyfile(source / name, into / name)
-        except FileNotFoundError:
+            copy_regular(source / name, into / name)
+        except (FileNotFoundError, IsADirectoryError, NotRegular):
             torn.add(unit_of(name))
     for name in names:
         if unit_of(name) in torn:

@@ -27,6 +27,7 @@ from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Digest, Files, Stored
 from sweeps.storage.run_files.scan import Stamp, scan
 from sweeps.text.atomic_file import sync_folder
+from sweeps.text.regular_file import NotRegular, copy_regular, open_regular
 
 
 class Damaged(EnvironmentFault):
@@ -156,9 +157,11 @@ def fetch(store: Store, prefix: str, found: Published, into: Path, *, link: bool
     for name, stored in found.files.items():
         try:
             _place(source / stored.object, into / name, link=link)
+            content = _digest(into / name)
         except FileNotFoundError:
             raise Damaged(f"{name} is missing") from None
-        content = _digest(into / name)
+        except (NotRegular, IsADirectoryError) as error:
+            raise Damaged(f"{name} is {error.strerror}") from None
         if content.size != stored.size:
             raise Damaged(f"{name} has {content.size} bytes, not {stored.size}")
         if content.sha256 != stored.sha256:
@@ -191,7 +194,7 @@ def _upload(
     files = {}
     for name, stamp in names.items():
         target = f"{by}/{name}"
-        with (folder / name).open("rb") as file:
+        with open_regular(folder / name) as file:
             try:
                 content = manifest.digest(file, stamp.size)
             except EOFError:
@@ -211,7 +214,7 @@ def _copy(
         deadline.check()
         target = base / name
         _place(folder / name, target, link=link)
-        with target.open("rb") as file:
+        with open_regular(target) as file:
             os.fsync(file.fileno())  # before the manifest, which must not outlast it in a power cut
         files[name] = _stored(f"{by}/{name}", _digest(target), "0")
     for parent in {(base / name).parent for name in names} | {base, base.parent}:
@@ -261,13 +264,13 @@ def _place(source: Path, target: Path, *, link: bool) -> None:
     target.unlink(missing_ok=True)  # it may be a link to the source, which a copy would empty
     if link:
         with suppress(OSError):
-            os.link(source.resolve(), target)
+            os.link(os.path.realpath(source), target)
             return
-    shutil.copyfile(source, target)
+    copy_regular(source, target)
 
 
 def _digest(path: Path) -> Digest:
     """Return size and SHA-256 of a file, without the md5 that only buckets need."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return Digest(size=file.tell(), sha256=sha256, md5="")

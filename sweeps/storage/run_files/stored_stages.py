@@ -25,6 +25,7 @@ from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
 from sweeps.storage.urls import local_path
 from sweeps.text import json_reader
+from sweeps.text.regular_file import open_regular
 
 STAGES = "stages/"
 _OBJECT = re.compile(rf"{STAGES}([0-9a-f]{{64}})/(.+)")
@@ -158,7 +159,7 @@ def damaged_bytes(store: Store, stage: StoredStage) -> str:
     folder = store.folder(prefix(stage.key))
     for name, stored in stage.manifest.files.items():
         try:
-            with (folder / stored.object).open("rb") as file:
+            with open_regular(folder / stored.object) as file:
                 if manifest.digest(file, stored.size).sha256 != stored.sha256:
                     return f"{name} has other bytes than its manifest says"
         except (OSError, EOFError) as error:

@@ -22,6 +22,7 @@ from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesCli
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
 from sweeps.storage.run_files.scan import Batch, Stamp, is_growing, is_volatile, scan, settled, stamp_of
+from sweeps.text.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class FolderUpload:
         """Upload the batch completely; after an error nothing of it becomes visible."""
         with ExitStack() as stack:
             # All are opened first: a program that rotates its checkpoints cannot remove some meanwhile.
-            files = {name: stack.enter_context((self._folder / name).open("rb")) for name in batch.changed}
+            files = {name: stack.enter_context(open_regular(self._folder / name)) for name in batch.changed}
             stamps = {name: stamp_of(os.fstat(file.fileno())) for name, file in files.items()}
             for name, stamp in stamps.items():
                 if stamp != present[name] and not is_growing(name):
