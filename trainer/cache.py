@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
 from trainer.errors import TrainerError
-from trainer.text import sync
+from trainer.text import open_regular, read_regular, sync
 
 ROOT_VARIABLE = "STAGESWEEP_CACHE"
 MANIFEST = "manifest.json"
@@ -101,7 +101,7 @@ def _canonical(spec: Mapping[str, Any]) -> str:
 def _is_intact(folder: Path, canonical: str) -> bool:
     """Return whether the artifact is there and every file has its length: one stat per file."""
     try:
-        manifest = from_json((folder / MANIFEST).read_bytes())
+        manifest = from_json(read_regular(folder / MANIFEST))
         return _canonical(manifest["spec"]) == canonical and all(
             (folder / name).stat().st_size == entry["size"] for name, entry in manifest["files"].items()
         )
@@ -143,7 +143,7 @@ def _seal(work: Path, spec: Any) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

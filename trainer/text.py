@@ -1,4 +1,4 @@
-"""Text for people (counts with their noun, sizes with their unit, lines), and atomic writing of files.
+"""Text for people (counts with their noun, sizes with their unit, lines), reading and writing of files.
 
 The packages may not import each other, so each has its own `counted`; `tests/contracts/test_counted.py`
 compares them.
@@ -7,8 +7,11 @@ compares them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import TextIO
 
@@ -76,6 +79,25 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # of a file system that has become read-only
             draft.unlink(missing_ok=True)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading: to open a named pipe blocks, and a device may never end.
+
+    Raises:
+        OSError: it cannot be opened, or is something else.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return file
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of a regular file. Raises as `open_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def sync(path: Path) -> None:

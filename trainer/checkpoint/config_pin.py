@@ -18,7 +18,7 @@ from trainer.config.added_keys import as_before
 from trainer.config.redaction import without_secrets
 from trainer.config.run import leaves
 from trainer.errors import ConfigError
-from trainer.text import atomic_write
+from trainer.text import atomic_write, read_regular
 
 CONFIG_FILE = "config.json"
 SCHEMA = 1
@@ -69,7 +69,7 @@ def pin(config: Config, folder: Path) -> None:
 def _read(path: Path) -> Any:
     """Return the pinned configuration; None if the file is damaged, as each checkpoint has its own digest."""
     try:
-        document = from_json(path.read_bytes())
+        document = from_json(read_regular(path))
         return decisive(document["config"]) if document["schema"] == SCHEMA else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from trainer.text import open_regular, read_regular
+
 SCHEMA = 1
 STATE_FILE = "state.json"
 WEIGHTS = "model.safetensors"
@@ -105,7 +107,7 @@ def verified(folder: Path) -> Manifest:
         UnusableError: a file is missing, damaged or unreadable.
     """
     try:
-        manifest = decode((folder / STATE_FILE).read_bytes())
+        manifest = decode(read_regular(folder / STATE_FILE))
         for name, (size, digest) in manifest.files.items():
             if (found := (folder / name).stat().st_size) != size:
                 raise UnusableError(f"{name} has {found} bytes instead of {size}")
@@ -120,7 +122,7 @@ def verified(folder: Path) -> Manifest:
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

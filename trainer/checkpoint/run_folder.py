@@ -38,7 +38,7 @@ from trainer.layout import (
     SAMPLES_FILE,
     WANDB_ID_FILE,
 )
-from trainer.text import atomic_write
+from trainer.text import atomic_write, read_regular
 
 _FILES = (
     RESULT_FILE,
@@ -83,7 +83,7 @@ def _final_loss(folder: Path) -> str | None:
 def _result(folder: Path) -> Mapping[str, Any]:
     """Return what the folder's result says; {} if there is none that can be read."""
     try:
-        result = from_json((folder / RESULT_FILE).read_bytes())
+        result = from_json(read_regular(folder / RESULT_FILE))
     except (OSError, ValueError):
         return {}
     return result if isinstance(result, dict) else {}

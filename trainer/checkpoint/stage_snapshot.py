@@ -45,6 +45,7 @@ from trainer.checkpoint.snapshot_place import Identity, Origin, Place, StageNumb
 from trainer.checkpoint.state import StateError
 from trainer.config.stage_key import StageTrunk, point_key
 from trainer.distributed.ranks import ALONE, Ranks
+from trainer.text import read_regular
 
 SCHEMA = 1
 _REUSED, _STEPS, _SECONDS, _USD, _EARLIER = "reused", "steps", "seconds", "usd", "usd_of_earlier"
@@ -214,7 +215,7 @@ class StageSnapshots:
     def _opened(self, path: Path, place: Place, identity: Callable[[str], Identity]) -> Manifest:
         """Return the manifest, which the first process has verified."""
         if not self._ranks.first:
-            return decode((path / STATE_FILE).read_bytes())
+            return decode(read_regular(path / STATE_FILE))
         _require_key(path / STAGE_FILE, place.key)
         manifest = verified(path)
         about = manifest.values.get(IDENTITY)
@@ -286,7 +287,7 @@ def _name(stage: str) -> str:
 def _require_key(file: Path, key: str) -> None:
     """Raise UnusableError unless a `stage.json` is complete and has this key."""
     try:
-        document = from_json(file.read_bytes())
+        document = from_json(read_regular(file))
     except FileNotFoundError:
         raise UnusableError(f"{STAGE_FILE} is missing") from None
     except ValueError:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.checkpoint import layout
 from trainer.checkpoint.manifest import METRICS, STAGE_FILE, STATE_FILE, Manifest, encode, file_digest
-from trainer.text import sync
+from trainer.text import open_regular, sync
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def retain(root: Path, keep: int) -> None:
 
 def _copy_beginning(source: Path, target: Path, size: int) -> None:
     """Copy the first `size` bytes: lines may have been added since."""
-    with source.open("rb") as reader, target.open("wb") as writer:
+    with open_regular(source) as reader, target.open("wb") as writer:
         while size:
             block = reader.read(min(size, 2**20))
             if not block:

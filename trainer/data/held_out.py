@@ -26,7 +26,7 @@ from trainer.data.errors import DataError
 from trainer.data.near_copies import RULE, NearCopies
 from trainer.data.shards import Shards
 from trainer.data.sides import HELD_OUT, TEST, TRAIN, side
-from trainer.text import counted
+from trainer.text import counted, read_regular
 
 FORMAT = 3  # increase it when the same spec would give other tokens
 SAMPLE_SEED = 0  # of the order in which text is sampled here, whatever the run's seed
@@ -75,7 +75,7 @@ def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
     }
     folder = artifact("held_out", spec, lambda draft: gather(shards, tokenizer, draft))
-    summary = from_json((folder / SUMMARY).read_text(encoding="utf-8"))
+    summary = from_json(read_regular(folder / SUMMARY))
     tokens, test = (open_tokens(folder / f"{name}.bin", summary["dtype"]) for name in (HELD_OUT, TEST))
     return HeldOut(
         tokens=tokens,

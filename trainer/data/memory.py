@@ -28,6 +28,7 @@ from trainer.data.sides import HELD_OUT, SIDES, TRAIN
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
 from trainer.data.tokenizer import import_tokenizer, open_tokenizer, train_tokenizer
+from trainer.text import read_regular
 
 FORMAT = 2  # increase it when the same spec would give other ids
 SUMMARY = "corpus.json"
@@ -99,7 +100,7 @@ def _load(
         "tokenizer_sha256": tokenizer_sha256(tokenizer_dir),
     }
     folder = artifact("corpora", spec, lambda draft: tokenise(sides(), tokenizer_dir, draft))
-    summary = from_json((folder / SUMMARY).read_text(encoding="utf-8"))
+    summary = from_json(read_regular(folder / SUMMARY))
     train, held_out, test = (open_tokens(folder / f"{side}.bin", summary["dtype"]) for side in SIDES)
     if len(train) < config.sequence_length:
         raise DataError(

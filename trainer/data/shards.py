@@ -33,6 +33,7 @@ from trainer.data.formats import (
     lines_block,
 )
 from trainer.errors import ConfigError
+from trainer.text import read_regular
 
 FORMAT = 2  # increase it when the same files would get other blocks or digests, or another order
 INDEX_THREADS = 16
@@ -172,4 +173,4 @@ def _summaries(files: Sequence[File], file_format: Format, config: StreamConfig)
         (folder / INDEX).write_text(json.dumps([asdict(summary) for summary in summaries]), encoding="utf-8")
 
     index = artifact("indexes", spec, build) / INDEX
-    return [FileSummary(**entry) for entry in from_json(index.read_text(encoding="utf-8"))]
+    return [FileSummary(**entry) for entry in from_json(read_regular(index))]

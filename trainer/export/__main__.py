@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from trainer.api import MODEL_FOLDER, RESULT_FILE
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
-from trainer.text import Lines, byte_size, counted
+from trainer.text import Lines, byte_size, counted, read_regular
 
 if TYPE_CHECKING:
     from trainer.export.tensors import Form
@@ -153,7 +153,7 @@ def _export_file(saved: SavedStudent, out: Path, form: str) -> None:
 
 def _config_sha256(result: Path) -> object:
     try:
-        return from_json(result.read_text(encoding="utf-8"))["provenance"]["config_sha256"]
+        return from_json(read_regular(result))["provenance"]["config_sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainerError(f"cannot read {str(result)!r}: {error}") from error
 

@@ -33,6 +33,7 @@ from trainer.models.causal_lm import xla_to_cpu
 from trainer.models.subln import quantise
 from trainer.quant.ternary import fully_quantised, ternary_layers
 from trainer.quant.warmup import Lambda
+from trainer.text import open_regular, read_regular
 
 SCHEMA = 1
 DOCUMENT, WEIGHTS, TOKENIZER = "student.json", "student.safetensors", "tokenizer"
@@ -145,6 +146,7 @@ def load(folder: Path) -> SavedStudent:
         model = AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, document["dtype"]), attn_implementation="eager"
         )
+        open_regular(folder / WEIGHTS).close()  # safetensors would wait for the writer of a pipe
         with safe_open(folder / WEIGHTS, framework="pt") as weights:
             gains = _normalised_layers({adapters.without_base(name) for name in weights.keys()})  # noqa: SIM118
         quantise(model, Lambda(), quant, dict.fromkeys(gains, 1.0), blended=False)
@@ -178,7 +180,7 @@ def _document(student: nn.Module) -> dict[str, Any]:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        document = from_json((folder / DOCUMENT).read_text(encoding="utf-8"))
+        document = from_json(read_regular(folder / DOCUMENT))
     except FileNotFoundError as error:
         raise StudentFolderError(folder, "there is no saved student; run with save_model=true") from error
     except (OSError, ValueError) as error:

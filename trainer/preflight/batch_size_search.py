@@ -31,7 +31,7 @@ from trainer.preflight.preflight import per_process
 from trainer.preflight.resources import free_memory
 from trainer.preflight.trace import Stage
 from trainer.preflight.upper_bound import memory_upper_bound
-from trainer.text import atomic_write
+from trainer.text import atomic_write, read_regular
 
 KIND = "micro_batches"
 _USABLE = 0.9  # of the memory: the estimate counts tensors, and not what libraries take
@@ -146,7 +146,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
 def _read(path: Path, batch: int) -> int | None:
     """Return the remembered size if it divides the batch; None for a damaged file."""
     try:
-        size = from_json(path.read_bytes())["micro_batch_size"]
+        size = from_json(read_regular(path))["micro_batch_size"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return size if isinstance(size, int) and 0 < size <= batch and batch % size == 0 else None

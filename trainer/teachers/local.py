@@ -52,6 +52,7 @@ from trainer.models.documents import separate_documents
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import require_packages
 from trainer.teachers.cached.compatibility import weights_sha256
+from trainer.text import read_regular
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
 from trainer.training.loop import train
@@ -224,7 +225,7 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
         data_sha256=corpus.sha256,
         tokenizer=corpus.tokenizer_dir,
         teacher=str(folder / _MODEL_FOLDER),
-        teacher_loss=float(from_json((folder / _LOSS_FILE).read_text())["loss"]),
+        teacher_loss=float(from_json(read_regular(folder / _LOSS_FILE))["loss"]),
     )
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from trainer.cache import CacheError, artifact
 from trainer.config import Config
 from trainer.devices.device import Device
+from trainer.text import read_regular
 from trainer.training.evaluation import HeldOutLoss
 
 FORMAT = 2  # increase it when the same spec would give another loss
@@ -63,7 +64,7 @@ def teacher_loss(
     spec = _spec(config, batches, device) | {"dtype": dtype, "teacher": sha256()}
     try:
         path = artifact("teacher_losses", spec, build) / _LOSSES
-        kept = from_json(path.read_bytes())
+        kept = from_json(read_regular(path))
     except (CacheError, OSError) as error:
         _log.info("the teacher's held-out loss is not kept: %s", error)
         return measure()

@@ -26,7 +26,7 @@ from trainer.result import Result
 from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
 from trainer.telemetry.line import StageLines, StepTotals, share_done
-from trainer.text import Lines, counted
+from trainer.text import Lines, counted, open_regular
 from trainer.training.loop import Step
 from trainer.training.stage_evaluation import HeldOutPoint
 
@@ -104,7 +104,7 @@ class Telemetry:
             return
         self._file.seek(0)
         self._file.truncate()
-        with metrics.open(encoding="utf-8") as file:
+        with open_regular(metrics) as file:
             lines: list[dict[str, Any]] = [from_json(line) for line in file]
         lines = [line for line in lines if held_out or "held_out_loss" not in line]
         tagged = ""
@@ -294,5 +294,5 @@ class Telemetry:
 
 def _lines_with(names: Sequence[str], metrics: Path) -> list[Mapping[str, Any]]:
     """Return the lines of an earlier attempt that may have one of the fields."""
-    with metrics.open(encoding="utf-8") as lines:
-        return [from_json(line) for line in lines if any(name in line for name in names)]
+    with open_regular(metrics) as lines:
+        return [from_json(line) for line in lines if any(name.encode() in line for name in names)]

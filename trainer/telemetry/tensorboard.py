@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from trainer.errors import MachineError
-from trainer.text import Lines
+from trainer.text import Lines, open_regular
 
 FOLDER = "tensorboard"
 
@@ -46,7 +46,7 @@ class TensorBoard:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             self._writer = EventsWriter(str(folder.resolve() / "events"))
-            with metrics.open(encoding="utf-8") as lines:
+            with open_regular(metrics) as lines:
                 for line in lines:
                     self._write(from_json(line))
             self._writer.flush()

@@ -11,7 +11,7 @@ from trainer.cache import locked
 from trainer.checkpoint.manifest import file_digest
 from trainer.data.remote import is_url, local_folder, open_filesystem
 from trainer.errors import TrainerError
-from trainer.text import atomic_write, sync
+from trainer.text import atomic_write, read_regular, sync
 
 _LOCK = ".lock"
 _ON_THIS_MACHINE = "file://"
@@ -56,7 +56,7 @@ class Location:
         with self._reporting():
             try:
                 if self._folder is not None:
-                    return (self._folder / name).read_bytes()
+                    return read_regular(self._folder / name)
                 data: bytes = self._filesystem.cat_file(f"{self._root}/{name}")
             except FileNotFoundError:
                 return None

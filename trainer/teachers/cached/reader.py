@@ -19,6 +19,7 @@ from trainer.teachers.cached.compatibility import read_index
 from trainer.teachers.cached.index import Index, Shard
 from trainer.teachers.cached.location import Location
 from trainer.teachers.cached.request import PATH
+from trainer.text import read_regular
 
 IDS = "ids"
 PARTS = ("topk_idx", "topk_logits", "rand_idx", "rand_logits")
@@ -87,7 +88,7 @@ class Cache:
         from safetensors.torch import load
 
         try:
-            data = (self._folder / shard.file).read_bytes()
+            data = read_regular(self._folder / shard.file)
         except OSError as error:
             raise self._unusable(shard, error.strerror or str(error)) from error
         if hashlib.sha256(data).hexdigest() != shard.sha256:
@@ -99,7 +100,7 @@ class Cache:
 
         path = self._folder / shard.file
         try:
-            if path.stat().st_size != shard.size:
+            if not path.is_file() or path.stat().st_size != shard.size:
                 raise self._unusable(shard, "it is not what was written")
             return safe_open(path, framework="pt")
         except (OSError, SafetensorError) as error:
