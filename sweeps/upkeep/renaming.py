@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, StoreUnavailable
 from sweeps.experiment import Experiment
@@ -27,6 +27,7 @@ from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.urls import join, local_path, name_of, open_store, parent
 from sweeps.text import json_reader
 from sweeps.trials import amendments, control
+from sweeps.trials.amendments import Amendments
 from sweeps.upkeep.removal import AT_ONCE, LAST, remove_objects
 
 KEY = "renaming.json"
@@ -48,17 +49,30 @@ def rename(experiment: Experiment, name: str, by: str) -> Experiment:
     store = experiment.store
     if isinstance(store, Bucket):
         target = open_store(join(parent(store.url), name))
-        _copy(store, target, by)
+        _copy(experiment, target, name, by)
     elif isinstance(store, LocalStore):
         target = LocalStore(join(parent(store.url), name))
         if name != name_of(store.url):
             _rename_folder(store, target)
+            try:
+                _show(target, experiment, name, by)
+            except (
+                BaseException
+            ):  # such as a full disk: the name and the folder change together or not at all
+                _rename_folder(target, store)
+                raise
     else:
         raise InputError(f"{store.url}: this store cannot be renamed")
-    renamed = Experiment.open(target)
-    if renamed.space.name != name:
-        renamed.amendments.add({amendments.NAME: name}, by)
-    return renamed
+    _show(target, experiment, name, by)  # also of a rename that was killed in between
+    return Experiment.open(target)
+
+
+def _show(target: Store, experiment: Experiment, name: str, by: str) -> None:
+    """Have the sweep in `target` shown by its new name."""
+    shown = Amendments(target, experiment.written)
+    shown.load()
+    if shown.space.name != name:
+        shown.add({amendments.NAME: name}, by)
 
 
 def _rename_folder(store: LocalStore, target: LocalStore) -> None:
@@ -80,8 +94,9 @@ def _taken(target: Store) -> InputError:
 # ---- buckets
 
 
-def _copy(store: Store, target: Store, by: str) -> None:
+def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     """Copy the sweep's objects to the target and remove the old ones; go on with an interrupted rename."""
+    store = experiment.store
     if store.url == target.url:
         raise InputError(f"{store.url}: it has this name already")
     state = _begun(store, target)
@@ -99,6 +114,7 @@ def _copy(store: Store, target: Store, by: str) -> None:
         _copy_objects(store, target)
         if state != "running":
             control.write(target, state, by)
+        _show(target, experiment, name, by)
         target.create(SWEEP_KEY, sweep)
     else:  # the copy was complete, and workers may have gone on with it
         if there != sweep:
@@ -111,6 +127,8 @@ def _begun(store: Store, target: Store) -> control.State | None:
     try:
         document = json_reader.parse(store.read(KEY)[0])
         to, state, sweep = document["to"], document["state"], document["sweep"]
+        if not isinstance(to, str) or state not in get_args(control.State):
+            raise ValueError("to is not a text, or state is none of " + ", ".join(get_args(control.State)))
     except NotFound:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -235,3 +235,18 @@ def test_a_bucket_that_fails_during_a_rename_keeps_the_old_sweep(gcs, monkeypatc
     with pytest.raises(SweepNotFound):
         open_at(url, "new")
     gcs.reset()
+
+
+def test_full_disk_leaves_name_and_folder(tmp_path, monkeypatch, space) -> None:
+    found = Experiment.create(open_store(str(tmp_path / "toy")), space)
+
+    def full(store, key: str, data: bytes) -> str:
+        raise StoreUnavailable(f"{key}: cannot write: no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(found.store), "create", full)
+        with pytest.raises(StoreUnavailable, match="no space left"):
+            rename(found, "new", "ada")
+    assert not (tmp_path / "new").exists()
+    assert open_at(str(tmp_path), "toy").space.name == "toy"
+    assert rename(found, "new", "ada").space.name == "new"
