@@ -63,6 +63,7 @@ def main(argv: Sequence[str]) -> None:
     """
     descriptor, worker, program, preloading, _, *common = argv
     parent_death.signal_at_death_of(int(worker), signal.SIGKILL)
+    parent_death.adopt_orphans()  # of a guard that its program kills
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _TO_ALL}
     channel = socket.socket(fileno=int(descriptor))
     preload = importlib.import_module(preloading)
@@ -167,12 +168,15 @@ class _Server:
         os.waitid(os.P_PID, self.guard, os.WEXITED | os.WNOWAIT)  # until it is reaped, its id is its own
         self._signal(signal.SIGKILL)
         _, status = os.waitpid(self.guard, 0)
+        parent_death.kill_descendants(os.getpid())
         os.close(self.alive)
         self.guard, self.alive = 0, -1
         self.channel.send(encode("ended", os.waitstatus_to_exitcode(status)))
 
     def _signal(self, signum: signal.Signals) -> None:
         if self.guard:
+            if signum == signal.SIGKILL:
+                parent_death.kill_descendants(self.guard)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.guard, signum)
 

@@ -7,6 +7,7 @@ file in the trial's run folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -26,6 +27,10 @@ _POLL_S = 0.1
 _CUT_WORD = re.compile(r"\A\S*\s+")
 
 
+class Unstartable(Exception):
+    """Command or environment that no process can have, on any machine; the message is one clause."""
+
+
 class Child(Protocol):
     """Process that leads a process group of its own."""
 
@@ -33,7 +38,7 @@ class Child(Protocol):
         """Return its exit status, negative for a signal; raise TimeoutExpired after `timeout` seconds."""
 
     def signal_group(self, signum: signal.Signals) -> None:
-        """Send a signal to its process group, if any of that is left."""
+        """Send a signal to its process group, if any of that is left; SIGKILL goes to all that it started."""
 
 
 class Starter(Protocol):
@@ -61,7 +66,7 @@ def run(
     """Run `argv` to its end and return its exit status, negative for a signal (as `subprocess` does).
 
     When `should_stop()` turns true, or the caller is interrupted, the child gets SIGTERM and, `grace_s`
-    seconds later, SIGKILL. Whatever it leaves running in its process group is killed.
+    seconds later, SIGKILL. Whatever it leaves running is killed, on Linux daemons included.
 
     Args:
         argv: the command.
@@ -73,6 +78,7 @@ def run(
 
     Raises:
         EnvironmentFault: this machine cannot start a process (no memory, no disk).
+        Unstartable: no machine can, because of what the arguments or the variables are.
     """
     child = _start(argv, log_file, env, should_stop, warm)
     try:
@@ -128,11 +134,18 @@ def describe_exit(status: int) -> str:
 class _StartedChild:
     """Process that was started by its command."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[bytes], env: Mapping[str, str]) -> None:
+        self._process, self._env = process, env
         self.wait = process.wait
 
     def signal_group(self, signum: signal.Signals) -> None:
+        if signum == signal.SIGKILL:
+            if self._process.returncode is None:
+                parent_death.kill_descendants(self._process.pid)
+            elif (
+                self._process.returncode == -signal.SIGKILL
+            ):  # perhaps by its program, whose daemons are free
+                _kill_with(self._env)
         with contextlib.suppress(ProcessLookupError):  # it ended in the meantime
             os.killpg(self._process.pid, signum)
 
@@ -157,9 +170,26 @@ def _start(
                 env={**os.environ, **env},
                 start_new_session=True,
             )
-            return _StartedChild(process)
+            return _StartedChild(process, env)
+    except ValueError as error:  # a NUL, or half of a surrogate pair
+        raise Unstartable(f"cannot start {argv[0]!r:.80}: {error}") from None
     except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise Unstartable(
+                f"cannot start {argv[0]!r:.80}: its arguments and variables are too long"
+            ) from None
         raise EnvironmentFault(f"cannot start {argv[0]}: {error}") from error
+
+
+def _kill_with(env: Mapping[str, str]) -> None:
+    """Kill the processes that were started with these variables, which name one attempt of one trial."""
+    words = {os.fsencode(f"{name}={value}") for name, value in env.items()}
+    for folder in Path("/proc").glob("[0-9]*") if words else ():
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            if int(folder.name) != os.getpid() and words <= set(
+                (folder / "environ").read_bytes().split(b"\0")
+            ):
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 def _open_at_once(name: str, flags: int) -> int:

@@ -127,7 +127,10 @@ def run(
         return NotStarted(detail=problem)
     write_trial(record, folder)
     log_file = folder / LOG_FILE
-    status = process.run(argv, log_file=log_file, env=env, should_stop=should_stop, warm=warm)
+    try:
+        status = process.run(argv, log_file=log_file, env=env, should_stop=should_stop, warm=warm)
+    except process.Unstartable as error:
+        return Failed(error=str(error), failure="bad_config")
     return _outcome(space, folder, status, argv, log_file=log_file, was_stopped=should_stop())
 
 

@@ -7,6 +7,7 @@ environment, the working folder, limits, the cores. Where forking does not work,
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -119,7 +120,10 @@ class WarmStarts:
                 return None
             try:
                 verb, *detail = server.request(len(env), words, log_file)
-            except (OSError, ValueError) as error:
+            except ValueError as error:
+                log.info("this trial starts a new Python: %s", error)
+                return None
+            except OSError as error:
                 log.info("the process that trials are forked from does not answer: %s", error)
                 self._count_death(server)
                 self.close()
@@ -235,13 +239,21 @@ class _Server:
             log_file: for its stdout and stderr.
 
         Raises:
-            OSError: the server is gone, does not answer, or cannot be sent so much.
-            ValueError: a word cannot be sent.
+            OSError: the server is gone, or does not answer.
+            ValueError: the words cannot be sent.
         """
         self._status = None
         if any("\0" in word for word in words):
-            raise ValueError("an argument has a NUL")
-        socket.send_fds(self._channel, [encode("run", count, *words)], [log_file.fileno()])
+            raise ValueError("an argument or a variable has a NUL")
+        packet = encode("run", count, *words)
+        try:
+            if len(packet) > MAX_PACKET:
+                raise OSError(errno.EMSGSIZE, "beyond the limit")
+            socket.send_fds(self._channel, [packet], [log_file.fileno()])
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
+            raise ValueError(f"its arguments and variables take {len(packet)} bytes") from None
         while (answer := self.receive(ANSWER_S)) is not None:
             if not answer:
                 raise ConnectionResetError("it has died")
