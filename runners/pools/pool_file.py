@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from pydantic_core import from_json
+from pydantic import TypeAdapter
 
 from runners.pools.atomic_file import BY_UMASK, write_atomic
 
@@ -103,12 +103,10 @@ def write(folder: Path, pids: Mapping[int, int]) -> None:
 def read(folder: Path) -> PoolFile | None:
     """Return the pool that was last started; None where there is none, or the file is not legible."""
     try:
-        document = from_json((folder / FILE).read_text())
-        return PoolFile(
-            keeper=RecordedProcess(**document["keeper"]),
-            workers=tuple(RecordedProcess(**each) for each in document["workers"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        if not (folder / FILE).is_file():  # a pipe would keep the reader waiting
+            return None
+        return TypeAdapter(PoolFile).validate_json((folder / FILE).read_bytes(), strict=True)
+    except (OSError, ValueError):
         return None
 
 
