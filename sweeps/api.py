@@ -60,10 +60,12 @@ def create(
         space: a search space file, or a dict with its keys. A dict may leave `program` out: then the trials
             are run from Python, by `Sweep.run` or `Sweep.ask`.
         storage: the folder or `gs://…` to make it in; None: SWEEP_STORAGE, or ./sweep-store.
-        skip_if_exists: return the sweep that is there, if it has the same space.
+        skip_if_exists: return the sweep that is there, if it has the same space. A larger `run_cap` or budget
+            extends it, as `sweep extend` does.
 
     Raises:
-        InputError: the space is wrong (SpaceError, with the key), or a sweep of this name exists.
+        InputError: the space is wrong (SpaceError, with the key), or a sweep of this name exists; with
+            `skip_if_exists` one of another space, whose differences are named, or with larger limits.
         StoreUnavailable: nothing can be written there.
 
     Example:

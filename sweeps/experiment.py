@@ -22,7 +22,7 @@ from sweeps.storage import keys
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
 from sweeps.trials import lifecycle, storable
-from sweeps.trials.amendments import Amendment, Amendments
+from sweeps.trials.amendments import Amendment, Amendments, limits
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
 from sweeps.trials.repository import Records
@@ -52,8 +52,8 @@ class Experiment:
         """Write `sweep.json` and return the new sweep.
 
         Raises:
-            InputError: a sweep exists already (with `skip_if_exists`: one of another space), or the space
-                could not be read back (half a surrogate pair in a text, for example).
+            InputError: a sweep exists already (with `skip_if_exists`: see `require_same`), or the space could
+                not be read back (half a surrogate pair in a text, for example).
         """
         document = {"schema": space.SCHEMA, "space": space.to_json(space_)}
         try:
@@ -75,16 +75,7 @@ class Experiment:
                     "or choose another name in the search space file or another --storage"
                 ) from None
             existing = cls.open(store)
-            written = replace(written, name=existing.written.name)  # `sweep rename` leaves it as it was
-            if written.program.kind == "trainer":  # its stages follow from the rest, in any version
-                written = replace(written, stages=existing.written.stages)
-            if written.search.sobol is None and existing.written.search.sobol == STORED_SOBOL:
-                written = replace(written, search=replace(written.search, sobol=STORED_SOBOL))
-            if existing.written != written:
-                raise InputError(
-                    f"{store.url}: the sweep here was made from another search space; "
-                    "choose another name in the search space file or another --storage"
-                ) from None
+            existing.require_same(written)
             return existing
         return cls(store, space_)
 
@@ -130,12 +121,44 @@ class Experiment:
         """
         return self.amendments.add(changes, by)
 
-    def raise_run_cap(self, run_cap: int | None, *, by: str) -> Amendment | None:
-        """Extend the run cap if this one is larger (None: no limit); return None if it is not."""
-        present = self.amendments.refresh().run_cap
-        if present is None or (run_cap is not None and run_cap <= present):
-            return None
-        return self.extend({"run_cap": run_cap}, by=by)
+    def require_same(self, space_: Space) -> None:
+        """Raise `InputError` with the differences if the sweep has another space; limits may differ."""
+        there = self.written
+        here = replace(space_, name=there.name, run_cap=there.run_cap, budget=there.budget)
+        if here.program.kind == "trainer":  # its stages follow from the rest, in any version
+            here = replace(here, stages=there.stages)
+        if here.search.sobol is None and there.search.sobol == STORED_SOBOL:
+            here = replace(here, search=replace(here.search, sobol=STORED_SOBOL))
+        if here != there:
+            raise InputError(
+                f"{self.store.url}: the sweep here was made from another search space: "
+                f"{redact(space.differences(there, here))}; go on with the settings that it has, or choose "
+                "another name or another storage"
+            )
+
+    def raise_limits(self, space_: Space, *, by: str) -> Amendment | None:
+        """Extend the sweep by the limits of a space that are larger, and return the record of it; None: none.
+
+        What `sweep init` wrote or `sweep extend` has set is no change.
+
+        Raises:
+            InputError: a limit is smaller; nothing was changed.
+        """
+        present = limits(self.amendments.refresh())
+        written, wanted = limits(self.written), limits(space_)
+        changed = {
+            name: limit for name, limit in wanted.items() if limit not in (written[name], present[name])
+        }
+        for name, limit in changed.items():
+            now = present[name]
+            if limit is not None and (now is None or limit < now):
+                option = f"--run-cap {limit}" if name == "run_cap" else f"--budget {name}={limit:g}"
+                shown = "not limited" if now is None else f"{now:g}"
+                raise InputError(
+                    f"{self.store.url}: {name} is {shown} in the sweep here and {limit:g} in these settings; "
+                    f"`sweep extend {option} --storage {shlex.quote(self.store.url)}` lowers it"
+                )
+        return self.extend(changed, by=by) if changed else None
 
     def trials(self) -> list[Trial]:
         """Return every trial in index order; only records that changed since the last call are read.

@@ -15,7 +15,7 @@ from sweeps.space.definition import Space
 from sweeps.space.space_limits import BUDGET_HINTS, BUDGET_KEYS
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text.timestamp import timestamp
-from sweeps.trials.amendments import BUDGET, LIMITS, Amendment, Amendments
+from sweeps.trials.amendments import LIMITS, Amendment, Amendments, limits
 
 NONE = "none"
 """Value that lifts a limit."""
@@ -124,8 +124,9 @@ def _time(text: str, now: float) -> float | None:
 
 def differences(before: Space, amendment: Amendment) -> list[str]:
     """Return a line for each limit that an amendment has changed: `run_cap 40 → 60`."""
+    present = limits(before)
     return [
-        f"{name} {shown(name, present(before, name))} → {shown(name, amendment.changes[name])}"
+        f"{name} {shown(name, present[name])} → {shown(name, amendment.changes[name])}"
         for name in LIMITS
         if name in amendment.changes
     ]
@@ -145,12 +146,6 @@ def amendment_lines(made: Amendments) -> list[str]:
         f"{', '.join(changes)} by {at[number].by}, {timestamp(at[number].at)}"
         for number, changes in sorted(by_amendment.items())
     ]
-
-
-def present(space: Space, name: str) -> float | None:
-    """Return a limit of the sweep; None if there is none."""
-    limit: float | None = getattr(space.budget if name in BUDGET else space, name)
-    return limit
 
 
 def shown(name: str, limit: object) -> str:

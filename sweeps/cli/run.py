@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from sweeps.cli.control import user_name
+from sweeps.cli.extend import differences
 from sweeps.cli.output import echo
 from sweeps.cli.resolve import new_store, open_sweep, remember, storage_options
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault, InputError
@@ -27,7 +29,9 @@ REMOTE_EXPIRE_S = 150.0
     "--storage", metavar="URL", help="The folder to make it in. Default: SWEEP_STORAGE, or ./sweep-store."
 )
 @click.option(
-    "--skip-if-exists", is_flag=True, help="Do nothing if the same sweep exists: for scripts and workers."
+    "--skip-if-exists",
+    is_flag=True,
+    help="Go on with the sweep if it exists: for scripts and workers. Larger limits extend it.",
 )
 @click.option(
     "--from-wandb",
@@ -75,7 +79,7 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
     Args:
         space: the search space.
         storage: of `--storage`.
-        skip_if_exists: return the existing sweep if it has the same space.
+        skip_if_exists: return the existing sweep if it has the same space; larger limits extend it.
     """
     from sweeps.space.probes import probes
     from sweeps.trials.redaction import refuse_secrets
@@ -98,8 +102,17 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
     _warn_of_budget(space)
     _print_sharing(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
+    raise_limits(experiment, space)
     remember(store)
     return experiment
+
+
+def raise_limits(experiment: Experiment, space: Space) -> None:
+    """Extend a sweep that exists by the limits of this space that are larger, and say so on stderr."""
+    before = experiment.amendments.refresh()
+    if (amendment := experiment.raise_limits(space, by=user_name())) is not None:
+        changes = ", ".join(differences(before, amendment))
+        echo(f"sweep: {experiment.store.url}: extended: {changes}", err=True)
 
 
 def _with_trainer_stages(space: Space) -> Space:

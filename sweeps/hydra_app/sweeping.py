@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, S
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.hydra_app import app, params
-from sweeps.space.definition import Space, to_json
+from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.text.counted import counted
 
@@ -61,7 +62,7 @@ def _create_or_open(
     settings: Mapping[str, Any], config: DictConfig, config_loader: ConfigLoader, arguments: Sequence[str]
 ) -> Experiment:
     from sweeps.cli.resolve import exists, new_store
-    from sweeps.cli.run import create_sweep
+    from sweeps.cli.run import create_sweep, raise_limits
 
     if config.hydra.launcher._target_ != LAUNCHER:
         raise InputError(
@@ -78,31 +79,18 @@ def _create_or_open(
     _compose(space, fixed, config, config_loader)
     store = new_store(settings["storage"], space.name)
     if exists(store):
-        experiment = _require_same(Experiment.open(store), space)
+        experiment = Experiment.open(store)
+        try:
+            # The lease is longer in a bucket.
+            experiment.require_same(replace(space, lease=experiment.written.lease))
+        except InputError as error:
+            raise InputError(f"{error} (hydra.sweeper.name=…)") from None
+        raise_limits(experiment, space)
     else:
         experiment = create_sweep(space, settings["storage"], skip_if_exists=True)
     url = experiment.store.url
     click.echo(f"sweep: {url}: join with `sweep worker --storage {shlex.quote(url)}`", err=True)
     return experiment
-
-
-def _require_same(found: Experiment, space: Space) -> Experiment:
-    """Return the existing sweep if it has this space, extended if it now has more trials.
-
-    The lease may differ, which is longer in a bucket, and so may the name of a sweep that was renamed.
-    """
-    from sweeps.cli.control import user_name
-
-    there, here = to_json(found.written), to_json(space)
-    apart = ("lease", "name", "run_cap")
-    if other := [key for key in here | there if key not in apart and here.get(key) != there.get(key)]:
-        raise InputError(
-            f"{found.store.url}: this sweep was made with another {' and '.join(other)}; go on with the "
-            "settings that it has, or give a new one a name: hydra.sweeper.name=…"
-        )
-    if found.raise_run_cap(space.run_cap, by=user_name()) is not None:
-        click.echo(f"sweep: {found.store.url}: extended to {space.run_cap} trials", err=True)
-    return found
 
 
 def space_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -397,6 +397,39 @@ def to_json(space: Space) -> dict[str, Any]:
             del document["early_terminate"]["eta"]
     document["baseline"] = None if space.baseline is None else dict(space.baseline)
     return document
+
+
+def differences(there: Space, here: Space) -> str:
+    """Return in which keys two spaces differ, with both values: `parameters.lr.max: 0.1 there, 0.2 here`."""
+    apart = list(_differences("", to_json(there), to_json(here)))
+    more = [f"{len(apart) - _SHOWN} more"] if len(apart) > _SHOWN else []
+    return "; ".join([*apart[:_SHOWN], *more]) or "parameters or stages are in another order"
+
+
+_SHOWN = 5
+_ABSENT = object()
+
+
+def _differences(key: str, there: object, here: object) -> Iterator[str]:
+    there, here = _by_name(there), _by_name(here)
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for part in {**there, **here}:
+            inner = f"{key}.{part}" if key else str(part)
+            yield from _differences(inner, there.get(part, _ABSENT), here.get(part, _ABSENT))
+    elif there != here:
+        yield f"{key}: {_shown(there)} there, {_shown(here)} here"
+
+
+def _by_name(value: object) -> object:
+    """Return a list of parameters, objectives or stages by their names; another value as it is."""
+    if not isinstance(value, list | tuple) or not all(isinstance(each, Mapping) for each in value):
+        return value
+    return {each.get("name", each.get("metric", at)): each for at, each in enumerate(value)}
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def from_json(document: Mapping[str, Any]) -> Space:

@@ -104,14 +104,19 @@ def _is_number(value: object) -> TypeGuard[float]:
     return abs(value) <= sys.float_info.max  # false for NaN, and no error for integers beyond floats
 
 
+def limits(space: Space) -> dict[str, float | None]:
+    """Return the limits of a space by name; None: no limit."""
+    return {name: getattr(space.budget if name in BUDGET else space, name) for name in LIMITS}
+
+
 def amended(space: Space, made: Iterable[Amendment]) -> Space:
     """Return the space with the amendments in their order."""
     changes: dict[str, Change] = {}
     for amendment in made:
         changes |= amendment.changes
-    limits = {name: changes[name] for name in BUDGET if name in changes}
+    budget = {name: changes[name] for name in BUDGET if name in changes}
     top = {name: changes[name] for name in ("run_cap", NAME) if name in changes}
-    return replace(space, **top, budget=replace(space.budget, **limits))  # type: ignore[arg-type]
+    return replace(space, **top, budget=replace(space.budget, **budget))  # type: ignore[arg-type]
 
 
 class Amendments:

@@ -34,10 +34,25 @@ class TestCreateAndOpen:
             Experiment.create(experiment.store, replace(space, run_cap=99))
         assert experiment.store.read(SWEEP_KEY) == before
 
-    def test_skip_if_exists_accepts_the_same_space_only(self, experiment, space):
+    def test_skip_if_exists_says_what_differs(self, experiment, space):
         assert Experiment.create(experiment.store, space, skip_if_exists=True).space == space
-        with pytest.raises(InputError, match="another search space"):
-            Experiment.create(experiment.store, replace(space, run_cap=99), skip_if_exists=True)
+        other = replace(
+            space,
+            parameters=(replace(space.parameters[0], max=3.0), *space.parameters[1:]),
+            search=replace(space.search, sobol=7),
+        )
+        with pytest.raises(InputError) as caught:
+            Experiment.create(experiment.store, other, skip_if_exists=True)
+        message = str(caught.value)
+        assert "another search space" in message
+        assert f"parameters.x.max: {space.parameters[0].max} there, 3.0 here" in message
+        assert f"search.sobol: {space.search.sobol} there, 7 here" in message
+        assert "\n" not in message
+        assert "parameters.x.min" not in message
+
+    def test_skip_if_exists_leaves_limits_to_be_raised(self, experiment, space):
+        Experiment.create(experiment.store, replace(space, run_cap=99), skip_if_exists=True)
+        assert Experiment.open(experiment.store).space.run_cap == space.run_cap
 
     def test_skip_if_exists_accepts_a_sweep_of_the_trainer_whatever_its_stages(self, space):
         """They follow from the rest of the space; a sweep of an earlier version has none, and keeps none."""
@@ -46,8 +61,9 @@ class TestCreateAndOpen:
         Experiment.create(store, trainer)
         again = Experiment.create(store, replace(trainer, stages=stages), skip_if_exists=True)
         assert again.space == trainer
+        other = replace(trainer, stages=stages, search=replace(trainer.search, sobol=7))
         with pytest.raises(InputError, match="another search space"):
-            Experiment.create(store, replace(trainer, stages=stages, run_cap=99), skip_if_exists=True)
+            Experiment.create(store, other, skip_if_exists=True)
 
     def test_skip_if_exists_accepts_the_number_of_first_trials_that_earlier_versions_stored(self, space):
         open_ended = replace(space, search=replace(space.search, sobol=None))

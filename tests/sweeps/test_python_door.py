@@ -442,6 +442,17 @@ class TestCreate:
         )
         assert repr(sweeps.create(file, storage=tmp_path)) == f"sweeps.open({str(tmp_path / 'filed')!r})"
 
+    def test_the_same_script_with_more_trials_goes_on(self, tmp_path, capsys):
+        few = sweeps.create(GRID | {"run_cap": 2}, storage=tmp_path)
+        assert few.run(lambda parameters: 1.0) == {"completed": 2}
+        more = sweeps.create(GRID | {"run_cap": 4}, storage=tmp_path, skip_if_exists=True)
+        assert more.run(lambda parameters: 1.0) == {"completed": 2}
+        assert "run_cap 2 → 4" in capsys.readouterr().err
+        with pytest.raises(sweeps.InputError, match=r"parameters\.x\.values: \[1, 2.* there, \[1, 2\] here"):
+            sweeps.create(
+                GRID | {"parameters": {"x": {"values": [1, 2]}}}, storage=tmp_path, skip_if_exists=True
+            )
+
     @pytest.mark.parametrize(
         ("space", "message"),
         [

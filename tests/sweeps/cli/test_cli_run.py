@@ -34,12 +34,27 @@ class TestInit:
         assert one_line(again.err)
         assert sweep("init", str(space_file), "--skip-if-exists").status == 0
 
-    def test_another_space_under_the_same_name_is_refused_even_with_skip_if_exists(self, sweep, space_file):
+    def test_skip_if_exists_names_what_differs(self, sweep, space_file):
         sweep("init", str(space_file))
-        space_file.write_text(space_file.read_text().replace("run_cap: 5", "run_cap: 6"))
+        space_file.write_text(space_file.read_text().replace("run_cap: 5", "run_cap: 6\nbrake: null"))
         ran = sweep("init", str(space_file), "--skip-if-exists")
         assert ran.status == 2
-        assert "another search space" in ran.err
+        assert one_line(ran.err)
+        assert "another search space: brake: nothing there" in ran.err
+        assert Experiment.open(LocalStore("sweep-store/toy")).space.run_cap == 5
+
+    def test_skip_if_exists_extends_and_never_lowers(self, sweep, space_file):
+        sweep("init", str(space_file))
+        text = space_file.read_text()
+        space_file.write_text(text.replace("run_cap: 5", "run_cap: 6"))
+        ran = sweep("init", str(space_file), "--skip-if-exists")
+        assert (ran.status, ran.out) == (0, "./sweep-store/toy\n")
+        assert "extended: run_cap 5 → 6" in ran.err
+        space_file.write_text(text.replace("run_cap: 5", "run_cap: 4"))
+        ran = sweep("init", str(space_file), "--skip-if-exists")
+        assert ran.status == 2
+        assert "sweep extend --run-cap 4 --storage" in ran.err
+        assert Experiment.open(LocalStore("sweep-store/toy")).space.run_cap == 6
 
     def test_a_sweep_file_of_wandb_is_translated_and_the_translation_makes_a_sweep(self, sweep, tmp_path):
         wandb = tmp_path / "sweep.yaml"

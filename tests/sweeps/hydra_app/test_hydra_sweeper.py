@@ -94,7 +94,7 @@ def test_killed_in_the_middle_and_resumed_by_two_each_trial_ends_once(
     other = start("train.py", *SWEEP, "x=range(1,4)")
     output = other.communicate()[0]
     assert other.returncode == 2, output
-    assert "made with another parameters" in output
+    assert "another search space: parameters.x" in output
     assert "hydra.sweeper.name" in output
 
 
@@ -140,5 +140,5 @@ hydra:
         text=True,
     )
     assert more.returncode == 0, more.stderr
-    assert "extended to 7 trials" in more.stderr
+    assert "extended: run_cap 6 → 7" in more.stderr
     assert len(Experiment.open(LocalStore(str(application / "sweep-store" / "tuned"))).trials()) == 7

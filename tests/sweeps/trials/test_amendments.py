@@ -85,15 +85,33 @@ def test_of_people_at_once_each_gets_a_number_and_all_agree_on_the_last(store, s
     assert opened.space.run_cap == opened.amendments.made[-1].changes["run_cap"]
 
 
-def test_only_a_larger_run_cap_is_raised(store, space) -> None:
-    sweep = made(store, space)
-    assert sweep.raise_run_cap(2, by="hydra") is None
-    assert sweep.raise_run_cap(5, by="hydra") is not None
-    assert sweep.raise_run_cap(4, by="hydra") is None
-    assert sweep.space.run_cap == 5
-    assert sweep.raise_run_cap(None, by="hydra") is not None
+def test_larger_limits_of_a_space_extend_the_sweep(store, space) -> None:
+    written = replace(space, run_cap=2, budget=Budget(wall_hours=1.0))
+    sweep = Experiment.create(store, written)
+    assert sweep.raise_limits(written, by="ada") is None
+    first = sweep.raise_limits(replace(written, run_cap=5, budget=Budget(wall_hours=8.0)), by="ada")
+    assert first is not None
+    assert dict(first.changes) == {"run_cap": 5, "wall_hours": 8.0}
+    assert sweep.raise_limits(written, by="ada") is None  # the settings it was made with change nothing
+    assert (sweep.space.run_cap, sweep.space.budget.wall_hours) == (5, 8.0)
+    assert sweep.raise_limits(replace(written, run_cap=None), by="ada") is not None
     assert sweep.space.run_cap is None
-    assert sweep.raise_run_cap(5, by="hydra") is None
+
+
+@pytest.mark.parametrize(
+    ("smaller", "option"),
+    [
+        ({"run_cap": 1}, "--run-cap 1"),
+        ({"run_cap": 3}, "--run-cap 3"),
+        ({"budget": Budget(usd=2.5)}, "--budget usd=2.5"),
+    ],
+)
+def test_smaller_limits_name_sweep_extend(store, space, smaller, option) -> None:
+    sweep = made(store, space)
+    sweep.extend({"run_cap": 5}, by="ada")
+    with pytest.raises(InputError, match=f"sweep extend {option} --storage"):
+        sweep.raise_limits(replace(sweep.written, **smaller), by="ada")
+    assert len(Experiment.open(store).amendments.made) == 1
 
 
 def test_a_worker_stops_at_a_damaged_one_and_a_person_still_sees_the_others(store, space) -> None:
