@@ -94,7 +94,8 @@ def create(
             f"sweeps.create: the space is a {type(space).__name__}; give a dict, or the path of a search "
             "space file"
         )
-    where = None if storage is None else os.fspath(storage)
+    where = _text("sweeps.create: storage", storage)
+    _require_flag("sweeps.create", skip_if_exists)
     return Sweep(create_sweep(found, where, skip_if_exists=skip_if_exists))
 
 
@@ -118,7 +119,20 @@ def open_existing(storage: str | os.PathLike[str] | None = None, name: str | Non
     """
     from sweeps.cli.resolve import open_sweep
 
-    return Sweep(open_sweep(None if storage is None else os.fspath(storage), name))
+    return Sweep(open_sweep(_text("sweeps.open: storage", storage), _text("sweeps.open: name", name)))
+
+
+def _text(argument: str, value: object) -> str | None:
+    """Return a folder, a URL or a name as text; None stays. Raises `InputError`."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if text is not None and not isinstance(text, str):
+        raise InputError(f"{argument} is {value!r:.80}; give a text, or leave it out")
+    return text
+
+
+def _require_flag(caller: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"{caller}: skip_if_exists={value!r:.80}: write True or False")
 
 
 class Sweep:
@@ -131,6 +145,10 @@ class Sweep:
     """
 
     def __init__(self, experiment: Experiment) -> None:
+        if not isinstance(experiment, Experiment):
+            raise InputError(
+                f"Sweep({experiment!r:.80}): get one by sweeps.open(URL) or sweeps.create(SPACE)"
+            )
         self._store: Store = experiment.store
         self._space: Space = experiment.space
         self._local = threading.local()
@@ -273,7 +291,7 @@ class Sweep:
             skip_if_exists: return the trial that has the same parameters, if there is one.
 
         Raises:
-            SpaceError: there is no such parameter, or it cannot have this value.
+            SpaceError: there is no such parameter, it cannot have this value, or `parameters` is no dict.
             InputError: the run cap leaves no room.
 
         Example:
@@ -284,6 +302,7 @@ class Sweep:
             >>> sweep.ask().parameters
             {'x': 0.25}
         """
+        _require_flag("enqueue", skip_if_exists)
         given = literals.configuration(self._space, parameters, "enqueue")
         worker = f"python-{identity()}"
         return self.experiment.enqueue([given], worker, skip_if_exists=skip_if_exists)[0].trial

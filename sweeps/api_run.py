@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -71,10 +72,8 @@ def run_trials(
         n_trials: limit of all workers together; None: none.
         workers: number of threads.
     """
-    counts: dict[str, object] = {"n_trials": n_trials, "workers": workers}
-    for name, number in counts.items():
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise InputError(f"run({name}={number!r:.80}): write a whole number from 1")
+    n_trials = None if n_trials is None else _count("n_trials", n_trials)
+    workers = _count("workers", workers)
     if function is not None and not callable(function):
         raise InputError(f"run: {function!r:.80} is no function")
     tickets = iter(range(n_trials)) if n_trials is not None else itertools.count()
@@ -93,6 +92,17 @@ def run_trials(
     for tally in tallies:
         counted.update(tally.ended)
     return dict(counted)
+
+
+def _count(name: str, value: Any) -> int:
+    """Return a whole number of Python or NumPy. Raises `InputError` if it is less than 1."""
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise InputError(f"run({name}={value!r:.80}): write a whole number from 1")
+    return count
 
 
 def _in_threads(one: Callable[[Stop], Tally], stops: list[Stop]) -> list[Tally]:

@@ -23,7 +23,7 @@ from sweeps.trials import lifecycle, record
 from sweeps.worker import program
 from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.live_trial import Trial
-from sweeps.worker.result import Completed, Failed, Outcome
+from sweeps.worker.result import Completed, Failed, NotStarted, Outcome, Preempted
 from sweeps.worker.signals import Stop
 from sweeps.worker.trial_run import UPLOAD_GRACE_S, UPLOAD_S, TrialRun
 
@@ -97,6 +97,10 @@ class AskedTrial(Trial):
             TrialLost: another worker has it now, or a user has given it up.
             StoreUnavailable: the store did not answer for half an hour; its lease will expire.
         """
+        if not isinstance(outcome, Completed | Failed | Preempted | NotStarted):
+            raise InputError(
+                f"trial {self.index}: end({outcome!r:.80}): report a result by sweep.tell(trial, …)"
+            )
         if self._process != os.getpid():
             raise InputError(
                 f"trial {self.index} was asked for by process {self._process}, and this is its child "

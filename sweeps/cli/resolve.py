@@ -162,6 +162,11 @@ def storage_url(storage: str | None) -> str:
     if not is_remote(url):
         path = Path(local_path(url))
         try:
+            if b"\0" in os.fsencode(path):
+                raise ValueError(path)
+        except ValueError:  # NUL, or half a surrogate pair
+            raise InputError(f"{url!a:.80}: no folder can be called so; give another one") from None
+        try:
             if path.exists() and not path.is_dir():
                 raise InputError(f"{url}: this is a file; --storage takes a folder")
         except OSError as error:

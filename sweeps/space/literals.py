@@ -23,6 +23,8 @@ from sweeps.text.regular_file import open_regular
 CALLER = Program(kind="function")
 """Program of a sweep whose trials are run by whoever asks for them."""
 
+_EXAMPLE = 'write a dict of parameters and values, such as {"lr": 0.01}'
+
 _ANY_FUNCTION = {"function": "any:function"}
 
 
@@ -53,8 +55,10 @@ def configuration(space: Space, values: Mapping[str, Any], where: str) -> Mappin
     Raises:
         SpaceError: there is no such parameter, it cannot have this value, or a constraint is broken.
     """
+    if not isinstance(values, Mapping):
+        raise SpaceError(f"{_EXAMPLE}, not {values!r:.80}", file=where)
     with _without_lines(where):
-        return _configuration(yaml_cursor.parse(_as_json(dict(values), where), where), space)
+        return _configuration(yaml_cursor.parse(_as_json(values, where), where), space)
 
 
 def configuration_of_words(space: Space, words: Sequence[str], where: str) -> Mapping[str, Value]:
@@ -124,7 +128,7 @@ def _without_lines(where: str) -> Iterator[None]:
 
 def _as_json(document: Mapping[str, Any], where: str) -> str:
     try:
-        return json.dumps(document, ensure_ascii=False, default=_plain)
+        return json.dumps(dict(document), ensure_ascii=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise SpaceError(f"{error}; write numbers, texts, booleans, lists and dicts", file=where) from None
 

@@ -25,22 +25,33 @@ _COMPARED = ("completed", "early_stopped", "running")
 """Statuses of trials whose losses count: failed trials' are meaningless, pending trials will run again."""
 
 
-def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> EarlyStop | None:
+def should_stop(
+    space: Space, record: Trial, records: Sequence[Trial], not_finite: float | None = None
+) -> EarlyStop | None:
     """Return why the running trial should be stopped, or None.
 
     No trial stops before `min_step`, before `min_trials` others have come as far, or before that many are
     completed. By `percentile` and `hyperband` the logged loss decides, whatever the objective: lower is
-    better.
+    better. By any rule a loss that is not finite is the worst, as for Optuna's pruners.
 
     Args:
         space: of the sweep.
         record: the trial after its last heartbeat.
         records: all trials of the sweep; the entry of the trial itself may be outdated and is ignored.
+        not_finite: the step of its last loss, if that is NaN or infinite. Curves have finite losses only.
     """
     early = space.early_terminate
-    if early is None or not record.curve:
+    if early is None or (not record.curve and not_finite is None):
         return None
     others = [r for r in records if r.trial != record.trial and _comparable(r, record)]
+    if not_finite is not None:
+        as_far = _enough_as_far(early, not_finite, others)
+        if as_far is None:
+            return None
+        return EarlyStop(
+            reason=f"loss is not finite at step {not_finite:g}, which is the worst "
+            f"of {as_far + 1} trials that reached this step"
+        )
     if early.type == "curve":
         return judge(space, early, record, others, [r for r in records if r.trial != record.trial])
     rivals = _rivals(space, record, others, records)
@@ -75,10 +86,10 @@ def _cost(stages: Stages, record: Trial) -> float:
 def _by_percentile(early: EarlyTerminate, record: Trial, others: Sequence[Trial]) -> EarlyStop | None:
     """Return why the trial is among the worst at its last step, or None."""
     step, loss = record.curve[-1]
-    as_far = sum(other.curve[0][0] <= step <= other.curve[-1][0] for other in others)
-    completed = {other.trial for other in others if other.status == "completed"}
-    if step < early.min_step or min(as_far, len(completed)) < early.min_trials:
+    as_far = _enough_as_far(early, step, others)
+    if as_far is None:
         return None
+    completed = {other.trial for other in others if other.status == "completed"}
     from sweeps.search.optimizer import falls_behind
 
     curves = {other.trial: _around(other.curve, step) for other in others}
@@ -88,6 +99,13 @@ def _by_percentile(early: EarlyTerminate, record: Trial, others: Sequence[Trial]
         reason=f"loss {loss:.5g} at step {step:g} is among the worst {early.percentile:g} % "
         f"of {as_far + 1} trials that reached this step"
     )
+
+
+def _enough_as_far(early: EarlyTerminate, step: float, others: Sequence[Trial]) -> int | None:
+    """Return how many others have reached a step, or None where it is too early to judge a trial there."""
+    as_far = sum(other.curve[0][0] <= step <= other.curve[-1][0] for other in others)
+    completed = sum(other.status == "completed" for other in others)
+    return None if step < early.min_step or min(as_far, completed) < early.min_trials else as_far
 
 
 def _comparable(other: Trial, record: Trial) -> bool:

@@ -144,16 +144,25 @@ class HeartbeatThread:
         except NotFound:
             log.warning("the record of trial %d is gone", record.trial)
             return False
-        self._try("early stopping could not be checked", partial(self._check_early_stopping, stored), None)
+        self._try(
+            "early stopping could not be checked", partial(self._check_early_stopping, stored, curve.of), None
+        )
         return True
 
-    def _check_early_stopping(self, record: Trial) -> None:
-        if self.stop_reason or self._experiment.space.early_terminate is None or not record.curve:
+    def _check_early_stopping(self, record: Trial, of: str) -> None:
+        """Decide whether to stop; `of` is the kind of losses, known here before the first finite one."""
+        if self.stop_reason or self._experiment.space.early_terminate is None:
+            return
+        not_finite = self._losses.not_finite(of)
+        if not record.curve and not_finite is None:
             return
         if record.generator == "confirm":  # a confirmation needs every result, a poor one too
             return
         from sweeps.worker.early_stopping import should_stop
 
-        if (stop := should_stop(self._experiment.space, record, self._experiment.trials())) is not None:
+        space, records = self._experiment.space, self._experiment.trials()
+        if not_finite is not None:
+            record = replace(record, curve_of=of)
+        if (stop := should_stop(space, record, records, not_finite)) is not None:
             self.predicted = stop.predicted
             self.stop_reason = stop.reason  # last: the other thread acts on it

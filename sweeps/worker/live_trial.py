@@ -7,6 +7,7 @@ the heartbeat reads it from there.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,11 @@ from sweeps.errors import EnvironmentFault, InputError
 from sweeps.space.definition import Value
 from sweeps.trials import record, storable
 from sweeps.trials.record import LOSS
-from sweeps.worker.progress_log import METRICS_FILE
+from sweeps.worker.progress_log import HELD_OUT, MAX_LINE, METRICS_FILE
+
+_LOSSES = (LOSS, HELD_OUT)
+_NUMBERS = (*_LOSSES, "step", "of")
+"""What early stopping reads as numbers."""
 
 
 class Trial:
@@ -72,14 +77,15 @@ class Trial:
         """Report intermediate values: for `sweep status` and, by `loss`, for early stopping.
 
         Args:
-            step: of the training, ascending.
-            loss: the training's; lower is better, whatever the objective. `held_out_loss`, if there is one,
-                is compared in its place.
+            step: of the training, from 0, ascending.
+            loss: the training's; lower is better, whatever the objective, and NaN is the worst. None: it was
+                not measured at this step. `held_out_loss`, if there is one, is compared in its place.
             more: any other numbers or texts, such as `of` (the last step). With `stage`, losses are compared
                 within the stage: use `held_out_loss` then.
 
         Raises:
-            InputError: a value is neither a number nor a text.
+            InputError: a value is neither a number nor a text, the step is not a number from 0, or a loss is
+                no number; nothing was reported.
             EnvironmentFault: the run folder cannot be written.
 
         Example:
@@ -91,24 +97,39 @@ class Trial:
         """
         line = {"step": step} | ({} if loss is None else {LOSS: loss}) | more
         document = {name: self._reported(name, value) for name, value in line.items()}
-        if isinstance(document["step"], str | None):
-            raise InputError(f"trial {self.index}: report(step={step!r:.80}): write a finite number")
+        at = document["step"]
+        if at is None or at < 0:
+            raise InputError(f"trial {self.index}: report(step={step!r:.80}): write a finite number from 0")
+        data = json.dumps(document).encode() + b"\n"
+        if len(data) > MAX_LINE:
+            raise InputError(
+                f"trial {self.index}: report(step={step!r:.80}) has {len(data)} bytes, more than {MAX_LINE}; "
+                "write the rest into a file in `folder`"
+            )
         try:
             fd = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
-                os.write(fd, json.dumps(document).encode() + b"\n")
+                os.write(fd, data)
             finally:
                 os.close(fd)
         except OSError as error:
             problem = (error.strerror or type(error).__name__).lower()
             raise EnvironmentFault(f"{self._file}: cannot be written: {problem}") from error
 
-    def _reported(self, name: str, value: Any) -> Value | None:
-        """Return a value as JSON has it; None for a number that is not finite."""
-        if isinstance(value, bool | str):
-            return value
-        if not hasattr(value, "__float__"):
-            raise InputError(
-                f"trial {self.index}: report({name}=…) is a {type(value).__name__}; give a number or a text"
-            )
-        return storable.number(value)
+    def _reported(self, name: str, value: Any) -> Any:
+        """Return a value as JSON has it. Only a loss may be NaN or infinite; another such number is None."""
+        if not storable.is_name(name):
+            raise InputError(f"trial {self.index}: report({name!a:.80}=…): nothing can be called so")
+        if name not in _NUMBERS and isinstance(value, bool | str):
+            return storable.text(value) if isinstance(value, str) else value
+        try:
+            if isinstance(value, bool | str | bytes):  # `float` would read a text
+                raise TypeError(value)
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        except Exception:  # noqa: BLE001 - a user's object may raise anything in `__float__`
+            kinds = "a number" if name in _NUMBERS else "a number or a text"
+            shown = repr(value) if isinstance(value, bool | str) else f"a {type(value).__name__}"
+            raise InputError(f"trial {self.index}: report({name}=…) is {shown:.80}; give {kinds}") from None
+        return number if name in _LOSSES and not math.isfinite(number) else storable.number(value)

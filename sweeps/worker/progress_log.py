@@ -8,6 +8,7 @@ is checked.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from sweeps.worker import process
 log = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
+HELD_OUT = "held_out_loss"
 
 MAX_LINE = 256 * 1024
 AT_ONCE = 64 * 1024**2
@@ -30,8 +32,7 @@ AT_ONCE = 64 * 1024**2
 
 _MAX_POINTS = 8192
 _STAGE_CHARACTERS = 100
-_HELD_OUT = "held_out_loss"
-_SHOWN = ("stage", "step", "of", "done", LOSS, _HELD_OUT)
+_SHOWN = ("stage", "step", "of", "done", LOSS, HELD_OUT)
 _TRAINING_STAGE = "stage2"
 """Training losses are compared in this stage of the trainer only: the other stages minimise other losses."""
 
@@ -43,7 +44,7 @@ class Curve(NamedTuple):
     """The losses of a trial by which it is compared with others.
 
     Args:
-        points: by ascending step.
+        points: by ascending step; finite.
         of: which losses they are, as in `Trial.curve_of`.
     """
 
@@ -54,7 +55,7 @@ class Curve(NamedTuple):
 class _Logged(NamedTuple):
     of: str
     step: float
-    loss: float
+    loss: float | None  # None: not finite
 
 
 def progress(folder: Path) -> dict[str, Value]:
@@ -74,7 +75,7 @@ def progress(folder: Path) -> dict[str, Value]:
         if found:
             same_stage = shown.get("stage") == found.get("stage")
             return {LOSS: shown[LOSS], **found} if same_stage and LOSS in shown else found
-        if LOSS in shown or _HELD_OUT not in shown:
+        if LOSS in shown or HELD_OUT not in shown:
             return shown
         found = shown
     return found
@@ -122,16 +123,26 @@ class LossCurve:
             points = sorted(self._losses(of).items())
         return Curve(tuple(points[:: max(1, -(-len(points) // count))]), of)
 
+    def not_finite(self, of: str) -> float | None:
+        """Return the step of the last loss of this kind if that is NaN or infinite, else None."""
+        with self._lock:
+            self._update()
+            unfinished = [logged for logged in self._unfinished if logged.of == of]
+            if unfinished:
+                return unfinished[-1].step if unfinished[-1].loss is None else None
+            return self._not_finite.get(of)
+
     def last_held_out(self, stage: object) -> dict[str, Value]:
         """Return the last `held_out_loss` of a stage, {} if it has none."""
         with self._lock:
             self._update()
             losses = self._losses(_held_out_of(stage))
-        return {_HELD_OUT: losses[max(losses)]} if losses else {}
+        return {HELD_OUT: losses[max(losses)]} if losses else {}
 
     def _reset(self) -> None:
         self._offset = 0
         self._training = self._held_out = _Series(LOSS)  # until there are held-out losses
+        self._not_finite: dict[str, float] = {}  # by kind: the step of the last loss, if that is NaN
         self._unfinished: list[_Logged] = []  # of a last line without a newline
         self._inside_long_line = False
 
@@ -145,7 +156,9 @@ class LossCurve:
     def _losses(self, of: str) -> dict[float, float]:
         series = self._training if of == LOSS else self._held_out
         losses = series.losses if series.of == of else {}
-        return losses | {step: loss for kind, step, loss in self._unfinished if kind == of}
+        return losses | {
+            step: loss for kind, step, loss in self._unfinished if kind == of and loss is not None
+        }
 
     def _read(self, file: IO[bytes]) -> None:
         if file.seek(0, os.SEEK_END) < self._offset:  # the program truncated it
@@ -178,21 +191,30 @@ class LossCurve:
         if not isinstance(written, dict):
             return []
         stage = written.get("stage")
-        kinds = [(_HELD_OUT, _held_out_of(stage))]
+        kinds = [(HELD_OUT, _held_out_of(stage))]
         if stage in (None, _TRAINING_STAGE):
             kinds.append((LOSS, LOSS))
         step = storable.number(written.get("step"))
-        losses = [(of, storable.number(written.get(name))) for name, of in kinds]
-        return [_Logged(of, step, loss) for of, loss in losses if step is not None and loss is not None]
+        if step is None:
+            return []
+        losses = [(of, written.get(name)) for name, of in kinds]
+        # null is no value: a program may log every name in every line.
+        return [
+            _Logged(of, step, number)
+            for of, loss in losses
+            if (number := storable.number(loss)) is not None
+            or (isinstance(loss, float) and not math.isfinite(loss))
+        ]
 
     def _add(self, logged: list[_Logged]) -> None:
         for of, step, loss in logged:
-            if of == LOSS:
-                self._training.add(step, loss)
-                continue
-            if of != self._held_out.of:  # the next stage has begun: steps of two stages do not mix
+            if of not in (LOSS, self._held_out.of):  # the next stage has begun: two stages do not mix
                 self._held_out = _Series(of)
-            self._held_out.add(step, loss)
+            if loss is None:
+                self._not_finite[of] = step
+                continue
+            self._not_finite.pop(of, None)
+            (self._training if of == LOSS else self._held_out).add(step, loss)
 
     def _warn(self, why: str) -> None:
         """Warn once per file, not for each of a million lines."""
@@ -203,7 +225,7 @@ class LossCurve:
 
 def _held_out_of(stage: object) -> str:
     """Return the kind of held-out losses of a stage; None: of a program without stages."""
-    return _HELD_OUT if stage is None else f"{_HELD_OUT} in {storable.line(str(stage), _STAGE_CHARACTERS)}"
+    return HELD_OUT if stage is None else f"{HELD_OUT} in {storable.line(str(stage), _STAGE_CHARACTERS)}"
 
 
 def _shown(value: Any) -> Value | None:

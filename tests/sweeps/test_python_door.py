@@ -12,6 +12,7 @@ import time
 import uuid
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import sweeps
@@ -130,15 +131,101 @@ class TestResults:
         assert sweep.experiment.trial(0).curve == ((10, 0.1), (20, 0.05))
 
     @pytest.mark.parametrize(
-        ("step", "more"), [(float("nan"), {}), ("x", {}), (1, {"loss": [1]}), (1, {"at": None})]
+        "report",
+        [{"step": step} for step in (float("nan"), float("inf"), -1, True, "x", None, 10**400)]
+        + [{"step": 1, "loss": loss} for loss in ("x", "0.5", True, [1], b"1", 1j)]
+        + [{"step": 1, name: "x"} for name in ("held_out_loss", "of")]
+        + [{"step": 1, "at": None}, {"step": 1, "at": {}}, {"step": 1, "\n": 1}, {"step": 1, "\ud800": 1}]
+        + [{"step": 1} | {f"note{nth}": "x" * 30_000 for nth in range(9)}],
+        ids=str,
     )
-    def test_a_report_of_something_else_is_one_line(self, sweep, step, more):
+    def test_an_odd_report_is_refused_in_one_line(self, sweep, report):
         with sweep.ask() as trial:
             with pytest.raises(sweeps.InputError, match=r"trial 0: report\(") as caught:
-                trial.report(step=step, **more)
+                trial.report(**report)
             assert "\n" not in str(caught.value)
+            assert not (trial.folder / "metrics.jsonl").exists()
+            trial.report(step=0, loss=None, note="\ud800", rate=float("inf"))  # each of these is documented
             sweep.tell(trial, 1.0)
         assert sweep.experiment.trial(0).curve == ()
+
+
+ODD = {
+    "none": None,
+    "int": 5,
+    "nan": float("nan"),
+    "true": True,
+    "empty": "",
+    "text": "x=1",
+    "bytes": b"x",
+    "list": [1, 2],
+    "tuple": (1,),
+    "set": {1},
+    "object": object(),
+    "function": len,
+    "keys": {1: 2, None: 3},
+    "nan-in-dict": {"x": float("nan")},
+    "list-in-dict": {"x": [1]},
+    "null-in-dict": {"x": None},
+    "huge": {"x": 10**400},
+    "surrogate": {"x": "\ud800"},
+    "nul": {"\0": 1},
+    "complex": {"x": 1j},
+}
+
+
+class TestOddArguments:
+    """Every function of `import sweeps`: one line that says what to give instead, and nothing has changed."""
+
+    @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda sweep, odd, folder: sweep.enqueue(odd),
+            lambda sweep, odd, folder: sweeps.create(odd, storage=folder),
+            lambda sweep, odd, folder: sweeps.Sweep(odd),
+            lambda sweep, odd, folder: sweep.tell(odd, 1.0),
+        ],
+        ids=["enqueue", "create", "Sweep", "tell"],
+    )
+    def test_argument_of_another_type_is_one_line(self, sweep, tmp_path, call, odd):
+        with pytest.raises(sweeps.InputError) as caught:
+            call(sweep, odd, tmp_path)
+        assert "\n" not in str(caught.value)
+        assert sweep.experiment.trials() == []
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        "storage",
+        [5, b"x", ["a"], True, {}, float("nan"), "", "\0", "\ud800", "s3://x/y", "gs://", "/dev/null"],
+    )
+    def test_storage_of_another_type_is_one_line(self, storage):
+        for call in (sweeps.open, lambda odd: sweeps.create(GRID, storage=odd)):
+            with pytest.raises(sweeps.InputError) as caught:
+                call(storage)
+            assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "name", [5, b"x", ["a"], True, {}, "", "\0", "../x", "a/b", "\ud800", "x" * 5000]
+    )
+    def test_name_of_another_type_is_one_line(self, tmp_path, name):
+        with pytest.raises(sweeps.InputError, match="name"):
+            sweeps.open(tmp_path, name)
+
+    def test_switches_are_true_or_false(self, sweep, tmp_path):
+        with pytest.raises(sweeps.InputError, match="write True or False"):
+            sweep.enqueue({}, skip_if_exists="no")
+        with pytest.raises(sweeps.InputError, match="write True or False"):
+            sweeps.create(GRID, storage=tmp_path, skip_if_exists=None)
+
+    def test_end_takes_no_other_outcome(self, sweep):
+        with sweep.ask() as trial:
+            with pytest.raises(sweeps.InputError, match=r"sweep\.tell"):
+                trial.end(0.5)
+            assert sweep.tell(trial, 0.5) == "completed"
+
+    def test_numpy_counts_are_counts(self, sweep):
+        assert sweep.run(lambda parameters: 1.0, n_trials=np.int64(1)) == {"completed": 1}
 
 
 class TestLeavingTheBlock:
@@ -262,6 +349,27 @@ class TestLease:
             assert record.predicted["loss"] == 2.0
             assert record.history[-1].detail == "behind"
 
+    @pytest.mark.parametrize("rule", ["percentile", "hyperband", "curve"])
+    @pytest.mark.parametrize("kind", ["loss", "held_out_loss"])
+    def test_losses_that_are_not_finite_are_the_worst(self, grid, rule, kind):
+        early = EarlyTerminate(type=rule, min_trials=2, min_step=3)
+        quick = replace(grid, lease=Lease(heartbeat_s=0.02, expire_s=30), early_terminate=early)
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), quick))
+        for _ in range(2):
+            with sweep.ask() as trial:
+                for step in range(1, 6):
+                    trial.report(step=step, **{kind: 1 / step})
+                sweep.tell(trial, 0.2)
+        with sweep.ask() as trial:
+            for step, value in enumerate([1.0, float("nan"), float("inf"), float("nan")], 1):
+                trial.report(step=step, **{kind: value})
+            deadline = time.monotonic() + 10
+            while not trial.should_stop and time.monotonic() < deadline:
+                time.sleep(0.01)
+        record = sweep.experiment.trial(2)
+        assert (record.status, record.curve) == ("early_stopped", ((1, 1.0),))
+        assert "not finite at step 4, which is the worst of 3 trials" in record.history[-1].detail
+
 
 class TestProcessesAndThreads:
     def test_a_forked_child_has_trials_of_its_own_and_none_of_its_parents(self, grid, tmp_path):
@@ -376,10 +484,13 @@ class TestRun:
         with pytest.raises(sweeps.InputError, match=r"this sweep has none; run its trials from Python"):
             sweep.run()
 
-    @pytest.mark.parametrize("wrong", [{"n_trials": 0}, {"workers": 0}, {"workers": 1.5}, {"n_trials": True}])
-    def test_a_wrong_number_is_one_line(self, sweep, wrong):
+    @pytest.mark.parametrize("name", ["n_trials", "workers"])
+    @pytest.mark.parametrize("odd", [0, -1, 1.5, True, "3", [], {}, float("nan"), np.zeros(2)], ids=str)
+    def test_a_wrong_number_is_one_line(self, sweep, name, odd):
         with pytest.raises(sweeps.InputError, match="write a whole number from 1"):
-            sweep.run(lambda parameters: 1.0, **wrong)
+            sweep.run(lambda parameters: 1.0, **{name: odd})
+        with pytest.raises(sweeps.InputError, match="workers=None"):
+            sweep.run(lambda parameters: 1.0, workers=None)
         assert sweep.experiment.trials() == []
 
     def test_the_programs_own_function_runs_as_in_a_worker(self, space):

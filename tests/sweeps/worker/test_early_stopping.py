@@ -146,6 +146,30 @@ class TestHyperband:
         )
 
 
+class TestNotFinite:
+    @pytest.mark.parametrize("rule", ["percentile", "hyperband", "curve"])
+    def test_it_is_stopped_where_another_would_be_judged(self, space: Space, rule: str):
+        stopping = replace(space, early_terminate=replace(EARLY, type=rule))
+        judged = trial(9, "running", ())
+        assert should_stop(stopping, judged, five(), not_finite=20.0) is not None
+        assert should_stop(stopping, judged, five(), not_finite=9.0) is None  # before min_step
+        assert should_stop(stopping, judged, five(), not_finite=60.0) is None  # nobody has come as far
+        assert should_stop(stopping, judged, five()[:2], not_finite=20.0) is None
+        assert should_stop(stopping, judged, five("running"), not_finite=20.0) is None
+        assert should_stop(stopping, judged, five(), not_finite=None) is None
+
+    def test_two_objectives_do_not_excuse_it(self):
+        others = [
+            replace(each, metrics={"loss": 1.0, "effective_steps": 7.0 * i})
+            for i, each in enumerate(long_trial(i, 100 + i, floor=1.0 + i) for i in range(6))
+        ]
+        space = replace(LENGTH_AND_LOSS, early_terminate=EARLY)
+        assert should_stop(space, long_trial(9, 900, 1.0, "running", 20), others, not_finite=20.0) is not None
+
+    def test_without_early_terminate_it_goes_on(self, space: Space):
+        assert should_stop(space, trial(9, "running", ()), five(), not_finite=20.0) is None
+
+
 class TestWhoIsStopped:
     def test_one_among_the_worst_half_is_stopped_for_a_reason_in_one_line(self, stopping):
         why = should_stop(stopping, trial(9, "running", descent(20, floor=4.5)), five())

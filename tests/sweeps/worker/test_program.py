@@ -424,6 +424,28 @@ class TestCurve:
         losses = progress_log.LossCurve(tmp_path)
         assert (losses.last_held_out("stage3"), losses.last_held_out(None)) == ({"held_out_loss": 3.0}, {})
 
+    @pytest.mark.parametrize("end", ["\n", ""], ids=["ended", "unfinished"])
+    @pytest.mark.parametrize(
+        ("last", "step"),
+        [
+            ('{"step": 2, "loss": NaN}', 2),
+            ('{"step": 2, "loss": -Infinity}', 2),
+            ('{"step": 2, "loss": null}', None),  # no value, in a program that logs every name
+            ('{"step": 2, "loss": "NaN"}', None),
+            ('{"step": 2, "loss": 1.0}', None),
+            ('{"loss": NaN}', None),
+        ],
+    )
+    def test_a_last_loss_that_is_not_finite_is_known(self, tmp_path, last, step, end):
+        (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n' + last + end)
+        losses = progress_log.LossCurve(tmp_path)
+        assert losses.not_finite("loss") == step
+        assert losses.curve().points[0] == (1, 1.0)
+        (tmp_path / "metrics.jsonl").write_text(
+            '{"step": 1, "loss": 1.0}\n' + last + '\n{"step": 3, "loss": 1}\n'
+        )
+        assert losses.not_finite("loss") is None
+
     def test_a_program_without_stages_may_log_both_in_one_line(self, tmp_path):
         lines = (f'{{"step": {step}, "loss": 1.0, "held_out_loss": {step}.5}}\n' for step in (10, 20))
         (tmp_path / "metrics.jsonl").write_text("".join(lines))
