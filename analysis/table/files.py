@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,8 +33,25 @@ _NUMBER = re.compile(
 )
 
 
+# Likewise the same as in `sweeps.text.csv_format` and `sweeps.upkeep.other_tools`.
+_EUROPEAN = re.compile(r"\s*[+-]?(?:\d+(?:,\d*)?|,\d+|nan|inf)(?:e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3},\d{3}\s*", re.ASCII)
+STATES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "Optuna": frozenset(("complete", "pruned", "fail", "running", "waiting")),
+        "W&B": frozenset(
+            ("finished", "failed", "crashed", "killed", "running", "pending", "preempting", "preempted")
+        ),
+    }
+)
+COMPLETED = frozenset(("complete", "finished"))
+
+
 def read(path: str | Path) -> pd.DataFrame:
-    """Read a table from a file by its suffix: `.csv`, `.parquet` or `.json`.
+    """Read a table from a file by its suffix: `.csv` or `.tsv`, `.parquet` or `.json`.
+
+    Cells of a text file may be separated by commas, semicolons or tabs; with the last two, numbers may have
+    decimal commas.
 
     Raises:
         TableError: the file is missing, empty, damaged, of another kind or of a newer schema.
@@ -72,12 +89,17 @@ def _why_unreadable(file: Path) -> str:
 def _read_csv(file: Path, source: str) -> pd.DataFrame:
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
-            header = [text_of(name) for name in next(csv.reader(lines), [])]
+            if b"\0" in lines.buffer.read(1000):
+                raise TableError(source, "not UTF-8, but UTF-16 or no text at all; save it as CSV in UTF-8")
+            lines.buffer.seek(0)
+            mark = separator(lines.readline())
+            lines.seek(0)
+            header = [text_of(name) for name in next(csv.reader(lines, delimiter=mark), [])]
         refuse_repeated(header, source)
         with warnings.catch_warnings():
             # pandas only warns when rows are longer than the header, and drops the excess.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(file, encoding="utf-8-sig", index_col=False, low_memory=False)
+            table = pd.read_csv(file, encoding="utf-8-sig", sep=mark, index_col=False, low_memory=False)
     except pd.errors.EmptyDataError:
         raise TableError(source, "the file has no header line") from None
     except pd.errors.ParserWarning:
@@ -86,8 +108,50 @@ def _read_csv(file: Path, source: str) -> pd.DataFrame:
         raise TableError(source, f"not a CSV table in UTF-8: {_one_line(error)}") from error
     for name, values in table.items():
         if types.is_object_dtype(values) or types.is_string_dtype(values):
-            table[name] = values.map(text_of, na_action="ignore")
+            table[name] = _numbers(values.map(text_of, na_action="ignore"), mark)
     return table.rename(columns=lambda name: text_of(str(name)))
+
+
+def _numbers(values: pd.Series[Any], mark: str) -> pd.Series[Any]:
+    """Return a column with decimal commas as numbers; any other column as it is."""
+    filled = values.dropna()
+    texts = [str(cell) for cell in filled]
+    points = decimal_points(texts, mark)
+    if points == texts:
+        return values
+    return pd.Series([float(cell) for cell in points], index=filled.index).reindex(values.index)
+
+
+def separator(header: str) -> str:
+    """Return what separates the cells of a table with this first line: a comma, a semicolon or a tab."""
+    cells = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t"}
+    return "," if cells[","] > 1 else max(cells, key=cells.__getitem__)
+
+
+def decimal_points(cells: Sequence[str], separated_by: str) -> list[str]:
+    """Return a column of numbers with decimal commas with points; any other column as it is.
+
+    `1,234` in a table with tabs may be a thousand: if no cell says otherwise, it stays a text, which is then
+    refused as a number.
+    """
+    commas = [cell for cell in cells if "," in cell]
+    if not commas or separated_by == "," or not all(_EUROPEAN.fullmatch(cell) for cell in cells if cell):
+        return list(cells)
+    if separated_by == "\t" and all(_THOUSANDS.fullmatch(cell) for cell in commas):
+        return list(cells)
+    return [cell.replace(",", ".") for cell in cells]
+
+
+def incomplete(table: pd.DataFrame) -> dict[int, str]:
+    """Return the positions of rows that Optuna or W&B did not complete, with their states."""
+    column = next((name for name in table.columns if str(name).lower() == "state"), None)
+    if column is None or "status" in table.columns:
+        return {}
+    words = ["" if pd.isna(cell) else str(cell) for cell in table[column]]
+    known = {word.lower() for word in words if word}
+    if not known or not any(known <= states for states in STATES.values()):
+        return {}
+    return {row: word or "without a state" for row, word in enumerate(words) if word.lower() not in COMPLETED}
 
 
 def text_of(cell: object) -> Any:
@@ -127,7 +191,7 @@ def _read_json(file: Path, source: str) -> pd.DataFrame:
 
 
 READERS: Mapping[str, Callable[[Path, str], pd.DataFrame]] = MappingProxyType(
-    {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json}
+    {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json, ".tsv": _read_csv}
 )
 
 

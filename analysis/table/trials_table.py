@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -22,7 +23,7 @@ from analysis.statistics.pareto import Floats
 from analysis.statistics.stages import Point, Stage, parse, parse_points, total
 from analysis.table.columns import OWN_COLUMNS, PARAMETER, POINTS, SEM, STAGES, STEP_COLUMNS
 from analysis.table.configurations import Repeats, by_configuration
-from analysis.table.files import from_document, read, read_held_out, refuse_repeated
+from analysis.table.files import from_document, incomplete, read, read_held_out, refuse_repeated
 from analysis.table.held_out import HeldOut
 
 Rows = npt.NDArray[np.bool_] | npt.NDArray[np.intp]
@@ -42,6 +43,7 @@ class TrialsTable:
         trials: [N] indices of the trials, each once; also column `trial` of a sweep's own table.
         held_out: losses of each sequence, as far as they are known.
         repeats: of configurations, in a table of `configurations`; else there are none.
+        left_out: number of rows of a file that Optuna or W&B did not complete, by its word for it.
     """
 
     frame: pd.DataFrame
@@ -49,6 +51,7 @@ class TrialsTable:
     trials: npt.NDArray[np.int64]
     held_out: HeldOut = field(default_factory=lambda: HeldOut({}), repr=False)
     repeats: Repeats = field(default_factory=lambda: Repeats(runs={}, spreads={}), repr=False)
+    left_out: Mapping[str, int] = field(default_factory=dict, repr=False)
     _numbers: dict[str, pd.Series[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -75,10 +78,17 @@ class TrialsTable:
     def open(cls, path: str | Path) -> TrialsTable:
         """Read a table from a file, with the losses of each sequence if it has them.
 
+        Rows of a table of Optuna or W&B that did not complete are left out.
+
         Raises:
             AnalysisError: see `files.read`, and `of`.
         """
-        return replace(cls.of(read(path)), held_out=HeldOut.of(read_held_out(path)))
+        table = replace(cls.of(read(path)), held_out=HeldOut.of(read_held_out(path)))
+        left_out = incomplete(table.frame)
+        if not left_out:
+            return table
+        rows = np.array([row for row in range(len(table)) if row not in left_out], dtype=np.intp)
+        return replace(table.take(rows), left_out=dict(Counter(left_out.values())))
 
     @classmethod
     def of_document(cls, document: object, *, source: str = "document") -> TrialsTable:

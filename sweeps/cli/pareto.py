@@ -302,7 +302,13 @@ def _of_table(frame: TrialsTable, x: str | None, y: str | None, baseline: float 
 def _read(table: Path) -> TrialsTable:
     from analysis.table import TrialsTable
 
-    return TrialsTable.open(table).with_effective_steps()
+    found = TrialsTable.open(table)
+    if found.left_out:
+        rows = ", ".join(f"{count} {state}" for state, count in found.left_out.items())
+        echo(f"left out: {rows}", err=True)
+    if not len(found):
+        raise InputError(f"{table}: no rows{' of completed trials' if found.left_out else ''}")
+    return found.with_effective_steps()
 
 
 def _exported(experiment: Experiment, records: Sequence[Trial], *, paired: bool) -> TrialsTable:

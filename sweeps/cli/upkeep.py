@@ -33,11 +33,12 @@ _checksums_option = click.option(
 )
 @click.argument("table", type=click.Path(path_type=Path))
 def import_(storage: str | None, name: str | None, again: bool, table: Path) -> None:
-    """Make the results in TABLE completed trials: a .csv, .parquet or .json file, one row a trial.
+    """Make the results in TABLE completed trials: a .csv, .tsv, .parquet or .json file, a row each.
 
-    Columns are named as `sweep export` names them, or like the parameters and metrics. All rows are checked
-    against the search space first; if one does not fit, nothing is imported. Rows that did not complete,
-    and rows that the sweep has already, are left out. Imported trials do not count towards the run cap.
+    Columns are named as `sweep export` names them, or like the parameters and metrics; tables that Optuna,
+    W&B and Ray Tune export are understood, too. All rows are checked against the search space first; if one
+    does not fit, nothing is imported. Rows that did not complete, and rows that the sweep has already, are
+    left out. Imported trials do not count towards the run cap.
     """
     from sweeps.upkeep.importing import import_table
     from sweeps.worker.loop import identity
@@ -48,8 +49,13 @@ def import_(storage: str | None, name: str | None, again: bool, table: Path) -> 
     left_out = [f"{count} {status}" for status, count in done.left_out.items()]
     if done.known:
         left_out.append(f"{done.known} here already (--again imports them a second time)")
-    if left_out:
-        echo(f"left out: {', '.join(left_out)}", err=True)
+    if done.columns:
+        more = f" and {len(done.columns) - 8} more" if len(done.columns) > 8 else ""
+        left_out.append(f"the columns {', '.join(map(shorten, done.columns[:8]))}{more}")
+    of = f"a table of {done.tool}" if done.tool else ""
+    words = "; ".join(filter(None, (of, f"left out: {', '.join(left_out)}" if left_out else "")))
+    if words:
+        echo(words, err=True)
 
 
 def _imported(indices: tuple[int, ...]) -> str:

@@ -20,6 +20,7 @@ from sweeps.space.scale import is_level
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
+from sweeps.upkeep.other_tools import understand
 from sweeps.upkeep.tables import Cell, Row, Table, TableError
 from sweeps.worker.result import needed_metrics
 
@@ -40,10 +41,19 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """Valid table: its results in order, and the number of rows that did not complete, by status."""
+    """Valid table.
+
+    Args:
+        results: in order.
+        left_out: number of rows that did not complete, by status.
+        tool: which wrote the table, if it is one of `other_tools`.
+        columns: those that were not used.
+    """
 
     results: tuple[Result, ...]
     left_out: Mapping[str, int]
+    tool: str = ""
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -64,11 +74,13 @@ def admit(table: Table, space: Space) -> Admitted:
         TableError: lists every problem of every row.
     """
     problems: list[str] = []
+    understood = understand(table, space, needed_metrics(space))
+    table = understood.table
     columns = _columns(table, space, problems)
     if problems:
         raise TableError(table.file, problems)
     results: list[Result] = []
-    left_out: Counter[str] = Counter()
+    left_out: Counter[str] = Counter(understood.left_out)
     for row in table.rows:
         in_row: list[str] = []
         status = str(row.cells.get(_STATUS) or "completed")
@@ -83,7 +95,18 @@ def admit(table: Table, space: Space) -> Admitted:
         problems += [f"{table.file}:{row.number}: {problem}" for problem in in_row]
     if problems:
         raise TableError(table.file, problems)
-    return Admitted(results=tuple(results), left_out=MappingProxyType(dict(left_out)))
+    texts = [
+        column
+        for name, column in columns.metrics.items()
+        if all(name not in result.metrics for result in results)
+        and any(row.cells.get(column) is not None for row in table.rows)
+    ]
+    return Admitted(
+        results=tuple(results),
+        left_out=MappingProxyType(dict(left_out)),
+        tool=understood.tool,
+        columns=(*understood.columns, *texts) if results else (),
+    )
 
 
 def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:

@@ -40,11 +40,15 @@ class Imported:
         trials: indices of the new trials, in the table's order.
         known: number of rows that the sweep had already.
         left_out: number of rows that did not complete, by status.
+        tool: which wrote the table, if it is not of a sweep: Optuna, W&B or Ray Tune.
+        columns: those that were not used.
     """
 
     trials: tuple[int, ...]
     known: int
     left_out: Mapping[str, int]
+    tool: str = ""
+    columns: tuple[str, ...] = ()
 
 
 def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool = False) -> Imported:
@@ -63,10 +67,20 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     admitted = admit(tables.read(path), experiment.space)
     results = _without_secrets(admitted.results)
     if not admitted.results:
-        problem = f"{path}: no completed trial is in it; its rows become trials when they have all metrics"
+        there = ", ".join(f"{count} {status}" for status, count in admitted.left_out.items())
+        problem = (
+            f"{path}: no completed trial is in it ({there}); "
+            "its rows become trials when they have all metrics"
+        )
         raise tables.TableError(str(path), [problem])
     trials, known = _add(experiment, results, worker, again=again)
-    return Imported(trials=tuple(trials), known=known, left_out=admitted.left_out)
+    return Imported(
+        trials=tuple(trials),
+        known=known,
+        left_out=admitted.left_out,
+        tool=admitted.tool,
+        columns=admitted.columns,
+    )
 
 
 def _without_secrets(results: Sequence[Result]) -> list[Result]:

@@ -24,6 +24,9 @@ from sweeps.trials import storable
 from sweeps.worker.program import TRIAL_FILE
 from sweeps.worker.result import RESULT_FILE
 
+_HEAD = 1000
+"""Bytes in which a text in UTF-16 has a NUL."""
+
 Cell = bool | int | float | str | None
 
 
@@ -68,7 +71,7 @@ class TableError(InputError):
 
 def read(path: Path) -> Table:
     """Read a file in the format of its suffix. Raises `TableError`."""
-    readers = {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json}
+    readers = {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json, ".tsv": _read_csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise TableError(str(path), [f"{path}: the name must end in {' or '.join(readers)}"])
@@ -76,6 +79,8 @@ def read(path: Path) -> Table:
         rows = reader(path)
     except OSError as error:
         raise TableError(str(path), [f"{path}: cannot be read: {error.strerror or error}"]) from None
+    if not rows:
+        raise TableError(str(path), [f"{path}: no rows: nothing in it could become a trial"])
     columns = dict.fromkeys(name for row in rows for name in row.cells)
     return Table(file=str(path), columns=tuple(columns), rows=tuple(rows))
 
@@ -83,7 +88,13 @@ def read(path: Path) -> Table:
 def _read_csv(path: Path) -> list[Row]:
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+            if b"\0" in file.buffer.read(_HEAD):
+                problem = "not UTF-8, but UTF-16 or no text at all; save it as CSV in UTF-8"
+                raise TableError(str(path), [f"{path}: {problem}"])
+            file.buffer.seek(0)
+            mark = csv_format.separator(file.readline())
+            file.seek(0)
+            reader = csv.reader(file, strict=True, delimiter=mark)
             header = [csv_format.text_of(cell) for cell in next(reader, [])]
             _check_header(path, header)
             # A quoted cell may contain newlines: the row is numbered by its last line.
@@ -95,7 +106,14 @@ def _read_csv(path: Path) -> list[Row]:
             f"{path}:{n}: {counted(cells, 'cell')}, but the header has {len(header)}" for n, cells in ragged
         ]
         raise TableError(str(path), problems)
-    return [_row(number, dict(zip(header, cells, strict=True))) for number, cells in numbered]
+    points = [
+        csv_format.decimal_points(cells, mark) for cells in zip(*(row for _, row in numbered), strict=True)
+    ]
+    rows = zip(*points, strict=True)
+    return [
+        _row(number, dict(zip(header, cells, strict=True)))
+        for (number, _), cells in zip(numbered, rows, strict=True)
+    ]
 
 
 def _check_header(path: Path, header: list[str]) -> None:

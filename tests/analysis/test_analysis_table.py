@@ -78,7 +78,50 @@ def test_a_table_with_only_a_header_has_no_rows(tmp_path: Path) -> None:
     assert read(tmp_path / "t.csv").empty
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "loss;note;steps\n0,5;a,b;1\n;c;2\n1e-1;;3\n"),
+        ("t.csv", "loss\tnote\tsteps\n0,5\ta,b\t1\n\tc\t2\n1e-1\t\t3\n"),
+        ("t.tsv", "loss\tnote\tsteps\n0.5\ta,b\t1\n\tc\t2\n0.1\t\t3\n"),
+    ],
+    ids=["semicolons", "tabs", "tsv"],
+)
+def test_tables_of_other_programs_are_read(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    table = TrialsTable.open(tmp_path / name)
+    np.testing.assert_array_equal(table.floats("loss"), [0.5, np.nan, 0.1])
+    assert table.floats("steps").tolist() == [1, 2, 3]
+    assert table.frame["note"].tolist()[:2] == ["a,b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("column", "states", "rows", "left_out"),
+    [
+        ("state", ["COMPLETE", "PRUNED", "FAIL", "COMPLETE"], [0, 3], {"PRUNED": 1, "FAIL": 1}),
+        (
+            "State",
+            ["finished", "crashed", "", "running"],
+            [0],
+            {"crashed": 1, "without a state": 1, "running": 1},
+        ),
+        ("state", ["Texas", "Ohio", "COMPLETE", ""], [0, 1, 2, 3], {}),
+    ],
+    ids=["Optuna", "W&B", "neither"],
+)
+def test_rows_that_did_not_complete_are_left_out(
+    tmp_path: Path, column: str, states: list[str], rows: list[int], left_out: dict[str, int]
+) -> None:
+    lines = [f"{state},{row}" for row, state in enumerate(states)]
+    (tmp_path / "t.csv").write_text("\n".join([f"{column},loss", *lines]) + "\n")
+    table = TrialsTable.open(tmp_path / "t.csv")
+    assert table.floats("loss").tolist() == table.trials.tolist() == rows
+    assert table.left_out == left_out
+
+
 BAD_FILES = [
+    pytest.param("t.csv", "a,b\n1,2\n".encode("utf-16"), "UTF-16", id="UTF-16"),
+    pytest.param("t.tsv", "a\tb\n1\t2\n".encode("utf-16-be"), "UTF-16", id="UTF-16 without a mark"),
     pytest.param("t.csv", b"", "empty", id="empty"),
     pytest.param("t.csv", b"\n\n", "no header", id="blank lines"),
     pytest.param("t.csv", b"a,b\n1,2,3\n", "more fields than the header", id="a field too many in each row"),

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import table
+from analysis.table import files
 from sweeps.text import csv_format
-from sweeps.upkeep import tables
+from sweeps.upkeep import other_tools, tables
 
 FORMULAS = [
     "=1+1", "+cmd|' /C calc'!A0", "-O2", "@SUM(A1)", "\t=1", "\n=1", " =1", "'=1", "''-x", "＝1", "-", "-1e", "-1.5.2",
@@ -65,7 +66,7 @@ def test_every_text_comes_back_as_it_was_in_both_rooms(text: str) -> None:
     assert table.text_of(written) == text
 
 
-@given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=4, unique=True))
+@given(st.lists(TEXTS.filter(str.strip), min_size=2, max_size=4, unique=True))
 def test_a_file_of_texts_is_read_back_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
@@ -76,6 +77,33 @@ def test_a_file_of_texts_is_read_back_as_it_was_written(
     read = tables.read(path)
     assert read.columns == tuple(names)
     assert [row.cells for row in read.rows] == [dict(zip(names, reversed(names), strict=True))]
+
+
+@given(st.text('ab,;\t "', max_size=12), st.lists(st.text("1,.;+-e n", max_size=6), max_size=4))
+def test_both_rooms_read_the_tables_of_others_alike(header: str, cells: list[str]) -> None:
+    assert files.separator(header) == csv_format.separator(header)
+    for mark in ",;\t":
+        assert files.decimal_points(cells, mark) == csv_format.decimal_points(cells, mark)
+    assert (files.STATES, files.COMPLETED) == (other_tools.STATES, other_tools.COMPLETED)
+
+
+@pytest.mark.parametrize(
+    ("cells", "mark", "points"),
+    [
+        (["0,5", "1e-3", "", "-2,", ",25"], ";", ["0.5", "1e-3", "", "-2.", ".25"]),
+        (["1,234", "5"], ";", ["1.234", "5"]),
+        (["1,234", "5"], "\t", None),  # perhaps a thousand
+        (["1,234", "0,5"], "\t", ["1.234", "0.5"]),
+        (["1,5", "2.5"], ";", None),  # one of the two is a mistake
+        (["1.234,5"], ";", None),
+        (["1,5", "a"], ";", None),
+        (["1,5"], ",", None),
+    ],
+)
+def test_decimal_commas_are_those_of_a_column_of_numbers(
+    cells: list[str], mark: str, points: list[str] | None
+) -> None:
+    assert csv_format.decimal_points(cells, mark) == (cells if points is None else points)
 
 
 def test_the_analysis_reads_names_and_texts_of_a_file(tmp_path: Path) -> None:

@@ -154,6 +154,19 @@ class TestPareto:
             "knee": None,
         }  # fmt: skip
 
+    def test_rows_that_did_not_complete_are_named(self, sweep, tmp_path):
+        head = "number;value;params_lr;state\n"
+        (tmp_path / "t.csv").write_text(head + "0;0,5;0,1;COMPLETE\n1;0,1;0,2;PRUNED\n2;0,25;0,3;COMPLETE\n")
+        asked = ("pareto", "--table", "t.csv", "--x", "params_lr", "--y", "value", "--format", "json")
+        ran = sweep(*asked)
+        assert [point["trial"] for point in json.loads(ran.out)["points"]] == [0, 2]
+        assert ran.err == "left out: 1 PRUNED\n"
+        for rows, message in (("", "no rows"), ("0;;0,1;FAIL\n", "no rows of completed trials")):
+            (tmp_path / "t.csv").write_text(head + rows)
+            ran = sweep(*asked)
+            assert ran.status == 2
+            assert f"t.csv: {message}\n" in ran.err
+
     def test_confirmed_and_unconfirmed_differ_in_every_format(self, sweep, tmp_path):
         """Trial 1 was the best, and its fresh seeds are worse: 0 wins."""
         header = "trial,status,attempt,generator,param.lr,param.seed,effective_steps,loss\n"

@@ -37,6 +37,16 @@ def test_what_one_sweep_exports_another_imports(sweep, space_file, finished):
     assert {t["generator"] for t in json.loads(same.out)} == {"imported"}
 
 
+def test_import_from_optuna_says_what_was_left_out(sweep, finished):
+    Path("t.csv").write_text(
+        "number,value,duration,params_x,params_n,state\n"
+        "0,1.5,0 days,0.5,3,COMPLETE\n1,2.5,0 days,0.25,4,PRUNED\n"
+    )
+    done = sweep("import", "t.csv")
+    assert (done.status, done.out.count("imported as trial")) == (0, 1)
+    assert done.err == "a table of Optuna; left out: 1 PRUNED, the columns number, duration\n"
+
+
 def test_an_import_tells_what_it_left_out(sweep, finished):
     Path("t.csv").write_text("x,n,loss,status\n0.5,3,1.5,completed\n0.5,4,,failed\n")
     first = sweep("import", "t.csv")

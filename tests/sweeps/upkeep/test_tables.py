@@ -42,7 +42,30 @@ def test_json_takes_nested_trials_and_flat_rows(tmp_path, wrap):
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "x;note;loss\n0,5;a,b;1\n0,25;;2,5\n"),
+        ("t.csv", "x\tnote\tloss\n0,5\ta,b\t1\n0,25\t\t2,5\n"),
+        ("t.tsv", "x\tnote\tloss\n0.5\ta,b\t1\n0.25\t\t2.5\n"),
+        ("t.csv", "\ufeffx;note;loss\r\n0.5;a,b;1\r\n0.25;;2.5\r\n"),
+    ],
+    ids=["semicolons", "tabs", "tsv", "excel"],
+)
+def test_tables_of_other_programs_are_read(tmp_path, name, text):
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8", newline="")
+    assert [dict(row.cells) for row in read(file).rows] == [
+        {"x": "0.5", "note": "a,b", "loss": "1"},
+        {"x": "0.25", "note": None, "loss": "2.5"},
+    ]
+
+
 BAD = {
+    "header.csv": (b"x,loss\n", "no rows"),
+    "list.json": (b"[]", "no rows"),
+    "utf16.csv": ("x,loss\n1,2\n".encode("utf-16"), "UTF-16"),
+    "utf16le.csv": ("x,loss\n1,2\n".encode("utf-16-le"), "UTF-16"),
     "none.csv": (None, "cannot be read: No such file"),
     "table.xlsx": (b"", "must end in .csv or .parquet or .json"),
     "empty.csv": (b"", "the file is empty"),
