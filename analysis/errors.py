@@ -45,7 +45,7 @@ class MissingColumn(AnalysisError):
 
     def __init__(self, column: str, columns: Sequence[str]) -> None:
         self.column, self.columns = column, tuple(columns)
-        near = difflib.get_close_matches(column, self.columns, n=1)
+        near = difflib.get_close_matches(str(column), self.columns, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         listed = ", ".join(repr(name) for name in self.columns[:SHOWN]) or "none"
         more = f" and {len(self.columns) - SHOWN} more" if len(self.columns) > SHOWN else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 
 from trainer.config import Config
@@ -73,7 +73,7 @@ def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
     from trainer.config import long_runs
     from trainer.config.compose import compose_config
 
-    config = compose_config(overrides)
+    config = compose_config(_texts(overrides))
     long_runs.refuse(long_runs.refusals(config), force=config.force)
     if processes is not None:
         alone = processes == 1
@@ -90,7 +90,19 @@ def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, proces
         processes: of this machine that share the run.
     """
     program = ["trainer"] if processes == 1 else ["trainer.distributed.launch", str(processes)]
-    return [sys.executable, "-P", "-m", *program, *overrides, f"run_dir={quote(os.fspath(run_dir))}"]
+    return [sys.executable, "-P", "-m", *program, *_texts(overrides), f"run_dir={quote(os.fspath(run_dir))}"]
+
+
+def _texts(overrides: object) -> list[str]:
+    """Return the overrides as a list. Raises ConfigError, for a single text too: it is a list of letters."""
+    texts = (
+        [*overrides]
+        if isinstance(overrides, Iterable) and not isinstance(overrides, str | Mapping)
+        else [None]
+    )
+    if not all(isinstance(each, str) for each in texts):
+        raise ConfigError(f"the overrides are {overrides!r:.80}; give a list of texts, such as ['seed=1']")
+    return texts
 
 
 def quote(text: str) -> str:
@@ -126,7 +138,7 @@ def stage_costs(overrides: Sequence[str]) -> dict[str, tuple[int, int]]:
     from trainer.config.compose import compose_config
     from trainer.config.effective_steps import weights
 
-    config = compose_config(overrides)
+    config = compose_config(_texts(overrides))
     return {name: (weight, getattr(config, name).max_steps) for name, weight in weights(config).items()}
 
 
@@ -148,7 +160,8 @@ def stage_keys(overrides: Sequence[str]) -> dict[str, str]:
     from trainer.config import stage_key
     from trainer.config.compose import compose_config, keys
 
-    return stage_key.stage_keys(compose_config(overrides), keys(overrides), _versions())
+    texts = _texts(overrides)
+    return stage_key.stage_keys(compose_config(texts), keys(texts), _versions())
 
 
 def stage_trunks(overrides: Sequence[str]) -> dict[str, StageTrunk]:
@@ -167,7 +180,8 @@ def stage_trunks(overrides: Sequence[str]) -> dict[str, StageTrunk]:
     from trainer.config import stage_key
     from trainer.config.compose import compose_config, keys
 
-    return stage_key.stage_trunks(compose_config(overrides), keys(overrides), _versions())
+    texts = _texts(overrides)
+    return stage_key.stage_trunks(compose_config(texts), keys(texts), _versions())
 
 
 def tpu_misfits(*, tpu: bool) -> list[Misfit]:

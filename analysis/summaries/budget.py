@@ -15,7 +15,7 @@ from analysis.statistics.efficiency import STAGE1_9_WEIGHT
 from analysis.statistics.lengths import Surface, fit_surface
 from analysis.statistics.pareto import Floats, Goal, front
 from analysis.statistics.power_law import LEVEL
-from analysis.table import PARAMETER, SEED, SEM, STEP_COLUMNS, TableLike, TrialsTable
+from analysis.table import PARAMETER, SEED, SEM, STEP_COLUMNS, TableLike, TrialsTable, is_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +139,8 @@ def answer(table: TableLike, *, x: str, y: str, budget: float, y_goal: Goal = "m
         NotNumeric: `x` or `y` is not a column of numbers.
         AnalysisError: the budget is not a positive number, or there are too few points for a curve.
     """
-    if not (np.isfinite(budget) and budget > 0):
-        raise AnalysisError(f"the budget is {budget}; give a positive number in the units of {x}")
+    if not (is_finite(budget) and budget > 0):
+        raise AnalysisError(f"the budget is {budget!r:.80}; give a positive number in the units of {x}")
     fit = fit_trials(TrialsTable.of(table).with_effective_steps(), x=x, y=y, y_goal=y_goal)
     curve, warnings = fit.curve, list(fit.warnings)
     if not curve.holds(budget):

@@ -76,6 +76,8 @@ def rate(device: str, *, spot: bool = False, file: Path | None = None) -> Rate:
     """
     source = str(file or "the rates that ship with stagesweep")
     rates = _read(file or SHIPPED, source)
+    if not isinstance(device, str):
+        raise TableError(source, f"the device is {device!r:.80}; give its name, as a text")
     exact = [name for name in rates if name.casefold() == device.casefold()]
     found = exact or [name for name in rates if device.casefold() in name.casefold()]
     if len(found) != 1:

@@ -18,7 +18,7 @@ from analysis.statistics import efficiency
 from analysis.statistics import pareto as arrays
 from analysis.statistics.pareto import Goal, Positions
 from analysis.summaries.compute import MEASURES
-from analysis.table import TableLike, TrialsTable, metric_column
+from analysis.table import TableLike, TrialsTable, is_finite, metric_column
 
 COMPUTE = tuple(column for name, measure in MEASURES.items() if name != "usd" for column in measure.columns)
 """Columns of compute, the best first: the horizontal axis of a sweep with one objective."""
@@ -112,8 +112,8 @@ def pareto(
     """
     if x == y:
         raise AnalysisError(f"x and y are both {x!r}; a trade-off needs two different columns")
-    if baseline is not None and not np.isfinite(baseline):
-        raise AnalysisError(f"the baseline is {baseline}; give a finite number")
+    if baseline is not None and not is_finite(baseline):
+        raise AnalysisError(f"the baseline is {baseline!r:.80}; give a finite number")
     table = TrialsTable.of(table).configurations
     if "effective_steps" in (x, y):
         table = table.with_effective_steps()

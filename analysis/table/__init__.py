@@ -25,7 +25,7 @@ from analysis.table.configurations import (
     seed_columns,
 )
 from analysis.table.files import from_document, read, text_of
-from analysis.table.trials_table import TableLike, TrialsTable
+from analysis.table.trials_table import TableLike, TrialsTable, is_finite
 
 __all__ = [
     "CONFIRM",
@@ -49,6 +49,7 @@ __all__ = [
     "from_document",
     "is_confirming",
     "label",
+    "is_finite",
     "metric_column",
     "read",
     "seed_columns",

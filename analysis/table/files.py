@@ -56,6 +56,8 @@ def read(path: str | Path) -> pd.DataFrame:
     Raises:
         TableError: the file is missing, empty, damaged, of another kind or of a newer schema.
     """
+    if not isinstance(path, str | Path):
+        raise TableError(f"{path!r:.80}", "give the path of a file")
     source, file = str(path), Path(path)
     reader = READERS.get(file.suffix.lower())
     if reader is None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 
-from analysis.errors import AnalysisError, MissingColumn, NotNumeric
+from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
 from analysis.statistics.efficiency import effective_steps
 from analysis.statistics.pareto import Floats
 from analysis.statistics.stages import Point, Stage, parse, parse_points, total
@@ -59,11 +59,13 @@ class TrialsTable:
         """Check a table; one that was checked before is returned as it is.
 
         Raises:
-            TableError: a column's name appears twice.
+            TableError: it is no DataFrame, or a column's name appears twice.
             AnalysisError: column `trial` of a sweep's own table does not hold indices, each once.
         """
         if isinstance(table, TrialsTable):
             return table
+        if not isinstance(table, pd.DataFrame):
+            raise TableError(f"{table!r:.80}", "give a DataFrame; `analysis.table.read` makes one of a file")
         if not all(isinstance(name, str) for name in table.columns):
             table = table.rename(columns=str)
         refuse_repeated(table.columns, "the table")
@@ -172,6 +174,8 @@ class TrialsTable:
             MissingColumn: there is none of that name.
             NotNumeric: a value is neither a number nor missing.
         """
+        if not isinstance(column, str):
+            raise MissingColumn(column, self.columns)
         if column not in self._numbers:
             self._numbers[column] = _converted(self.frame, column)
         return self._numbers[column]
@@ -206,6 +210,11 @@ class TrialsTable:
 
 TableLike = pd.DataFrame | TrialsTable
 """Argument of the functions that users call; they check a DataFrame with `TrialsTable.of`."""
+
+
+def is_finite(value: object) -> bool:
+    """Return whether it is a finite number, of Python or NumPy."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _indices(table: pd.DataFrame) -> npt.NDArray[np.int64]:

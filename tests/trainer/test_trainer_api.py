@@ -286,3 +286,14 @@ def test_prepare_builds_once_and_reports_progress(small: tuple[str, ...]) -> Non
     assert 0 < first.teacher_loss < 10
     assert Path(first.teacher).is_dir()
     assert first.tokenizer.is_dir()
+
+
+@pytest.mark.parametrize("odd", [None, 5, "seed=1", b"x", [1], {"seed": 1}, ["seed=1", None]], ids=repr)
+@pytest.mark.parametrize(
+    "call",
+    [api.check, api.stage_costs, api.stage_keys, api.stage_trunks, lambda odd: api.command(odd, "run")],
+    ids=["check", "stage_costs", "stage_keys", "stage_trunks", "command"],
+)
+def test_overrides_are_a_list_of_texts(call, odd):
+    with pytest.raises(api.ConfigError, match="give a list of texts"):
+        call(odd)
