@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
 from trainer.config import Config
 from trainer.config.stage_key import StageTrunk
@@ -95,7 +96,7 @@ def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, proces
 
 def _texts(overrides: object) -> list[str]:
     """Return the overrides as a list. Raises ConfigError, for a single text too: it is a list of letters."""
-    texts = (
+    texts: list[Any] = (
         [*overrides]
         if isinstance(overrides, Iterable) and not isinstance(overrides, str | Mapping)
         else [None]

@@ -108,7 +108,8 @@ def many_objective_front(
         NotNumeric: an objective is not a column of numbers.
         AnalysisError: an objective is named twice.
     """
-    if not isinstance(objectives, Sequence) or not all(isinstance(each, Objective) for each in objectives):
+    given: object = objectives
+    if not isinstance(given, Sequence) or not all(isinstance(each, Objective) for each in given):
         raise AnalysisError(f"the objectives are {objectives!r:.80}; give a list of `Objective`")
     if len(objectives) < MIN_OBJECTIVES:
         return None

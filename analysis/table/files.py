@@ -90,10 +90,10 @@ def _why_unreadable(file: Path) -> str:
 
 def _read_csv(file: Path, source: str) -> pd.DataFrame:
     try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            if b"\0" in lines.buffer.read(1000):
+        with file.open("rb") as raw:
+            if b"\0" in raw.read(1000):
                 raise TableError(source, "not UTF-8, but UTF-16 or no text at all; save it as CSV in UTF-8")
-            lines.buffer.seek(0)
+        with file.open(newline="", encoding="utf-8-sig") as lines:
             mark = separator(lines.readline())
             lines.seek(0)
             header = [text_of(name) for name in next(csv.reader(lines, delimiter=mark), [])]

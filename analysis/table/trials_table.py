@@ -214,7 +214,7 @@ TableLike = pd.DataFrame | TrialsTable
 
 def is_finite(value: object) -> bool:
     """Return whether it is a finite number, of Python or NumPy."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
 def _indices(table: pd.DataFrame) -> npt.NDArray[np.int64]:
