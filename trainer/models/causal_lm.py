@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.devices.lazy_tensor import copy_to_host, is_lazy
 from trainer.devices.sdpa import ignores_padding, with_supported_attention
-from trainer.errors import ConfigError
-from trainer.models import documents, gguf
+from trainer.errors import ConfigError, TrainerError
+from trainer.models import documents, gguf, pretrained
 
 ADAPTER = ".lora_"
 """Part of the names of parameters that are of adapters (see `models.adapters`)."""
@@ -91,28 +91,44 @@ def build_tiny(
 
 
 def load_tiny(folder: Path, *, attention: str) -> nn.Module:
-    """Load a model that `build_tiny` built and `save` saved."""
+    """Load a model that `build_tiny` built and `save` saved.
+
+    Raises:
+        TrainerError: the folder does not hold all of it.
+    """
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     _silence_progress_bars()
-    return cast(nn.Module, LlamaForCausalLM.from_pretrained(folder, attn_implementation=attention))
+    model, misfits = pretrained.load(LlamaForCausalLM, folder, attn_implementation=attention)
+    if misfits:
+        raise TrainerError(f"the model in {str(folder)!r} {misfits}; remove the folder, and it is made anew")
+    return cast(nn.Module, model)
 
 
 def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
     """Load any causal language model from a folder or the hub.
 
     Raises:
-        ConfigError: it does not exist, cannot be read, or has float16 weights.
+        ConfigError: it does not exist, cannot be read, has other tensors than the model of its
+            configuration, or has float16 weights.
     """
     from safetensors import SafetensorError
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
     _silence_progress_bars()
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention)
+        model, misfits = pretrained.load(
+            AutoModelForCausalLM, name, dtype=dtype, attn_implementation=attention
+        )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(f"cannot load {name!r}: {first}", key="model.name") from error
+    if misfits:
+        raise ConfigError(
+            f"cannot load {name!r}: the checkpoint {misfits}; name a complete checkpoint with its own "
+            "config.json",
+            key="model.name",
+        )
     if any(parameter.dtype == torch.float16 for parameter in model.parameters()):
         raise ConfigError(
             "the checkpoint is in float16, whose range is too small to train in; "

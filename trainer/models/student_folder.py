@@ -30,7 +30,8 @@ from trainer.distributed.tensors import full_tensor
 from trainer.errors import TrainerError
 from trainer.models import adapters
 from trainer.models.causal_lm import xla_to_cpu
-from trainer.models.subln import quantise
+from trainer.models.pretrained import Misfits
+from trainer.models.subln import BEFORE, quantise
 from trainer.quant.ternary import fully_quantised, ternary_layers
 from trainer.quant.warmup import Lambda
 from trainer.text import open_regular, read_regular
@@ -148,11 +149,15 @@ def load(folder: Path) -> SavedStudent:
         )
         open_regular(folder / WEIGHTS).close()  # safetensors would wait for the writer of a pipe
         with safe_open(folder / WEIGHTS, framework="pt") as weights:
-            gains = _normalised_layers({adapters.without_base(name) for name in weights.keys()})  # noqa: SIM118
+            found = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
+        gains = _normalised_layers({adapters.without_base(name) for name in found})
         quantise(model, Lambda(), quant, dict.fromkeys(gains, 1.0), blended=False)
-        if found := document.get("adapters"):
-            found = adapters.Adapters(**found | {"modules": tuple(found["modules"])})
-            adapters.add_adapters(model, found, seed=0)
+        if settings := document.get("adapters"):
+            settings = adapters.Adapters(**settings | {"modules": tuple(settings["modules"])})
+            adapters.add_adapters(model, settings, seed=0)
+        expected = {name: tensor.shape for name, tensor in Weights(model).state().tensors.items()}
+        if misfits := Misfits.between(expected, found):
+            raise StudentFolderError(folder, f"{WEIGHTS} {misfits}; copy the folder again, or train again")
         load_model(model, folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise StudentFolderError(folder, f"{WEIGHTS} cannot be read: {error}") from error
@@ -193,5 +198,6 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _normalised_layers(names: set[str]) -> set[str]:
     """Return the linear layers that have a SubLN, from the names of the tensors."""
-    stems = {name.removesuffix(".norm.weight") for name in names if name.endswith(".norm.weight")}
-    return {stem for stem in stems if f"{stem}.projection.weight" in names}
+    # Not by those of the gains: one that is missing would make a model without it, which fits.
+    stems = {name.removesuffix(".projection.weight") for name in names if name.endswith(".projection.weight")}
+    return {stem for stem in stems if stem.rpartition(".")[2] in BEFORE}

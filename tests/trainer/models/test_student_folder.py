@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from quant_forms import FORMS
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from trainer.api import check
@@ -159,12 +161,37 @@ def damage(folder: Path, how: str) -> None:
         ("empty weights", f"{WEIGHTS} cannot be read"),
         ("later schema", "schema 2, and this version reads 1"),
         ("unknown form", "does not fit this version"),
-        ("other sizes", "does not fit this version"),
+        ("other sizes", "has in another shape lm_head.weight"),
         ("unknown model", "does not fit this version"),
     ],
 )
 def test_what_is_damaged_is_refused_in_one_line(how: str, problem: str, folder: Path) -> None:
     damage(folder, how)
+    with pytest.raises(StudentFolderError, match=problem) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+GAIN = "model.layers.0.self_attn.o_proj.norm.weight"
+MATRIX = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda t: t.pop(MATRIX), f"lacks {MATRIX};"),
+        (lambda t: t.pop(GAIN), f"lacks {GAIN};"),
+        (lambda t: t.update({"model.extra": torch.ones(1)}), "no place in the model, model.extra;"),
+        (lambda t: t.update({MATRIX: torch.ones(1, 16)}), rf"{MATRIX} \[1, 16\], not \[24, 16\];"),
+    ],
+    ids=["a matrix", "a gain", "one more", "another shape"],
+)
+def test_a_student_that_is_not_complete_is_refused_by_name(
+    spoil: Callable[[dict[str, Tensor]], object], problem: str, folder: Path
+) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    spoil(tensors)
+    save_file(tensors, folder / WEIGHTS)
     with pytest.raises(StudentFolderError, match=problem) as caught:
         load(folder)
     assert "\n" not in str(caught.value)
