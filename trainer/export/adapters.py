@@ -25,6 +25,7 @@ from trainer.export.target import Target
 from trainer.export.tensors import FORMAT_KEY
 from trainer.models.adapters import Adapters, adapters_of, as_loaded, remove_adapters
 from trainer.models.causal_lm import ADAPTER, run
+from trainer.models.pretrained import in_order, some_of
 
 FOLDER, WEIGHTS = "adapter", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # of a model inside of peft's
@@ -114,15 +115,20 @@ def read_adapters_back(folder: Path, taken: TakenAdapters, target: Target) -> fl
 
     with quiet(), warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by earlier names
+        warnings.filterwarnings("ignore", "Found missing adapter keys")  # compared below
         base: Any = load_as(folder, target)
         try:
             loaded: Any = PeftModel.from_pretrained(base, str(folder / FOLDER)).eval()
         except (ImportError, KeyError, RuntimeError, ValueError) as error:
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ExportError(f"peft cannot load the adapters that were written: {first}") from error
-        theirs = {as_loaded(name): parameter for name, parameter in loaded.named_parameters()}
-        for name, ours in _renamed(taken, target).items():
-            if name not in theirs or not torch.equal(theirs[name], ours):
+        written = _renamed(taken, target)
+        theirs = {as_loaded(name): tensor for name, tensor in loaded.named_parameters() if ADAPTER in name}
+        # peft gives an adapter that its file lacks random numbers, and warns.
+        if odd := in_order(written.keys() ^ theirs.keys()):
+            raise ExportError(f"peft and the adapters' file differ in {some_of(odd)}; nothing was written")
+        for name, ours in written.items():
+            if not torch.equal(theirs[name], ours):
                 raise ExportError(f"the adapter {name} came back changed; nothing was written")
         difference = difference_of(loaded.get_base_model(), taken.probe, taken.logits)
     if not difference <= LOADED_TOLERANCE:

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from trainer.export.errors import ExportError
 from trainer.export.target import Target
+from trainer.models import pretrained
 from trainer.models.causal_lm import run
 from trainer.models.subln import SubLN
 from trainer.quant.activations import int8_activation
@@ -65,16 +66,21 @@ def read_back(folder: Path, student: nn.Module, target: Target) -> float:
 
 
 def load_as(folder: Path, target: Target) -> nn.Module:
-    """Load a checkpoint as transformers does. Raises ExportError if that fails."""
+    """Load a checkpoint as transformers does. Raises ExportError if that fails or tensors do not fit."""
     from transformers import AutoModelForCausalLM
 
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            folder, attn_implementation="eager", trust_remote_code=bool(target.code)
+        loaded, misfits = pretrained.load(
+            AutoModelForCausalLM,
+            folder,
+            attn_implementation="eager",
+            trust_remote_code=bool(target.code),
         )
     except (ImportError, KeyError, RuntimeError, ValueError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ExportError(f"transformers cannot load what was written: {first}") from error
+    if misfits:
+        raise ExportError(f"the checkpoint {misfits}, when transformers loads it; nothing was written")
     return cast(nn.Module, loaded).eval()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from quant_forms import BITNET, FORMS
+from safetensors.torch import load_file, save_file
 from students import ids, student
 from torch import nn
 
@@ -108,6 +109,8 @@ def test_a_form_that_cannot_hold_them_refuses(form: str, tokenizer: Path, tmp_pa
     ("damage", "message"),
     [
         ("weights", "came back changed; nothing was written"),
+        ("missing", r"v_proj\.lora_B\.weight came back changed; nothing was written"),
+        ("one more", r"differ in .*lora_A\.weight, .*lora_B\.weight; nothing was written"),
         ("alpha", "with the adapters computes something else than the student does"),
     ],
 )
@@ -122,6 +125,15 @@ def test_what_does_not_read_back_is_not_written(
         if damage == "alpha":
             document = json.loads(config.read_text())
             config.write_text(json.dumps(document | {"lora_alpha": 150.0}))
+        elif damage == "one more":
+            document = json.loads(config.read_text())
+            more = [*document["target_modules"], "model.layers.0.mlp.gate_proj"]
+            config.write_text(json.dumps(document | {"target_modules": more}))
+        elif damage == "missing":
+            weights = folder / room.FOLDER / room.WEIGHTS
+            tensors = load_file(weights)
+            del tensors[max(tensors)]
+            save_file(tensors, weights, metadata={"format": "pt"})
         else:
             weights = folder / room.FOLDER / room.WEIGHTS
             content = bytearray(weights.read_bytes())
@@ -129,7 +141,7 @@ def test_what_does_not_read_back_is_not_written(
             weights.write_bytes(content)
 
     monkeypatch.setattr("trainer.export.checkpoint.write_adapters", damaging)
-    saved = SavedStudent(model=adapted("Llama"), tokenizer=tokenizer, config_sha256="")
+    saved = SavedStudent(model=adapted("Llama", modules="self_attn"), tokenizer=tokenizer, config_sha256="")
     with pytest.raises(ExportError, match=message):
         export(saved, tmp_path / "out", form="packed")
     assert list(tmp_path.iterdir()) == []

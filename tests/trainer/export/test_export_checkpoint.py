@@ -150,6 +150,21 @@ def test_weights_that_come_back_changed_are_found_out(
         export(saved(made, tokenizer), tmp_path / "out", form="packed")
 
 
+def test_a_checkpoint_that_lacks_a_tensor_is_not_written(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A norm begins at 1, as that of this student does: its outputs would not show it."""
+    tensors, norm = checkpoint.tensors, "model.norm.weight"
+    monkeypatch.setattr(
+        checkpoint,
+        "tensors",
+        lambda *args, **more: {name: each for name, each in tensors(*args, **more).items() if name != norm},
+    )
+    with pytest.raises(ExportError, match=rf"lacks {norm}, when transformers loads it"):
+        export(saved(student("Llama"), tokenizer), tmp_path / "out", form="dense")
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_without_accelerate_it_says_what_to_install(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
