@@ -6,19 +6,24 @@ The conversion is done once per file and kept in the trainer's cache. Weights ar
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import re
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainer.cache import artifact
 from trainer.errors import ConfigError
+from trainer.models import gguf_header, pretrained
+from trainer.models.pretrained import Misfits, in_order, shortened
 
 SUFFIX = ".gguf"
-FORMAT = 1  # increase it when the same file would give another folder
+FORMAT = 2  # increase it when the same file would give another folder; 1 took files that lacked tensors
+SMALL = 2**24  # parameters: 64 MiB of float32
 _MAGIC = b"GGUF"
 _KEY = "model.name"
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
@@ -28,12 +33,12 @@ def converted(path: Path) -> Path:
     """Return the folder of a GGUF file's model and tokenizer, converting it if that is not in the cache.
 
     Raises:
-        ConfigError: there is no such file, it is damaged or of an architecture that transformers does not
-            read, or the package gguf is missing.
+        ConfigError: there is no such file, it is damaged, lacks a tensor, has one more than the model or is
+            of an architecture that transformers does not read, or the package gguf is missing.
     """
     _check_file(path)
     require_package(_KEY)
-    _check_architecture(path)
+    header = _read_header(path)
     found = path.stat()
     spec = {
         "format": FORMAT,
@@ -43,7 +48,7 @@ def converted(path: Path) -> Path:
         "gguf": version("gguf"),
         "transformers": version("transformers"),
     }
-    return artifact("gguf", spec, lambda folder: _convert(path, folder))
+    return artifact("gguf", spec, lambda folder: _convert(path, header, folder))
 
 
 def _check_file(path: Path) -> None:
@@ -75,31 +80,40 @@ def require_package(key: str) -> None:
         ) from None
 
 
-def _check_architecture(path: Path) -> None:
-    """Raise ConfigError for a file whose header cannot be read or names an unknown architecture."""
-    from gguf import GGUFReader
+def _read_header(path: Path) -> gguf_header.Header:
+    """Return the header; raise ConfigError for one that cannot be read or names an unknown architecture."""
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
-    field = _readable(path, lambda: GGUFReader(path).get_field("general.architecture"))
-    name = str(field.contents()) if field is not None else ""
-    if name not in GGUF_SUPPORTED_ARCHITECTURES:
+    header: gguf_header.Header = _readable(path, lambda: gguf_header.read(path))
+    if header.architecture not in GGUF_SUPPORTED_ARCHITECTURES:
         raise ConfigError(
-            f"{path} holds a model of architecture {name!r}, which transformers {version('transformers')} "
-            "does not read from GGUF; take a model of the Llama or Qwen family",
+            f"{path} holds a model of architecture {shortened(header.architecture)!r}, which transformers "
+            f"{version('transformers')} does not read from GGUF; take a model of the Llama or Qwen family",
             key=_KEY,
         )
+    return header
 
 
-def _convert(path: Path, folder: Path) -> None:
+def _convert(path: Path, header: gguf_header.Header, folder: Path) -> None:
     """Write the model, its configuration and its tokenizer into the folder."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     source: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
-    with redirect_stderr(io.StringIO()):  # progress bars
+    # Alone in a folder: transformers would also take a tokenizer's settings or adapters that lie beside it.
+    with TemporaryDirectory() as place, redirect_stderr(io.StringIO()):  # progress bars
+        (Path(place) / path.name).symlink_to(path.resolve())
+        described = _readable(path, lambda: AutoConfig.from_pretrained(place, **source))
+        with torch.device("meta"):
+            sketch = _readable(path, lambda: AutoModelForCausalLM.from_config(described))
+        _check_size(path, sketch, header)
         arguments = {"dtype": torch.float32, **source, **_dequantised()}
-        loaded = _readable(path, lambda: AutoModelForCausalLM.from_pretrained(path.parent, **arguments))
-        tokenizer = _readable(path, lambda: AutoTokenizer.from_pretrained(path.parent, **source))
+        loaded, misfits = _readable(path, lambda: pretrained.load(AutoModelForCausalLM, place, **arguments))
+        if misfits := _in_names_of_the_file(misfits, loaded, header):
+            raise ConfigError(
+                f"cannot load {path}: it {misfits}; take a complete file of the model", key=_KEY
+            )
+        tokenizer = _readable(path, lambda: AutoTokenizer.from_pretrained(place, **source))
         # A model that was loaded from GGUF refuses to be saved, so its weights go into a plain one.
         config = copy.deepcopy(loaded.config)
         if hasattr(config, "quantization_config"):
@@ -108,6 +122,46 @@ def _convert(path: Path, folder: Path) -> None:
         plain.load_state_dict(loaded.state_dict())
         plain.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def _check_size(path: Path, sketch: Any, header: gguf_header.Header) -> None:
+    """Raise ConfigError if the file's tensors are no model of the size that its header describes.
+
+    transformers would allocate what is described, and fill it at random. Of small models it finds the names.
+    """
+    described, held = sum(p.numel() for p in sketch.parameters()), sum(header.elements.values())
+    if described > 2 * held + SMALL:
+        raise ConfigError(
+            f"cannot load {path}: its header describes a model of {described:,} parameters, and its tensors "
+            f"have {held:,}; take a complete file of the model",
+            key=_KEY,
+        )
+
+
+def _in_names_of_the_file(misfits: Misfits, model: Any, header: gguf_header.Header) -> Misfits:
+    """Return the misfits with the file's names of tensors, and those that transformers passed over."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    try:
+        from transformers.integrations.gguf import GGUF_ARCHS
+
+        if header.architecture in GGUF_ARCHS:  # read in another way, which passes over nothing
+            return misfits
+    except ImportError:
+        pass  # an earlier release
+    processor = reader.TENSOR_PROCESSORS.get(header.architecture, reader.TensorProcessor)
+    ours = reader.get_gguf_hf_weights_map(model, processor(config=model.config.to_dict()))
+    theirs = {name: stored for stored, name in ours.items()}
+    passed_over = [
+        name
+        for name in header.elements
+        if name not in ours and name.removesuffix(".weight") not in ours  # experts have no suffix there
+    ]
+    return dataclasses.replace(
+        misfits,
+        missing=tuple(f"{theirs[name]} ({name})" if name in theirs else name for name in misfits.missing),
+        unexpected=misfits.unexpected + in_order(passed_over),
+    )
 
 
 def _dequantised() -> dict[str, Any]:
@@ -123,9 +177,11 @@ def _readable(path: Path, read: Callable[[], Any]) -> Any:
     """Return what `read` returns; raise ConfigError for what it raises, of which libraries name nothing."""
     try:
         return read()
-    except MemoryError:
+    except (MemoryError, ConfigError):
         raise
     except Exception as error:  # a damaged header gives anything from IndexError to UnicodeDecodeError
-        first = next(iter(str(error).strip().splitlines()), "")
+        first = shortened(next(iter(str(error).strip().splitlines()), ""), 300)
+        if isinstance(error, gguf_header.HeaderError):
+            raise ConfigError(f"cannot load {path}: {first}", key=_KEY) from error
         detail = f"{type(error).__name__}: {first}" if first else type(error).__name__
         raise ConfigError(f"cannot load {path}: {detail}", key=_KEY) from error

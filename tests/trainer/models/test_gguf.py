@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import struct
+import time
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 
 from trainer.api import check
+from trainer.cache import artifact
 from trainer.data import local_folder
 from trainer.errors import ConfigError
 from trainer.models import gguf
@@ -19,6 +25,7 @@ from trainer.models import gguf
 HIDDEN, WIDE, LAYERS, HEADS = 64, 96, 2, 4
 TOKENS = ["<|endoftext|>", *(chr(code) for code in range(ord("a"), ord("z") + 1)), "Ġ", "ab", "Ġa"]
 MERGES = ["a b", "Ġ a"]
+Spoil = Callable[[dict[str, np.ndarray[Any, Any]]], object]
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +55,7 @@ def weights() -> dict[str, np.ndarray[Any, Any]]:
     return found
 
 
-def write(path: Path, *, architecture: str = "llama") -> dict[str, np.ndarray[Any, Any]]:
+def write(path: Path, *, architecture: str = "llama", spoil: Spoil = len) -> dict[str, np.ndarray[Any, Any]]:
     """Write a small Llama with matrices in Q8_0, and return its weights as they are in the file."""
     writer = GGUFWriter(str(path), architecture)
     writer.add_context_length(128)
@@ -68,6 +75,7 @@ def write(path: Path, *, architecture: str = "llama") -> dict[str, np.ndarray[An
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)
     stored = weights()
+    spoil(stored)
     for name, values in stored.items():
         if values.ndim == 1:
             writer.add_tensor(name, values)
@@ -171,3 +179,170 @@ def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_command_line_takes_a_file_as_a_model(tmp_path: Path):
     assert check(["model=hf", f"model.name={tmp_path / 'small.gguf'}"]).model.kind == "hf"
+
+
+def without_layer(tensors: dict[str, np.ndarray[Any, Any]]) -> None:
+    for name in [name for name in tensors if name.startswith("blk.1.")]:
+        del tensors[name]
+
+
+MATRIX = np.ones((WIDE, HIDDEN), np.float32)
+DIFFERENT: dict[str, tuple[Spoil, str]] = {
+    "a matrix": (
+        lambda t: t.pop("blk.1.ffn_down.weight"),
+        r"lacks blk\.1\.ffn_down\.weight \(model\.layers\.1\.mlp\.down_proj\.weight\);",
+    ),
+    "a norm": (lambda t: t.pop("output_norm.weight"), r"lacks output_norm\.weight \("),
+    "the embeddings": (lambda t: t.pop("token_embd.weight"), r"lacks .*token_embd\.weight \("),
+    "a layer": (without_layer, r"lacks blk\.1\.attn_norm\.weight .* and 6 more;"),
+    "a layer more": (
+        lambda t: t.update({"blk.2.ffn_up.weight": MATRIX}),
+        r"no place in the model, blk\.2\.ffn_up\.weight;",
+    ),
+    "an unknown tensor": (lambda t: t.update({"v_head": np.ones(32, np.float32)}), r"no place .* v_head;"),
+    "another shape": (
+        lambda t: t.update({"output_norm.weight": np.ones(32, np.float32)}),
+        r"another shape model\.norm\.weight \[32\], not \[64\];",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_other_tensors_are_refused_and_not_cached(what: str, tmp_path: Path):
+    spoil, problem = DIFFERENT[what]
+    path = tmp_path / "small.gguf"
+    write(path, spoil=spoil)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        gguf.converted(path)
+    assert caught.value.key == "model.name"
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache").glob("gguf/[!.]*"))
+
+
+def test_a_folder_of_an_earlier_release_is_not_taken(tmp_path: Path):
+    """It may hold random weights."""
+    path = tmp_path / "small.gguf"
+    write(path, spoil=lambda t: t.pop("output_norm.weight"))
+    earlier = {
+        "format": 1,
+        "path": str(path.resolve()),
+        "size": path.stat().st_size,
+        "mtime_ns": path.stat().st_mtime_ns,
+        "gguf": version("gguf"),
+        "transformers": version("transformers"),
+    }
+    artifact("gguf", earlier, lambda folder: (folder / "config.json").write_text("{}") and None)
+    with pytest.raises(ConfigError, match="lacks output_norm"):
+        gguf.converted(path)
+
+
+def test_files_beside_it_are_not_read(tmp_path: Path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    write(tmp_path / "small.gguf")
+    assert (gguf.converted(tmp_path / "small.gguf") / "model.safetensors").exists()
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def header(*values: tuple[bytes, int, bytes], tensors: int = 0, keys: int | None = None) -> bytes:
+    """Return a GGUF file of these keys, types and values."""
+    count = len(values) if keys is None else keys
+    body = b"".join(text(key) + struct.pack("<I", kind) + value for key, kind, value in values)
+    return b"GGUF" + struct.pack("<IQQ", 3, tensors, count) + body
+
+
+def array(kind: int, count: int, content: bytes = b"") -> bytes:
+    return struct.pack("<IQ", kind, count) + content
+
+
+def tensor(name: bytes, *sizes: int, kind: int = 0, offset: int = 0, dimensions: int | None = None) -> bytes:
+    count = len(sizes) if dimensions is None else dimensions
+    return text(name) + struct.pack(f"<I{len(sizes)}QIQ", count, *sizes, kind, offset)
+
+
+UINT8, UINT32, STRING, ARRAY = 0, 4, 8, 9
+LLAMA = (b"general.architecture", STRING, text(b"llama"))
+NESTED = array(ARRAY, 1) * 1000
+BEYOND: dict[str, tuple[bytes, str]] = {
+    "architecture not UTF-8": (
+        header((b"general.architecture", STRING, text(b"ll\xff"))),
+        "general.architecture at byte 64 is not UTF-8",
+    ),
+    "architecture that is a number": (
+        header((b"general.architecture", UINT32, struct.pack("<I", 1))),
+        "general.architecture is no text",
+    ),
+    "key not UTF-8": (header((b"\xff", UINT32, b"")), "a key at byte 32 is not UTF-8"),
+    "architecture of 1 MB": (
+        header((b"general.architecture", STRING, text(b"x" * 10**6))),
+        "architecture 'xxxx",
+    ),
+    "key of 1 MB": (header((b"x" * 10**6, UINT8, b"\0")), "a key at byte 32 has 1,000,000 bytes"),
+    "text beyond the file": (header((b"k", STRING, struct.pack("<Q", 2**20))), "ends within its header"),
+    "text beyond the limit": (header((b"k", STRING, struct.pack("<Q", 2**60))), "k at byte .* is the most"),
+    "nested arrays": (header((b"k", ARRAY, NESTED)), "k is an array of type 9; only scalars and strings"),
+    "array of 10^8 bytes": (
+        header(LLAMA, (b"k", ARRAY, array(UINT8, 10**8, bytes(10**8)))),
+        "its arrays have 100,000,000 items up to k; 2,097,152 is the most",
+    ),
+    "many arrays": (
+        header(LLAMA, *((b"k%d" % n, ARRAY, array(UINT8, 2**18, bytes(2**18))) for n in range(9))),
+        "its arrays have 2,359,296 items up to k8;",
+    ),
+    "unknown type": (header((b"k", 99, b"")), "k has a value of type 99"),
+    "2^31 layers": (
+        header(LLAMA, (b"llama.block_count", UINT32, struct.pack("<I", 2**31))),
+        "announces 2,147,483,648 layers; 4,096 is the most",
+    ),
+    "more layers than tensors": (
+        header(LLAMA, (b"llama.block_count", UINT32, struct.pack("<I", 7))),
+        "announces 7 layers; .* and it has 0 tensors",
+    ),
+    "2^60 keys": (header(keys=2**60), "announces 1,152,921,504,606,846,976 keys; 65,536 is the most"),
+    "2^60 tensors": (header(tensors=2**60), "announces .* tensors; 65,536 is the most"),
+    "2^31 dimensions": (
+        header(tensors=1) + tensor(b"a", dimensions=2**31),
+        "a has 2,147,483,648 dimensions; 4 is the most",
+    ),
+    "tensor of an unknown type": (header(tensors=1) + tensor(b"a", 1, kind=999), "a is of type 999"),
+    "tensor beyond the file": (
+        header(tensors=1) + tensor(b"a", 2**40),
+        "it ends at byte 57, and tensor a at",
+    ),
+    "tensors that share bytes": (
+        header(tensors=2) + tensor(b"a", 8) + tensor(b"b", 8) + bytes(64),
+        "tensors a and b share bytes",
+    ),
+    "odd alignment": (
+        header((b"general.alignment", UINT32, struct.pack("<I", 0))),
+        "general.alignment is 0, which is no power of two",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_a_header_beyond_the_limits_is_one_line_at_once(what: str, tmp_path: Path):
+    content, problem = BEYOND[what]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    begun = time.process_time()
+    with pytest.raises(ConfigError, match=problem) as caught:
+        gguf.converted(path)
+    assert time.process_time() - begun < 5
+    assert caught.value.key == "model.name"
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_model_far_larger_than_its_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Loading it would allocate what the header describes."""
+    write(tmp_path / "small.gguf")
+    content = (tmp_path / "small.gguf").read_bytes()
+    key = b"llama.feed_forward_length" + struct.pack("<I", UINT32)
+    assert content.count(key + struct.pack("<I", WIDE)) == 1
+    large = content.replace(key + struct.pack("<I", WIDE), key + struct.pack("<I", 2**30))
+    (tmp_path / "large.gguf").write_bytes(large)
+    with pytest.raises(ConfigError, match=r"describes a model of 412,3.* parameters, and its tensors have 7"):
+        gguf.converted(tmp_path / "large.gguf")
