@@ -175,11 +175,33 @@ def _read_parquet(file: Path, source: str) -> pd.DataFrame:
         schema = (parquet.read_schema(file).metadata or {}).get(SCHEMA_KEY)
         if schema is not None:  # a table of our own; any other has none
             _check_schema(int(schema) if schema.isdigit() else schema.decode(errors="replace"), source)
+        _check_size(file, source)
         table = pd.read_parquet(file, engine="pyarrow")
     except (pyarrow.ArrowException, ValueError) as error:
         raise TableError(source, f"not a Parquet table: {_one_line(error)}") from error
     refuse_repeated([str(name) for name in table.columns], source)
     return table.reset_index(drop=True)
+
+
+# The same as in `sweeps.upkeep.tables`.
+_MOST_CELLS = 10**7
+_MOST_BYTES = 256 * 2**20
+_BATCH_ROWS = 1024
+
+
+def _check_size(file: Path, source: str) -> None:
+    """Raise TableError for a Parquet file that would fill the memory: one of 400 bytes may have 10^8 rows."""
+    from pyarrow import parquet
+
+    size = 0
+    with parquet.ParquetFile(file) as opened:
+        cells = opened.metadata.num_rows * opened.metadata.num_columns
+        if cells > _MOST_CELLS:
+            raise TableError(source, f"it has {cells:,} cells; {_MOST_CELLS:,} is the most")
+        for batch in opened.iter_batches(_BATCH_ROWS):
+            size += batch.nbytes
+            if size > _MOST_BYTES:
+                raise TableError(source, f"its cells have more than {_MOST_BYTES >> 20} MiB")
 
 
 def _read_json(file: Path, source: str) -> pd.DataFrame:

@@ -29,6 +29,11 @@ _HEAD = 1000
 
 Cell = bool | int | float | str | None
 
+# Of a Parquet file: one of 400 bytes may have 10^8 rows. `analysis.table.files` has the same limits.
+_MOST_CELLS = 10**7
+_MOST_BYTES = 256 * 2**20
+_BATCH_ROWS = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -127,13 +132,24 @@ def _read_parquet(path: Path) -> list[Row]:
     import pyarrow
     from pyarrow import parquet
 
+    rows: list[dict[str, Any]] = []
+    size = 0
     try:
-        open_regular(path).close()  # refuses a pipe, which would block
-        table = parquet.read_table(path)
+        with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
+            cells = file.metadata.num_rows * file.metadata.num_columns
+            if cells > _MOST_CELLS:
+                problem = f"it has {cells:,} cells; {_MOST_CELLS:,} is the most"
+                raise TableError(str(path), [f"{path}: {problem}"])
+            for batch in file.iter_batches(_BATCH_ROWS):
+                size += batch.nbytes
+                if size > _MOST_BYTES:
+                    problem = f"its cells have more than {_MOST_BYTES >> 20} MiB, which no results have"
+                    raise TableError(str(path), [f"{path}: {problem}"])
+                rows += batch.to_pylist()
     except pyarrow.ArrowException as error:
         raise TableError(str(path), [f"{path}: not a Parquet file: {_one_line(error)}"]) from None
     # pandas writes NaN for missing values.
-    return [_row(number, _nan_is_empty(cells)) for number, cells in enumerate(table.to_pylist(), 1)]
+    return [_row(number, _nan_is_empty(cells)) for number, cells in enumerate(rows, 1)]
 
 
 def _read_json(path: Path) -> list[Row]:

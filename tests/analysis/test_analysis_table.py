@@ -297,3 +297,27 @@ def test_tables_that_were_put_together_have_rows_of_their_own(sweep: dict[str, A
     numbers = TrialsTable.of(both).numbers("final_loss")
     assert numbers.index.is_unique
     assert numbers.tolist()[: len(one)] == pytest.approx(numbers.tolist()[len(one) :], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "message"),
+    [
+        (3 * 10**7, None, "it has 30,000,000 cells; 10,000,000 is the most"),
+        (3 * 10**4, "a" * 10**4, "its cells have more than 256 MiB"),
+    ],
+    ids=["rows", "text"],
+)
+def test_parquet_of_few_bytes_does_not_fill_the_memory(
+    rows: int, text: str | None, message: str, tmp_path: Path
+) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    column = (
+        pyarrow.DictionaryArray.from_arrays(pyarrow.repeat(0, rows), [text]) if text else pyarrow.nulls(rows)
+    )
+    table = pyarrow.table({"x": column})
+    parquet.write_table(table, tmp_path / "t.parquet", store_schema=False, row_group_size=rows)
+    assert (tmp_path / "t.parquet").stat().st_size < 10**5
+    with pytest.raises(TableError, match=message):
+        read(tmp_path / "t.parquet")

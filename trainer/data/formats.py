@@ -24,6 +24,11 @@ from trainer.errors import ConfigError
 LINES_BLOCKS, SMALLEST_LINES_BLOCK, LARGEST_LINES_BLOCK = 1024, 2**12, 2**22
 REQUEST = 2**16  # smaller ones could not feed a GPU, so of a small text remote files are read whole
 LARGEST_DOCUMENT = 256 * 2**20  # bytes; its tokens would take about ten times that
+# A row group may expand to so much text, or more by less than that factor: a run of one value over 10^8 rows
+# takes a few bytes of a file.
+LARGEST_EXPANSION, EXPANSION = 256 * 2**20, 1000
+ROW_BYTES = 8  # of a row's reference to its text, which empty rows have too
+BATCH_ROWS = 1024
 SAMPLED_BYTES = 64 * 2**10  # hashed at either end of a file that has no checksum
 
 
@@ -83,6 +88,11 @@ class ParquetFormat(Format):
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             chunk = _column_of(group, self._column, index)
+            _check_expansion(
+                max(group.num_rows * ROW_BYTES, chunk.total_uncompressed_size),
+                chunk,
+                f"{file.url}, row group {number}",
+            )
             facts = [group.num_rows, chunk.total_compressed_size, chunk.total_uncompressed_size]
             if chunk.statistics is not None and chunk.statistics.has_min_max:
                 facts += [str(chunk.statistics.min), str(chunk.statistics.max)]
@@ -90,16 +100,25 @@ class ParquetFormat(Format):
         return FileSummary(blocks=metadata.num_row_groups, digest=digest.hexdigest())
 
     def texts(self, file: File, block: int) -> list[str]:
-        def read() -> list[str | None]:
+        def read() -> list[str]:
+            values: list[str] = []
+            size = 0
             try:
-                table = self._opened(file).read_row_group(block, columns=[self._column], use_threads=False)
+                parquet = self._opened(file)
+                chunk = _column_of(parquet.metadata.row_group(block), self._column, 0)
+                for batch in parquet.iter_batches(
+                    BATCH_ROWS, row_groups=[block], columns=[self._column], use_threads=False
+                ):
+                    found = batch.column(0).to_pylist()
+                    size += sum(ROW_BYTES + len(text or "") for text in found)
+                    _check_expansion(size, chunk, f"{file.url}, row group {block}")
+                    values.extend(text for text in found if text and not text.isspace())
             except BaseException:
                 self._close(file.path)  # after a failure the state of the handle is unknown
                 raise
-            values: list[str | None] = table.column(0).to_pylist()
             return values
 
-        return [text for text in with_retries(read, file.url) if text and not text.isspace()]
+        return with_retries(read, file.url)
 
     def close(self) -> None:
         for path in list(self._open):
@@ -252,6 +271,14 @@ def _column_of(group: Any, name: str, index: int) -> Any:
         if group.column(number).path_in_schema == name:
             return group.column(number)
     raise DataError(f"no chunk of the column {name!r}")
+
+
+def _check_expansion(size: int, chunk: Any, where: str) -> None:
+    """Raise DataError if a chunk of a row group holds far more than text is ever compressed to."""
+    if size > max(LARGEST_EXPANSION, EXPANSION * chunk.total_compressed_size):
+        raise DataError(
+            f"{where}: {chunk.total_compressed_size:,} bytes expand to {size:,} or more, as no text does"
+        )
 
 
 def _sampled(file: File) -> str:

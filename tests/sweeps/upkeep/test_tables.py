@@ -31,6 +31,23 @@ def test_parquet_keeps_types_and_reads_nan_as_empty(tmp_path):
     assert rows == [{"x": 0.5, "flag": True, "name": "a"}, {"x": None, "flag": None, "name": None}]
 
 
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        (pyarrow.nulls(3 * 10**7), "it has 30,000,000 cells; 10,000,000 is the most"),
+        (pyarrow.DictionaryArray.from_arrays(pyarrow.repeat(0, 3 * 10**4), ["a" * 10**4]), "256 MiB"),
+    ],
+    ids=["rows", "text"],
+)
+def test_parquet_of_few_bytes_does_not_fill_the_memory(tmp_path, column, problem):
+    file = tmp_path / "t.parquet"
+    table = pyarrow.table({"x": column})
+    parquet.write_table(table, file, store_schema=False, row_group_size=len(column))
+    assert file.stat().st_size < 10**5
+    with pytest.raises(TableError, match=problem):
+        read(file)
+
+
 @pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"schema": 1, "trials": rows}])
 def test_json_takes_nested_trials_and_flat_rows(tmp_path, wrap):
     file = tmp_path / "t.json"

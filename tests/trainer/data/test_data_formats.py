@@ -120,6 +120,25 @@ def test_a_file_that_is_no_parquet_or_a_damaged_one_is_told_by_its_name(tmp_path
     how.close()
 
 
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (pa.nulls(3 * 10**7, pa.string()), "bytes expand to 240,000,000 or more"),
+        (pa.DictionaryArray.from_arrays(pa.repeat(0, 10**6), ["a" * 10**4]), r"bytes expand to 20\d,"),
+    ],
+    ids=["rows", "text"],
+)
+def test_parquet_of_few_bytes_does_not_fill_the_memory(
+    values: pa.Array, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "LARGEST_EXPANSION", 2 * 10**8)
+    pq.write_table(pa.table({"text": values}), tmp_path / "a.parquet", row_group_size=len(values))
+    assert (tmp_path / "a.parquet").stat().st_size < 10**5
+    how, file = ParquetFormat("text"), only_file(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=rf"a\.parquet, row group 0: .*{problem}"):
+        all_texts(how, file)
+
+
 # JSON lines
 
 
