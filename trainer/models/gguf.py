@@ -84,7 +84,7 @@ def _read_header(path: Path) -> gguf_header.Header:
     """Return the header; raise ConfigError for one that cannot be read or names an unknown architecture."""
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
-    header: gguf_header.Header = _readable(path, lambda: gguf_header.read(path))
+    header: gguf_header.Header = _readable(path, lambda: gguf_header.read_header(path))
     if header.architecture not in GGUF_SUPPORTED_ARCHITECTURES:
         raise ConfigError(
             f"{path} holds a model of architecture {shortened(header.architecture)!r}, which transformers "

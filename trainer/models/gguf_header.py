@@ -53,7 +53,7 @@ class Header:
     elements: Mapping[str, int]
 
 
-def read(path: Path) -> Header:
+def read_header(path: Path) -> Header:
     """Read the header of a file that begins with GGUF.
 
     Raises:
