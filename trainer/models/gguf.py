@@ -24,6 +24,14 @@ from trainer.models.pretrained import Misfits, in_order, shortened
 SUFFIX = ".gguf"
 FORMAT = 2  # increase it when the same file would give another folder; 1 took files that lacked tensors
 SMALL = 2**24  # parameters: 64 MiB of float32
+ROTARY = "rope_freqs.weight"
+# Of all releases of Llama 3.1 to 3.3, which differ in the factor.
+_LLAMA_3 = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 _MAGIC = b"GGUF"
 _KEY = "model.name"
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
@@ -109,15 +117,17 @@ def _convert(path: Path, header: gguf_header.Header, folder: Path) -> None:
         _check_size(path, sketch, header)
         arguments = {"dtype": torch.float32, **source, **_dequantised()}
         loaded, misfits = _readable(path, lambda: pretrained.load(AutoModelForCausalLM, place, **arguments))
-        if misfits := _in_names_of_the_file(misfits, loaded, header):
-            raise ConfigError(
-                f"cannot load {path}: it {misfits}; take a complete file of the model", key=_KEY
-            )
-        tokenizer = _readable(path, lambda: AutoTokenizer.from_pretrained(place, **source))
         # A model that was loaded from GGUF refuses to be saved, so its weights go into a plain one.
         config = copy.deepcopy(loaded.config)
         if hasattr(config, "quantization_config"):
             del config.quantization_config
+        misfits = _in_names_of_the_file(misfits, loaded, header)
+        if ROTARY in misfits.unexpected and _scale_rotation(config, loaded, path):
+            others = tuple(name for name in misfits.unexpected if name != ROTARY)
+            misfits = dataclasses.replace(misfits, unexpected=others)
+        if misfits:
+            raise ConfigError(f"cannot load {path}: it {misfits}; take a complete file", key=_KEY)
+        tokenizer = _readable(path, lambda: AutoTokenizer.from_pretrained(place, **source))
         plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         plain.load_state_dict(loaded.state_dict())
         plain.save_pretrained(folder)
@@ -162,6 +172,28 @@ def _in_names_of_the_file(misfits: Misfits, model: Any, header: gguf_header.Head
         missing=tuple(f"{theirs[name]} ({name})" if name in theirs else name for name in misfits.missing),
         unexpected=misfits.unexpected + in_order(passed_over),
     )
+
+
+def _scale_rotation(config: Any, loaded: Any, path: Path) -> bool:
+    """Set the scaling of Llama 3 that the file's divisors of frequencies come from; return False for others.
+
+    llama.cpp stores these divisors in place of the scaling's settings, and transformers passes over them.
+    """
+    import torch
+    from gguf import GGUFReader
+
+    divisors = next(torch.tensor(each.data) for each in GGUFReader(path).tensors if each.name == ROTARY)
+    rotary = next((module for module in loaded.modules() if hasattr(module, "inv_freq")), None)
+    if rotary is None or divisors.shape != rotary.inv_freq.shape:
+        return False
+    settings = {"factor": float(divisors.max()), **_LLAMA_3}
+    for scaling in ({}, settings):  # a file without scaling may have divisors of 1
+        tried = copy.deepcopy(config)
+        tried.rope_parameters = {**config.rope_parameters, **scaling}
+        if torch.allclose(type(rotary)(config=tried).inv_freq, rotary.inv_freq / divisors, rtol=1e-4):
+            config.rope_parameters = tried.rope_parameters
+            return True
+    return False
 
 
 def _dequantised() -> dict[str, Any]:

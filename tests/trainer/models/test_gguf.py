@@ -346,3 +346,32 @@ def test_a_model_far_larger_than_its_file_is_refused(tmp_path: Path, monkeypatch
     (tmp_path / "large.gguf").write_bytes(large)
     with pytest.raises(ConfigError, match=r"describes a model of 412,3.* parameters, and its tensors have 7"):
         gguf.converted(tmp_path / "large.gguf")
+
+
+def divisors(factor: float) -> np.ndarray[Any, Any]:
+    """Return what llama.cpp's converter writes for Llama 3's scaling (`LlamaModel.generate_extra_tensors`)."""
+    width = HIDDEN // HEADS
+    found = []
+    for frequency in 10000.0 ** -(np.arange(0, width, 2) / width):
+        turns = 8192 * frequency / (2 * np.pi)  # within the positions of the first training
+        smooth = min(max((turns - 1) / 3, 0), 1)
+        found.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(found, np.float32)
+
+
+@pytest.mark.parametrize("factor", [1.0, 32.0])
+def test_the_rotary_scaling_of_llama_3_is_kept(factor: float, tmp_path: Path):
+    from transformers import AutoConfig
+
+    write(tmp_path / "small.gguf", spoil=lambda t: t.update({gguf.ROTARY: divisors(factor)}))
+    rope = AutoConfig.from_pretrained(gguf.converted(tmp_path / "small.gguf")).rope_parameters
+    assert rope["rope_theta"] == 10000.0
+    assert (rope["rope_type"], rope.get("factor", 1.0)) == ("default" if factor == 1 else "llama3", factor)
+
+
+def test_another_rotary_scaling_is_refused(tmp_path: Path):
+    other = divisors(32.0)
+    other[3] += 1
+    write(tmp_path / "small.gguf", spoil=lambda t: t.update({gguf.ROTARY: other}))
+    with pytest.raises(ConfigError, match=r"no place in the model, rope_freqs\.weight;"):
+        gguf.converted(tmp_path / "small.gguf")
