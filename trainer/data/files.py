@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,14 @@ from trainer.data.remote import checksum, open_filesystem, with_retries
 from trainer.errors import ConfigError
 
 KEY = "data.files"
+COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".lz4")
+# What reads the files that a folder has in place of those that were asked for.
+_READ_BY = {
+    ".parquet": "data=parquet",
+    ".jsonl": "data=text data.text_key=KEY",
+    ".ndjson": "data=text data.text_key=KEY",
+    ".txt": "data=text data.text_key=null",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,6 +35,7 @@ class File:
         size: in bytes.
         checksum: from the store's metadata; "" on this machine.
         changed: modification time in nanoseconds on this machine; 0 elsewhere.
+        source: path or URL of the file that this one was decompressed from; "" for any other.
     """
 
     filesystem: Any
@@ -34,10 +44,13 @@ class File:
     size: int
     checksum: str
     changed: int
+    source: str = ""
 
     @property
     def url(self) -> str:
         """Return the path or URL for messages."""
+        if self.source:
+            return self.source
         return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
 
     @property
@@ -77,8 +90,8 @@ def find_files(patterns: Sequence[str], suffixes: tuple[str, ...]) -> list[File]
         except MissingError as error:
             raise ConfigError(str(error), key=KEY) from error
         if not infos:
-            kind = f" that ends with {' or '.join(suffixes)}" if suffixes else ""
-            raise ConfigError(f"{pattern!r} names no file{kind}", key=KEY)
+            others = [info["name"] for info in _infos(filesystem, path, ())] if suffixes else []
+            raise ConfigError(_nothing_found(pattern, suffixes, others), key=KEY)
         for info in infos:
             found[_protocols(filesystem)[0], info["name"]] = filesystem, info
     folder = _common_folder([path for _, path in found])
@@ -97,8 +110,23 @@ def _infos(filesystem: Any, path: str, suffixes: tuple[str, ...]) -> Iterable[di
     return [
         info
         for name, info in below.items()
-        if not _is_hidden(posixpath.relpath(name, path)) and (not suffixes or name.endswith(suffixes))
+        if not _is_hidden(posixpath.relpath(name, path))
+        and (not suffixes or name.endswith(suffixes))
+        and not (name.endswith(COMPRESSED) and name.rpartition(".")[0] in below)  # a copy of that file
     ]
+
+
+def _nothing_found(pattern: str, suffixes: Sequence[str], others: Iterable[str]) -> str:
+    if not suffixes:
+        return f"{pattern!r} names no file"
+    plain = [suffix for suffix in suffixes if not suffix.endswith(COMPRESSED)]
+    message = f"{pattern!r} names no file that ends with {' or '.join(plain)}"
+    found = Counter(posixpath.splitext(name)[1] for name in others)
+    if not found:
+        return message
+    most = [suffix for suffix, _ in found.most_common(3)]
+    instead = next((f"; write {_READ_BY[suffix]}" for suffix in most if suffix in _READ_BY), "")
+    return f"{message}; it has files that end with {', '.join(map(repr, most))}{instead}"
 
 
 def _is_hidden(name: str) -> bool:

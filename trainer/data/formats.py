@@ -5,8 +5,11 @@ A block can be read without the blocks before it, which makes it cheap to restor
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +17,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from trainer.data.contents import BOM, HEAD, PARQUET, codec, other_kind, place
 from trainer.data.errors import DataError
-from trainer.data.files import File
+from trainer.data.files import COMPRESSED, KEY, File
 from trainer.data.remote import with_retries
 from trainer.errors import ConfigError
 
@@ -30,6 +34,9 @@ LARGEST_EXPANSION, EXPANSION = 256 * 2**20, 1000
 ROW_BYTES = 8  # of a row's reference to its text, which empty rows have too
 BATCH_ROWS = 1024
 SAMPLED_BYTES = 64 * 2**10  # hashed at either end of a file that has no checksum
+_TEXT_KEYS = ("text", "content")  # the usual names
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +54,22 @@ class Format(ABC):
         suffixes: of such files in a folder.
         block_bytes: of a block, if that is what blocks are.
         keeps_open: whether opening a file costs as much as reading a block of it.
+        is_text: whether such files are text, which may be compressed as a whole.
     """
 
     suffixes: tuple[str, ...] = ()
     keeps_open: bool = False
+    is_text: bool = True
     block_bytes: int | None = None
+
+    def check(self, file: File, head: bytes) -> None:
+        """Raise ConfigError for a file of another kind, to judge by its name and first bytes.
+
+        Args:
+            file: not compressed.
+            head: its first `HEAD` bytes, or all.
+        """
+        _refuse_others(file, head)
 
     @abstractmethod
     def summarise(self, file: File) -> FileSummary:
@@ -75,13 +93,18 @@ class ParquetFormat(Format):
 
     suffixes = (".parquet",)
     keeps_open = True
+    is_text = False  # it is compressed within
 
     def __init__(self, column: str, *, open_files: int = 8) -> None:
         self._column, self._limit = column, open_files
         self._open: dict[str, tuple[Any, Any]] = {}
 
     def summarise(self, file: File) -> FileSummary:
-        metadata, schema = with_retries(lambda: self.read_footer(file), file.url)
+        try:
+            metadata, schema = with_retries(lambda: self.read_footer(file), file.url)
+        except DataError:
+            self.check(file, file.bytes(0, HEAD))
+            raise
         self._check_column(schema, file)
         index = schema.names.index(self._column)
         digest = hashlib.sha256()
@@ -119,6 +142,14 @@ class ParquetFormat(Format):
             return values
 
         return with_retries(read, file.url)
+
+    def check(self, file: File, head: bytes) -> None:
+        if head.startswith(PARQUET):
+            return
+        if name := codec(head):
+            raise ConfigError(f"{file.url} is compressed by {name}, not Parquet; decompress it", key=KEY)
+        _refuse_others(file, head)
+        _refuse_lines(file, head, "not Parquet; write data=text", least=1)
 
     def close(self) -> None:
         for path in list(self._open):
@@ -184,7 +215,9 @@ class LinesFormat(Format):
         block_bytes: size of the range.
     """
 
-    suffixes = (".jsonl", ".ndjson", ".json")
+    suffixes = tuple(
+        kind + compressed for kind in (".jsonl", ".ndjson", ".json") for compressed in ("", *COMPRESSED)
+    )
     block_bytes: int
 
     def __init__(self, key: str, *, block_bytes: int = LARGEST_LINES_BLOCK) -> None:
@@ -194,11 +227,27 @@ class LinesFormat(Format):
     def summarise(self, file: File) -> FileSummary:
         return FileSummary(blocks=-(-file.size // self.block_bytes), digest=_sampled(file))
 
+    def check(self, file: File, head: bytes) -> None:
+        _refuse_others(file, head)
+        start = head.removeprefix(BOM).lstrip()
+        if start.startswith(b"["):
+            raise ConfigError(
+                f"{place(file, head.index(b'['))}: a JSON array, not one object per line; write it as lines: "
+                "jq -c '.[]' FILE > NEW.jsonl",
+                key=KEY,
+            )
+        line, ended, _ = start.partition(b"\n")
+        if line and (ended or len(head) == file.size):  # the others are judged when they are read
+            try:
+                self._text(line, file, head.index(line))
+            except DataError as error:
+                raise ConfigError(str(error), key=KEY) from error
+
     def texts(self, file: File, block: int) -> list[str]:
         start, data = self._lines(file, block)
         texts, offset = [], start
         for line in data.split(b"\n"):
-            if line.strip():
+            if line.removeprefix(BOM).strip():
                 texts.append(self._text(line, file, offset))
             offset += len(line) + 1
         return [text for text in texts if text and not text.isspace()]
@@ -218,7 +267,11 @@ class LinesFormat(Format):
             data += self._bytes(file, begin + length, begin + 2 * length)
             last = data.find(b"\n", length)
             if len(data) > LARGEST_DOCUMENT + self.block_bytes and last < 0:
-                raise DataError(f"{file.url} has a line of more than {LARGEST_DOCUMENT >> 20} MiB")
+                huge = begin + data.rfind(b"\n", 0, end - begin) + 1
+                raise DataError(
+                    f"{place(file, huge)}: more than {LARGEST_DOCUMENT >> 20} MiB, and would be one "
+                    "document; split it"
+                )
         return begin + first, data[first:] if last < 0 else data[first : last + 1]
 
     def _bytes(self, file: File, start: int, end: int) -> bytes:
@@ -229,22 +282,27 @@ class LinesFormat(Format):
         return self._kept[file.url][start:end]
 
     def _text(self, line: bytes, file: File, offset: int) -> str | None:
-        where = f"{file.url}, the line at byte {offset}"
         try:
-            entry = from_json(line)
+            # Files that were joined have a byte order mark inside.
+            entry = from_json(line.removeprefix(BOM))
         except ValueError as error:
-            raise DataError(f"{where}: no JSON ({error})") from error
-        if not isinstance(entry, dict) or self._key not in entry:
-            keys = f"; it has: {', '.join(map(str, entry))}" if isinstance(entry, dict) else ""
-            raise DataError(f"{where}: no key {self._key!r} (data.text_key){keys}")
+            raise DataError(f"{place(file, offset)}: {_no_json(line, error)}") from error
+        if not isinstance(entry, dict):
+            raise DataError(f"{place(file, offset)}: {_named(entry)}, not an object with a key {self._key!r}")
+        if self._key not in entry:
+            raise DataError(
+                f"{place(file, offset)}: no key {self._key!r} (data.text_key); it has: {', '.join(entry)}"
+            )
         text = entry[self._key]
         if text is not None and not isinstance(text, str):
-            raise DataError(f"{where}: {self._key!r} is {type(text).__name__}, not text")
+            raise DataError(f"{place(file, offset)}: {self._key!r} is {_named(text)}, not text")
         return text
 
 
 class WholeFileFormat(Format):
     """Plain text: a file is one block and one document. Bytes that are not UTF-8 become U+FFFD."""
+
+    has_warned = False
 
     def summarise(self, file: File) -> FileSummary:
         if file.size > LARGEST_DOCUMENT:
@@ -256,8 +314,86 @@ class WholeFileFormat(Format):
         return FileSummary(blocks=1, digest=_sampled(file))
 
     def texts(self, file: File, block: int) -> list[str]:
-        text = file.bytes(0, file.size).decode(errors="replace")
+        data = file.bytes(0, file.size)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            text = data.decode(errors="replace")
+            if not WholeFileFormat.has_warned:  # once in a process: there may be thousands of such files
+                WholeFileFormat.has_warned = True
+                _log.warning(
+                    "%s: byte 0x%02X is no UTF-8 (Latin-1?) and becomes U+FFFD, as do others; "
+                    "to keep them, convert the files: iconv -f LATIN1 -t UTF-8 FILE > NEW",
+                    place(file, error.start),
+                    data[error.start],
+                )
         return [] if not text or text.isspace() else [text]
+
+    def check(self, file: File, head: bytes) -> None:
+        _refuse_others(file, head)
+        _refuse_lines(file, head, "and would be one document; write")
+
+
+def _refuse_others(file: File, head: bytes) -> None:
+    """Raise ConfigError for a file of neither text nor JSON lines."""
+    if head.startswith(PARQUET):
+        keys: list[str] = []
+        with contextlib.suppress(Exception):  # they are named only to help
+            _, schema = ParquetFormat("").read_footer(file)
+            keys = [each.name for each in schema if "string" in str(each.type)]
+        raise ConfigError(f"{file.url} is Parquet; write data=parquet {_text_key(keys)}", key=KEY)
+    if found := other_kind(head):
+        kind, instead = found
+        raise ConfigError(f"{file.url} is {kind}; {instead}", key=KEY)
+
+
+def _refuse_lines(file: File, head: bytes, instead: str, *, least: int = 2) -> None:
+    """Raise ConfigError for JSON lines: a file named so, or whose first `least` lines are an object each.
+
+    Other JSON is text: a folder of source code has documents of it.
+    """
+    *lines, last = head.removeprefix(BOM).split(b"\n")
+    entries: list[Any] = []
+    for line in [line for line in (*lines, last) if line.strip()][:2]:
+        is_cut = line is last and len(head) == HEAD
+        with contextlib.suppress(ValueError):
+            entries.append(from_json(line, allow_partial="trailing-strings" if is_cut else False))
+    objects = [entry for entry in entries if isinstance(entry, dict)]
+    name, suffix = posixpath.splitext(file.name)
+    if suffix not in COMPRESSED:
+        name = file.name
+    if len(objects) < least and not name.endswith((".jsonl", ".ndjson")):
+        return
+    keys = [key for key, value in (objects or [{}])[0].items() if isinstance(value, str)]
+    raise ConfigError(f"{file.url} is JSON lines, {instead} {_text_key(keys)}", key="data.text_key")
+
+
+def _text_key(keys: Sequence[str]) -> str:
+    """Return the setting for text under one of these keys, and which there are."""
+    usual = [key for key in _TEXT_KEYS if key in keys] or list(keys)[: len(keys) == 1]
+    return f"data.text_key={usual[0] if usual else 'KEY'}" + (
+        f" (text is in: {', '.join(keys)})" if len(keys) > 1 else ""
+    )
+
+
+def _no_json(line: bytes, error: ValueError) -> str:
+    try:
+        line.decode()
+    except UnicodeDecodeError as fault:
+        return (
+            f"byte 0x{line[fault.start]:02X} is no UTF-8 (Latin-1?); convert the file: "
+            "iconv -f LATIN1 -t UTF-8 FILE > NEW"
+        )
+    # The library counts lines within this one.
+    reason = str(error).replace(" at line 1 column ", " at column ")
+    spread = "; each object must be on one line" if "EOF" in reason else ""
+    return f"no JSON ({reason}){spread}"
+
+
+def _named(value: object) -> str:
+    """Return a JSON value's type as JSON names it."""
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "text"}
+    return names.get(type(value), "an array" if isinstance(value, list) else "an object")
 
 
 def open_file(file: File) -> Any:

@@ -180,11 +180,20 @@ class _Chosen:
 
 
 def _shuffled(shards: Shards) -> Iterator[tuple[str, str]]:
-    """Yield every document with its side, block by block in an order of neither files nor seeds."""
-    reader = shards.reader()
+    """Yield every document with its side, block by block in an order of neither files nor seeds.
+
+    Raises:
+        DataError: there is none.
+    """
+    reader, is_empty = shards.reader(), True
     try:
         for block in np.random.default_rng(SAMPLE_SEED).permutation(shards.blocks):
             for text in reader.texts(int(block)):
+                is_empty = False
                 yield side_of(text, shards.config), text
     finally:
         reader.close()
+    if is_empty:
+        key = shards.config.text_key
+        under = f"every {key!r} (data.text_key) is null or blank" if key else "all files are blank"
+        raise DataError(f"the training text has no document: {under}")

@@ -21,6 +21,7 @@ from pydantic_core import from_json
 
 from trainer.cache import artifact
 from trainer.config.data import HubConfig, ParquetConfig, StreamConfig, TextConfig
+from trainer.data.contents import HEAD, codec, decompressed
 from trainer.data.errors import DataError
 from trainer.data.files import File, find_files
 from trainer.data.formats import (
@@ -38,6 +39,7 @@ from trainer.text import read_regular
 FORMAT = 2  # increase it when the same files would get other blocks or digests, or another order
 INDEX_THREADS = 16
 INDEX = "index.json"
+CODECS = "codecs.json"
 
 Order = npt.NDArray[np.int64]
 
@@ -133,9 +135,39 @@ def _files(config: StreamConfig) -> tuple[list[File], Callable[[], Format]]:
     else:
         new_format = _format(config)
         files = find_files(config.files, new_format().suffixes)
+    if new_format().is_text:
+        files = _plain(files, new_format(), config)
     if isinstance(new_format(), LinesFormat):
         new_format = partial(new_format, block_bytes=lines_block(files))
     return files, new_format
+
+
+def _plain(files: Sequence[File], file_format: Format, config: StreamConfig) -> list[File]:
+    """Return the files, in place of each compressed one its decompressed copy.
+
+    The first bytes of each are read once per machine.
+
+    Raises:
+        ConfigError: a file is of another kind.
+    """
+
+    def codec_of(file: File) -> str | None:
+        head = file.bytes(0, HEAD)
+        if name := codec(head):
+            plain = decompressed(file, name)
+            file_format.check(plain, plain.bytes(0, HEAD))
+        else:
+            file_format.check(file, head)
+        return name
+
+    def build(folder: Path) -> None:
+        with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="codec") as pool:
+            (folder / CODECS).write_text(json.dumps(list(pool.map(codec_of, files))), encoding="utf-8")
+
+    spec = _listing(files, file_format, config)
+    codecs = from_json((artifact("codecs", spec, build) / CODECS).read_bytes())
+    found = [decompressed(file, name) if name else file for file, name in zip(files, codecs, strict=True)]
+    return [file for file in found if file.size]
 
 
 def _format(config: TextConfig | ParquetConfig) -> Callable[..., Format]:
@@ -157,15 +189,7 @@ def _hub_format(config: HubConfig, names: Sequence[str]) -> Callable[..., Format
 
 
 def _summaries(files: Sequence[File], file_format: Format, config: StreamConfig) -> list[FileSummary]:
-    listing = [[file.url, file.size, file.checksum, file.changed] for file in files]
-    spec = {
-        "format": FORMAT,
-        "kind": type(file_format).__name__,
-        "text_key": config.text_key,
-        "block_bytes": file_format.block_bytes,
-        "files": len(files),
-        "listing_sha256": hashlib.sha256(json.dumps(listing).encode()).hexdigest(),
-    }
+    spec = _listing(files, file_format, config) | {"block_bytes": file_format.block_bytes}
 
     def build(folder: Path) -> None:
         with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="index") as pool:
@@ -174,3 +198,15 @@ def _summaries(files: Sequence[File], file_format: Format, config: StreamConfig)
 
     index = artifact("indexes", spec, build) / INDEX
     return [FileSummary(**entry) for entry in from_json(read_regular(index))]
+
+
+def _listing(files: Sequence[File], file_format: Format, config: StreamConfig) -> dict[str, object]:
+    """Return what identifies the files and how they are read."""
+    listing = [[file.url, file.size, file.checksum, file.changed] for file in files]
+    return {
+        "format": FORMAT,
+        "kind": type(file_format).__name__,
+        "text_key": config.text_key,
+        "files": len(files),
+        "listing_sha256": hashlib.sha256(json.dumps(listing).encode()).hexdigest(),
+    }

@@ -17,6 +17,7 @@ from pydantic_core import from_json
 
 from trainer.config import Config
 from trainer.config.evaluation import CppConfig
+from trainer.data.contents import BOM, codec, other_kind
 from trainer.errors import ConfigError, MachineError
 from trainer.evaluations.sandbox import Limits, isolated, run
 from trainer.evaluations.student import FinishedStudent
@@ -89,16 +90,24 @@ def read_problems(asked: CppConfig) -> tuple[Problem, ...]:
     """Return the problems. Raises ConfigError, with the line that cannot be read."""
     path = Path(asked.problems) if asked.problems else PROBLEMS
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        data = path.read_bytes()
+    except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {error}", key="hooks.cpp.problems") from error
+    if compression := codec(data):
+        raise ConfigError(
+            f"{str(path)!r} is compressed by {compression}; unpack it", key="hooks.cpp.problems"
+        )
+    if kind := other_kind(data):
+        raise ConfigError(f"{str(path)!r} is {': '.join(kind)}", key="hooks.cpp.problems")
+    # Lines end in LF alone: U+2028 may be part of a program.
+    lines = data.removeprefix(BOM).split(b"\n")
     found = [_problem(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise ConfigError(f"{str(path)!r} has no problems", key="hooks.cpp.problems")
     return tuple(found)
 
 
-def _problem(line: str, where: str) -> Problem:
+def _problem(line: bytes, where: str) -> Problem:
     try:
         values = from_json(line)
     except ValueError as error:

@@ -81,6 +81,26 @@ def test_a_pattern_that_names_nothing_is_refused_by_its_key(pattern: str, tmp_pa
     assert error.value.key == "data.files"
 
 
+@pytest.mark.parametrize(
+    ("present", "wanted", "instead"),
+    [
+        ("a.parquet", ".jsonl", "'.parquet'; write data=parquet"),
+        ("a.jsonl", ".parquet", r"'.jsonl'; write data=text data.text_key=KEY"),
+        ("a.csv", ".parquet", "'.csv'$"),
+    ],
+)
+def test_folder_of_other_files_names_them(present: str, wanted: str, instead: str, tmp_path: Path) -> None:
+    write(tmp_path, present)
+    with pytest.raises(ConfigError, match=f"ends with {wanted}; it has files that end with {instead}"):
+        find_files([str(tmp_path)], (wanted,))
+
+
+def test_compressed_copy_of_a_file_counts_once(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "a.jsonl.gz", "b.jsonl.zst")
+    assert names(str(tmp_path), suffixes=(".jsonl", ".jsonl.gz", ".jsonl.zst")) == ["a.jsonl", "b.jsonl.zst"]
+    assert names(f"{tmp_path}/a*") == ["a.jsonl", "a.jsonl.gz"]  # a glob means what it says
+
+
 def test_a_protocol_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^data\.files: 'nonsense://x' cannot be opened here: ") as error:
         find_files(["nonsense://x"], ())

@@ -107,6 +107,12 @@ def test_a_file_that_is_no_parquet_or_a_damaged_one_is_told_by_its_name(tmp_path
     with pytest.raises(DataError, match=r"cannot read .*a\.parquet: ArrowInvalid") as error:
         ParquetFormat("text").summarise(only_file(tmp_path / "a.parquet"))
     assert "\n" not in str(error.value)
+    write_lines(tmp_path / "c.parquet", ["one"])
+    with pytest.raises(ConfigError, match=r"JSON lines, not Parquet; write data=text data\.text_key=text$"):
+        ParquetFormat("text").summarise(only_file(tmp_path / "c.parquet"))
+    (tmp_path / "d.parquet").write_bytes(b"\x1f\x8b" + b"x" * 100)
+    with pytest.raises(ConfigError, match=r"d\.parquet is compressed by gzip, not Parquet"):
+        ParquetFormat("text").summarise(only_file(tmp_path / "d.parquet"))
     write_parquet(tmp_path / "b.parquet", ["word " * 5000], rows=1)
     data = bytearray((tmp_path / "b.parquet").read_bytes())
     chunk = pq.read_metadata(tmp_path / "b.parquet").row_group(0).column(1)
@@ -203,21 +209,38 @@ def test_a_line_of_many_blocks_is_read_in_few_requests() -> None:
     [
         ("{'text': 1}", "no JSON"),
         ('{"body": "x", "id": 3}', r"no key 'text' \(data\.text_key\); it has: body, id"),
-        ('["x"]', "no key 'text'"),
-        ('{"text": 5}', "'text' is int, not text"),
-        ("\ufeff{", "no JSON"),
+        ('["x"]', "an array, not an object"),
+        ("null", "null, not an object"),
+        ('{"text": 5}', "'text' is a number, not text"),
+        ('{"text": ["x"]}', "'text' is an array, not text"),
+        ("{", "no JSON .* on one line"),
+        ('{"text": "caf\xe9"}', "byte 0xE9 is no UTF-8 .*iconv"),
     ],
-    ids=["quotes", "another-key", "a-list", "a-number", "byte-order-mark"],
+    ids=["quotes", "another-key", "array", "null", "number", "inner-array", "pretty", "latin-1"],
 )
-def test_a_line_that_is_no_document_is_reported_with_its_position(
-    line: str, problem: str, tmp_path: Path
-) -> None:
-    write_lines(tmp_path / "a.jsonl", ["fine"])
+def test_fault_names_file_and_line(line: str, problem: str, tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", ["fine", None, "good"])
     good = (tmp_path / "a.jsonl").read_bytes()
-    (tmp_path / "a.jsonl").write_bytes(good + line.encode() + b"\n")
-    with pytest.raises(DataError, match=rf"a\.jsonl, the line at byte {len(good)}: .*{problem}") as error:
+    (tmp_path / "a.jsonl").write_bytes(good + b"\r\n" + line.encode("latin-1") + b"\n")
+    with pytest.raises(DataError, match=rf"a\.jsonl, line 5: .*{problem}") as error:
         all_texts(LinesFormat("text", block_bytes=10), only_file(tmp_path / "a.jsonl"))
     assert "\n" not in str(error.value)
+
+
+def test_huge_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "LARGEST_DOCUMENT", 2**20)
+    write_lines(tmp_path / "a.jsonl", ["one", "two", "x" * 2**22])
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3: more than 1 MiB.* split it"):
+        all_texts(LinesFormat("text", block_bytes=200), only_file(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"], ids=["lf", "crlf"])
+def test_lines_are_read_as_other_programs_write_them(ends: str, tmp_path: Path) -> None:
+    """A byte order mark at the start of either of two joined files; U+2028, which ends no line of JSON."""
+    one, two = (json.dumps({"text": text}, ensure_ascii=False) for text in ("a\u2028b\x85c\r\n", "two"))
+    (tmp_path / "a.jsonl").write_bytes(f"\ufeff{one}{ends}\ufeff{two}{ends}\ufeff".encode())
+    found = all_texts(LinesFormat("text"), only_file(tmp_path / "a.jsonl"))
+    assert found == [["a\u2028b\x85c\r\n", "two"]]
 
 
 # Plain text
@@ -228,6 +251,18 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     assert all_texts(WholeFileFormat(), only_file(tmp_path / "a.txt")) == [["eins\n\nzwei é\n\ufffd!"]]
     (tmp_path / "b.txt").write_text(" \n")
     assert all_texts(WholeFileFormat(), only_file(tmp_path / "b.txt")) == [[]]
+
+
+def test_latin_1_is_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(WholeFileFormat, "has_warned", False)
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_bytes("eins\nzwei é".encode("latin-1"))
+        all_texts(WholeFileFormat(), only_file(tmp_path / f"{name}.txt"))
+    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
+        f"{tmp_path}/a.txt, line 2: byte 0xE9 is no UTF-8"
+    ]
 
 
 def test_a_file_too_large_for_one_document_is_refused(

@@ -38,7 +38,7 @@ FLIPPED = {
     "data.tokenizer": "@words",
 }
 OF_THE_SOURCE = {
-    "text": {"data.files": "@root/lines/1*.jsonl", "data.text_key": "text"},
+    "text": {"data.files": "@root/lines/1*.json", "data.text_key": "text"},
     "parquet": {"data.files": "@root/hub/other.parquet"},
     "hub": {"data.dataset": "@root/another", "data.subset": "other", "data.split": "test"},
 }
@@ -75,7 +75,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pq.write_table(table.slice(shift), root / folder / f"{name}.parquet", row_group_size=4)
             (root / folder / "README.md").write_text(CARD)
     for number, text in enumerate(numbered(200)):
-        write_lines(root / "lines" / f"{number}.jsonl", [text])
+        write_lines(root / "lines" / f"{number}.json", [text])
     return root
 
 

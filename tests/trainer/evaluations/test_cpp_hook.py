@@ -145,18 +145,28 @@ def test_a_compiler_that_is_not_there_is_a_machine_that_cannot_run_it() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "has no problems"),
-        ("{", ":1: no JSON"),
-        ('{"name": "a", "prompt": "b"}', ":1: not an object with the texts name, prompt, tests"),
-        ('\n{"name": 1, "prompt": "b", "tests": "c"}', ":2: not an object"),
+        (b"", "has no problems"),
+        (b"{", ":1: no JSON"),
+        (b'{"name": "a", "prompt": "b"}', ":1: not an object with the texts name, prompt, tests"),
+        (b'\n{"name": 1, "prompt": "b", "tests": "c"}', ":2: not an object"),
+        (b'\n{"name": "caf\xe9", "prompt": "b", "tests": "c"}', ":2: no JSON"),
+        ("{}".encode("utf-16"), "is UTF-16: convert it"),
+        (b"\x1f\x8b\x08\0", "is compressed by gzip; unpack it"),
     ],
 )
 def test_problems_that_cannot_be_read_are_refused_with_their_line(
-    tmp_path: Path, text: str, says: str
+    tmp_path: Path, text: bytes, says: str
 ) -> None:
     file = tmp_path / "p.jsonl"
-    file.write_text(text)
+    file.write_bytes(text)
     with pytest.raises(ConfigError) as caught:
         cpp.check_compiler(check([f"hooks.cpp.problems={file}"]))
     assert caught.value.key == "hooks.cpp.problems"
     assert says in caught.value.problem
+
+
+def test_problems_are_read_as_other_programs_write_them(tmp_path: Path) -> None:
+    line = '{"name": "%s", "prompt": "// \u2028", "tests": "c"}\r\n'
+    (tmp_path / "p.jsonl").write_text("\ufeff" + line % "a" + line % "b", encoding="utf-8", newline="")
+    found = read_problems(check([f"hooks.cpp.problems={tmp_path}/p.jsonl"]).hooks.cpp)
+    assert [(problem.name, problem.prompt) for problem in found] == [("a", "// \u2028"), ("b", "// \u2028")]
