@@ -36,6 +36,7 @@ from trainer.errors import (
     MachineError,
     PreemptedError,
     TrainerError,
+    joined,
 )
 from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, SNAPSHOTS_FOLDER
 from trainer.text import Lines, progress_lines
@@ -75,13 +76,15 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
     try:
         return _run(arguments, stop)
     except DivergedError as error:
-        return _report_error(f"diverged: {error}", error)
+        return _report_error([f"diverged: {error}"], error)
     except PreemptedError as error:
-        return _report_error(str(error), error)
+        return _report_error([str(error)], error)
     except MachineError as error:
-        return _report_error(f"error: not on this machine: {error}", error)
+        return _report_error([f"error: not on this machine: {each}" for each in error.errors], error)
+    except ConfigError as error:
+        return _report_error([f"error: {each}" for each in error.errors], error)
     except TrainerError as error:
-        return _report_error(f"error: {error}", error)
+        return _report_error([f"error: {error}"], error)
 
 
 def _print_help(names: Sequence[str]) -> int:
@@ -91,7 +94,7 @@ def _print_help(names: Sequence[str]) -> int:
     try:
         print("\n".join(usage(each.partition("=")[0]) for each in names) or usage(), end="")
     except ConfigError as error:
-        return _report_error(f"error: {error}", error)
+        return _report_error([f"error: {error}"], error)
     return EXIT_DONE
 
 
@@ -108,7 +111,7 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
             overrides.append("force=true")
         flags = [argument for argument in overrides if argument.startswith("-")]
         if flags:
-            raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
+            raise _no_options(flags, [each for each in overrides if each not in flags])
         if any(flag in arguments for flag in _PREFLIGHT_FLAGS):
             return preflight_only(overrides)
         config = check(overrides)
@@ -120,6 +123,19 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
         keys, trunks = stage_keys(overrides), stage_trunks(overrides)
     train_in(Path(config.run_dir), config, stop, keys=keys, trunks=trunks)
     return EXIT_DONE
+
+
+def _no_options(flags: Sequence[str], overrides: Sequence[str]) -> ConfigError:
+    """Return an error for options that do not exist, and for what is wrong with the overrides."""
+    found = [
+        ConfigError(f"there is no option {flag}; overrides are written key=value, see --help")
+        for flag in flags
+    ]
+    try:
+        check(overrides)
+    except ConfigError as error:
+        found.append(error)
+    return joined(found)
 
 
 def preflight_only(overrides: Sequence[str]) -> int:
@@ -334,14 +350,16 @@ def _warn(problem: str) -> None:
     Lines(sys.stderr).write(redact(f"trainer: warning: {' '.join(problem.split())}"))
 
 
-def _report_error(message: str, error: TrainerError) -> int:
-    """Print the line that a run ends with, and return its exit status."""
+def _report_error(messages: Sequence[str], error: TrainerError) -> int:
+    """Print a line for each reason that a run ends for, and return its exit status."""
     launch = launched.launched()
     if launch is not None and not launch.first:
         if isinstance(error, ConfigError | DivergedError | PreemptedError):
             return error.exit_status  # it ends all processes alike, and the first one prints it
-        message = f"process {launch.rank}: {message}"
-    Lines(sys.stderr).write(redact(f"trainer: {' '.join(message.split())}"))
+        messages = [f"process {launch.rank}: {message}" for message in messages]
+    lines = Lines(sys.stderr)
+    for message in messages:
+        lines.write(redact(f"trainer: {' '.join(message.split())}"))
     return error.exit_status
 
 

@@ -69,7 +69,8 @@ def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
         processes: how many the run will be started with; None: not known yet.
 
     Raises:
-        ConfigError: one line that names the key and, where there is one, the nearest valid key.
+        ConfigError: a line for each wrong setting (`errors` has them one by one), with the key and the nearest
+            valid one.
     """
     from trainer.config import long_runs
     from trainer.config.compose import compose_config

@@ -2,6 +2,7 @@
 
     TrainerError             1   anything that stops a run and is reported in one line
     ├── ConfigError          2   the configuration is refused before any compute
+    │   ├── ConfigErrors         2   for several reasons, a line each
     │   └── MachineError         2   another machine may run it: this one lacks a device, a package, disk
     ├── DivergedError       70   a loss or a gradient is NaN or infinite
     ├── PreemptedError      75   a signal asked the run to end
@@ -13,6 +14,8 @@ raises these in processes that must not load torch.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -41,12 +44,50 @@ class ConfigError(TrainerError):
         self.problem, self.key = problem, key
         super().__init__(f"{key}: {problem}" if key else problem)
 
+    @property
+    def errors(self) -> tuple[ConfigError, ...]:
+        """Return this error alone, or those that `ConfigErrors` joins."""
+        return (self,)
+
+
+class ConfigErrors(ConfigError):
+    """Several wrong settings, with a line each in the message; `problem` and `key` are the first one's.
+
+    Args:
+        errors: two or more; use `joined` where there may be one.
+    """
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        super().__init__(errors[0].problem, key=errors[0].key)
+        self.args = ("\n".join(map(str, errors)),)
+        self._errors = tuple(errors)
+
+    @property
+    def errors(self) -> tuple[ConfigError, ...]:
+        return self._errors
+
 
 class MachineError(ConfigError):
     """The configuration asks for a device, a package or disk space that this machine does not have.
 
     `python -m trainer` says `not on this machine`, so that a sweep hands the trial to another worker.
     """
+
+
+class MachineErrors(ConfigErrors, MachineError):
+    """Several things that this machine lacks."""
+
+
+def joined(errors: Sequence[ConfigError]) -> ConfigError:
+    """Return one error for all of these, each message once.
+
+    It is a `MachineError` if all are: what is wrong besides, no other machine can run.
+    """
+    distinct = list({str(each): each for error in errors for each in error.errors}.values())
+    if len(distinct) == 1:
+        return distinct[0]
+    lacks = all(isinstance(each, MachineError) for each in distinct)
+    return MachineErrors(distinct) if lacks else ConfigErrors(distinct)
 
 
 class DivergedError(TrainerError):

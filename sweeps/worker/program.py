@@ -225,7 +225,7 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
         probes: parameters of sampled trials.
 
     Raises:
-        InputError: names the override, the command or the function that cannot work.
+        InputError: names the overrides, the command or the function that cannot work, each on a line.
     """
     if not runs_elsewhere(space):
         require_startable(space)
@@ -249,17 +249,22 @@ def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
                 f"{section}: the trainer reports no {metric!r}; "
                 + (hint if hint == known else f"{hint} ({known})")
             )
+    refused: dict[str, str] = {}  # by key: probes differ in the values that it is refused with
     for parameters in probes:
         try:
             config = api.check(trainer_overrides(space, parameters), processes=space.program.processes)
         except ConfigError as error:
-            raise InputError(f"the trainer refuses this space: {error}") from None
+            for each in error.errors:
+                refused.setdefault(each.key or str(each), str(each))
+            continue
         asked = [metric for metric in needed_metrics(space) if metric in TEST_METRICS]
         if asked and not config.eval.test:
             raise InputError(
                 f"program.overrides: {asked[0]!r} is reported only with eval.test=true, which is for runs "
                 "that confirm; select by final_loss"
             )
+    if refused:
+        raise InputError("the trainer refuses this space: " + "\n".join(refused.values()))
 
 
 def _prefixes_of_hooks(space: Space, probes: Sequence[Mapping[str, Value]]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
@@ -37,12 +38,12 @@ class AutoFreezeConfig:
     start_step: Count
     dry_run: bool
 
-    def check(self, steps: int) -> None:
-        """Raise FieldError if nothing could ever freeze in stages of at most `steps` steps."""
+    def check(self, steps: int) -> Iterator[FieldError]:
+        """Yield a FieldError if nothing could ever freeze in stages of at most `steps` steps."""
         first = max(1, -(-self.start_step // self.every_steps)) * self.every_steps
         needed = first + self.patience * self.every_steps
         if self.enabled and needed > steps:
-            raise FieldError(
+            yield FieldError(
                 f"the check that may freeze comes at step {needed} of a stage at the earliest, and the "
                 f"longest has {counted(steps, 'step')}; write a smaller every_steps, start_step or patience",
                 key="every_steps",

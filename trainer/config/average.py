@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -36,14 +36,14 @@ class AverageConfig:
         trained = [name for name in ("stage2", "stage3") if steps[name]]
         return trained[-1] if trained and self.type != "none" else None
 
-    def check(self, steps: Mapping[str, int]) -> None:
-        """Raise FieldError if there is no stage to average, or too few steps."""
+    def check(self, steps: Mapping[str, int]) -> Iterator[FieldError]:
+        """Yield a FieldError if there is no stage to average, or too few steps."""
         if self.type == "none":
             return
         name = self.stage(steps)
         if name is None:
-            raise FieldError("neither Stage 2 nor Stage 3 is trained; write none", key="type")
-        if self.type == "last" and self.steps > steps[name]:
-            raise FieldError(
+            yield FieldError("neither Stage 2 nor Stage 3 is trained; write none", key="type")
+        elif self.type == "last" and self.steps > steps[name]:
+            yield FieldError(
                 f"{self.steps} is more than {name}.max_steps ({steps[name]}); write that at most", key="steps"
             )

@@ -9,7 +9,7 @@ import copy
 import difflib
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, cast
 
@@ -22,10 +22,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from trainer.config import Config, FieldError
+from trainer.config.fields import FieldErrors
 from trainer.config.run import leaves
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, joined
 
 _MODULE = "trainer.conf"
 _PRIMARY = "config"
@@ -37,45 +39,83 @@ _UNIONS = {
     ("data",): ("stdlib", "text", "parquet", "hub"),
     ("stage3", "teacher"): ("in_process", "http", "cached"),
 }
+# Hydra raises ValueError for a group that is set to a number.
+_REFUSED = (HydraException, OmegaConfBaseException, ValueError)
 _SECRET = "api_key_env"  # noqa: S105 - the key under which a person may have put a secret by mistake
 
 
 def compose_tree(overrides: Sequence[str]) -> DictConfig:
-    """Return the composed configuration as Hydra holds it, before validation. Raises ConfigError."""
+    """Return the validated configuration as Hydra holds it. Raises ConfigError, with a line per fault."""
     return _composed(overrides)[0]
 
 
 def compose_config(overrides: Sequence[str]) -> Config:
-    """Return the validated configuration. Raises ConfigError, in one line."""
+    """Return the validated configuration. Raises ConfigError, with a line per fault."""
     return _config(tuple(overrides))
 
 
 @functools.lru_cache(maxsize=64)
 def _config(overrides: tuple[str, ...]) -> Config:
     """Return the frozen configuration, cached: a run composes the same overrides several times."""
-    return validate(_composed(overrides)[1])
+    return _composed(overrides)[1]
 
 
-def _composed(overrides: Sequence[str]) -> tuple[DictConfig, Any]:
-    """Return Hydra's tree and its plain values."""
-    parsed = parse_overrides(overrides)
+def _composed(overrides: Sequence[str]) -> tuple[DictConfig, Config]:
+    """Return Hydra's tree and the configuration. Raises ConfigError for all that is wrong."""
+    found: list[ConfigError] = []
+    parsed = []
+    for text in overrides:
+        try:
+            parsed.append(_parse_one(text))
+        except ConfigError as error:
+            found.append(error)
     try:
         tree = compose_cached(parsed)
-        return tree, OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _diagnose(parsed, error) from None
+    except _REFUSED:
+        faults, rest = _diagnose(parsed)
+        found += faults
+        try:
+            # Without a fault to leave out, Hydra's own error is the best there is.
+            tree = compose_cached(rest) if faults else compose_files(tuple(map(_line, parsed)))
+        except _REFUSED as error:
+            raise joined([*found, ConfigError(_one_line(error))]) from None
+    # What an unknown key would have set may be suggested for it, and is then not asked for as well.
+    missing = [key for key, value in leaves(OmegaConf.to_container(tree)) if value == "???"]
+    suggested = " ".join(each.problem for each in found)
+    found += [
+        ConfigError(f"needs a value; write {key}=VALUE", key=key)
+        for key in missing
+        if repr(key) not in suggested
+    ]
+    try:
+        values = OmegaConf.to_container(tree, resolve=True)
+    except OmegaConfBaseException as error:
+        raise joined([*found, ConfigError(_one_line(error))]) from None
+    try:
+        config = _read(values)
+    except ValidationError as error:
+        # With a default in place of a value that was refused, fields may contradict each other for no reason.
+        refused = _refusals(error, contradictions=not found)
+        found += [each for each in refused if not any(_is_under(each.key, key) for key in missing)]
+    if found:
+        raise joined(found)
+    return tree, config
 
 
 def validate(document: Any) -> Config:
     """Return a `Config` from plain values, strictly: "3" is not a number, 3.0 not a count of steps.
 
     Raises:
-        ConfigError: for the first value that is refused.
+        ConfigError: with a line for each value that is refused.
     """
     try:
-        return TypeAdapter(Config).validate_json(json.dumps(document), strict=True)
+        return _read(document)
     except ValidationError as error:
-        raise _first_refusal(error) from None
+        raise joined(list(_refusals(error, contradictions=True))) from None
+
+
+def _read(document: Any) -> Config:
+    return TypeAdapter(Config).validate_json(json.dumps(document), strict=True)
 
 
 def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -83,6 +123,7 @@ def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
     return dict(leaves(OmegaConf.to_container(compose_cached(parse_overrides(overrides)))))
 
 
+@functools.cache
 def groups() -> dict[str, list[str]]:
     """Return every configuration group with its options."""
     with initialize_config_module(_MODULE, version_base="1.3"):
@@ -100,12 +141,9 @@ def compose_cached(overrides: Sequence[Override]) -> DictConfig:
     """
     choices = tuple(_line(override) for override in overrides if not _is_value(override))
     tree = copy.deepcopy(compose_files(choices))
-    try:
-        for override in overrides:
-            if _is_value(override):
-                OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
-    except OmegaConfBaseException:
-        return compose_files(tuple(map(_line, overrides)))  # raises Hydra's own error
+    for override in overrides:
+        if _is_value(override):
+            OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
     return tree
 
 
@@ -173,30 +211,50 @@ def _refuse_misleading(override: Override) -> None:
         raise ConfigError(f"write optimizer@{name}={override.value()}", key=name)
 
 
-def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
-    """Return a helpful error in place of Hydra's "Could not override"."""
+def _diagnose(overrides: Sequence[Override]) -> tuple[list[ConfigError], list[Override]]:
+    """Return helpful errors in place of Hydra's "Could not override", and the overrides without faults.
+
+    What is below a group whose choice is none is left out of both: its keys depend on the choice.
+    """
     options, homes = groups(), _homes()
     present = _known_with(overrides, options)
     known = set.union(present, *homes.values())
+    faults: list[ConfigError] = []
+    undecided: set[str] = set()
+    for override in overrides:
+        name, choice = override.key_or_group, override.value()
+        if name in options and choice is not None and choice not in options[name]:
+            faults.append(
+                ConfigError(f"{choice!r} is no choice{nearest(str(choice), options[name])}", key=name)
+            )
+            undecided.add(_node(override))
+    rest = []
     for override in overrides:
         name = override.key_or_group
-        if name in options and isinstance(override.value(), str):
-            choice = str(override.value())
-            if choice not in options[name]:
-                return ConfigError(f"{choice!r} is no choice{nearest(choice, options[name])}", key=name)
+        if any(_is_under(_node(override), group) for group in undecided):
             continue
-        if override.is_add() or override.package is not None or name in present:
+        if name in options or override.is_add() or override.package is not None or name in present:
+            rest.append(override)
             continue
         above = _nodes([name])
         if belongs := [home for home, own in homes.items() if above & (own - present)]:
-            return ConfigError(f"there is no such key here; it belongs to {' or '.join(belongs)}", key=name)
-        return ConfigError(f"there is no such key{nearest(name, [*known, *options])}", key=name)
-    missing = getattr(error, "full_key", None)
-    if missing and "issing" in str(error):
-        return ConfigError(f"needs a value; write {missing}=VALUE", key=missing)
-    return ConfigError(_one_line(error))
+            problem = f"there is no such key here; it belongs to {' or '.join(belongs)}"
+        else:
+            problem = f"there is no such key{nearest(name, [*known, *options])}"
+        faults.append(ConfigError(problem, key=name))
+    return faults, rest
 
 
+def _node(override: Override) -> str:
+    """Return the node that an override of a key or a group sets."""
+    return cast(str, override.package or override.key_or_group).replace("/", ".")
+
+
+def _is_under(key: str, node: str) -> bool:
+    return key == node or key.startswith(f"{node}.")
+
+
+@functools.cache
 def _homes() -> dict[str, set[str]]:
     """Return the first-level keys of each choice of a group whose options have keys of their own."""
     options = groups()
@@ -231,25 +289,35 @@ def _nodes(leaves: Iterable[str]) -> set[str]:
     return found
 
 
-def _first_refusal(error: ValidationError) -> ConfigError:
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
-    for union, members in _UNIONS.items():
-        depth = len(union)
-        if tuple(path[:depth]) == union and path[depth : depth + 1] and path[depth] in members:
-            del path[depth]
-    cause = first.get("ctx", {}).get("error")
+def _refusals(error: ValidationError, *, contradictions: bool) -> Iterator[ConfigError]:
+    """Yield an error for each refused value, and with `contradictions` for those between fields."""
+    for each in error.errors():
+        path = [str(part) for part in each["loc"]]
+        for union, members in _UNIONS.items():
+            depth = len(union)
+            if tuple(path[:depth]) == union and path[depth : depth + 1] and path[depth] in members:
+                del path[depth]
+        cause = each.get("ctx", {}).get("error")
+        if isinstance(cause, FieldErrors):
+            if contradictions:
+                yield from (ConfigError(one.problem, key=".".join([*path, one.key])) for one in cause.errors)
+        else:
+            yield _refusal(each, path, cause)
+
+
+def _refusal(refused: ErrorDetails, path: list[str], cause: object) -> ConfigError:
+    """Return the error for one value, in the words of its validator or else of pydantic."""
     if isinstance(cause, FieldError):
-        return ConfigError(cause.problem, key=".".join([*path, cause.key] if cause.key else path))
-    silent = first["type"] in ("missing", "unexpected_keyword_argument") or path[-1:] == [_SECRET]
-    got = "" if silent else f" (got {first['input']!r})"
-    if first["type"] == "union_tag_invalid":
-        context = first["ctx"]
+        return ConfigError(cause.problem, key=".".join(path))
+    silent = refused["type"] in ("missing", "unexpected_keyword_argument") or path[-1:] == [_SECRET]
+    got = "" if silent else f" (got {refused['input']!r})"
+    if refused["type"] == "union_tag_invalid":
+        context = refused["ctx"]
         key = ".".join([*path, context["discriminator"].strip("'")])
         return ConfigError(f"{context['tag']!r} is unknown; there are: {context['expected_tags']}", key=key)
-    if first["type"] == "unexpected_keyword_argument":
+    if refused["type"] == "unexpected_keyword_argument":
         return ConfigError("there is no such key", key=".".join(path))
-    return ConfigError(first["msg"][0].lower() + first["msg"][1:] + got, key=".".join(path))
+    return ConfigError(refused["msg"][0].lower() + refused["msg"][1:] + got, key=".".join(path))
 
 
 def nearest(name: str, valid: Sequence[str]) -> str:

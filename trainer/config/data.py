@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, FieldError, Positive, Text
+from trainer.config.fields import STRICT, Checked, FieldError, Positive, Text
 
 SMALLEST_VOCABULARY = 257  # the 256 bytes and the end-of-text token
 
@@ -24,7 +25,7 @@ Files = Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_listed
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class _TextConfig:
+class _TextConfig(Checked):
     """Fields that every source of text has.
 
     Args:
@@ -45,9 +46,9 @@ class _TextConfig:
     test_fraction: Share
     document_masks: bool
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if self.held_out_fraction + self.test_fraction >= 1:
-            raise FieldError(
+            yield FieldError(
                 f"{self.test_fraction} and held_out_fraction={self.held_out_fraction} leave nothing to train "
                 "on; write less, so that their sum is below 1",
                 key="test_fraction",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from trainer.config.fields import (
     STRICT,
     AboveZero,
+    Checked,
     Count,
     FieldError,
     NonNegative,
@@ -39,7 +40,7 @@ class InProcessTeacherConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class HttpTeacherConfig:
+class HttpTeacherConfig(Checked):
     """A teacher behind an OpenAI-compatible completions server with prompt logprobs, such as vLLM.
 
     Args:
@@ -63,17 +64,17 @@ class HttpTeacherConfig:
     prefetch: Count
     api_key_env: str | None
 
-    def __post_init__(self) -> None:
-        _check_url(self.url)
+    def contradictions(self) -> Iterator[FieldError]:
+        yield from _check_url(self.url)
         if self.patience_s < self.timeout_s:
-            raise FieldError(
+            yield FieldError(
                 f"{self.patience_s:g} is below timeout_s ({self.timeout_s:g}); write that or more",
                 key="patience_s",
             )
         name = self.api_key_env
         if name is not None and not (name.isascii() and name.isidentifier() and name == name.upper()):
             # Not repeated in the message: it may be the key.
-            raise FieldError(
+            yield FieldError(
                 "write the NAME of an environment variable, in capitals; the key itself stays out of the "
                 "configuration",
                 key="api_key_env",
@@ -81,7 +82,7 @@ class HttpTeacherConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class CachedTeacherConfig:
+class CachedTeacherConfig(Checked):
     """The in-process teacher's predictions, cached by `python -m trainer.teacher_cache`.
 
     The student's logits are computed for the cached tokens only.
@@ -111,9 +112,9 @@ class CachedTeacherConfig:
     anchor_weight: NonNegative
     anchor: Text | None
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if self.anchor_weight and self.anchor is None:
-            raise FieldError(
+            yield FieldError(
                 "there is no cache to hold the student near; write its folder, or anchor_weight=0",
                 key="anchor",
             )
@@ -131,7 +132,7 @@ class CachedTeacherConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Stage3Config:
+class Stage3Config(Checked):
     """Stage 3 (arXiv:2510.13998 §3.3): CE + λ·logits KL + γ·attention KL.
 
     Args:
@@ -164,18 +165,18 @@ class Stage3Config:
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
 
-    def __post_init__(self) -> None:
-        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        check_micro_batch(self.micro_batch_size, self.batch_size)
+    def contradictions(self) -> Iterator[FieldError]:
+        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
         if self.teacher.kind != "in_process" and self.attention_weight:
             remote = self.teacher.kind == "http"
             source = "a teacher over HTTP tells its" if remote else "a cache holds its teacher's"
-            raise FieldError(
+            yield FieldError(
                 f"{source} predictions and not its attention; write 0 here, or stage3/teacher=in_process",
                 key="attention_weight",
             )
         if not self.logits_weight and not self.attention_weight:
-            raise FieldError(
+            yield FieldError(
                 "without it, and with attention_weight 0, nothing is distilled; give stage2 the steps",
                 key="logits_weight",
             )
@@ -191,18 +192,20 @@ class Stage3Config:
         return self.max_steps > 0 and self.attention_weight > 0
 
 
-def check_attention_layer(stage3: Stage3Config, layers: int) -> None:
-    """Raise FieldError if the student, of so many layers, does not have the layer to compare."""
+def check_attention_layer(stage3: Stage3Config, layers: int) -> Iterator[FieldError]:
+    """Yield a FieldError if the student, of so many layers, does not have the layer to compare."""
     if stage3.compares_attention and not -layers <= stage3.attention_layer < layers:
-        raise FieldError(
+        yield FieldError(
             f"there is no layer {stage3.attention_layer}: the student has {layers}, 0 to {layers - 1}, "
             f"or -1 to -{layers} from the end; write one of these",
             key="stage3.attention_layer",
         )
 
 
-def check_attention_heads(stage3: Stage3Config, *, widths: Sequence[int], key_heads: int) -> None:
-    """Raise FieldError if queries, keys and values cannot be split into heads.
+def check_attention_heads(
+    stage3: Stage3Config, *, widths: Sequence[int], key_heads: int
+) -> Iterator[FieldError]:
+    """Yield a FieldError if queries, keys and values cannot be split into heads.
 
     Args:
         stage3: whose `attention_heads` are checked.
@@ -212,23 +215,24 @@ def check_attention_heads(stage3: Stage3Config, *, widths: Sequence[int], key_he
     heads = stage3.attention_heads or key_heads
     if stage3.compares_attention and any(width % heads for width in widths):
         listed = ", ".join(map(str, widths))
-        raise FieldError(
+        yield FieldError(
             f"{heads} does not divide the widths of queries, keys and values ({listed}); write "
             f"{math.gcd(*widths)} or a divisor of it",
             key="stage3.attention_heads",
         )
 
 
-def _check_url(url: str) -> None:
+def _check_url(url: str) -> Iterator[FieldError]:
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - it raises
     except ValueError:
-        raise FieldError("is no URL; write http://HOST:PORT", key="url") from None
+        yield FieldError("is no URL; write http://HOST:PORT", key="url")
+        return
     if "@" in parts.netloc or parts.query or parts.fragment:
         # Not repeated in the message: there may be a key in it.
-        raise FieldError(
+        yield FieldError(
             "takes no user, password or query; a key goes into the variable of api_key_env", key="url"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise FieldError(f"{url!r} is not of the form http://HOST:PORT (or https)", key="url")
+    elif parts.scheme not in ("http", "https") or not parts.hostname:
+        yield FieldError(f"{url!r} is not of the form http://HOST:PORT (or https)", key="url")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, AboveZero, FieldError, Positive, Text
+from trainer.config.fields import STRICT, AboveZero, Checked, FieldError, Positive, Text
 
 BUILT_IN = ("cpp", "lm_eval")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -64,7 +65,7 @@ class SamplesConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class HooksConfig:
+class HooksConfig(Checked):
     """Functions that score the finished student (docs/evaluation.md).
 
     Args:
@@ -77,17 +78,17 @@ class HooksConfig:
     cpp: CppConfig
     lm_eval: LmEvalConfig
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         for hook in self.names:
             if hook not in BUILT_IN and not _FUNCTION.fullmatch(hook):
-                raise FieldError(
+                yield FieldError(
                     f"{hook!r} is no hook; write {', '.join(BUILT_IN)}, or package.module:function",
                     key="names",
                 )
         if len(set(map(name_of, self.names))) < len(self.names):
-            raise FieldError("two hooks have one name, and so would their metrics", key="names")
+            yield FieldError("two hooks have one name, and so would their metrics", key="names")
         if "lm_eval" in self.names and not self.lm_eval.tasks:
-            raise FieldError("the hook lm_eval needs the names of tasks", key="lm_eval.tasks")
+            yield FieldError("the hook lm_eval needs the names of tasks", key="lm_eval.tasks")
 
 
 def name_of(hook: str) -> str:

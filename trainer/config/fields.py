@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, PlainValidator
@@ -30,24 +31,44 @@ class FieldError(ValueError):
         super().__init__(f"{key}: {problem}")
 
 
-def check_warmup(warmup: int, steps: int, *, key: str) -> None:
-    """Raise FieldError for a warmup longer than its stage; a stage of no steps has nothing to check."""
+class FieldErrors(ValueError):
+    """All contradictions of one dataclass's fields."""
+
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("; ".join(map(str, errors)))
+
+
+class Checked:
+    """A base of dataclasses whose fields are checked against each other, once each is valid by itself."""
+
+    def __post_init__(self) -> None:
+        if found := list(self.contradictions()):
+            raise FieldErrors(found)
+
+    def contradictions(self) -> Iterator[FieldError]:
+        """Yield each contradiction between the fields that follows from no other one."""
+        raise NotImplementedError
+
+
+def check_warmup(warmup: int, steps: int, *, key: str) -> Iterator[FieldError]:
+    """Yield a FieldError for a warmup longer than its stage; a stage of no steps has nothing to check."""
     if 0 < steps < warmup:
-        raise FieldError(
+        yield FieldError(
             f"{warmup} is longer than the stage's max_steps ({steps}); write {steps} or fewer, "
             f"or max_steps={warmup} or more",
             key=key,
         )
 
 
-def check_micro_batch(micro: int | None, batch: int) -> None:
-    """Raise FieldError unless micro-batches of one size make up the batch.
+def check_micro_batch(micro: int | None, batch: int) -> Iterator[FieldError]:
+    """Yield a FieldError unless micro-batches of one size make up the batch.
 
     The mean over micro-batches is then the mean over the batch.
     """
     if micro is not None and batch % micro:
         divisor = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
-        raise FieldError(
+        yield FieldError(
             f"{micro} does not divide batch_size ({batch}); write {divisor}, or a batch_size that "
             f"is a multiple of {micro}",
             key="micro_batch_size",

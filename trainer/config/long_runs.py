@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.config import Config
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, joined
 
 LONG_STEPS = 5_000
 """Optimizer steps of all stages from which a run counts as long."""
@@ -34,10 +34,9 @@ def refusals(config: Config, *, device: str | None = None, dtype: str | None = N
 
 
 def refuse(found: list[ConfigError], *, force: bool) -> tuple[str, ...]:
-    """Raise the first refusal; with `force`, return all of them as text instead."""
+    """Raise all refusals; with `force`, return them as text instead."""
     if found and not force:
-        more = f"; and {len(found) - 1} more, which --preflight lists" if len(found) > 1 else ""
-        raise type(found[0])(f"{found[0].problem} (or force=true){more}", key=found[0].key)
+        raise joined([type(each)(f"{each.problem} (or force=true)", key=each.key) for each in found])
     return tuple(str(refusal) for refusal in found)
 
 

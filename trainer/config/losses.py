@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
@@ -51,10 +52,10 @@ def _is_weight(value: object) -> bool:
 LayerWeights = Annotated[str | tuple[float, ...], PlainValidator(read_layer_weights)]
 
 
-def check_layer_weights(weights: str | tuple[float, ...], layers: int) -> None:
-    """Raise FieldError if a list of weights does not have one for each of the student's layers."""
+def check_layer_weights(weights: str | tuple[float, ...], layers: int) -> Iterator[FieldError]:
+    """Yield a FieldError if a list of weights does not have one for each of the student's layers."""
     if not isinstance(weights, str) and len(weights) != layers:
-        raise FieldError(
+        yield FieldError(
             f"{counted(len(weights), 'number')} for {counted(layers, 'layer')}; "
             "write one for each layer of the student",
             key="stage1_9.layer_weights",

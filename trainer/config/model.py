@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, Count, FieldError, Positive, Text, check_micro_batch, check_warmup
+from trainer.config.fields import (
+    STRICT,
+    Checked,
+    Count,
+    FieldError,
+    Positive,
+    Text,
+    check_micro_batch,
+    check_warmup,
+)
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 
 MasterDtype = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TeacherConfig:
+class TeacherConfig(Checked):
     """Training of the tiny model's full-precision teacher, once for all runs that share it.
 
     Args:
@@ -30,13 +40,13 @@ class TeacherConfig:
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
 
-    def __post_init__(self) -> None:
-        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        check_micro_batch(self.micro_batch_size, self.batch_size)
+    def contradictions(self) -> Iterator[FieldError]:
+        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TinyModelConfig:
+class TinyModelConfig(Checked):
     """A small Llama, and its teacher, whose weights are float32.
 
     Args:
@@ -56,9 +66,9 @@ class TinyModelConfig:
     heads: Positive
     teacher: TeacherConfig
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if self.hidden_size % (2 * self.heads):
-            raise FieldError(
+            yield FieldError(
                 f"{self.hidden_size} is not an even multiple of heads ({self.heads}); write a multiple of "
                 f"{2 * self.heads}",
                 key="hidden_size",

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, AboveZero, Count, Decay, FieldError, Fraction, NonNegative, Positive
+from trainer.config.fields import (
+    STRICT,
+    AboveZero,
+    Checked,
+    Count,
+    Decay,
+    FieldError,
+    Fraction,
+    NonNegative,
+    Positive,
+)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -63,7 +74,7 @@ class ApolloMiniConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class OptimizerConfig:
+class OptimizerConfig(Checked):
     """Optimizer of one stage. Learning rates mean the same for all types (see `trainer.optim.build`).
 
     Args:
@@ -98,9 +109,9 @@ class OptimizerConfig:
     apollo: ApolloConfig
     apollo_mini: ApolloMiniConfig
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if self.stochastic_rounding and self.type == "adamw_8bit":
-            raise FieldError(
+            yield FieldError(
                 "bitsandbytes' kernels round to the nearest; write type=adamw, or false",
                 key="stochastic_rounding",
             )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, Count, Decay, FieldError, Fraction, Positive, Text
+from trainer.config.fields import STRICT, Checked, Count, Decay, FieldError, Fraction, Positive, Text
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -25,10 +26,10 @@ class QuantConfig:
     group_size: Positive | None
     activations: Literal["int8", "none"]
 
-    def check_group(self, layer: str, inputs: int) -> None:
-        """Raise FieldError if the layer's inputs cannot be divided into groups."""
+    def check_group(self, layer: str, inputs: int) -> Iterator[FieldError]:
+        """Yield a FieldError if the layer's inputs cannot be divided into groups."""
         if self.group_size and inputs % self.group_size:
-            raise FieldError(
+            yield FieldError(
                 f"{self.group_size} does not divide the {inputs} inputs of {layer}; "
                 "take a divisor of them, or null for one scale per matrix",
                 key="group_size",
@@ -36,7 +37,7 @@ class QuantConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class SaliencyConfig:
+class SaliencyConfig(Checked):
     """The share of weight columns kept in full precision, annealed from `initial_k` to `final_k`.
 
     Args:
@@ -57,9 +58,9 @@ class SaliencyConfig:
     ema_decay: Decay
     update_interval: Positive
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if self.final_k > self.initial_k:
-            raise FieldError(
+            yield FieldError(
                 f"{self.final_k} is above initial_k ({self.initial_k}); write that or less", key="final_k"
             )
 
@@ -84,7 +85,7 @@ class Fp8Config:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class LambdaWarmupConfig:
+class LambdaWarmupConfig(Checked):
     """Lambda in Stage 2: `start` → 1 over `warmup_steps`, then 1; always 1 where it is not `enabled`.
 
     Args:
@@ -102,9 +103,9 @@ class LambdaWarmupConfig:
     weights: bool
     activations: bool
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if self.enabled and not (self.weights or self.activations):
-            raise FieldError(
+            yield FieldError(
                 "neither weights nor activations are to warm up; write stage2.lambda_warmup.enabled=false",
                 key="weights",
             )

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention_heads, check_attention_layer
 from trainer.config.evaluation import HooksConfig, SamplesConfig
-from trainer.config.fields import STRICT, AboveZero, Count, FieldError, NonNegative, Positive, Text
+from trainer.config.fields import STRICT, AboveZero, Checked, Count, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
@@ -87,7 +88,7 @@ class DeviceConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class EvalConfig:
+class EvalConfig(Checked):
     """Held-out text that losses are measured on, and when they are measured within a stage.
 
     Args:
@@ -106,13 +107,13 @@ class EvalConfig:
     part_batches: Positive
     test: bool
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if self.part_batches > self.batches:
-            raise FieldError(
+            yield FieldError(
                 f"there are only eval.batches={self.batches}; write that at most", key="part_batches"
             )
         if self.part_batches * self.batch_size < 2:
-            raise FieldError("one sequence is too few to measure a loss on; write 2", key="part_batches")
+            yield FieldError("one sequence is too few to measure a loss on; write 2", key="part_batches")
 
     def measures_after(self, step: int, of: int) -> bool:
         """Return whether the held-out loss is measured after the one-based `step` of a stage of so many."""
@@ -125,7 +126,7 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Config:
+class Config(Checked):
     """One run of the trainer.
 
     Args:
@@ -163,83 +164,82 @@ class Config:
     force: bool
     overwrite: bool
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if self.model.kind == "tiny":  # the layers of other models are unknown until they are loaded
-            self.check_depth(self.model.layers)
+            yield from self.check_depth(self.model.layers)
             width, heads = self.model.hidden_size, self.model.heads
-            check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
-        self._check_quant()
+            yield from check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
+        yield from self._check_quant()
         if self.model.master_dtype == "bfloat16" and self.device.dtype == "float32":
-            raise FieldError(
+            yield FieldError(
                 "products of bfloat16 weights are bfloat16; write model.master_dtype=float32 or "
                 "device.dtype=bfloat16",
                 key="device.dtype",
             )
         if self.hooks.names and (self.device.parallel == "fsdp" or self.device.type == "xla"):
-            raise FieldError(
+            yield FieldError(
                 "hooks call the student in one process, on a CPU or a CUDA device; write hooks.names=[] and "
                 "save_model=true, and evaluate what `python -m trainer.export` makes",
                 key="hooks.names",
             )
-        self._check_documents()
-        self._check_xla()
-        self._check_parallel()
-        try:
-            self.average.check(self._steps)
-        except FieldError as error:
-            raise FieldError(error.problem, key=f"average.{error.key}") from None
-        self._check_auto_freeze()
-        self._check_recovery()
+        yield from self._check_documents()
+        yield from self._check_xla()
+        yield from self._check_parallel()
+        for error in self.average.check(self._steps):
+            yield FieldError(error.problem, key=f"average.{error.key}")
+        yield from self._check_auto_freeze()
+        yield from self._check_recovery()
         if self.memory_log.level == "hlo" and self.device.type in ("cpu", "cuda"):
-            raise FieldError("only XLA has HLO graphs; write metrics", key="memory_log.level")
+            yield FieldError("only XLA has HLO graphs; write metrics", key="memory_log.level")
 
-    def _check_quant(self) -> None:
+    def _check_quant(self) -> Iterator[FieldError]:
         warmup = self.stage2.lambda_warmup
         if self.quant.activations == "none" and warmup.enabled and not warmup.weights:
-            raise FieldError(
+            yield FieldError(
                 "with quant.activations=none there is nothing else to warm up; "
                 "write stage2.lambda_warmup.enabled=false",
                 key="stage2.lambda_warmup.weights",
             )
         if self.model.kind != "tiny":
             return
-        try:
-            self.quant.check_group("q_proj (model.hidden_size)", self.model.hidden_size)
-            self.quant.check_group("down_proj (model.intermediate_size)", self.model.intermediate_size)
-        except FieldError as error:
-            raise FieldError(error.problem, key=f"quant.{error.key}") from None
+        widths = {
+            "q_proj (model.hidden_size)": self.model.hidden_size,
+            "down_proj (model.intermediate_size)": self.model.intermediate_size,
+        }
+        for error in chain(*(self.quant.check_group(layer, inputs) for layer, inputs in widths.items())):
+            yield FieldError(error.problem, key=f"quant.{error.key}")
 
-    def _check_documents(self) -> None:
+    def _check_documents(self) -> Iterator[FieldError]:
         if self.data.document_masks and self.stage3.max_steps and self.stage3.teacher.kind == "http":
-            raise FieldError(
+            yield FieldError(
                 "a teacher over HTTP reads each window as one text; write false, or "
                 "stage3/teacher=in_process",
                 key="data.document_masks",
             )
 
-    def _check_xla(self) -> None:
+    def _check_xla(self) -> Iterator[FieldError]:
         if self.device.num_chips is not None and self.device.type in ("cpu", "cuda"):
-            raise FieldError(
+            yield FieldError(
                 f"the chips of a TPU are meant, not of device={self.device.type}; write null",
                 key="device.num_chips",
             )
         if self.device.num_chips == 1 and self.device.parallel == "fsdp":
-            raise FieldError(
+            yield FieldError(
                 "fsdp shares the weights among chips, and one is asked for; write none", key="device.parallel"
             )
 
-    def _check_parallel(self) -> None:
+    def _check_parallel(self) -> Iterator[FieldError]:
         """Refuse what several processes cannot do. On XLA there is one; `auto` may resolve to either."""
         if self.device.parallel == "none" or self.device.type == "xla":
             return
         if self.stage3.max_steps and self.stage3.teacher.kind == "http":
-            raise FieldError(
+            yield FieldError(
                 "a teacher over HTTP can be asked by one process only; write device.parallel=none or "
                 "stage3/teacher=in_process",
                 key="stage3.teacher",
             )
         if self.device.compile is True:
-            raise FieldError(
+            yield FieldError(
                 "processes that share a run compile no step as one graph; write device.compile=layers",
                 key="device.compile",
             )
@@ -252,37 +252,35 @@ class Config:
         ):
             if steps and (instead := _NOT_WITH_FSDP.get(optimizer.type)):
                 chips = self.device.type == "auto" and optimizer.type == "muonclip"
-                raise FieldError(
+                yield FieldError(
                     f"{optimizer.type} cannot train parameters that are in parts; write {instead}, or "
                     f"device.parallel=ddp{', or on a TPU device=xla' * chips}",
                     key=f"{name}.optimizer.type",
                 )
 
-    def _check_auto_freeze(self) -> None:
+    def _check_auto_freeze(self) -> Iterator[FieldError]:
         if not self.auto_freeze.enabled:
             return
         if self.device.parallel != "none" and self.device.type != "xla":
-            raise FieldError(
+            yield FieldError(
                 "processes that share a run exchange the gradients of what was trained when a stage began; "
                 "write false, or device.parallel=none",
                 key="auto_freeze.enabled",
             )
-        try:
-            self.auto_freeze.check(max(self._steps.values()))
-        except FieldError as error:
-            raise FieldError(error.problem, key=f"auto_freeze.{error.key}") from None
+        for error in self.auto_freeze.check(max(self._steps.values())):
+            yield FieldError(error.problem, key=f"auto_freeze.{error.key}")
 
-    def _check_recovery(self) -> None:
+    def _check_recovery(self) -> Iterator[FieldError]:
         if not self.recovery.max_steps:
             return
         if self.averaged_stage is not None:
-            raise FieldError(
+            yield FieldError(
                 "adapters are trained on the weights of the last step, and not on an average; write none, or "
                 "recovery.max_steps=0",
                 key="average.type",
             )
         if self.device.parallel == "fsdp":
-            raise FieldError(
+            yield FieldError(
                 "adapters cannot be added to weights that are in parts; write ddp, none, or "
                 "recovery.max_steps=0",
                 key="device.parallel",
@@ -297,16 +295,17 @@ class Config:
         """Return the stage whose weights are averaged; None: there is none."""
         return self.average.stage(self._steps)
 
-    def check_depth(self, layers: int) -> None:
-        """Raise FieldError if what the stages say of layers does not fit a teacher of so many layers."""
+    def check_depth(self, layers: int) -> Iterator[FieldError]:
+        """Yield a FieldError if what the stages say of layers does not fit a teacher of so many layers."""
         kept = self.stage1.keep_layers
         if kept is not None and kept > layers:
-            raise FieldError(
+            yield FieldError(
                 f"the teacher has only {counted(layers, 'layer')}; write that at most, or null for all",
                 key="stage1.keep_layers",
             )
-        check_layer_weights(self.stage1_9.layer_weights, kept or layers)
-        check_attention_layer(self.stage3, kept or layers)
+            return
+        yield from check_layer_weights(self.stage1_9.layer_weights, kept or layers)
+        yield from check_attention_layer(self.stage3, kept or layers)
 
 
 def decisive(document: Mapping[str, Any]) -> dict[str, Any]:

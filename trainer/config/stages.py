@@ -6,6 +6,7 @@ them are computed at once (null: all); it divides `batch_size` and changes memor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -13,6 +14,7 @@ from pydantic.dataclasses import dataclass
 from trainer.config.fields import (
     STRICT,
     AboveZero,
+    Checked,
     Count,
     FieldError,
     Fraction,
@@ -46,7 +48,7 @@ class Stage1Config:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Stage19Config:
+class Stage19Config(Checked):
     """Stage 1.9: (1-a)·w·distillation + a·(CE + KL)/2.
 
     Args:
@@ -74,17 +76,17 @@ class Stage19Config:
     saliency: SaliencyConfig
     trunk_every: TrunkPoints
 
-    def __post_init__(self) -> None:
-        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        check_micro_batch(self.micro_batch_size, self.batch_size)
+    def contradictions(self) -> Iterator[FieldError]:
+        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
         if self.lm_loss_weight == 0 and self.distill_schedule.never_positive:
-            raise FieldError(
+            yield FieldError(
                 "with lm_loss_weight=0 and a distillation that weighs nothing, nothing is trained; "
                 "write max_steps=0",
                 key="distill_schedule.initial",
             )
         if self.saliency.enabled and 0 < self.max_steps - 1 <= self.saliency.warmup_steps:
-            raise FieldError(
+            yield FieldError(
                 f"{self.saliency.warmup_steps} leaves none of the stage's {self.max_steps} steps "
                 f"to anneal k in; write {self.max_steps - 2} or fewer, or "
                 f"max_steps={self.saliency.warmup_steps + 2} or more",
@@ -93,7 +95,7 @@ class Stage19Config:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Stage2Config:
+class Stage2Config(Checked):
     """Stage 2: continued pre-training.
 
     Args:
@@ -117,15 +119,15 @@ class Stage2Config:
     distill: Stage2DistillConfig
     trunk_every: TrunkPoints
 
-    def __post_init__(self) -> None:
-        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        check_micro_batch(self.micro_batch_size, self.batch_size)
+    def contradictions(self) -> Iterator[FieldError]:
+        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
         if self.lambda_warmup.enabled:
-            _check_lambda_warmup(self.lambda_warmup.warmup_steps, self.max_steps)
+            yield from _check_lambda_warmup(self.lambda_warmup.warmup_steps, self.max_steps)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class RecoveryConfig:
+class RecoveryConfig(Checked):
     """Recovery: low-rank adapters (LoRA, arXiv:2106.09685) on the frozen ternary student, after all stages.
 
     Args:
@@ -147,24 +149,24 @@ class RecoveryConfig:
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
 
-    def __post_init__(self) -> None:
-        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        check_micro_batch(self.micro_batch_size, self.batch_size)
+    def contradictions(self) -> Iterator[FieldError]:
+        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
         if self.max_steps and self.optimizer.type == "muonclip":
-            raise FieldError(
+            yield FieldError(
                 "muonclip scales queries and keys, which are frozen here; write muon", key="optimizer.type"
             )
         if self.max_steps and self.optimizer.stochastic_rounding:
-            raise FieldError(
+            yield FieldError(
                 "adapters are float32, and only bfloat16 is rounded; write false",
                 key="optimizer.stochastic_rounding",
             )
 
 
-def _check_lambda_warmup(warmup: int, steps: int) -> None:
+def _check_lambda_warmup(warmup: int, steps: int) -> Iterator[FieldError]:
     """Refuse a warmup that leaves no step at lambda 1, which begins at step `warmup`, counted from 0."""
     if 0 < steps <= warmup:
-        raise FieldError(
+        yield FieldError(
             f"{warmup} must be below the stage's max_steps ({steps}), or no step is trained at lambda 1; "
             f"write {steps - 1} or fewer, or max_steps={warmup + 1} or more",
             key="lambda_warmup.warmup_steps",

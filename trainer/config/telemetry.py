@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, FieldError, Positive, Text
+from trainer.config.fields import STRICT, Checked, FieldError, Positive, Text
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -48,7 +49,7 @@ class WandbConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class MemoryLogConfig:
+class MemoryLogConfig(Checked):
     """`memory.jsonl`, with a line for each point of a run that `trainer.memory_log.log` names.
 
     Args:
@@ -65,6 +66,6 @@ class MemoryLogConfig:
     every: Positive
     path: Text | None
 
-    def __post_init__(self) -> None:
+    def contradictions(self) -> Iterator[FieldError]:
         if len(set(self.phases)) < len(self.phases):
-            raise FieldError("a phase is named twice; name each once", key="phases")
+            yield FieldError("a phase is named twice; name each once", key="phases")

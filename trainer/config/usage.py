@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from omegaconf import OmegaConf
 
-from trainer.config.compose import compose_tree, groups, keys, nearest, validate
+from trainer.config.compose import compose_tree, groups, keys, nearest
 from trainer.config.key_docs import annotation, meanings
 from trainer.errors import ConfigError
 
@@ -133,9 +133,7 @@ def composed(arguments: Sequence[str]) -> str:
     position = words.index(CFG)
     if words[position + 1 : position + 2] != ["job"]:
         raise ConfigError("--cfg takes one word here: --cfg job")
-    tree = compose_tree([*words[:position], *words[position + 2 :]])
-    validate(OmegaConf.to_container(tree, resolve=True))
-    return OmegaConf.to_yaml(tree)
+    return OmegaConf.to_yaml(compose_tree([*words[:position], *words[position + 2 :]]))
 
 
 def _split(argument: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.config import FieldError, QuantConfig, Stage1Config
+from trainer.config import QuantConfig, Stage1Config
 from trainer.config.model import MasterDtype
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
@@ -147,10 +147,8 @@ def quantise(
     for name, module in list(model.named_modules()):
         if not isinstance(module, nn.Linear) or is_head(model, module):
             continue
-        try:
-            quant.check_group(name, module.in_features)
-        except FieldError as error:
-            raise ConfigError(error.problem, key=f"quant.{error.key}") from None
+        for error in quant.check_group(name, module.in_features):
+            raise ConfigError(error.problem, key=f"quant.{error.key}")
         ternary: nn.Module = TernaryLinear(module, strength, quant)
         if name in gains:
             norm = SubLN(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from trainer.config import FieldError, HttpTeacherConfig, Stage3Config
+from trainer.config import HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
 from trainer.data import Feed
 from trainer.data.labelled_feed import L, LabelledFeed
@@ -53,12 +53,10 @@ def require_trainable(
         TeacherServerError: the teacher's server does not answer.
     """
     if config.compares_attention:
-        try:
-            check_attention_heads(
-                config, widths=widths(attention_layers(student)[-1]), key_heads=key_heads(student)
-            )
-        except FieldError as error:
-            raise ConfigError(error.problem, key=error.key) from error
+        for error in check_attention_heads(
+            config, widths=widths(attention_layers(student)[-1]), key_heads=key_heads(student)
+        ):
+            raise ConfigError(error.problem, key=error.key)
     if config.max_steps and config.teacher.kind == "http":
         # Only here: an HTTP client takes a second to import.
         from trainer.teachers.http.health_check import check_teacher

@@ -19,7 +19,7 @@ from pydantic_core import from_json
 from torch import Tensor, nn
 
 from trainer.cache import artifact
-from trainer.config import Config, FieldError, TinyModelConfig
+from trainer.config import Config, TinyModelConfig
 from trainer.config.added_keys import without_added
 from trainer.data import (
     Corpus,
@@ -34,7 +34,7 @@ from trainer.data import (
 from trainer.devices.device import Device, open_device
 from trainer.devices.dtypes import dtype_name
 from trainer.distributed.ranks import ALONE
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, joined
 from trainer.layout import Prepared, Progress
 from trainer.losses.next_token import cross_entropy
 from trainer.models.causal_lm import (
@@ -191,10 +191,8 @@ def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
             "name a model together with the tokenizer that it was trained with",
             key="model.name",
         )
-    try:
-        config.check_depth(depth(model))
-    except FieldError as error:
-        raise ConfigError(error.problem, key=error.key) from error
+    if found := [ConfigError(each.problem, key=each.key) for each in config.check_depth(depth(model))]:
+        raise joined(found)
     if config.stage1_9.max_steps and config.stage1_9.loss_type == "kl":
         output_head(model)
     if config.device.dtype == "float32" and any(p.dtype == torch.bfloat16 for p in model.parameters()):
