@@ -110,32 +110,32 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
         if _FORCE_FLAG in arguments:
             overrides.append("force=true")
         flags = [argument for argument in overrides if argument.startswith("-")]
-        if flags:
-            raise _no_options(flags, [each for each in overrides if each not in flags])
-        if any(flag in arguments for flag in _PREFLIGHT_FLAGS):
+        wrong = [
+            ConfigError(f"there is no option {flag}; overrides are written key=value, see --help")
+            for flag in flags
+        ]
+        overrides = [each for each in overrides if each not in flags]
+        is_preflight = any(flag in arguments for flag in _PREFLIGHT_FLAGS)
+        if is_preflight and not wrong:
             return preflight_only(overrides)
-        config = check(overrides)
-        if config.run_dir is None:
-            raise ConfigError("needs a value: the folder that the result is written to", key="run_dir")
-        if (line := run_folder.finished(config, Path(config.run_dir))) is not None:
+        folder = next((each for each in overrides if each.startswith("run_dir=")), None)
+        try:
+            config = check(overrides)
+            folder = config.run_dir
+        except ConfigError as error:
+            wrong.append(error)
+        if folder is None and not is_preflight:
+            wrong.append(
+                ConfigError("needs a value: the folder that the result is written to", key="run_dir")
+            )
+        if wrong or folder is None:
+            raise joined(wrong)
+        if (line := run_folder.finished(config, Path(folder))) is not None:
             _print(line)
             return EXIT_DONE
         keys, trunks = stage_keys(overrides), stage_trunks(overrides)
-    train_in(Path(config.run_dir), config, stop, keys=keys, trunks=trunks)
+    train_in(Path(folder), config, stop, keys=keys, trunks=trunks)
     return EXIT_DONE
-
-
-def _no_options(flags: Sequence[str], overrides: Sequence[str]) -> ConfigError:
-    """Return an error for options that do not exist, and for what is wrong with the overrides."""
-    found = [
-        ConfigError(f"there is no option {flag}; overrides are written key=value, see --help")
-        for flag in flags
-    ]
-    try:
-        check(overrides)
-    except ConfigError as error:
-        found.append(error)
-    return joined(found)
 
 
 def preflight_only(overrides: Sequence[str]) -> int:

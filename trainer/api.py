@@ -69,8 +69,8 @@ def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
         processes: how many the run will be started with; None: not known yet.
 
     Raises:
-        ConfigError: a line for each wrong setting (`errors` has them one by one), with the key and the nearest
-            valid one.
+        ConfigError: a line for each wrong setting, with its key and the nearest valid one; `errors` has them
+            one by one.
     """
     from trainer.config import long_runs
     from trainer.config.compose import compose_config

@@ -522,6 +522,21 @@ class TestCheck:
         shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),))
         objective.check(shared, [{}])
 
+    def test_settings_of_all_points_are_refused_at_once(self, space):
+        program = Program(kind="trainer", overrides=("stage2.nothing=1", "log_every=0"))
+        metric = Objective(metric="final_loss", goal="minimize")
+        asked = replace(space, program=program, objectives=(metric,))
+        probes = [{"seed": 1}, {"seed": -1}, {"seed": -2, "stage2.max_stepz": 3}]
+        with pytest.raises(InputError) as refused:
+            objective.check(asked, probes)
+        lines = str(refused.value).removeprefix("the trainer refuses this space: ").split("\n")
+        assert [line.partition(":")[0] for line in lines] == [
+            "stage2.nothing",
+            "log_every",
+            "seed",
+            "stage2.max_stepz",
+        ]
+
 
 def _gone(pid: int) -> bool:
     """Whether the process ends within a few seconds."""
