@@ -247,7 +247,7 @@ def _diagnose(overrides: Sequence[Override]) -> tuple[list[ConfigError], list[Ov
 
 def _node(override: Override) -> str:
     """Return the node that an override of a key or a group sets."""
-    return cast(str, override.package or override.key_or_group).replace("/", ".")
+    return (override.package or override.key_or_group).replace("/", ".")
 
 
 def _is_under(key: str, node: str) -> bool:
@@ -291,8 +291,12 @@ def _nodes(leaves: Iterable[str]) -> set[str]:
 
 def _refusals(error: ValidationError, *, contradictions: bool) -> Iterator[ConfigError]:
     """Yield an error for each refused value, and with `contradictions` for those between fields."""
-    for each in error.errors():
-        path = [str(part) for part in each["loc"]]
+    errors = error.errors()
+    for each in errors:
+        place = each["loc"]
+        if any(other["loc"] != place == other["loc"][: len(place)] for other in errors):
+            continue  # a list is too short without the items that are refused
+        path = [str(part) for part in place]
         for union, members in _UNIONS.items():
             depth = len(union)
             if tuple(path[:depth]) == union and path[depth : depth + 1] and path[depth] in members:

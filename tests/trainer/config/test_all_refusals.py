@@ -42,6 +42,7 @@ TABLE: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "below an unknown choice": (("model=tyni", "model.name=x", "stage1.keep_layers=12"), {"model"}),
     "beside a misspelt value": (("stage2.max_stepz=900", "stage2.schedule.warmup_steps=500"), {"stage2.max_stepz"}),
     "of a wrong field": (("stage2.batch_size=0", "stage2.micro_batch_size=5"), {"stage2.batch_size"}),
+    "an item of a list": (("data=text", "data.files=['']"), {"data.files.0"}),
     "misspelt and missing": (("data=text", "data.file=x"), {"data.file"}),
 }  # fmt: skip
 

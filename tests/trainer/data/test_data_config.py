@@ -81,7 +81,7 @@ def test_text_to_stream_is_checked_alike(given: tuple[str, ...], key: str) -> No
     with pytest.raises(ConfigError) as error:
         check(given)
     assert error.value.key == key
-    assert "\n" not in str(error.value)
+    assert "\n" not in error.value.problem
 
 
 def test_a_key_of_another_source_is_refused_with_the_source() -> None:
