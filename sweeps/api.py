@@ -19,7 +19,7 @@ from sweeps.errors import InputError, NothingToAsk
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.space import literals
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Space, to_plain
 from sweeps.storage.base import Store
 from sweeps.storage.urls import name_of
 from sweeps.text.counted import counted
@@ -44,7 +44,7 @@ class Result:
     """
 
     trial: int
-    parameters: Mapping[str, Value]
+    parameters: Mapping[str, Any]
     metrics: Mapping[str, float | None]
 
 
@@ -320,7 +320,10 @@ class Sweep:
         """
         import pandas as pd
 
-        rows = [table.flat(each) for each in self._records()]
+        rows = [
+            table.flat(each) | {table.PARAMETER + n: to_plain(v) for n, v in each.parameters.items()}
+            for each in self._records()
+        ]
         return pd.DataFrame(rows, columns=table.columns(rows))
 
     @property
@@ -384,7 +387,8 @@ class Sweep:
 
 
 def _result(found: record.Trial) -> Result:
-    return Result(trial=found.trial, parameters=dict(found.parameters), metrics=dict(found.metrics))
+    parameters = {name: to_plain(value) for name, value in found.parameters.items()}
+    return Result(trial=found.trial, parameters=parameters, metrics=dict(found.metrics))
 
 
 __all__ = ["AskedTrial", "Result", "Sweep", "Trial", "create", "open_existing"]

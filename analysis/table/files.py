@@ -6,6 +6,7 @@ Any table can be read; `TrialsTable.of` checks it and knows a sweep's own by its
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import warnings
@@ -80,6 +81,10 @@ def read_held_out(path: str | Path) -> object:
     return document.get("held_out") if isinstance(document, Mapping) else None
 
 
+_MISSING = ("", "nan", "-nan", "NaN", "-NaN", "NA", "N/A", "n/a", "<NA>", "#N/A", "null", "NULL", "None")
+"""Cells without a value, as pandas has them."""
+
+
 def _why_unreadable(file: Path) -> str:
     if file.is_dir():
         return "this is a folder, not a table"
@@ -96,12 +101,21 @@ def _read_csv(file: Path, source: str) -> pd.DataFrame:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             mark = separator(lines.readline())
             lines.seek(0)
-            header = [text_of(name) for name in next(csv.reader(lines, delimiter=mark), [])]
-        refuse_repeated(header, source)
+            header = next(csv.reader(lines, delimiter=mark), [])
+        refuse_repeated([text_of(name) for name in header], source)
         with warnings.catch_warnings():
             # pandas only warns when rows are longer than the header, and drops the excess.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(file, encoding="utf-8-sig", sep=mark, index_col=False, low_memory=False)
+            table = pd.read_csv(
+                file,
+                encoding="utf-8-sig",
+                sep=mark,
+                index_col=False,
+                low_memory=False,
+                keep_default_na=False,
+                # A parameter may be null, which is a value there, or a text such as "None" or "NA".
+                na_values={n: ("",) if text_of(n).startswith(PARAMETER) else _MISSING for n in header},
+            )
     except pd.errors.EmptyDataError:
         raise TableError(source, "the file has no header line") from None
     except pd.errors.ParserWarning:
@@ -271,7 +285,9 @@ def _from_rows(trials: list[Any], source: str) -> pd.DataFrame:
 
 def _flat(trial: Mapping[str, Any]) -> dict[str, Any]:
     row = {name: value for name, value in trial.items() if name not in ("parameters", "metrics")}
-    row |= {PARAMETER + name: value for name, value in trial.get("parameters", {}).items()}
+    for name, value in trial.get("parameters", {}).items():
+        is_json = value is None or isinstance(value, list)  # as in the CSV export, where "" is no value
+        row[PARAMETER + name] = json.dumps(value, ensure_ascii=False) if is_json else value
     for name, value in trial.get("metrics", {}).items():
         row[metric_column(name)] = value
     return row

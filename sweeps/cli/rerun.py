@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from sweeps.space.definition import Space
+from sweeps.space.definition import Space, to_plain
 from sweeps.space.overrides import to_overrides, with_parameters
 from sweeps.trials.record import Trial
 
@@ -23,7 +23,8 @@ def command_line(space: Space, record: Trial) -> str:
         return shlex.join(overrides)  # a program that only its user knows
     if program.kind == "function":
         module, _, name = program.function.partition(":")
-        call = f"from {module} import {name}; print({name}({dict(record.parameters)!r}))"
+        parameters = {key: to_plain(value) for key, value in record.parameters.items()}
+        call = f"from {module} import {name}; print({name}({parameters!r}))"
         quoted = shlex.quote(call) if set(call) & set('"$`\\!') else f'"{call}"'  # a person reads it
         return f"python -c {quoted}"
     values = {"${python}": "python", "${run_dir}": RUN_DIR, "${trial}": str(record.trial)}

@@ -195,7 +195,9 @@ def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, 
         records: the trials.
         roles: what trials are in the confirmation, by index.
     """
-    varied = [p.name for p in space.parameters if len({repr(r.parameters.get(p.name)) for r in records}) > 1]
+    varied = [
+        p.name for p in space.parameters if len({repr(table.flat_parameter(r, p.name)) for r in records}) > 1
+    ]
     shared = any(costs.reused(record) for record in records)
     branched = any(costs.branched(record) for record in records)
     metrics = {metric: table.metric_column(metric, table.FOR_PEOPLE) for metric in space.metrics()}
@@ -205,7 +207,7 @@ def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, 
         row: dict[str, Any] = {"trial": record.trial, "status": record.status, "by": record.generator}
         if roles:
             row["confirmation"] = roles.get(record.trial)
-        row |= {column: record.parameters.get(name) for name, column in parameters.items()}
+        row |= {column: table.flat_parameter(record, name) for name, column in parameters.items()}
         row |= {column: record.metrics.get(metric) for metric, column in metrics.items()}
         taken = table.seconds(record)
         row["seconds"] = None if taken is None else round(taken, 1)

@@ -15,6 +15,7 @@ from sweeps.cli.rerun import command_line
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.experiment import Experiment
 from sweeps.export import table
+from sweeps.space.definition import cell_of
 from sweeps.storage.base import Store
 from sweeps.storage.urls import is_remote
 from sweeps.text.printable import escape_controls
@@ -77,7 +78,7 @@ def _lines(experiment: Experiment, record: Trial) -> Iterator[str]:
     yield f"by       {record.generator}, {timestamp(record.created)}"
     if record.status == "running":
         yield f"worker   {record.worker}, attempt {record.attempt}, since {timestamp(record.started or 0.0)}"
-    yield from _table("parameters", record.parameters)
+    yield from _table("parameters", {name: cell_of(value) for name, value in record.parameters.items()})
     yield from _table("progress", record.progress if record.status == "running" else {})
     yield from _table("metrics", record.metrics)
     yield from _table("predicted, when it was stopped", record.predicted)

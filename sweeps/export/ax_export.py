@@ -14,9 +14,9 @@ from pathlib import Path
 
 from sweeps.errors import InputError, SpaceError
 from sweeps.export.table import replace_file
-from sweeps.search.encoding import Axis, Interval, Options
+from sweeps.search.encoding import Axis, Interval, Options, kind_of, option_of
 from sweeps.space.constraints import Linear, parse
-from sweeps.space.definition import Choice, Range, Space, Value
+from sweeps.space.definition import Choice, Range, Space, Value, is_number
 from sweeps.space.domain import Domain
 from sweeps.space.scale import level, levels
 from sweeps.space.space_parameters import MAX_VALUES
@@ -95,16 +95,15 @@ def _axis(parameter: Range | Choice, domain: Domain, names: Mapping[str, str]) -
         if parameter.kind == "int":
             bounds = (int(parameter.min), int(parameter.max))
         return Interval(name=name, bounds=bounds, kind=parameter.kind, log=parameter.log)
-    kinds = {type(value) for value in parameter.values}
-    kind = next(iter(kinds)).__name__ if len(kinds) == 1 else "float"
-    values = tuple(float(v) if kind == "float" and not isinstance(v, str) else v for v in parameter.values)
+    values = tuple(option_of(parameter, value) for value in parameter.values)
     switched = {
-        value: [names[c] for c in children if c in domain.searched] for value, children in parameter.when
+        option_of(parameter, value): [names[c] for c in children if c in domain.searched]
+        for value, children in parameter.when
     }
     return Options(
         name=name,
         values=values,
-        kind=kind,
+        kind=kind_of(parameter),
         ordered=parameter.ordered or len(values) == 2,
         dependents={value: children for value, children in switched.items() if children},
     )
@@ -116,9 +115,11 @@ def _point(record: Trial, domain: Domain, names: Mapping[str, str]) -> dict[str,
         parameter = domain.searched.get(name)
         if parameter is None:
             continue
-        is_float = isinstance(parameter, Range) and parameter.kind == "float"
-        is_float |= isinstance(parameter, Choice) and any(isinstance(v, float) for v in parameter.values)
-        point[names[name]] = float(value) if is_float else value
+        if isinstance(parameter, Choice):
+            point[names[name]] = option_of(parameter, value)
+        else:
+            is_float = parameter.kind == "float" and is_number(value)
+            point[names[name]] = float(value) if is_float else value
     return point
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps.search.determinism import stable_seed
 from sweeps.search.encoding import Axis, Encoding, Interval
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Space, Value, cell_of
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
 
@@ -103,7 +103,7 @@ def _marginal(
                     metric,
                     encoding.names[axis.name],
                     {
-                        "value": encoding.value(axis.name, position),
+                        "value": cell_of(encoding.value(axis.name, position)),
                         "mean": statistics.fmean(mean for mean, _ in predicted),
                         "sd": statistics.fmean(spread for _, spread in predicted),
                     },

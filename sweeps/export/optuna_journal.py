@@ -13,7 +13,7 @@ from typing import Any
 
 from sweeps.errors import InputError
 from sweeps.export.table import metric_column, replace_file
-from sweeps.space.definition import Choice, Fixed, Range, Space
+from sweeps.space.definition import Choice, Fixed, Range, Space, Value, cell_of
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
 
@@ -80,9 +80,9 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
                     parameter.min, parameter.max, log=parameter.log, step=parameter.step
                 )
             case Choice():
-                found[parameter.name] = kinds.CategoricalDistribution(parameter.values)
+                found[parameter.name] = kinds.CategoricalDistribution(tuple(map(_choice, parameter.values)))
             case Fixed():
-                found[parameter.name] = kinds.CategoricalDistribution((parameter.value,))
+                found[parameter.name] = kinds.CategoricalDistribution((_choice(parameter.value),))
     return found
 
 
@@ -92,9 +92,10 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
     if record.status == "completed" and None in values:
         state = optuna.trial.TrialState.FAIL  # a complete trial of Optuna needs all values
     complete = state == optuna.trial.TrialState.COMPLETE
+    parameters = {name: _choice(value) for name, value in record.parameters.items()}
     inside = {
         name: value
-        for name, value in record.parameters.items()
+        for name, value in parameters.items()
         if name in distributions and _contains(distributions[name], value)
     }
     attributes = {
@@ -107,7 +108,7 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
             for name, value in record.metrics.items()
             if value is not None
         },
-        **{f"{_OUTSIDE}{name}": value for name, value in record.parameters.items() if name not in inside},
+        **{f"{_OUTSIDE}{name}": value for name, value in parameters.items() if name not in inside},
         **_costs(record),
     }
     started = None if record.status == "pending" else _time(record.started or record.created)
@@ -125,6 +126,11 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
         system_attrs={},
         intermediate_values={int(step): loss for step, loss in record.curve},
     )
+
+
+def _choice(value: Value) -> Any:
+    """Return the value as Optuna stores a choice: null as it is, a list as JSON's text."""
+    return cell_of(value) if isinstance(value, tuple) else value
 
 
 def _costs(record: Trial) -> dict[str, Any]:

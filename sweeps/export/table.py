@@ -20,7 +20,7 @@ from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space import constraints
-from sweeps.space.definition import Objective, Space
+from sweeps.space.definition import Objective, Space, cell_of
 from sweeps.text import csv_format
 from sweeps.trials import costs, stage_run
 from sweeps.trials.record import STATUSES, Trial
@@ -140,9 +140,14 @@ def flat(record: Trial) -> dict[str, Any]:
         name: json.dumps(value, allow_nan=False) if isinstance(value, list) else value
         for name, value in stage_costs(record).items()
     }
-    row |= {PARAMETER + name: value for name, value in record.parameters.items()}
+    row |= {PARAMETER + name: cell_of(value) for name, value in record.parameters.items()}
     row |= {metric_column(name): value for name, value in record.metrics.items()}
     return row
+
+
+def flat_parameter(record: Trial, name: str) -> bool | int | float | str | None:
+    """Return a parameter as `flat` has it; None if the trial has none of this name."""
+    return cell_of(record.parameters[name]) if name in record.parameters else None
 
 
 def seconds(record: Trial) -> float | None:

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
 from sweeps.errors import InputError
-from sweeps.space.definition import Value
+from sweeps.space.definition import from_plain
 from sweeps.space.overrides import to_overrides
 
 AX_KEYS = {"type", "bounds", "values", "value", "log_scale", "value_type", "is_ordered"}
@@ -46,7 +46,7 @@ def read(
         elif param is None:
             raise InputError(f"hydra.sweeper.params.{key}: is empty; write interval(…), choice(…) or a value")
         else:
-            fixed[key] = to_overrides({key: param})[0]
+            fixed[key] = to_overrides({key: from_plain(param)})[0]
     for override in _parse(arguments, config_loader):
         _add(override, searched, fixed)
     return searched, list(fixed.values())
@@ -105,10 +105,8 @@ def _range(key: str, low: Any, high: Any, *, log: bool) -> dict[str, Any]:
 
 def _choice(key: str, values: Sequence[Any]) -> dict[str, Any]:
     """Return a choice, ordered (so that neighbours are similar for the surrogate) if its values ascend."""
-    for value in values:
-        if not isinstance(value, bool | int | float | str):
-            kind = "null" if value is None else "a list or a mapping"
-            raise InputError(f"{key}: {kind} cannot be a choice; write a config group, or name the cases")
+    if any(isinstance(value, Mapping) for value in values):
+        raise InputError(f"{key}: a mapping cannot be a choice; write a config group, or name the cases")
     if len(values) == 1:
         return {"value": values[0]}
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -134,7 +132,7 @@ def _from_ax(key: str, param: Mapping[str, Any]) -> dict[str, Any]:
                 low, high = float(low), float(high)
             return _range(key, low, high, log=bool(param.get("log_scale")))
         case "choice":
-            values: list[Value] = list(param.get("values") or ())
+            values: list[Any] = list(param.get("values") or ())
             found = _choice(key, values)
             return found | ({"ordered": bool(param["is_ordered"])} if "is_ordered" in param else {})
         case "fixed":

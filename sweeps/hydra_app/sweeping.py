@@ -26,7 +26,7 @@ from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, S
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.hydra_app import app, params
-from sweeps.space.definition import Space
+from sweeps.space.definition import Space, to_plain
 from sweeps.space.overrides import to_overrides
 from sweeps.text.counted import counted
 
@@ -179,7 +179,7 @@ def _work(experiment: Experiment, config: DictConfig) -> dict[str, float | None]
         "name": "stagesweep",
         "url": experiment.store.url,
         "trial": best.trial,
-        "best_evaluated_params": dict(best.parameters),
+        "best_evaluated_params": {name: to_plain(value) for name, value in best.parameters.items()},
         "best_evaluated_result": dict(best.metrics),
     }
     (folder / "optimization_results.yaml").write_text(

@@ -16,7 +16,7 @@ import numpy as np
 
 from sweeps.search.forecast import Array, Forecast, forecast
 from sweeps.space import constraints
-from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Range, Space, Value
+from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Range, Space, Value, same_value
 from sweeps.space.scale import to_unit
 from sweeps.trials.record import Trial
 
@@ -202,14 +202,19 @@ def _smooth(losses: Array) -> float:
 
 def _settings(space: Space, record: Trial) -> list[float]:
     """Return the trial's numbers and choices, each from 0 to 1."""
-    return [_unit(p, record.parameters.get(p.name)) for p in space.parameters if not isinstance(p, Fixed)]
+    values = record.parameters
+    return [
+        _unit(p, values.get(p.name), active=p.name in values)
+        for p in space.parameters
+        if not isinstance(p, Fixed)
+    ]
 
 
-def _unit(parameter: Range | Choice, value: Value | None) -> float:
+def _unit(parameter: Range | Choice, value: Value, *, active: bool) -> float:
     """Return the position of a value; the middle where the parameter is inactive."""
     if isinstance(parameter, Choice):
-        places = len(parameter.values)
-        return parameter.values.index(value) / max(1, places - 1) if value in parameter.values else 0.5
+        found = [at for at, member in enumerate(parameter.values) if same_value(member, value)]
+        return found[0] / max(1, len(parameter.values) - 1) if found and active else 0.5
     return to_unit(parameter, float(value)) if isinstance(value, int | float) else 0.5
 
 

@@ -8,6 +8,7 @@ original units, and its SymPy takes a parameter called `beta` for a function.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Literal
 
 from sweeps.search.determinism import stable_seed
 from sweeps.space.constraints import Linear
-from sweeps.space.definition import Choice, Range, Value, same_value
+from sweeps.space.definition import Choice, Range, Value, cell_of, is_number, number_of, same_value
 from sweeps.space.domain import Domain
 from sweeps.space.scale import from_unit, level, levels, position, to_unit
 
@@ -118,7 +119,7 @@ class Encoding:
                     return math.inf
             else:
                 low, high = axis.bounds
-                apart = abs(float(first[axis.name]) - float(second[axis.name])) / (high - low)
+                apart = abs(number_of(first[axis.name]) - number_of(second[axis.name])) / (high - low)
                 largest = max(largest, apart)
         return largest
 
@@ -126,10 +127,14 @@ class Encoding:
         """Return the parameter value at a position on an axis, rounded and within bounds."""
         name = self.names[axis]
         parameter = self.domain.searched[name]
-        if name in self._units:
-            at = from_unit(self._units[name], float(at))
-        elif isinstance(parameter, Range) and parameter.step is not None:
-            at = level(parameter, round(float(at)))
+        if isinstance(parameter, Choice):
+            members = (member for member in parameter.values if same_value(option_of(parameter, member), at))
+            at = next(members, at)
+        elif is_number(at):
+            if name in self._units:
+                at = from_unit(self._units[name], float(at))
+            elif parameter.step is not None:
+                at = level(parameter, round(float(at)))
         return self.domain.member(name, at)
 
     def unit_range(self, name: str) -> Range | None:
@@ -170,7 +175,7 @@ class Encoding:
         return Options(
             name=name,
             values=tuple(self._encoded(parameter.name, value) for value in parameter.values),
-            kind=_kind(parameter),
+            kind=kind_of(parameter),
             ordered=parameter.ordered or len(parameter.values) == 2,
             dependents={value: names for value, names in switched.items() if names},
         )
@@ -181,8 +186,8 @@ class Encoding:
         if isinstance(parameter, Choice):
             if not any(same_value(value, member) for member in parameter.values):
                 raise ValueError(f"{value!r} is not among the values of {name}")
-            return float(value) if _kind(parameter) == "float" else value
-        if isinstance(value, bool | str):
+            return option_of(parameter, value)
+        if not is_number(value):
             raise TypeError(f"{name} is a number, not {value!r}")
         if name in self._units:
             return to_unit(self._units[name], value)
@@ -219,9 +224,18 @@ def _is_unit(parameter: Range) -> bool:
     return count is None or count > WIDE or parameter.normal is not None
 
 
-def _kind(parameter: Choice) -> str:
-    """Return Ax's name for the type of the values; integers among floats are floats."""
+def kind_of(parameter: Choice) -> str:
+    """Return Ax's name for the type of the options; integers among floats are floats."""
+    if any(value is None or isinstance(value, tuple) for value in parameter.values):
+        return "str"
     for kind in (bool, int, str):
         if all(type(value) is kind for value in parameter.values):
             return kind.__name__
     return "float"
+
+
+def option_of(parameter: Choice, value: Value) -> bool | int | float | str:
+    """Return what stands for a value of the choice in Ax, whose options have one type and are no lists."""
+    if any(member is None or isinstance(member, tuple) for member in parameter.values):
+        return "None" if value is None else json.dumps(value)  # Ax's own JSON loses the text "null"
+    return float(number_of(value)) if kind_of(parameter) == "float" else cell_of(value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sweeps.search.encoding import Encoding, Interval
 from sweeps.search.outcomes import Outcomes, cost_metric
 from sweeps.space.constraints import parse_expression
-from sweeps.space.definition import Space
+from sweeps.space.definition import Space, number_of
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
 
@@ -51,7 +51,7 @@ def known_cost(
         if not name:
             constant += factor
         elif name in encoding.domain.fixed:
-            constant += factor * float(encoding.domain.fixed[name])
+            constant += factor * number_of(encoding.domain.fixed[name])
         elif (term := _term(space, encoding, name, factor)) is not None:
             terms.append(term)
         else:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sweeps.search.encoding import Encoding, Options
-from sweeps.space.definition import Value
+from sweeps.space.definition import Value, number_of
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
 
@@ -104,5 +104,5 @@ class StageCosts:
                 features += [float(value == option) for option in axis.values]
             else:
                 low, high = axis.bounds
-                features.append(0.5 if value is None else (float(value) - low) / (high - low))
+                features.append(0.5 if value is None else (number_of(value) - low) / (high - low))
         return np.array(features)

@@ -7,18 +7,25 @@ here is frozen and independent of files, stores and Ax, so that `sweep status` c
 from __future__ import annotations
 
 import json
+import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from sweeps.text import typed
 
 SCHEMA = 1
 
-Value = bool | int | float | str
-"""Value of a parameter; True is not equal to 1 here."""
+Value = bool | int | float | str | None | tuple["Value", ...]
+"""Value of a parameter, null and lists among them; True is not equal to 1 here.
+
+A list is a tuple, so that it can be a key: `from_plain` and `to_plain` convert it from and to a list.
+"""
+
+MAX_LISTS = 20
+"""How deep lists may be nested."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +110,16 @@ class Condition:
 
     def holds(self, values: Mapping[str, Value]) -> bool:
         """Return whether the parent has a value, and one that satisfies the condition."""
-        value = values.get(self.parent)
-        if value is None or self.relation == "==":
-            return value is not None and same_value(value, self.value)
-        return not isinstance(value, str | bool) and RELATIONS[self.relation](float(value), float(self.value))
+        if self.parent not in values:
+            return False
+        value = values[self.parent]
+        if self.relation == "==":
+            return same_value(value, self.value)
+        return is_number(value) and is_number(self.value) and RELATIONS[self.relation](value, self.value)
 
     def __str__(self) -> str:
         """Return it as a clause: `a is b`, or `a > 0`."""
-        shown = json.dumps(self.value) if isinstance(self.value, bool) else str(self.value)
+        shown = self.value if isinstance(self.value, str) else json.dumps(self.value)
         return f"{self.parent} {'is' if self.relation == '==' else self.relation} {shown}"
 
     @classmethod
@@ -136,8 +145,8 @@ class Program:
         overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
         processes: `trainer`: number of processes of one trial on the worker's machine.
         command: `command`: argv. The element `${overrides}` becomes one `key=value` argument per parameter,
-            `${args}` one `--key=value`; `${run_dir}`, `${trial}` and `${python}` (the worker's) are replaced
-            inside elements.
+            `${args}` one `--key=value`, and `overrides.WORDS` has more of these; `${run_dir}`, `${trial}` and
+            `${python}` (the worker's) are replaced inside elements.
         function: `function`: `package.module:name`, from a dict of parameters to a dict of metrics.
     """
 
@@ -359,7 +368,57 @@ def conditions(parameter: Range | Choice) -> list[tuple[Condition, tuple[str, ..
 
 def same_value(a: Value, b: Value) -> bool:
     """Return whether two values are equal: numbers by value, but True is not 1."""
-    return isinstance(a, bool) == isinstance(b, bool) and a == b
+    return isinstance(a, bool) == isinstance(b, bool) and value_key(a) == value_key(b)
+
+
+def value_key(value: Value) -> Hashable:
+    """Return a key that is equal for equal values, inside of lists too: Python has 1 == True."""
+    if isinstance(value, tuple):
+        return tuple(value_key(item) for item in value)
+    return (isinstance(value, bool), value)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether it is a number, finite or not; a boolean is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def number_of(value: Value) -> int | float:
+    """Return a value that is a number. Raises TypeError for any other."""
+    if not is_number(value):
+        raise TypeError(f"{value!r} is not a number")
+    return value
+
+
+def is_value(value: object, depth: int = MAX_LISTS) -> bool:
+    """Return whether it can be a parameter's value: no NaN, no mapping, at most `depth` lists deep."""
+    if isinstance(value, tuple):
+        return depth > 0 and all(is_value(item, depth - 1) for item in value)
+    if is_number(value):
+        try:
+            return math.isfinite(value)
+        except OverflowError:  # an integer that no float can hold
+            return False
+    return value is None or isinstance(value, bool | str)
+
+
+def from_plain(value: Any, depth: int = MAX_LISTS) -> Any:
+    """Return JSON's value with tuples for lists; `is_value` refuses what is nested deeper than `depth`."""
+    return (
+        tuple(from_plain(item, depth - 1) for item in value) if isinstance(value, list) and depth else value
+    )
+
+
+def to_plain(value: Value) -> Any:
+    """Return the value with lists, as users' programs get it."""
+    return [to_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def cell_of(value: Value) -> bool | int | float | str:
+    """Return the value as the cell of a table: null and lists as JSON, since an empty cell is no value."""
+    if value is None or isinstance(value, tuple):
+        return json.dumps(value, ensure_ascii=False)
+    return value
 
 
 def to_json(space: Space) -> dict[str, Any]:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import MappingProxyType
 
 from sweeps.space.constraints import parse
-from sweeps.space.definition import Choice, Fixed, Range, Space, Value, same_value
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Range,
+    Space,
+    Value,
+    is_number,
+    same_value,
+    value_key,
+)
 from sweeps.space.scale import is_level, level, levels, position, to_unit
 from sweeps.space.space_checks import middle
 
@@ -71,6 +80,8 @@ class Domain:
                 if same_value(member, value):
                     return member
             raise ValueError(f"{value!r} is not among the values of {name}")
+        if not is_number(value):
+            raise ValueError(f"{name} is a number, not {value!r}")
         if (count := levels(parameter)) is not None:
             rounded = self.rounding(name)(position(parameter, float(value)))
             return level(parameter, min(max(rounded, 0), count - 1))
@@ -85,8 +96,9 @@ class Domain:
 
     def allows(self, parameters: Mapping[str, Value]) -> bool:
         """Return whether the parameter constraints hold almost exactly: programs may check them, too."""
+        numbers = {name: float(value) for name, value in parameters.items() if is_number(value)}
         return all(
-            constraint.holds({name: float(parameters[name]) for name in constraint.coefficients}, 1e-15)
+            constraint.holds({name: numbers[name] for name in constraint.coefficients}, 1e-15)
             for constraint in self.constraints
         )
 
@@ -149,8 +161,8 @@ class Domain:
     def _cell(self, name: str, value: Value) -> Hashable:
         """Return a key that differs for True, 1 and "1", and is the same for 1 and 1.0."""
         parameter = self.searched.get(name)
-        if isinstance(value, bool | str) or not isinstance(parameter, Range) or parameter.kind == "int":
-            return (isinstance(value, bool), value)
+        if not is_number(value) or not isinstance(parameter, Range) or parameter.kind == "int":
+            return value_key(value)
         position = to_unit(parameter, value) * RESOLUTION
         return round(position) if math.isfinite(position) else value  # far outside: an edited record
 
@@ -159,7 +171,7 @@ def _lies_in(parameter: Range | Choice, value: Value) -> bool:
     """Return whether the parameter can have the value, up to `RESOLUTION`."""
     if isinstance(parameter, Choice):
         return any(same_value(value, member) for member in parameter.values)
-    if isinstance(value, bool | str):
+    if not is_number(value):
         return False
     slack = (parameter.max / 2 - parameter.min / 2) / RESOLUTION
     if not parameter.min - slack <= value <= parameter.max + slack:

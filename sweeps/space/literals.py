@@ -107,11 +107,13 @@ def _typed(space: Space, name: str, text: str) -> Value:
     members: tuple[Value, ...] = ()
     if isinstance(parameter, Choice | Fixed):
         members = parameter.values if isinstance(parameter, Choice) else (parameter.value,)
+    if text in ("", "~") and text in members:
+        return text
     bare = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     if bare in members:
         return bare
     try:
-        value = yaml_cursor.parse(f"value: {text}", name).table(("value",))["value"].value()
+        value = yaml_cursor.parse(f"value: {text}", name).table(("value",))["value"].value_or_list()
     except SpaceError:
         return text
     return value

@@ -1,4 +1,4 @@
-"""A trial's parameters on a command line: Hydra overrides, or options.
+"""A trial's parameters on a command line: Hydra overrides, or options, also as W&B's agent writes them.
 
 Overrides are quoted so that Hydra reads back the same value and type.
 
@@ -7,11 +7,12 @@ Hydra itself is not imported: its grammar is small, and `sweep best` has to star
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from sweeps.space.definition import Value
+from sweeps.space.definition import Value, cell_of, to_plain
 
 # Hydra's lexer reads these as other types: https://hydra.cc/docs/advanced/override_grammar/basic/
 _RESERVED = frozenset(("true", "false", "null", "nan", "inf"))
@@ -29,15 +30,58 @@ def to_options(parameters: Mapping[str, Value]) -> list[str]:
     Raises:
         ValueError: a value is NaN, infinite or has a NUL.
     """
-    texts = {key: value if isinstance(value, str) else quote(value) for key, value in parameters.items()}
-    if zero := [key for key, text in texts.items() if "\0" in text]:
-        raise ValueError(f"{parameters[zero[0]]!r} cannot be an option: a command line holds no NUL")
-    return [f"--{key}={text}" for key, text in texts.items()]
+    texts = {
+        key: str(cell_of(v)) if isinstance(v, tuple | str) else quote(v) for key, v in parameters.items()
+    }
+    return _without_nul([f"--{key}={text}" for key, text in texts.items()])
+
+
+def to_python_options(parameters: Mapping[str, Value]) -> list[str]:
+    """Return one `--key=value` per parameter, each as Python prints it: True, None, [1, 2]."""
+    return _without_nul([f"--{key}={to_plain(value)}" for key, value in parameters.items()])
+
+
+def _assignments(prefix: str) -> Callable[[Mapping[str, Value]], list[str]]:
+    return lambda parameters: _without_nul([f"{prefix}{k}={to_plain(v)}" for k, v in parameters.items()])
+
+
+def _without_booleans(parameters: Mapping[str, Value]) -> list[str]:
+    """Return `--key=value`, but `--key` for True and nothing for False."""
+    flags = [
+        f"--{key}" if value is True else f"--{key}={to_plain(value)}" for key, value in parameters.items()
+    ]
+    return _without_nul(
+        [flag for flag, value in zip(flags, parameters.values(), strict=True) if value is not False]
+    )
+
+
+def _without_equals(parameters: Mapping[str, Value]) -> list[str]:
+    words = ((f"--{key}", str(to_plain(value))) for key, value in parameters.items())
+    return _without_nul([word for pair in words for word in pair])
+
+
+def _as_json(parameters: Mapping[str, Value]) -> list[str]:
+    return [json.dumps(parameters)]
+
+
+def _without_nul(argv: list[str]) -> list[str]:
+    if zero := [word for word in argv if "\0" in word]:
+        raise ValueError(f"{zero[0]!r} cannot be an option: a command line holds no NUL")
+    return argv
 
 
 WORDS: Mapping[str, Callable[[Mapping[str, Value]], list[str]]] = {
     "${overrides}": to_overrides,
     "${args}": to_options,
+    # As W&B's agent writes its macros of these names, and "${args}":
+    # https://docs.wandb.ai/guides/sweeps/sweep-config-keys#command-macros
+    "${args_wandb}": to_python_options,
+    "${args_no_equals}": _without_equals,
+    "${args_no_hyphens}": _assignments(""),
+    "${args_no_boolean_flags}": _without_booleans,
+    "${args_append_hydra}": _assignments("+"),
+    "${args_override_hydra}": _assignments("++"),
+    "${args_json}": _as_json,
 }
 """What stands for the parameters in a program's command."""
 
@@ -54,6 +98,10 @@ def with_parameters(
 
 def quote(value: Value) -> str:
     """Return the value in Hydra's override grammar: composed and resolved, it is `value` again."""
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(quote, value))}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

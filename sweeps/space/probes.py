@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sweeps.space import constraints
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, conditions
+from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, conditions, is_number
 from sweeps.space.scale import example
 
 
@@ -66,5 +66,5 @@ def _branching(parameter: Parameter) -> tuple[Value, ...]:
 
 
 def _is_allowed(space: Space, point: Mapping[str, Value]) -> bool:
-    numbers = {name: float(value) for name, value in point.items() if not isinstance(value, str)}
+    numbers = {name: float(value) for name, value in point.items() if is_number(value)}
     return all(constraints.parse(text).holds(numbers) for text in space.parameter_constraints)

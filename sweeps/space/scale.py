@@ -6,7 +6,7 @@ import math
 from decimal import Decimal
 from statistics import NormalDist
 
-from sweeps.space.definition import Condition, Parameter, Range, Value
+from sweeps.space.definition import Condition, Parameter, Range, Value, is_number
 
 _NORMAL = NormalDist()
 _SLACK = 1e-6
@@ -72,7 +72,8 @@ def example(condition: Condition, parent: Parameter) -> Value:
         ends = (parent.max, parent.min)
         found = next((v for v in ends if condition.holds({parent.name: v})), parent.max)
         return int(found) if parent.kind == "int" else float(found)
-    return int(condition.value) if isinstance(parent, Range) and parent.kind == "int" else condition.value
+    value = condition.value
+    return int(value) if is_number(value) and isinstance(parent, Range) and parent.kind == "int" else value
 
 
 def _step(parameter: Range) -> float | None:

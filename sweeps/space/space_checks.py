@@ -11,7 +11,17 @@ import numpy as np
 from scipy.optimize import linprog
 
 from sweeps.space.constraints import Linear, parse
-from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Range, Space, Value, same_value
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Objective,
+    Parameter,
+    Range,
+    Space,
+    Value,
+    is_number,
+    same_value,
+)
 from sweeps.space.scale import from_unit, is_level, level, levels, position
 from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
 
@@ -109,7 +119,7 @@ def baseline(
             )
     for text in space.parameter_constraints:
         linear = parse(text).scaled()
-        numbers = {name: float(values[name]) for name in linear.coefficients}
+        numbers = {name: float(value) for name, value in values.items() if is_number(value)}
         if not linear.holds(numbers):
             shown = ", ".join(f"{name} = {values[name]}" for name in linear.coefficients)
             raise section.refusal(f"breaks `{text}` ({shown}); write values that obey it")
@@ -207,7 +217,6 @@ def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraint
 
 
 def _inside(cursor: Cursor, parameter: Parameter) -> Value:
-    value = cursor.value()
     if isinstance(parameter, Range):
         number = cursor.integer(least=-(2**53)) if parameter.kind == "int" else float(cursor.number())
         if not parameter.min <= number <= parameter.max:
@@ -218,8 +227,11 @@ def _inside(cursor: Cursor, parameter: Parameter) -> Value:
                 f"{cursor.kind()} is no step of {parameter.step:g} from {parameter.min}; write {nearby}"
             )
         return number
+    value = cursor.value_or_list()
     allowed = (parameter.value,) if isinstance(parameter, Fixed) else parameter.values
     for candidate in allowed:
         if same_value(candidate, value):
             return candidate
-    raise cursor.refusal(f"{cursor.kind()} is not among its values ({', '.join(map(yaml_text, allowed))})")
+    raise cursor.refusal(
+        f"`{yaml_text(value)}` is not among its values ({', '.join(map(yaml_text, allowed))})"
+    )

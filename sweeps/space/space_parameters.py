@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from sweeps.space.definition import Choice, Fixed, Parameter, Value, same_value
+from sweeps.space.definition import Choice, Fixed, Parameter, Value, is_number, same_value
 from sweeps.space.space_ranges import number_range
 from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
 from sweeps.text.counted import counted
@@ -77,7 +77,7 @@ def _parameter(name: str, body: Cursor) -> Parameter:
         raise entries["when"].refusal("goes only with values:, or with min: and max:")
     if "value" in entries:
         _check_undistributed(entries, "value", called="constant")
-        return Fixed(name=name, value=entries["value"].value())
+        return Fixed(name=name, value=entries["value"].value_or_list())
     if "values" in entries:
         return _choice(name, entries)
     return number_range(name, entries)
@@ -119,7 +119,8 @@ def _choice(name: str, entries: Mapping[str, Cursor]) -> Choice:
     listed = entries["values"]
     values = _values(listed)
     ordered = entries["ordered"].boolean() if "ordered" in entries else False
-    if ordered and isinstance(values[0], int | float) and list(values) != sorted(values, key=float):
+    numbers = [value for value in values if is_number(value)]
+    if ordered and numbers != sorted(numbers):
         raise listed.refusal("ordered: true needs ascending numbers; sort them")
     when = _when(entries["when"], values) if "when" in entries else ()
     return Choice(name=name, values=values, ordered=ordered, when=when)
@@ -127,40 +128,47 @@ def _choice(name: str, entries: Mapping[str, Cursor]) -> Choice:
 
 def _values(listed: Cursor) -> tuple[Value, ...]:
     items = listed.items()
-    values = [item.value() for item in items]
+    values = [item.value_or_list() for item in items]
     if len(values) == 1:
-        raise listed.refusal(f"one value is no choice; write value: {items[0].kind().strip('`')}")
+        raise listed.refusal(f"one value is no choice; write value: {yaml_text(values[0])}")
     if len(values) > MAX_VALUES:
         raise listed.refusal(
             f"{len(values)} values; the optimizer takes {MAX_VALUES} at most, write min: and max:"
         )
-    kinds = {_kind(value) for value in values}
+    kinds = {_kind(value) for value in values if value is not None}
     if len(kinds) > 1:
         raise listed.refusal(
             f"mixes {' and '.join(sorted(kinds))}; give all values one type, quotes make text"
         )
+    if None in values and "null" in values:
+        raise listed.refusal("null and the text 'null' are the same in a table; give the text another name")
     if any(isinstance(value, float) for value in values):
-        values = [float(value) for value in values]
+        values = [float(value) if is_number(value) else value for value in values]
     for position, value in enumerate(values):
         if any(same_value(value, earlier) for earlier in values[:position]):
-            raise items[position].refusal(f"{items[position].kind()} is listed twice")
+            raise items[position].refusal(f"`{yaml_text(value)}` is listed twice")
     return tuple(values)
 
 
 def _kind(value: Value) -> str:
     if isinstance(value, bool):
         return "booleans"
+    if isinstance(value, tuple):
+        return "lists"
     return "text" if isinstance(value, str) else "numbers"
 
 
 def _when(body: Cursor, values: Sequence[Value]) -> tuple[tuple[Value, tuple[str, ...]], ...]:
     conditions: list[tuple[Value, tuple[str, ...]]] = []
     for key, children in body.pairs():
-        written = key.value()
-        value = next((value for value in values if same_value(value, written)), None)
-        if value is None:
+        written = key.value_or_list()
+        found = [value for value in values if same_value(value, written)]
+        # JSON's keys are texts, and YAML's are no lists: "null", "true" and "[1, 2]" stand for the values.
+        found = found or [value for value in values if yaml_text(value) == written]
+        if not found:
             shown = ", ".join(yaml_text(value) for value in values)
-            raise key.refusal(f"{key.kind()} is not one of the values ({shown})")
+            raise key.refusal(f"`{yaml_text(written)}` is not one of the values ({shown})")
+        value = found[0]
         if any(same_value(value, earlier) for earlier, _ in conditions):
             raise key.refusal("written twice; put all names in one list")
         conditions.append((value, tuple(child.text() for child in children.items())))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Stage, Trunk, Value
+from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Stage, Trunk, Value, is_number
 from sweeps.space.stages import Stages
-from sweeps.space.yaml_cursor import Cursor, nearest
+from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
 
 TRUNK_KEYS = ("length", "decay")
 _HINTS = {
@@ -69,8 +69,10 @@ def _decay(cursor: Cursor, position: int, stages: Stages, space: Space) -> float
             raise cursor.refusal(f"{share:g} is no share of the steps; write 0 to 1, or a parameter's name")
         return share
     for each in _values(_parameter(cursor, value, space)):
-        if isinstance(each, bool | str) or not 0.0 <= each <= 1.0:
-            raise cursor.refusal(f"`{value}` can be {each}; a share of the steps is a number from 0 to 1")
+        if not is_number(each) or not 0.0 <= each <= 1.0:
+            raise cursor.refusal(
+                f"`{value}` can be {yaml_text(each)}; a share of the steps is a number from 0 to 1"
+            )
     if stages.of(value) > position:
         raise cursor.refusal(f"`{value}` belongs to a later stage, {stages.names[stages.of(value)]}")
     return value

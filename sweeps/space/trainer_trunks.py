@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Stage, Trunk, Value
+from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Stage, Trunk, Value, number_of
 from sweeps.space.overrides import split
 from sweeps.space.trunks import decay_start
 
@@ -136,7 +136,7 @@ def _is_shared(
     stage: str, length: Range | Choice, point: Mapping[str, Value], trunk: FoundTrunk, found: Found
 ) -> bool:
     """Return whether another length has the same trunk, which nothing promises: `${stage2.max_steps}`."""
-    if decay_start(int(point[length.name]), trunk.decay) != trunk.until:
+    if decay_start(int(number_of(point[length.name])), trunk.decay) != trunk.until:
         return False
     other = next((n for n in _lengths(length) if n and n != point[length.name]), None)
     if other is None:

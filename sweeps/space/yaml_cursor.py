@@ -8,6 +8,7 @@ where a typed value is expected.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 import yaml
 
 from sweeps.errors import SpaceError
-from sweeps.space.definition import Value
+from sweeps.space.definition import MAX_LISTS, Value
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 20
@@ -120,12 +121,24 @@ class Cursor:
             )
         return name
 
-    def value(self) -> Value:
+    def value_or_list(self, depth: int = MAX_LISTS) -> Value:
+        """Return what a parameter can have: a scalar, null if it is written out, or a list of these."""
+        if isinstance(self.node, yaml.SequenceNode):
+            if not depth:
+                raise self.refusal(f"lists are nested more than {MAX_LISTS} levels deep")
+            return tuple(item.value_or_list(depth - 1) for item in self.items(may_be_empty=True))
+        if isinstance(self.node, yaml.MappingNode):
+            raise self.refusal("a mapping is no value of a parameter; make a parameter of each of its keys")
+        if self._is_null() and self.node.value:
+            return None
+        return self.value()
+
+    def value(self) -> bool | int | float | str:
         """Return a scalar as a boolean, an integer, a finite float or text."""
         if not isinstance(self.node, yaml.ScalarNode):
             raise self.refusal(f"expected one number, text or boolean, found {self.kind()}")
         if self._is_null():
-            raise self.refusal("has no value; null cannot be searched, write 'null' in quotes for the text")
+            raise self.refusal("has no value; write one, or null where a parameter may be without")
         text = self._encodable(self.node.value)
         if not self.node.style or self.node.style not in "'\"|>":
             return self._plain(text)
@@ -175,7 +188,7 @@ class Cursor:
             )
         return text
 
-    def _plain(self, text: str) -> Value:
+    def _plain(self, text: str) -> bool | int | float | str:
         if text in _TRUTH:
             return _TRUTH[text]
         if _INT.fullmatch(text):
@@ -196,7 +209,7 @@ class Cursor:
 
 def yaml_text(value: Value) -> str:
     """Return the value as it is written in YAML, for messages."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return json.dumps(value) if value is None or isinstance(value, bool | tuple) else str(value)
 
 
 def nearest(word: str, known: Collection[str]) -> str:

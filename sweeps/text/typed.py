@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from math import isfinite
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 _Check = Callable[[Sequence[Any]], bool]
@@ -75,8 +75,17 @@ def _check(kind: Any) -> _Check:
         choices = frozenset(arguments)
         return lambda values: {str}.issuperset(map(type, values)) and choices.issuperset(values)
     if origin in (Union, UnionType):
-        checks = tuple(_check(argument) for argument in arguments)
-        return lambda values: all(any(check([value]) for check in checks) for value in values)
+        simple = _of_types(frozenset(t for each in arguments for t in _TYPES.get(each, ())))
+        others = [_check(each) for each in arguments if each not in _TYPES and not _is_recursive(each)]
+        if any(map(_is_recursive, arguments)):
+            others.append(lambda values: all(type(value) is tuple and of_union(value) for value in values))
+
+        def of_union(values: Sequence[Any]) -> bool:
+            if simple(values):
+                return True
+            return all(simple([value]) or any(check([value]) for check in others) for value in values)
+
+        return of_union
     if origin is tuple:
         is_list = arguments[-1] is Ellipsis
         of_each = _check(arguments[0])
@@ -120,6 +129,11 @@ def _check(kind: Any) -> _Check:
             isinstance(value, dict | MappingProxyType) and of_value(tuple(value.values())) for value in values
         )
     raise TypeError(f"no check for {kind}")
+
+
+def _is_recursive(kind: Any) -> bool:
+    """Return whether it is a list of the union that it stands in: `Value = … | tuple["Value", ...]`."""
+    return get_origin(kind) is tuple and isinstance(get_args(kind)[0], ForwardRef | str)
 
 
 @cache
@@ -169,7 +183,7 @@ def _explain(value: Any, kind: Any, where: str) -> str:
         elif isinstance(value, dict | MappingProxyType) and get_origin(option) is Mapping:
             parts += ((f"{where}.{name}", each, get_args(option)[1]) for name, each in value.items())
         elif isinstance(value, tuple) and get_origin(option) is tuple:
-            each_kind = get_args(option)
+            each_kind = (kind, ...) if _is_recursive(option) else get_args(option)
             each_kind = each_kind[:1] * len(value) if each_kind[-1] is Ellipsis else each_kind
             if len(each_kind) == len(value):
                 numbered = enumerate(zip(value, each_kind, strict=True))

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from sweeps.errors import UnstorableRecord
-from sweeps.space.definition import Value
+from sweeps.space.definition import Value, from_plain
 from sweeps.text import json_reader, typed
 from sweeps.trials import stage_run
 from sweeps.trials.stage_run import StageRun
@@ -198,6 +198,8 @@ def decode(data: bytes) -> Trial:
         for name in _OBJECTS:
             if isinstance(value := document.get(name), dict):
                 document[name] = MappingProxyType(value)
+        if isinstance(parameters := document.get("parameters"), MappingProxyType):
+            document["parameters"] = MappingProxyType({n: from_plain(v) for n, v in parameters.items()})
         record = Trial(**document, history=history, curve=curve, stages=stages, points=points)
     except (KeyError, TypeError) as error:
         raise ValueError(f"unexpected or missing field: {error}") from None

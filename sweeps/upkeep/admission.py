@@ -14,10 +14,23 @@ from types import MappingProxyType
 
 from sweeps.export.table import PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
 from sweeps.space.constraints import parse
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, same_value
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Parameter,
+    Range,
+    Space,
+    Value,
+    cell_of,
+    from_plain,
+    is_number,
+    is_value,
+    same_value,
+)
 from sweeps.space.domain import REPEAT_KEYS
 from sweeps.space.scale import is_level
 from sweeps.space.yaml_cursor import nearest
+from sweeps.text import json_reader
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
 from sweeps.upkeep.other_tools import understand
@@ -175,7 +188,11 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
     for parameter in space.parameters:
         column = columns.parameters.get(parameter.name)
         cell = None if column is None else row.cells.get(column)
-        if isinstance(parameter, Fixed) and cell is None:
+        if cell == "null" and not any(_matches(cell, member) for member in _members(parameter)):
+            cell = None  # JSON of other tools says so that there is no value
+        if cell is None and column is not None and _is_required(parameter, space) and _may_be_null(parameter):
+            values[parameter.name] = None  # other tools leave the cell of a null empty
+        elif isinstance(parameter, Fixed) and cell is None:
             values[parameter.name] = parameter.value
         elif cell is not None:
             try:
@@ -208,12 +225,24 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
     return chosen
 
 
+def _may_be_null(parameter: Parameter) -> bool:
+    return isinstance(parameter, Choice) and None in parameter.values
+
+
+def _members(parameter: Parameter) -> tuple[Value, ...]:
+    """Return the values that are listed: none of a range."""
+    if isinstance(parameter, Range):
+        return ()
+    return parameter.values if isinstance(parameter, Choice) else (parameter.value,)
+
+
 def _broken_constraints(values: Mapping[str, Value], space: Space) -> list[str]:
     broken = []
     for text in space.parameter_constraints:
         linear = parse(text)
-        if not linear.holds({name: float(values[name]) for name in linear.coefficients}):
-            shown = ", ".join(f"{name} = {_shown(values[name])}" for name in linear.coefficients)
+        numbers = {name: float(value) for name, value in values.items() if is_number(value)}
+        if not linear.holds({name: numbers[name] for name in linear.coefficients}):
+            shown = ", ".join(f"{name} = {_shown(numbers[name])}" for name in linear.coefficients)
             broken.append(f"breaks `{text}` of the search space ({shown})")
     return broken
 
@@ -233,11 +262,12 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
         if number != int(number):
             raise ValueError(f"{_shown(number)} is not a whole number")
         return int(number)
-    allowed = parameter.values if isinstance(parameter, Choice) else (parameter.value,)
+    allowed = _members(parameter)
     for member in allowed:
         if _matches(cell, member):
             return member
-    raise ValueError(f"{_shown(cell):.80} is not among its values ({', '.join(map(_shown, allowed))})")
+    shown = ", ".join(_shown(cell_of(member)) for member in allowed)
+    raise ValueError(f"{_shown(cell):.80} is not among its values ({shown})")
 
 
 def _of_repeat(cell: Cell) -> Value:
@@ -252,6 +282,14 @@ def _matches(cell: Cell, member: Value) -> bool:
     """Return whether the cell, which may be text, stands for `member`."""
     if isinstance(member, str):
         return str(cell) == member.strip()
+    if member is None:
+        return str(cell).lower() in ("null", "none")
+    if isinstance(member, tuple):
+        try:
+            value = from_plain(json_reader.parse(str(cell)))
+        except ValueError:
+            return False
+        return is_value(value) and same_value(value, member)
     if isinstance(member, bool):
         return str(cell).lower() == str(member).lower()
     number = _number(cell)

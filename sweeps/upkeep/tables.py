@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -192,8 +193,14 @@ def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
     for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
         if isinstance(row.get(field), dict):
             del flat[field]
-            flat |= {prefix + name: value for name, value in row[field].items()}
+            flat |= {prefix + name: _nested(value, prefix) for name, value in row[field].items()}
     return flat
+
+
+def _nested(value: Any, prefix: str) -> Any:
+    """Return a value of a nested trial as a row has it: there null is a value, in a row an empty cell."""
+    is_json = isinstance(value, list) or (value is None and prefix == PARAMETER)
+    return json.dumps(value, ensure_ascii=False) if is_json else value
 
 
 def _row(number: int, cells: Mapping[str, Any]) -> Row:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.errors import EnvironmentFault, InputError
-from sweeps.space.definition import Value
+from sweeps.space.definition import to_plain
 from sweeps.trials import record, storable
 from sweeps.trials.record import LOSS
 from sweeps.worker.progress_log import HELD_OUT, MAX_LINE, METRICS_FILE
@@ -41,7 +41,7 @@ class Trial:
 
     def __init__(self, claimed: record.Trial, folder: Path, wants_stop: Callable[[], bool]) -> None:
         self.index: int = claimed.trial
-        self.parameters: dict[str, Value] = dict(claimed.parameters)
+        self.parameters: dict[str, Any] = {n: to_plain(v) for n, v in claimed.parameters.items()}
         self.folder: Path = folder
         self.stopped = False
         self._wants_stop = wants_stop

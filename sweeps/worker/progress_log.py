@@ -71,7 +71,9 @@ def progress(folder: Path) -> dict[str, Value]:
             continue  # the last line may be half-written
         if not isinstance(written, dict):
             continue
-        shown = {name: value for name in _SHOWN if (value := _shown(written.get(name))) is not None}
+        shown: dict[str, Value] = {
+            name: value for name in _SHOWN if (value := _shown(written.get(name))) is not None
+        }
         if found:
             same_stage = shown.get("stage") == found.get("stage")
             return {LOSS: shown[LOSS], **found} if same_stage and LOSS in shown else found

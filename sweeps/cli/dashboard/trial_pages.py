@@ -250,7 +250,7 @@ def _parameters(
     names = dict.fromkeys(name for record in records for name in record.parameters)
     differing, same = [], []
     for name in names:
-        values = [record.parameters.get(name) for record in records]
+        values = [table.flat_parameter(record, name) for record in records]
         cells = [
             MISSING if value is None else repr(value) if isinstance(value, float) else cell(value)
             for value in values

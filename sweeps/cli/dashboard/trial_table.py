@@ -13,7 +13,7 @@ from analysis.labels import cell
 from sweeps.cli.dashboard.reader import View
 from sweeps.errors import InputError
 from sweeps.export import table
-from sweeps.space.definition import Fixed
+from sweeps.space.definition import Fixed, cell_of
 from sweeps.trials import costs
 from sweeps.trials.record import STATUSES, Trial
 
@@ -180,7 +180,7 @@ def metric_column(metric: str) -> str:
 def raw(record: Trial, column: str) -> object:
     """Return a trial's value in a column, None if it has none."""
     if column.startswith(table.PARAMETER):
-        return record.parameters.get(column.removeprefix(table.PARAMETER))
+        return table.flat_parameter(record, column.removeprefix(table.PARAMETER))
     if column.startswith(table.METRIC):
         return record.metrics.get(table.metric_of(column))
     match column:
@@ -199,7 +199,7 @@ def raw(record: Trial, column: str) -> object:
         case "error":
             return record.error
         case _:
-            return record.metrics.get(column, record.parameters.get(column))
+            return record.metrics.get(column, table.flat_parameter(record, column))
 
 
 def _text(record: Trial, column: str) -> str:
@@ -259,7 +259,7 @@ def _plain(value: object) -> str:
 def _haystack(record: Trial) -> str:
     """Return all texts of a trial in one, in lower case."""
     worker = raw(record, "worker")
-    pairs = (f"{name}={value}" for name, value in record.parameters.items())
+    pairs = (f"{name}={cell_of(value)}" for name, value in record.parameters.items())
     parts = (f"#{record.trial}", str(record.trial), record.status, record.generator, worker, record.failure)
     return "\n".join([*(str(part) for part in parts if part), *pairs, record.error or ""]).casefold()
 

@@ -51,7 +51,7 @@ def with_setting(section: str, **changes: object):
         pytest.param(
             lambda space: space.update(outcome_constraints=["x"]), "constraint 'x'", id="constraint"
         ),
-        pytest.param(lambda space: space.update(baseline={"x": [1]}), "baseline.x is", id="baseline"),
+        pytest.param(lambda space: space.update(baseline={"x": {"a": 1}}), "baseline.x is", id="baseline"),
     ],
 )
 def test_a_space_that_nobody_can_search_is_refused_when_the_sweep_is_opened(space, edit, problem):
