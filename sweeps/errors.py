@@ -24,6 +24,7 @@ A message says what is wrong, where, and what to do instead, in one line.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 EXIT_DONE = 0
@@ -53,12 +54,30 @@ class SpaceError(InputError):
         file: the file's name as the user gave it.
         line: one-based line, or None where the error has no line.
         key: dotted path of the key, or "" where there is none.
+        others: further problems of the file; the message has a line for each.
     """
 
-    def __init__(self, problem: str, *, file: str, line: int | None = None, key: str = "") -> None:
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str,
+        line: int | None = None,
+        key: str = "",
+        others: Sequence[SpaceError] = (),
+    ) -> None:
         self.problem, self.file, self.line, self.key = problem, file, line, key
         where = file if line is None else f"{file}:{line}"
-        super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+        message = f"{where}: {key}: {problem}" if key else f"{where}: {problem}"
+        alone = self if not others else SpaceError(problem, file=file, line=line, key=key)
+        self.problems: tuple[SpaceError, ...] = (alone, *others)
+        super().__init__("\n".join([message, *map(str, others)]))
+
+    @classmethod
+    def together(cls, problems: Sequence[SpaceError]) -> SpaceError:
+        """Return one error with all of these, each once."""
+        first, *others = {str(problem): problem for each in problems for problem in each.problems}.values()
+        return cls(first.problem, file=first.file, line=first.line, key=first.key, others=others)
 
 
 class CannotStart(InputError):

@@ -135,7 +135,8 @@ def space_of(
     try:
         return loads(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "hydra.sweeper")
     except SpaceError as error:
-        raise InputError(f"hydra.sweeper: {error.key}: {error.problem}") from None
+        lines = (f"hydra.sweeper: {each.key}: {each.problem}" for each in error.problems)
+        raise InputError("\n".join(lines)) from None
 
 
 def _listed(value: Any) -> list[str]:

@@ -125,7 +125,8 @@ def _without_lines(where: str) -> Iterator[None]:
     try:
         yield
     except SpaceError as error:
-        raise SpaceError(error.problem, file=where, key=error.key) from None
+        found = [SpaceError(each.problem, file=where, key=each.key) for each in error.problems]
+        raise SpaceError.together(found) from None
 
 
 def _as_json(document: Mapping[str, Any], where: str) -> str:

@@ -89,8 +89,7 @@ def refuse(root: Cursor, file: str) -> None:
     if "parameters" in missing and entries.keys() & set(_PARAMETERS):
         missing.remove("parameters")
     found += [root.refusal(f"`{word}:` is missing; docs/search-space.md shows it") for word in missing]
-    first, *others = found
-    raise SpaceError("\n".join([first.problem, *map(str, others)]), file=file, line=first.line, key=first.key)
+    raise SpaceError.together(found)
 
 
 def _problems(root: Cursor) -> Iterator[SpaceError]:

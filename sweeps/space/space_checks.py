@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -23,33 +23,42 @@ from sweeps.space.definition import (
     same_value,
 )
 from sweeps.space.scale import from_unit, is_level, level, levels, position
-from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
+from sweeps.space.yaml_cursor import Cursor, Problems, nearest, yaml_text
 
 _MIN_RADIUS = 1e-6
 """Of a ball inside all constraints, with every range scaled to 0..1; the solver is exact to about 1e-7."""
 
 
 def parameter_constraints(
-    section: Cursor, parameters: tuple[Parameter, ...]
+    section: Cursor, parameters: tuple[Parameter, ...], wrong: Collection[str], problems: Problems
 ) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
     """Return the parameters, narrowed by constraints on one of them, and the constraints on several.
 
     A constraint on one parameter becomes a bound, so that it may be on a logarithmic or conditional range,
     which Ax does not allow in constraints.
 
+    Args:
+        section: the list.
+        parameters: all of them.
+        wrong: names of parameters that are wrong themselves; a constraint on one is only read.
+        problems: takes each constraint that cannot be read, used or satisfied.
+
     Raises:
-        SpaceError: a constraint cannot be read, used or satisfied.
+        SpaceError: it is no list, or the constraints cannot be satisfied together.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
     conditional = _conditional(parameters)
     several: dict[str, Linear] = {}
     earlier: list[Linear] = []
-    for item in section.items():
+
+    def add(item: Cursor) -> None:
         linear = _parsed(item, earlier)
-        ranges = [_range(item, name, by_name) for name in linear.coefficients]
+        ranges = [_range(item, name, by_name) for name in linear.coefficients if name not in wrong]
+        if len(ranges) < len(linear.coefficients):
+            return
         if len(ranges) == 1:
             by_name[ranges[0].name] = _narrowed(item, ranges[0], linear)
-            continue
+            return
         for parameter in ranges:
             if parameter.log or parameter.normal is not None:
                 scale = "logarithmic" if parameter.log else "on a normal scale"
@@ -63,16 +72,30 @@ def parameter_constraints(
                     f"`{parameter.name}` depends on a condition, and is not always there to constrain"
                 )
         several[item.text()] = linear
+
+    before = len(problems.found)
+    for item in section.items():
+        problems.attempt(lambda: add(item), None)  # noqa: B023 - called at once
     narrowed = tuple(by_name[parameter.name] for parameter in parameters)
-    _check_feasible(section, narrowed, list(several.values()))
+    if len(problems.found) == before and not wrong:
+        _check_feasible(section, narrowed, list(several.values()))
     return narrowed, tuple(several)
 
 
-def outcome_constraints(section: Cursor, objectives: Sequence[Objective]) -> tuple[str, ...]:
-    """Return the constraints on metrics as they are written. Raises SpaceError."""
+def outcome_constraints(
+    section: Cursor, objectives: Sequence[Objective], problems: Problems
+) -> tuple[str, ...]:
+    """Return the constraints on metrics as they are written. Raises SpaceError if it is no list.
+
+    Args:
+        section: the list.
+        objectives: all of them; none where they are wrong themselves.
+        problems: takes each constraint that is wrong.
+    """
     earlier: list[Linear] = []
     bounded: set[str] = set()
-    for item in section.items():
+
+    def check(item: Cursor) -> str:
         linear = _parsed(item, earlier)
         for objective in objectives:
             if objective.metric in linear.coefficients:
@@ -80,7 +103,9 @@ def outcome_constraints(section: Cursor, objectives: Sequence[Objective]) -> tup
                 if objective.metric in bounded:
                     raise item.refusal(f"`{objective.metric}` has a threshold already; keep the tighter one")
                 bounded.add(objective.metric)
-    return tuple(item.text() for item in section.items())
+        return item.text()
+
+    return tuple(problems.attempt(lambda: check(item), "") for item in section.items())  # noqa: B023
 
 
 def _check_threshold(item: Cursor, linear: Linear, objective: Objective, *, alone: bool) -> None:
@@ -93,7 +118,10 @@ def _check_threshold(item: Cursor, linear: Linear, objective: Objective, *, alon
 
 
 def baseline(
-    section: Cursor, space: Space, others: Mapping[str, Value] = MappingProxyType({})
+    section: Cursor,
+    space: Space,
+    others: Mapping[str, Value] = MappingProxyType({}),
+    wrong: Collection[str] = (),
 ) -> Mapping[str, Value]:
     """Return the first trial, or one that a user has written. Raises SpaceError.
 
@@ -101,22 +129,32 @@ def baseline(
         section: values by name of the parameter.
         space: to which they belong.
         others: values of parameters that are not written; without one here, it is the middle.
+        wrong: names of parameters that are wrong themselves; whatever is written for them is taken.
     """
+    problems = Problems()
     written = {key.text(): value for key, value in section.pairs()}
     names = [parameter.name for parameter in space.parameters]
-    for key, _ in section.pairs():
-        if key.text() not in names:
-            raise key.refusal(f"not among the parameters; {nearest(key.text(), names)}")
-    values = {
-        p.name: _inside(written[p.name], p) if p.name in written else others.get(p.name, middle(p))
-        for p in space.parameters
-    }
+    problems.found += [
+        key.refusal(f"not among the parameters; {nearest(key.text(), names)}")
+        for key, _ in section.pairs()
+        if key.text() not in names
+    ]
+    values: dict[str, Value] = {}
+    for p in space.parameters:
+        if p.name in written and p.name not in wrong:
+            cursor = written[p.name]
+            values[p.name] = problems.attempt(lambda: _inside(cursor, p), middle(p))  # noqa: B023
+        else:
+            values[p.name] = others.get(p.name, middle(p))
+    problems.check()
     active = space.active(values)
-    for name, cursor in written.items():
-        if name not in active:
-            raise cursor.refusal(
-                f"it is switched off unless {space.parents()[name]}; write that too, or take it out"
-            )
+    parents = space.parents()
+    problems.found += [
+        cursor.refusal(f"it is switched off unless {parents[name]}; write that too, or take it out")
+        for name, cursor in written.items()
+        if name not in active and name not in wrong
+    ]
+    problems.check()
     for text in space.parameter_constraints:
         linear = parse(text).scaled()
         numbers = {name: float(value) for name, value in values.items() if is_number(value)}

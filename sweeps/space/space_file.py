@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -28,12 +28,13 @@ from sweeps.space.definition import (
     Program,
     Range,
     Search,
+    Snapshots,
     Space,
 )
 from sweeps.space.domain import ENUMERABLE
 from sweeps.space.overrides import WORDS, split
 from sweeps.space.scale import levels
-from sweeps.space.yaml_cursor import Cursor
+from sweeps.space.yaml_cursor import Cursor, D, Problems, T
 from sweeps.text.regular_file import open_regular
 
 KEYS = (
@@ -111,51 +112,78 @@ def loads(text: str, file: str) -> Space:
         )
         raise SpaceError(problem, file=file, line=root.line)
     optuna_study.refuse(root, file)
-    entries = root.table(KEYS, _HINTS)
+    problems = Problems()
+    entries = root.table(KEYS, _HINTS, problems)
+    advice = " ".join(problem.problem for problem in problems.found)
     for key, example in _REQUIRED.items():
-        if key not in entries:
+        if key not in entries and f"`{key}`" not in advice and f"write {key}:" not in advice:
             problem = f"`{key}:` is missing; write such as {example}"
-            raise SpaceError(problem, file=file, line=root.line, key=key)
-    objectives = _objectives(entries["objectives"])
-    parameters = space_parameters.read(entries["parameters"])
-    constraints: tuple[str, ...] = ()
-    if "parameter_constraints" in entries:
-        parameters, constraints = space_checks.parameter_constraints(
-            entries["parameter_constraints"], parameters
+            problems.found.append(SpaceError(problem, file=file, line=root.line, key=key))
+
+    def section(key: str, part: Callable[[Cursor], T], default: D) -> T | D:
+        """Return a section, or the default without one, and where it is wrong, which is collected."""
+        return problems.attempt(lambda: part(entries[key]), default) if key in entries else default
+
+    def is_right(*keys: str) -> bool:
+        """Return whether nothing was found in these sections, on which others depend."""
+        return not any(
+            problem.key.partition(".")[0].partition("[")[0] in keys
+            for found in problems.found
+            for problem in found.problems
         )
-    outcomes = entries.get("outcome_constraints")
+
+    objectives = section("objectives", lambda each: _objectives(each, problems), ())
+    nothing: tuple[tuple[Parameter, ...], frozenset[str]] = ((), frozenset())
+    parameters, wrong = section("parameters", lambda each: space_parameters.read(each, problems), nothing)
+    constraints: tuple[str, ...] = ()
+    unchanged = (parameters, constraints)
+    if is_right("parameters") or wrong:  # else no name is known
+        parameters, constraints = section(
+            "parameter_constraints",
+            lambda each: space_checks.parameter_constraints(each, parameters, wrong, problems),
+            unchanged,
+        )
+    goals = objectives if is_right("objectives") else ()
     space = Space(
-        name=entries["name"].folder_name(),
+        name=section("name", lambda each: each.folder_name(), ""),
         objectives=objectives,
         parameters=parameters,
-        program=_program(entries["program"], parameters),
-        outcome_constraints=space_checks.outcome_constraints(outcomes, objectives) if outcomes else (),
+        program=section(
+            "program", lambda each: _program(each, parameters, problems), Program(kind="function")
+        ),
+        outcome_constraints=section(
+            "outcome_constraints", lambda each: space_checks.outcome_constraints(each, goals, problems), ()
+        ),
         parameter_constraints=constraints,
-        search=_search(entries["search"], parameters) if "search" in entries else Search(),
-        run_cap=entries["run_cap"].integer(least=1) if "run_cap" in entries else None,
-        lease=_lease(entries["lease"]) if "lease" in entries else Lease(),
-        budget=space_limits.budget(entries["budget"]) if "budget" in entries else Budget(),
-        brake=space_limits.brake(entries["brake"]) if "brake" in entries else Brake(),
+        search=section("search", lambda each: _search(each, parameters, problems), Search()),
+        run_cap=section("run_cap", lambda each: each.integer(least=1), None),
+        lease=section("lease", lambda each: _lease(each, problems), Lease()),
+        budget=section("budget", lambda each: space_limits.budget(each, problems), Budget()),
+        brake=section("brake", lambda each: space_limits.brake(each, problems), Brake()),
     )
-    if "early_terminate" in entries:
-        early = space_limits.early_terminate(entries["early_terminate"], space)
-        space = replace(space, early_terminate=early)
+    early = section("early_terminate", lambda each: space_limits.early_terminate(each, space, problems), None)
+    space = replace(space, early_terminate=early)
     if "baseline" in entries and space.search.method == "grid":
-        raise entries["baseline"].refusal("a grid has every configuration already; take it out")
-    if "baseline" in entries:
-        space = replace(space, baseline=space_checks.baseline(entries["baseline"], space))
-    if "stages" in entries:
-        space = replace(space, stages=space_stages.stages(entries["stages"], space))
-    if "early_terminate" in entries:
-        space_limits.check_rivals(entries["early_terminate"], space)
-    if "snapshots" in entries:
-        space = replace(space, snapshots=space_stages.snapshots(entries["snapshots"], space))
+        problem = "a grid has every configuration already; take it out"
+        problems.found.append(entries["baseline"].refusal(problem))
+    elif is_right("parameters") or wrong:
+        baseline = section("baseline", lambda each: space_checks.baseline(each, space, wrong=wrong), None)
+        space = replace(space, baseline=baseline)
+    if is_right("parameters", "program"):
+        space = replace(space, stages=section("stages", lambda each: space_stages.stages(each, space), ()))
+    if is_right("parameters", "program", "objectives", "stages", "early_terminate"):
+        section("early_terminate", lambda each: space_limits.check_rivals(each, space), None)
+    if is_right("parameters", "program", "stages"):
+        limits = section("snapshots", lambda each: space_stages.snapshots(each, space), Snapshots())
+        space = replace(space, snapshots=limits)
+    problems.check()
     return space
 
 
-def _objectives(section: Cursor) -> tuple[Objective, ...]:
+def _objectives(section: Cursor, problems: Problems) -> tuple[Objective, ...]:
     objectives: list[Objective] = []
-    for item in section.items():
+
+    def add(item: Cursor) -> None:
         entries = item.table(("metric", "goal"))
         if "metric" not in entries:
             raise item.refusal("`metric:` is missing; write {metric: final_loss, goal: minimize}")
@@ -170,10 +198,13 @@ def _objectives(section: Cursor) -> tuple[Objective, ...]:
         if "goal" in entries and entries["goal"].one_of(("minimize", "maximize")) == "maximize":
             goal = "maximize"
         objectives.append(Objective(metric=metric, goal=goal))
+
+    for item in section.items():
+        problems.attempt(lambda: add(item), None)  # noqa: B023 - called at once
     return tuple(objectives)
 
 
-def _program(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
+def _program(section: Cursor, parameters: tuple[Parameter, ...], problems: Problems) -> Program:
     if section.kind() not in ("a mapping", "nothing"):
         raise section.refusal(
             'write {trainer: {overrides: [...]}}, {command: ["python", "train.py", "${overrides}"]} '
@@ -183,27 +214,33 @@ def _program(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
     if len(entries) != 1:
         raise section.refusal("write exactly one of trainer:, command: and function:")
     if "trainer" in entries:
-        return _trainer(entries["trainer"], parameters)
+        return _trainer(entries["trainer"], parameters, problems)
     if "command" in entries:
         return Program(kind="command", command=_command(entries["command"]))
     return Program(kind="function", function=_function(entries["function"]))
 
 
-def _trainer(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
+def _trainer(section: Cursor, parameters: tuple[Parameter, ...], problems: Problems) -> Program:
     if section.kind() == "nothing":
         return Program(kind="trainer")
-    entries = section.table(("overrides", "processes"))
-    return Program(
-        kind="trainer",
-        overrides=_overrides(entries["overrides"], parameters) if "overrides" in entries else (),
-        processes=entries["processes"].integer(least=1) if "processes" in entries else 1,
-    )
+    entries, program = section.table(("overrides", "processes"), None, problems), Program(kind="trainer")
+    if "overrides" in entries:
+        program = problems.attempt(
+            lambda: replace(program, overrides=_overrides(entries["overrides"], parameters, problems)),
+            program,
+        )
+    if "processes" in entries:
+        program = problems.attempt(
+            lambda: replace(program, processes=entries["processes"].integer(least=1)), program
+        )
+    return program
 
 
-def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+def _overrides(section: Cursor, parameters: tuple[Parameter, ...], problems: Problems) -> tuple[str, ...]:
     names = {parameter.name for parameter in parameters} | {"run_dir"}
     overrides: list[str] = []
-    for item in section.items():
+
+    def add(item: Cursor) -> None:
         try:
             key, _ = split(item.text())
         except ValueError as error:
@@ -217,6 +254,9 @@ def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str,
         if any(key == split(earlier)[0] for earlier in overrides):
             raise item.refusal(f"`{key}` is overridden twice; keep one")
         overrides.append(item.text())
+
+    for item in section.items():
+        problems.attempt(lambda: add(item), None)  # noqa: B023 - called at once
     return tuple(overrides)
 
 
@@ -237,24 +277,27 @@ def _function(cursor: Cursor) -> str:
     return function
 
 
-def _search(section: Cursor, parameters: tuple[Parameter, ...]) -> Search:
-    entries, search = section.table(SEARCH_KEYS), Search()
-    if "method" in entries:
-        match entries["method"].one_of(("bayes", "random", "grid")):
-            case "random":
-                search = replace(search, method="random")
-            case "grid":
-                _check_grid(section, entries, parameters)
-                search = replace(search, method="grid")
-    if "sobol" in entries:
-        search = replace(search, sobol=entries["sobol"].integer(least=1))
-    if "seed" in entries:
-        search = replace(search, seed=entries["seed"].integer(least=0, most=2**31 - 1))
-    if "noise" in entries:
-        search = replace(search, noise=_noise(entries["noise"]))
-    if "reuse" in entries and entries["reuse"].one_of(("auto", "none")) == "none":
-        search = replace(search, reuse="none")
-    return search
+def _search(section: Cursor, parameters: tuple[Parameter, ...], problems: Problems) -> Search:
+    entries, found = section.table(SEARCH_KEYS, None, problems), Search()
+
+    def given(key: str, part: Callable[[Cursor], T], default: D) -> T | D:
+        return problems.attempt(lambda: part(entries[key]), default) if key in entries else default
+
+    found = replace(
+        found,
+        sobol=given("sobol", lambda each: each.integer(least=1), None),
+        seed=given("seed", lambda each: each.integer(least=0, most=2**31 - 1), found.seed),
+        noise=given("noise", _noise, found.noise),
+    )
+    if given("reuse", lambda each: each.one_of(("auto", "none")), "auto") == "none":
+        found = replace(found, reuse="none")
+    match given("method", lambda each: each.one_of(("bayes", "random", "grid")), "bayes"):
+        case "random":
+            found = replace(found, method="random")
+        case "grid":
+            found = replace(found, method="grid")
+            problems.attempt(lambda: _check_grid(section, entries, parameters), None)
+    return found
 
 
 def _noise(cursor: Cursor) -> Literal["inferred", "reported"] | float:
@@ -298,8 +341,11 @@ def _axis(parameter: Parameter) -> int:
             return levels(parameter) or 0
 
 
-def _lease(section: Cursor) -> Lease:
-    entries, lease = section.table(LEASE_KEYS), Lease()
+def _lease(section: Cursor, problems: Problems) -> Lease:
+    entries, lease, wrong = section.table(LEASE_KEYS, None, problems), Lease(), Problems()
+    for key in entries:
+        wrong.attempt(entries[key].number, 0)
+    wrong.check()
     if "heartbeat_s" in entries:
         lease = replace(lease, heartbeat_s=float(entries["heartbeat_s"].number()))
     if "expire_s" in entries:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from sweeps.space.definition import Brake, Budget, EarlyTerminate, Space
-from sweeps.space.yaml_cursor import Cursor, nearest
+from sweeps.space.yaml_cursor import Cursor, Problems, nearest
 
 BUDGET_KEYS = ("effective_steps", "device_hours", "usd", "wall_hours")
 BRAKE_KEYS = ("first", "later")
@@ -45,25 +45,36 @@ _NAMES = ("percentile", "median", "hyperband", "curve")
 _KEY_OF = {"percentile": "percentile", "margin": "curve", "eta": "hyperband"}
 
 
-def budget(section: Cursor) -> Budget:
-    """Return the limits on the sweep's costs. Raises SpaceError."""
-    entries = section.table(BUDGET_KEYS, BUDGET_HINTS)
-    if not entries:
+def budget(section: Cursor, problems: Problems) -> Budget:
+    """Return the limits on the sweep's costs. Raises SpaceError; what else is wrong goes to `problems`."""
+    before = len(problems.found)
+    entries = section.table(BUDGET_KEYS, BUDGET_HINTS, problems)
+    if not entries and len(problems.found) == before:
         raise section.refusal(f"limits nothing; write one of {', '.join(BUDGET_KEYS)}, or take it out")
-    limits = {key: float(entry.number()) for key, entry in entries.items()}
-    for key, limit in limits.items():
-        if limit <= 0:
-            raise entries[key].refusal(f"{entries[key].kind()} is not more than 0; no trial could run")
-    return Budget(**limits)
+    return Budget(
+        **{key: problems.attempt(lambda: _limit(entry), 1.0) for key, entry in entries.items()}  # noqa: B023
+    )
 
 
-def brake(section: Cursor) -> Brake:
-    """Return the numbers of equal failures after which the sweep pauses itself. Raises SpaceError."""
+def _limit(cursor: Cursor) -> float:
+    limit = float(cursor.number())
+    if limit <= 0:
+        raise cursor.refusal(f"{cursor.kind()} is not more than 0; no trial could run")
+    return limit
+
+
+def brake(section: Cursor, problems: Problems) -> Brake:
+    """Return the numbers of equal failures after which the sweep pauses itself.
+
+    Raises:
+        SpaceError: it is no mapping; what is wrong in it goes to `problems`.
+    """
     if section.kind() == "nothing":
         return Brake(first=0, later=0)
     if section.kind() not in ("a mapping", "nothing"):
         raise section.refusal("write {first: 3, later: 5}; 0 switches it off")
-    counts = {key: _count(entry) for key, entry in section.table(BRAKE_KEYS).items()}
+    entries = section.table(BRAKE_KEYS, None, problems)
+    counts = {key: problems.attempt(lambda: _count(entry), 0) for key, entry in entries.items()}  # noqa: B023
     return replace(Brake(), **counts)
 
 
@@ -71,9 +82,20 @@ def _count(cursor: Cursor) -> int:
     return 0 if cursor.kind() == "nothing" else cursor.integer(least=0)
 
 
-def early_terminate(section: Cursor, space: Space) -> EarlyTerminate:
-    """Return the early stopping of trials of `space`. Raises SpaceError, also if it is impossible there."""
-    entries = section.table(EARLY_TERMINATE_KEYS, _EARLY_HINTS)
+def early_terminate(section: Cursor, space: Space, problems: Problems) -> EarlyTerminate:
+    """Return the early stopping of trials of `space`.
+
+    Raises:
+        SpaceError: it is wrong, or impossible there; what else is wrong in it goes to `problems`.
+    """
+    entries = section.table(EARLY_TERMINATE_KEYS, _EARLY_HINTS, problems)
+    wrong = Problems()
+    for key in entries.keys() - {"type"}:
+        wrong.attempt(entries[key].number, 0)
+    problems.found += wrong.found
+    entries = {
+        key: entry for key, entry in entries.items() if all(entry.path != each.key for each in wrong.found)
+    }
     if "type" not in entries:
         raise section.refusal("`type:` is missing; write {type: percentile, percentile: 50} or {type: curve}")
     early = EarlyTerminate(type=_type(entries["type"]))

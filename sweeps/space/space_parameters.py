@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sweeps.space.definition import Choice, Fixed, Parameter, Value, is_number, same_value
 from sweeps.space.space_ranges import number_range
-from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
+from sweeps.space.yaml_cursor import Cursor, Problems, nearest, yaml_text
 from sweeps.text.counted import counted
 
 MAX_VALUES = 1000
@@ -36,18 +36,36 @@ _WRAPPERS = ("parameters", "params")
 """Words between the names of nested parameters, as W&B has them."""
 
 
-def read(section: Cursor) -> tuple[Parameter, ...]:
-    """Return all parameters, in the file's order, checked alone and together. Raises SpaceError."""
-    pairs = section.pairs()
-    for key, _ in pairs:
-        _check_name(key)
-    parameters = tuple(_parameter(key.text(), body) for key, body in pairs)
-    if all(isinstance(parameter, Fixed) for parameter in parameters):
+def read(section: Cursor, problems: Problems) -> tuple[tuple[Parameter, ...], frozenset[str]]:
+    """Return all parameters, in the file's order, and the names of those that are wrong.
+
+    A wrong one is in the place of its name as a fixed null, so that others can refer to it.
+
+    Args:
+        section: `parameters:`.
+        problems: takes what is wrong, of parameters alone and together.
+
+    Raises:
+        SpaceError: it is no mapping of names.
+    """
+    pairs = [(key.text(), key, body) for key, body in section.pairs()]
+    found: dict[str, Parameter] = {}
+    wrong: set[str] = set()
+    for name, key, body in pairs:
+        before = len(problems.found)
+        problems.attempt(lambda: _check_name(key), None)  # noqa: B023 - called at once
+        missing = Fixed(name=name, value=None)
+        found[name] = problems.attempt(lambda: _parameter(name, body), missing)  # noqa: B023 - likewise
+        if len(problems.found) > before:
+            wrong.add(name)
+    if not wrong and all(isinstance(parameter, Fixed) for parameter in found.values()):
         raise section.refusal(
             "there is nothing to search: give at least one parameter min: and max:, or values:"
         )
-    _check_conditions(parameters, {key.text(): body for key, body in pairs})
-    return parameters
+    bodies = {name: body for name, _, body in pairs}
+    right = [parameter for name, parameter in found.items() if name not in wrong]
+    problems.attempt(lambda: _check_conditions(right, bodies), None)
+    return tuple(found.values()), frozenset(wrong)
 
 
 def _check_name(key: Cursor) -> None:
@@ -64,7 +82,13 @@ def _parameter(name: str, body: Cursor) -> Parameter:
         others = f", and the {counted(len(nested) - 1, 'other')} likewise" if len(nested) > 1 else ""
         first = next(key for key, inner in body.pairs() if inner.kind() == "a mapping")
         raise first.refusal(f"parameters are not nested; write the dotted Hydra key `{nested[0]}`{others}")
-    entries = body.table(KEYS, _HINTS) if is_table else {}
+    problems = Problems()
+    entries = body.table(KEYS, _HINTS, problems) if is_table else {}
+    if problems.found:  # what else is wrong with the parameter may follow from it, but not these
+        for key in ("min", "max", "step", "mu", "sigma"):
+            if key in entries:
+                problems.attempt(entries[key].number, 0)
+        problems.check()
     keys = [key for key in ("value", "values", "min", "max") if key in entries]
     if keys not in (["value"], ["values"], ["min", "max"]):
         has = f"has {' and '.join(f'{key}:' for key in keys)}" if keys else "has neither bounds nor values"
@@ -127,8 +151,9 @@ def _choice(name: str, entries: Mapping[str, Cursor]) -> Choice:
 
 
 def _values(listed: Cursor) -> tuple[Value, ...]:
-    items = listed.items()
-    values = [item.value_or_list() for item in items]
+    items, problems = listed.items(), Problems()
+    values: list[Value] = [problems.attempt(item.value_or_list, None) for item in items]
+    problems.check()
     if len(values) == 1:
         raise listed.refusal(f"one value is no choice; write value: {yaml_text(values[0])}")
     if len(values) > MAX_VALUES:

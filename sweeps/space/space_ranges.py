@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sweeps.space.definition import Condition, Range
 from sweeps.space.scale import is_level, level, levels, share_within
-from sweeps.space.yaml_cursor import Cursor, nearest
+from sweeps.space.yaml_cursor import Cursor, Problems, nearest
 
 MAX_STEPS = 10**6
 MAX_BOUND = 1e100
@@ -39,7 +39,16 @@ _RELATION = re.compile(r"(>=|<=|==|>|<) *([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[e
 def number_range(name: str, entries: Mapping[str, Cursor]) -> Range:
     """Return the range that a parameter's entries describe. Raises SpaceError."""
     low, high = entries["min"], entries["max"]
-    numbers = [entries[key].number() for key in ("min", "max", "step") if key in entries]
+    problems = Problems()
+    written = {
+        key: problems.attempt(entries[key].number, 0.0)
+        for key in ("min", "max", "step", "mu", "sigma")
+        if key in entries
+    }
+    numbers = [written[key] for key in ("min", "max", "step") if key in written]
+    if "distribution" in entries:
+        problems.attempt(lambda: _distribution(entries["distribution"]), ("float", False))
+    problems.check()
     kind, log = ("int" if all(isinstance(n, int) for n in numbers) else "float"), False
     if "distribution" in entries:
         kind, log = _distribution(entries["distribution"])

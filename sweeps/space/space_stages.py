@@ -12,7 +12,7 @@ from sweeps.space import space_trunks
 from sweeps.space.constraints import Expression, parse_expression
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Snapshots, Space, Stage
 from sweeps.space.stages import Stages
-from sweeps.space.yaml_cursor import Cursor, nearest
+from sweeps.space.yaml_cursor import Cursor, Problems, nearest
 
 STAGE_KEYS = ("name", "parameters", "cost", "trunk")
 SNAPSHOTS_KEYS = ("keep", "keep_gib")
@@ -39,11 +39,15 @@ def stages(section: Cursor, space: Space) -> tuple[Stage, ...]:
     items = section.items()
     if len(items) == 1:
         raise section.refusal("one stage has none after it to share its end; write two or more")
-    tables = [item.table(STAGE_KEYS, _STAGE_HINTS) for item in items]
+    problems = Problems()
+    tables = [item.table(STAGE_KEYS, _STAGE_HINTS, problems) for item in items]
     for item, entries in zip(items, tables, strict=True):
         for key, example in (("name", "name: stage1"), ("parameters", 'parameters: ["stage1.*", seed]')):
-            if key not in entries:
-                raise item.refusal(f"`{key}:` is missing; write such as {example}")
+            if key not in entries and not any(
+                each.key.startswith(f"{item.path}.") for each in problems.found
+            ):
+                problems.found.append(item.refusal(f"`{key}:` is missing; write such as {example}"))
+    problems.check()
     names = _names([entries["name"] for entries in tables])
     patterns = _patterns(section, dict(zip(names, (e["parameters"] for e in tables), strict=True)), space)
     found = tuple(Stage(name=name, parameters=patterns[name]) for name in names)

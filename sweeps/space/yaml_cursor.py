@@ -11,13 +11,17 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import yaml
 
 from sweeps.errors import SpaceError
 from sweeps.space.definition import MAX_LISTS, Value
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 20
@@ -42,6 +46,36 @@ _UNCLEAR = (
 _UNCLEAR_TEXTS = tuple((re.compile(text, re.I | re.A | re.S), advice) for text, advice in _UNCLEAR)
 
 
+NO_FOLDER = "becomes a folder: write up to 100 letters, digits, `.`, `_` and `-`, not starting with a dot"
+"""Message for what is no `is_folder_name`."""
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether it can be the name of a folder, on every file system and in a bucket."""
+    return _FOLDER.fullmatch(name) is not None
+
+
+class Problems:
+    """Problems of one file, collected so that its user mends it once."""
+
+    def __init__(self) -> None:
+        self.found: list[SpaceError] = []
+
+    def attempt(self, part: Callable[[], T], otherwise: D) -> T | D:
+        """Return what the part returns, or `otherwise` if it raises SpaceError, which is kept."""
+        try:
+            return part()
+        except SpaceError as error:
+            self.found.append(error)
+            return otherwise
+
+    def check(self) -> None:
+        """Raise one SpaceError with all that was found, in the file's order; return if there is nothing."""
+        if self.found:
+            each = [problem for found in self.found for problem in found.problems]
+            raise SpaceError.together(sorted(each, key=lambda problem: problem.line or 0))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
     """YAML node with its file and dotted key. Its methods raise SpaceError for what they cannot return."""
@@ -60,14 +94,30 @@ class Cursor:
         key = _shortened(self.path, 120)
         return SpaceError(_shortened(problem, 300), file=self.file, line=self.line, key=key)
 
-    def table(self, known: Collection[str], hints: Mapping[str, str] | None = None) -> dict[str, Cursor]:
-        """Return the entries of a mapping whose keys are all `known`; `hints` has messages for others."""
+    def table(
+        self,
+        known: Collection[str],
+        hints: Mapping[str, str] | None = None,
+        problems: Problems | None = None,
+    ) -> dict[str, Cursor]:
+        """Return the entries of a mapping whose keys are all `known`.
+
+        Args:
+            known: its keys.
+            hints: messages for others.
+            problems: takes the refusals of other keys, which are left out; None: they are raised.
+        """
         entries = {}
+        unknown = Problems() if problems is None else problems
         for key, value in self.pairs():
             name = key.text()
             if name not in known:
-                raise key.refusal((hints or {}).get(name) or f"unknown key; {nearest(name, known)}")
-            entries[name] = value
+                problem = (hints or {}).get(name) or f"unknown key; {nearest(name, known)}"
+                unknown.found.append(key.refusal(problem))
+            else:
+                entries[name] = value
+        if problems is None:
+            unknown.check()
         return entries
 
     def pairs(self) -> list[tuple[Cursor, Cursor]]:
@@ -115,10 +165,8 @@ class Cursor:
     def folder_name(self) -> str:
         """Return text that can be the name of a folder, on every file system and in a bucket."""
         name = self.text()
-        if not _FOLDER.fullmatch(name):
-            raise self.refusal(
-                "becomes a folder: write up to 100 letters, digits, `.`, `_` and `-`, not starting with a dot"
-            )
+        if not is_folder_name(name):
+            raise self.refusal(NO_FOLDER)
         return name
 
     def value_or_list(self, depth: int = MAX_LISTS) -> Value:

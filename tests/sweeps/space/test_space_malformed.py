@@ -498,7 +498,7 @@ CASES = [
         "parameters.beta.values",
         "mixes booleans and numbers",
     ),
-    Case("yes_no", "[0.9, 0.95, 0.99]", "[yes, no]", 9, "parameters.beta.values[0]", "write true or false"),
+    Case("yes_no", "[0.9, 0.95, 0.99]", "[yes, x]", 9, "parameters.beta.values[0]", "write true or false"),
     Case("date", "[0.9, 0.95, 0.99]", "[2024-01-31, x]", 9, "parameters.beta.values[0]", "is a date to some"),
     Case(
         "null_value",
@@ -856,6 +856,81 @@ def test_it_is_refused_with_file_line_key_and_the_way_out(case: Case) -> None:
     assert error.exit_status == EXIT_INPUT
 
 
+def test_another_problem_is_shown_as_well() -> None:
+    shown = 0
+    for case in CASES:
+        with pytest.raises(SpaceError) as caught:
+            loads(mutated(case) + "\ncolour: red\n", "x.yaml")
+        keys = [each.key for each in caught.value.problems]
+        if keys != [case.key]:  # else it is no YAML, or a file of another program: nothing else is read
+            assert keys == [case.key, "colour"], case.id
+            shown += 1
+    assert shown > 200
+
+
+def test_all_problems_are_shown_in_one_go() -> None:
+    text = """\
+name: a b
+objectives: [{metric: loss, goal: up}, {metric: "a b"}]
+program: {trainer: {overrides: [model, lr=3], processes: 0}}
+parameters:
+  lr: {min: low, max: high}
+  steps: {mn: 1, max: x}
+  opt: {values: [adamw, muon], when: {sgd: [beta]}}
+  beta: {values: [0.9, on]}
+  fine: {min: 0.0, max: 1.0}
+parameter_constraints: ["fine <= 0.5", "lr <= 3", "lrr <= 3", "fine >"]
+outcome_constraints: ["x <"]
+search: {method: bays, sobol: 0, sed: 1}
+run_cap: many
+baseline: {lr: 7, fine: 2.0, other: 1, beta: 0.3}
+lease: {heartbeat_s: x, expire_s: y}
+budget: {usd: 0, hours: 3}
+early_terminate: {type: percentile, percentile: 200, min_step: x}
+colour: red
+"""
+    with pytest.raises(SpaceError) as caught:
+        loads(text, "x.yaml")
+    assert [(each.line, each.key) for each in caught.value.problems] == [
+        (1, "name"),
+        (2, "objectives[0].goal"),
+        (2, "objectives[1].metric"),
+        (3, "program.trainer.overrides[0]"),
+        (3, "program.trainer.overrides[1]"),
+        (3, "program.trainer.processes"),
+        (5, "parameters.lr.min"),
+        (5, "parameters.lr.max"),
+        (6, "parameters.steps.mn"),
+        (6, "parameters.steps.max"),
+        (7, "parameters.opt.when.sgd"),
+        (8, "parameters.beta.values[1]"),
+        (10, "parameter_constraints[2]"),
+        (10, "parameter_constraints[3]"),
+        (11, "outcome_constraints[0]"),
+        (12, "search.sed"),
+        (12, "search.sobol"),
+        (12, "search.method"),
+        (13, "run_cap"),
+        (14, "baseline.other"),
+        (14, "baseline.fine"),
+        (15, "lease.heartbeat_s"),
+        (15, "lease.expire_s"),
+        (16, "budget.hours"),
+        (16, "budget.usd"),
+        (17, "early_terminate.min_step"),
+        (17, "early_terminate.percentile"),
+        (18, "colour"),
+    ]
+    assert len(str(caught.value).splitlines()) == len(caught.value.problems)
+
+
+def test_missing_key_is_not_named_twice() -> None:
+    text = BASE.replace("objectives:", "objektives:").replace("name: good\n", "")
+    with pytest.raises(SpaceError) as caught:
+        loads(text, "x.yaml")
+    assert [each.key for each in caught.value.problems] == ["objektives", "name"]
+
+
 def test_a_constraint_on_a_conditional_parameter_is_refused() -> None:
     text = BASE.replace("[beta]", "[beta, width]") + 'parameter_constraints: ["steps + width <= 50"]\n'
     with pytest.raises(SpaceError, match=r"x\.yaml:13: .*`width` depends on a condition"):
@@ -994,9 +1069,8 @@ def test_any_damage_is_read_or_refused_and_never_crashes(edits: list[tuple[int, 
     try:
         space = loads(text, "x.yaml")
     except SpaceError as error:
-        refusal = str(error)
+        refusals = str(error).splitlines()
     else:
-        refusal = ""
+        refusals = []
         assert from_json(json.loads(json.dumps(to_json(space), allow_nan=False))) == space
-    assert "\n" not in refusal
-    assert len(refusal) < 500
+    assert all(len(refusal) < 500 for refusal in refusals)
