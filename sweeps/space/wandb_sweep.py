@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import yaml
 
 from sweeps.errors import SpaceError
 from sweeps.space import yaml_cursor
+from sweeps.space.definition import from_plain, to_plain
+from sweeps.space.overrides import WORDS
 from sweeps.space.space_file import loads
-from sweeps.space.yaml_cursor import Cursor
+from sweeps.space.space_parameters import MAX_VALUES
+from sweeps.space.yaml_cursor import Cursor, Problems, nearest
 
 WIDTH = 3.0
 """Standard deviations on both sides of the mean at which an unbounded normal distribution is cut off."""
@@ -34,7 +38,15 @@ _BOUNDED = {
     "log_uniform_values": "log_uniform_values",
 }
 _IGNORED = ("project", "entity", "description", "imports", "job", "image_uri", "$schema")
-_INTERPRETER = {"${interpreter}": "python", "${args_no_hyphens}": "${overrides}"}
+_NO_EQUAL = ("beta", "q_beta", "q_log_normal", "inv_log_uniform", "inv_log_uniform_values")
+_LARGEST_EXPONENT = 230
+_MACRO = re.compile(r"\$\{[a-z_]+\}|\$\{envvar:")
+_MACROS = ("${interpreter}", "${program}", "${args}", *WORDS)
+_SHORTER = {
+    "${args}": ("${args_wandb}", "${args}"),
+    "${args_no_hyphens}": ("${args_no_hyphens}", "${overrides}"),
+}
+"""Macros of W&B's, each with the word that means it, and ours, for where both write the same."""
 _DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 _NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
 
@@ -65,14 +77,15 @@ def translated(text: str, file: str) -> Translation:
     reader = _Reader(file)
     root = yaml_cursor.parse(text, file)
     document = reader.document(dict(_named(root)))
-    if reader.problems:
-        first, *others = sorted(reader.problems, key=lambda problem: problem.line or 0)
-        lines = "\n".join([first.problem, *map(str, others)])
-        raise SpaceError(lines, file=file, line=first.line, key=first.key)
+    reader.problems.check()
     notes = tuple(dict.fromkeys(reader.notes))
     body = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=100)
     written = "".join(f"# {note}\n" for note in notes) + body
-    loads(written, "the translation")
+    try:
+        loads(written, file)
+    except SpaceError as error:
+        reader.problems.found += [reader.of_source(each) for each in error.problems]
+        reader.problems.check()
     return Translation(text=written, notes=notes)
 
 
@@ -81,37 +94,57 @@ class _Reader:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self.problems: list[SpaceError] = []
+        self.problems = Problems()
         self.notes: list[str] = []
+        self._sources: dict[str, Cursor] = {}
+
+    def of_source(self, problem: SpaceError) -> SpaceError:
+        """Return a problem of the translation with line and key of what was translated."""
+        key = problem.key
+        while key and key not in self._sources:
+            key = re.sub(r"(?:\.[^.\[\]]*|\[[0-9]*\]|^[^.\[\]]+)$", "", key)
+        if key not in self._sources:
+            return SpaceError(problem.problem, file=self._file)
+        return self._sources[key].refusal(problem.problem)
 
     def document(self, entries: Mapping[str, Cursor]) -> dict[str, Any]:
-        found: dict[str, Any] = {"name": self._attempt(lambda: self._name(entries), "sweep")}
-        found["objectives"] = [self._attempt(lambda: self._objective(entries), {})]
-        found["program"] = self._attempt(lambda: self._program(entries), {})
+        attempt = self.problems.attempt
+        self._sources = {key: entry for key, entry in entries.items() if key != "program"}
+        renamed = {"objectives": "metric", "search": "method", "program": "command"}
+        for ours, theirs in renamed.items():
+            if (source := entries.get(theirs) or entries.get(ours)) is not None:
+                self._sources[ours] = source
+        found: dict[str, Any] = {"name": attempt(lambda: self._name(entries), "sweep")}
+        found["objectives"] = [attempt(lambda: self._objective(entries), {})]
         found["parameters"] = {}
-        for name, body in self._attempt(lambda: list(_flat(entries)), []):
-            if (parameter := self._attempt(lambda: self._parameter(body), None)) is not None:  # noqa: B023
+        for name, body in attempt(lambda: list(_flat(entries)), []):
+            parameter: dict[str, Any] | None = attempt(lambda: self._parameter(body), None)  # noqa: B023
+            if parameter is not None:
                 found["parameters"][name] = parameter
-        found["search"] = {"method": self._attempt(lambda: self._method(entries), "bayes")}
+                self._locate(f"parameters.{name}", body)
+        found["program"] = attempt(lambda: self._program(entries, found["parameters"].values()), {})
+        found["search"] = {"method": attempt(lambda: self._method(entries), "bayes")}
         if "run_cap" in entries:
-            found["run_cap"] = self._attempt(lambda: entries["run_cap"].integer(least=1), 1)
+            found["run_cap"] = attempt(lambda: entries["run_cap"].integer(least=1), 1)
+        elif found["search"]["method"] != "grid":
+            self.notes.append("There is no run_cap:, so the sweep has no end; `sweep stop` ends it.")
         if "early_terminate" in entries:
-            early = self._attempt(lambda: self._early(dict(_named(entries["early_terminate"]))), {})
-            found["early_terminate"] = early
+            found["early_terminate"] = attempt(lambda: self._early(entries["early_terminate"]), {})
         known = (*found, "metric", "method", "command", *_IGNORED)
-        self.problems += [
+        self.problems.found += [
             entry.refusal("no key of a W&B sweep that is known here; take it out")
             for key, entry in entries.items()
             if key not in known
         ]
         return found
 
-    def _attempt(self, part: Any, otherwise: Any) -> Any:
-        try:
-            return part()
-        except SpaceError as problem:
-            self.problems.append(problem)
-            return otherwise
+    def _locate(self, path: str, body: Cursor) -> None:
+        """Note where a parameter and its entries stand, by their keys in the translation."""
+        self._sources[path] = body
+        for key, entry in _named(body):
+            self._sources[f"{path}.{'step' if key == 'q' else key}"] = entry
+            if key == "values" and entry.kind() == "a list":
+                self._sources |= {f"{path}.values[{at}]": item for at, item in enumerate(entry.items())}
 
     def _missing(self, what: str) -> SpaceError:
         return SpaceError(what, file=self._file)
@@ -134,18 +167,22 @@ class _Reader:
     def _method(self, entries: Mapping[str, Cursor]) -> str:
         return entries["method"].one_of(("bayes", "random", "grid")) if "method" in entries else "bayes"
 
-    def _program(self, entries: Mapping[str, Cursor]) -> dict[str, list[str]]:
+    def _program(
+        self, entries: Mapping[str, Cursor], parameters: Iterable[Mapping[str, Any]]
+    ) -> dict[str, list[str]]:
         if "program" not in entries and "command" not in entries:
             raise self._missing("`program:` is missing; write such as program: train.py")
-        items = [item.text() for item in entries["command"].items()] if "command" in entries else None
+        items = entries["command"].items() if "command" in entries else []
         script = entries["program"].text() if "program" in entries else ""
+        listed = [value for each in parameters for value in each.get("values", [each.get("value", 0)])]
         command: list[str] = []
-        for word in items or _DEFAULT_COMMAND:
+        for item in items or _DEFAULT_COMMAND:
+            word = item if isinstance(item, str) else item.text()
             if word == "${env}" or (word == "/usr/bin/env" and not command):
                 continue
-            if word.startswith("${args_json") or word.startswith("${envvar:"):
-                raise entries["command"].refusal(f"{word} has no equal; pass ${{args}}")
-            command.append(script if word == "${program}" else _INTERPRETER.get(word, word))
+            if not isinstance(item, str) and word not in _MACROS and _MACRO.search(word):
+                raise item.refusal(f"`{word}` has no equal; pass ${{args}}")
+            command.append(script if word == "${program}" else _word(word, listed))
         self.notes.append(
             "The program must write its metrics to result.json in $SWEEP_RUN_DIR, "
             'as {"status": "completed", "metrics": {...}}; wandb.config is empty.'
@@ -155,26 +192,32 @@ class _Reader:
     def _parameter(self, body: Cursor) -> dict[str, Any]:
         entries = dict(_named(body))
         if "value" in entries:
-            return {"value": entries["value"].value()}
+            return {"value": to_plain(entries["value"].value_or_list())}
         if "values" in entries:
             if "probabilities" in entries:
                 self.notes.append(f"{body.path}: all values are equally likely, probabilities: is left out.")
-            values = [item.value() for item in entries["values"].items()]
+            values = [to_plain(item.value_or_list()) for item in entries["values"].items()]
             return {"value": values[0]} if len(values) == 1 else {"values": values}
         kind = entries["distribution"].text() if "distribution" in entries else ""
+        if kind in _NO_EQUAL:
+            raise entries["distribution"].refusal(f"`{kind}` has no equal; write uniform or values:")
         if kind in _UNBOUNDED:
             return self._normal(body, entries, kind)
         if not {"min", "max"} <= entries.keys():
             raise body.refusal("has neither value:, values:, nor min: and max:")
         low, high = entries["min"].number(), entries["max"].number()
         if kind in ("log_uniform", "q_log_uniform"):  # the bounds are exponents
-            low, high, kind = math.exp(low), math.exp(high), "log_uniform_values"
+            if max(low, high) > _LARGEST_EXPONENT:
+                raise entries["max"].refusal("is an exponent of e, and too large for one")
+            low, high, kind = math.exp(low), math.exp(high), f"{kind}_values"
         found: dict[str, Any] = {"min": low, "max": high}
-        if kind in ("q_log_uniform_values",):
-            self.notes.append(f"{body.path}: values are not rounded to q:, as the range is logarithmic.")
-            kind = "log_uniform_values"
-        if kind and kind not in _BOUNDED:
-            raise entries["distribution"].refusal(f"`{kind}` has no equal; write uniform or values:")
+        if kind and kind not in (*_BOUNDED, "q_log_uniform_values"):
+            known = (*_BOUNDED, *_UNBOUNDED, "q_log_uniform_values", "log_uniform", "q_log_uniform")
+            raise entries["distribution"].refusal(
+                f"`{kind}` is no distribution of W&B's; {nearest(kind, known)}"
+            )
+        if kind == "q_log_uniform_values":
+            return self._stepped_logarithm(body, entries, low, high)
         if kind == "q_uniform":
             return found | self._stepped(entries, low, high)
         return found | ({"distribution": _BOUNDED[kind]} if kind else {})
@@ -187,6 +230,7 @@ class _Reader:
         self.notes.append(f"{body.path}: cut off {WIDTH:g} standard deviations from the mean.")
         if kind == "q_normal":
             steps = self._stepped(entries, low, high)
+            name = "int_normal" if isinstance(steps["step"], int) else name
         else:
             steps = {"min": math.exp(low) if log else low, "max": math.exp(high) if log else high}
         return {**steps, "distribution": name, "mu": mean, "sigma": sd}
@@ -202,22 +246,61 @@ class _Reader:
         exact = (lambda at: at * size) if isinstance(size, int) else (lambda at: float(f"{at * size:.12g}"))
         return {"min": exact(first), "max": exact(last), "step": size}
 
-    def _early(self, entries: Mapping[str, Cursor]) -> dict[str, Any]:
+    def _stepped_logarithm(
+        self, body: Cursor, entries: Mapping[str, Cursor], low: float, high: float
+    ) -> dict[str, Any]:
+        """Return the multiples of q within the bounds, to which W&B rounds a logarithmic value."""
+        steps = self._stepped(entries, low, high)
+        first, last, size = steps["min"], steps["max"], steps["step"]
+        if first <= 0:
+            raise entries["min"].refusal("a logarithmic range must stay above zero")
+        if size == 1 and isinstance(size, int):
+            return {"min": first, "max": last, "distribution": "int_log_uniform"}
+        count = round((last - first) / size) + 1
+        if count <= MAX_VALUES:
+            exact = first + size * np.arange(count)
+            values = [int(v) if isinstance(size, int) else float(f"{v:.12g}") for v in exact]
+            self.notes.append(f"{body.path}: the multiples of q: are equally likely, not by their logarithm.")
+            return {"values": values, "ordered": True}
+        self.notes.append(f"{body.path}: values are not rounded to q:, which has too many multiples.")
+        whole = isinstance(size, int)
+        return {
+            "min": first,
+            "max": last,
+            "distribution": "int_log_uniform" if whole else "log_uniform_values",
+        }
+
+    def _early(self, section: Cursor) -> dict[str, Any]:
+        entries = dict(_named(section))
         if "type" not in entries or entries["type"].text() != "hyperband":
-            raise self._missing("early_terminate: W&B knows type: hyperband only")
+            raise entries.get("type", section).refusal("W&B knows type: hyperband only")
         eta = entries["eta"].number() if "eta" in entries else 3
         if "min_iter" in entries:
             first: float = entries["min_iter"].number()
         elif "max_iter" in entries and "s" in entries:
             first = entries["max_iter"].number() / eta ** entries["s"].integer(least=1)
         else:
-            raise self._missing(
-                "early_terminate: write min_iter:, the first step at which trials are stopped"
-            )
+            raise section.refusal("write min_iter:, the first step at which trials are stopped")
         self.notes.append(
             'Early stopping needs lines {"step": 40, "loss": 3.2} in metrics.jsonl in $SWEEP_RUN_DIR.'
         )
         return {"type": "hyperband", "min_step": first, "eta": eta}
+
+
+def _word(word: str, values: Sequence[Any]) -> str:
+    """Return what the command has in place of a macro of W&B's, given all listed values of parameters."""
+    if word == "${interpreter}":
+        return "python"
+    if word not in _SHORTER:
+        return word
+    theirs, ours = _SHORTER[word]
+    for value in values:
+        try:
+            if WORDS[theirs]({"x": from_plain(value)}) != WORDS[ours]({"x": from_plain(value)}):
+                return theirs
+        except ValueError:  # no command line can hold it, which `loads` says better
+            continue
+    return ours
 
 
 def _named(mapping: Cursor) -> Iterator[tuple[str, Cursor]]:

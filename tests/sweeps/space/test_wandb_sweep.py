@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
 from sweeps.errors import SpaceError
-from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Range, Space
+from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Range, Space, from_plain
+from sweeps.space.overrides import with_parameters
 from sweeps.space.space_file import loads
 from sweeps.space.wandb_sweep import translated
 
@@ -78,6 +80,88 @@ def test_a_command_of_words_is_kept(theirs: str, ours: str) -> None:
         "lab.train",
         ours,
     )
+
+
+PARAMETERS = {
+    "lr": 0.001, "n": 3, "on": True, "off": False, "none": None, "sizes": [1, [2.5, "a"]], "text": "a b's ${x}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "macro",
+    [
+        "args", "args_no_boolean_flags", "args_no_equals", "args_no_hyphens", "args_append_hydra",
+        "args_override_hydra", "args_json",
+    ],
+)  # fmt: skip
+def test_arguments_are_those_of_wandb(macro: str) -> None:
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+
+    command = f'command: ["${{interpreter}}", "${{program}}", "${{{macro}}}"]\n'
+    parameters = ", ".join(f"{name}: {{value: {json.dumps(v)}}}" for name, v in PARAMETERS.items())
+    found = space(f"{parameters}, k: {{values: [1, 2]}}", command)
+    values = {name: from_plain(value) for name, value in PARAMETERS.items()}
+    argv = with_parameters(found.program.command, values, str)
+    wandb = create_sweep_command_args({"args": {name: {"value": v} for name, v in PARAMETERS.items()}})
+    assert argv == ["python", "train.py", *wandb[macro]]
+
+
+@pytest.mark.parametrize("macro", ["${args_json_file}", "${envvar:HOME}", "x=${envvar:HOME}", "${unknown}"])
+def test_other_macros_are_refused(macro: str) -> None:
+    words = f'command:\n- python\n- "{macro}"\n- "${{args}}"\n'
+    with pytest.raises(SpaceError, match=r"w.yaml:7: command\[1\]: .* has no equal"):
+        translated(f"{HEAD}parameters: {{a: {{min: 0, max: 9}}}}\n{words}", "w.yaml")
+
+
+def test_quantised_values_stay_whole() -> None:
+    found = space(
+        "a: {distribution: q_log_uniform_values, min: 32, max: 256}, "
+        "b: {distribution: q_log_uniform_values, min: 32, max: 256, q: 32}, "
+        "c: {distribution: q_log_uniform_values, min: 0.1, max: 0.5, q: 0.1}, "
+        "d: {distribution: q_log_uniform_values, min: 8, max: 80000, q: 8}, "
+        "e: {distribution: q_log_uniform, min: 0, max: 3}, "
+        "f: {distribution: q_normal, mu: 100, sigma: 10}"
+    )
+    assert found.parameter("a") == Range(name="a", min=32, max=256, kind="int", log=True)
+    assert found.parameter("b") == Choice(name="b", values=tuple(range(32, 257, 32)), ordered=True)
+    assert found.parameter("c") == Choice(name="c", values=(0.1, 0.2, 0.3, 0.4, 0.5), ordered=True)
+    assert found.parameter("d") == Range(name="d", min=8, max=80000, kind="int", log=True)
+    assert found.parameter("e") == Range(name="e", min=1, max=20, kind="int", log=True)
+    f = found.parameter("f")
+    assert isinstance(f, Range)
+    assert (f.kind, f.min, f.max) == ("int", 70, 130)
+
+
+@pytest.mark.parametrize(
+    "kind", ["beta", "q_beta", "q_log_normal", "inv_log_uniform", "inv_log_uniform_values"]
+)
+def test_distribution_without_equal_is_named(kind: str) -> None:
+    with pytest.raises(SpaceError, match=f"parameters.a.distribution: `{kind}` has no equal"):
+        space(f"a: {{distribution: {kind}, a: 1, b: 2}}")
+
+
+def test_problem_is_cited_where_the_user_wrote_it() -> None:
+    text = (
+        f"{HEAD}parameters:\n  a: {{values: [1, auto]}}\n  b:\n    min: 5\n    max: 5\n  n:\n"
+        "    parameters:\n      c: {distribution: q_uniform, min: 0, max: 1.0e+9, q: 3}\n"
+        "command: [python, train.py]\n"
+    )
+    with pytest.raises(SpaceError) as caught:
+        translated(text, "w.yaml")
+    assert [(each.file, each.line, each.key) for each in caught.value.problems] == [
+        ("w.yaml", 5, "parameters.a.values"),
+        ("w.yaml", 8, "parameters.b.max"),
+        ("w.yaml", 11, "parameters.n.parameters.c.q"),
+        ("w.yaml", 12, "command"),
+    ]
+
+
+def test_sweep_without_end_is_noted_once() -> None:
+    body = f"{HEAD}parameters: {{a: {{min: 0, max: 9}}}}\n"
+    assert [note for note in translated(body, "w.yaml").notes if "has no end" in note] != []
+    assert not any("has no end" in note for note in translated(body + "run_cap: 5\n", "w.yaml").notes)
+    grid = body.replace("bayes", "grid")
+    assert not any("has no end" in note for note in translated(grid, "w.yaml").notes)
 
 
 def test_all_problems_are_told_at_once() -> None:
