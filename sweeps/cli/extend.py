@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 
 import click
 
 from sweeps.cli.control import user_name
-from sweeps.cli.output import echo, shorten
+from sweeps.cli.output import echo, notify, shorten
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import InputError
 from sweeps.space.definition import Space
 from sweeps.space.space_limits import BUDGET_HINTS, BUDGET_KEYS
 from sweeps.space.yaml_cursor import nearest
+from sweeps.text.counted import counted
 from sweeps.text.timestamp import timestamp
 from sweeps.trials.amendments import LIMITS, Amendment, Amendments, limits
+from sweeps.trials.budget import spent
+from sweeps.trials.record import Trial
 
 NONE = "none"
 """Value that lifts a limit."""
@@ -23,12 +27,14 @@ NONE = "none"
 
 @click.command()
 @storage_options
-@click.option("--run-cap", metavar="N", help="How many trials the search may make in all.")
+@click.option(
+    "--run-cap", metavar="N", help="How many trials the search may make in all; +N: so many more than now."
+)
 @click.option(
     "--budget",
     metavar="KEY=X",
     multiple=True,
-    help=f"A limit in all: {', '.join(BUDGET_KEYS)}. Repeat it for more.",
+    help=f"A limit in all, or +X: so much more than now: {', '.join(BUDGET_KEYS)}. Repeat it for more.",
 )
 @click.option("--wall-hours", metavar="H", help="Hours since the first trial: --budget wall_hours=H.")
 @click.option(
@@ -50,25 +56,32 @@ def extend(
     Workers that have left at the old limit do not come back by themselves.
     """
     experiment = open_sweep(storage, name)
-    changes = _changes(run_cap, budget, wall_hours, until, experiment.store.now())
     before = experiment.amendments.refresh()
+    changes = _changes(run_cap, budget, wall_hours, until, before, experiment.store.now())
     amendment = experiment.extend(changes, by=user_name())
     for line in differences(before, amendment):
         echo(line)
     records, _ = experiment.readable_trials()
+    for reached in _reached(amendment, records, experiment.store.now()):
+        notify(f"warning: {reached}; no further trial is begun")
     if not any(record.status == "running" for record in records) and not experiment.is_full(records):
         echo(f"next: sweep worker --storage {experiment.store.url}", err=True)
 
 
 def _changes(
-    run_cap: str | None, budget: tuple[str, ...], wall_hours: str | None, until: str | None, now: float
+    run_cap: str | None,
+    budget: tuple[str, ...],
+    wall_hours: str | None,
+    until: str | None,
+    before: Space,
+    now: float,
 ) -> dict[str, float | None]:
     """Return the new limits by name. Raises `InputError`."""
     pairs = [pair.partition("=")[::2] for pair in budget]
     pairs += [("wall_hours", wall_hours)] if wall_hours is not None else []
     changes: dict[str, float | None] = {}
     if run_cap is not None:
-        changes["run_cap"] = _count(run_cap)
+        changes["run_cap"] = _count(run_cap, before.run_cap)
     for key, text in pairs:
         if key in ("run_cap", "trials"):
             raise InputError(f"--budget {key}: write --run-cap N")
@@ -77,7 +90,7 @@ def _changes(
             raise InputError(f"--budget {key}: {hint}")
         if key in changes:
             raise InputError(f"--budget {key} stands there twice; keep one")
-        changes[key] = _amount(key, text)
+        changes[key] = _amount(key, text, limits(before)[key])
     if until is not None:
         changes["until"] = _time(until, now)
     if not changes:
@@ -85,15 +98,22 @@ def _changes(
     return changes
 
 
-def _count(text: str) -> int | None:
+def _count(text: str, present_cap: int | None) -> int | None:
     if text == NONE:
         return None
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1 or len(text) > 9:
-        raise InputError(f"--run-cap {text}: write a number of trials, such as 60, or {NONE}")
-    return int(text)
+    digits = text.removeprefix("+")
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 9 or int(digits) < 1:
+        raise InputError(
+            f"--run-cap {text}: write a number of trials, such as 60, +20 for 20 more, or {NONE}"
+        )
+    if digits == text:
+        return int(text)
+    if present_cap is None:
+        raise InputError(f"--run-cap {text}: there is no run cap to add to; write the number in all")
+    return present_cap + int(digits)
 
 
-def _amount(key: str, text: str) -> float | None:
+def _amount(key: str, text: str, present_limit: float | None) -> float | None:
     if text == NONE:
         return None
     try:
@@ -101,8 +121,26 @@ def _amount(key: str, text: str) -> float | None:
     except ValueError:
         amount = 0.0
     if not 0 < amount < float("inf"):
-        raise InputError(f"--budget {key}={text}: write a number above 0, or {NONE}")
-    return amount
+        raise InputError(f"--budget {key}={text}: write a number above 0, +X for X more, or {NONE}")
+    if not text.startswith("+"):
+        return amount
+    if present_limit is None:
+        raise InputError(f"--budget {key}={text}: there is no such limit to add to; write the amount in all")
+    return present_limit + amount
+
+
+def _reached(amendment: Amendment, records: Sequence[Trial], now: float) -> list[str]:
+    """Return each new limit that the sweep has reached already, as a clause."""
+    cap, found = amendment.changes.get("run_cap"), []
+    own = sum(record.is_own for record in records)
+    if isinstance(cap, int | float) and own >= cap:
+        found.append(f"run_cap is {cap:g}, and there {'is' if own == 1 else 'are'} {counted(own, 'trial')}")
+    used = asdict(spent(records, now))
+    for name in BUDGET_KEYS:
+        limit = amendment.changes.get(name)
+        if isinstance(limit, int | float) and used[name] >= limit:
+            found.append(f"{used[name]:.5g} of {limit:.5g} {name} are spent")
+    return found
 
 
 def _time(text: str, now: float) -> float | None:
