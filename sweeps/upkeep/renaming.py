@@ -19,6 +19,7 @@ from typing import cast, get_args
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
+from sweeps.space.yaml_cursor import NO_FOLDER, is_folder_name
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.local import LocalStore
@@ -46,6 +47,8 @@ def rename(experiment: Experiment, name: str, by: str) -> Experiment:
         InputError: `name` is no folder's name, or there is something of this name.
         StoreUnavailable: it was interrupted; the next call goes on.
     """
+    if not is_folder_name(name):
+        raise InputError(f"{name!r:.120} {NO_FOLDER}")
     store = experiment.store
     if isinstance(store, Bucket):
         target = open_store(join(parent(store.url), name))

@@ -189,6 +189,21 @@ class TestExtend:
         assert sweep("extend", "--run-cap", "none", "--budget", "device_hours=none").status == 0
         assert "budget" not in sweep("status").out
 
+    def test_plus_adds_to_the_present_limit(self, sweep, finished):
+        assert sweep("extend", "--run-cap", "+2", "--wall-hours", "10").out.startswith("run_cap 5 → 7\n")
+        assert sweep("extend", "--wall-hours", "+2.5").out == "wall_hours 10 → 12.5\n"
+        assert sweep("extend", "--run-cap", "none").status == 0
+        ran = sweep("extend", "--run-cap", "+2")
+        assert (ran.status, "no run cap to add to" in ran.err) == (2, True)
+
+    def test_limit_that_is_reached_is_a_warning(self, sweep, finished):
+        ran = sweep("extend", "--run-cap", "3", "--budget", "device_hours=1e-9")
+        assert (ran.status, ran.out.splitlines()[0]) == (0, "run_cap 5 → 3")
+        lines = ran.err.splitlines()
+        assert "run_cap is 3, and there are 5 trials; no further trial is begun" in lines[0]
+        assert "device_hours are spent" in lines[1]
+        assert "warning" not in sweep("extend", "--run-cap", "6", "--budget", "device_hours=none").err
+
     @pytest.mark.parametrize(
         "argv",
         [
@@ -196,6 +211,9 @@ class TestExtend:
             ["--run-cap", "0"],
             ["--run-cap", "-3"],
             ["--run-cap", "1e3"],
+            ["--run-cap", "+0"],
+            ["--run-cap", "++2"],
+            ["--budget", "usd=+2"],
             ["--budget", "usd"],
             ["--budget", "usd=nan"],
             ["--budget", "usd=inf"],
@@ -241,6 +259,13 @@ class TestLifetime:
         assert sweep("delete", "--name", "toy", "--yes").out.endswith("is deleted\n")
         assert not Path(finished).exists()
         assert sweep("status").status == 2
+
+    @pytest.mark.parametrize("new", ["a b", ".hidden", "a/b", "", "x" * 101, "naïve"])
+    def test_rename_takes_the_names_of_init_only(self, sweep, finished, new):
+        ran = sweep("rename", new)
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert "becomes a folder" in ran.err
+        assert sweep("status", "--name", "toy").status == 0
 
     @pytest.mark.parametrize("argv", [["archive"], ["rename", "new"], ["delete", "--name", "toy", "--yes"]])
     def test_nothing_happens_while_a_worker_lives(self, sweep, space_file, argv):
