@@ -212,9 +212,9 @@ class Sweep:
     def tell(self, trial: AskedTrial, result: Any) -> str:
         """Report the result of a trial that `ask` returned, and return its status.
 
-        A result that is not finite fails the trial as diverged. One without a metric that the sweep needs is
-        an error, and the trial stays open. A trial whose `should_stop` has been true is stopped early,
-        whatever its result: that of a part of a run is none.
+        A result that is not finite, or None, fails the trial as diverged. One without a metric that the sweep
+        needs is an error, and the trial stays open. A trial whose `should_stop` has been true is stopped
+        early, whatever its result: that of a part of a run is none.
 
         Args:
             trial: of this process.
@@ -243,6 +243,9 @@ class Sweep:
         judge = parse_result if isinstance(result, Mapping) else check_metrics
         plain = dict(result) if isinstance(result, Mapping) else result
         outcome: Outcome | None = stated_failure(plain, where)
+        if plain is None or (isinstance(plain, dict) and plain.get("metrics", plain) is None):
+            # As in Optuna, and as for {"loss": None}: the trial has run, and has no number to show for it.
+            outcome = Failed(error=f"{where}: its result is None, not a number", failure="diverged")
         if outcome is None and not trial.stopped:
             outcome = judge(self._space, plain, where)
             if isinstance(outcome, Failed) and outcome.failure == "bad_config":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pandas as pd
 import pytest
-from ax.api.client import Client
 from omegaconf import OmegaConf
 
 import sweeps
@@ -110,14 +110,17 @@ def test_optuna_and_ax_take_them(finished, space, tmp_path):
     import optuna
 
     records = finished.experiment.trials()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Ax and what it imports
+        from ax.api.client import Client
+
+        assert ax_export.write(tmp_path / "ax.json", space, records) == []
+        assert len(Client.load_from_json_file(str(tmp_path / "ax.json")).summarize()) == len(records)
     optuna_journal.write(tmp_path / "o.log", space, records)
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "o.log"))
     study = optuna.load_study(study_name="nulls", storage=optuna.storages.JournalStorage(backend))
     assert study.trials[0].params["clip"] is None
     assert study.trials[0].params["sizes"] == "[1, 2]"
-    assert ax_export.write(tmp_path / "ax.json", space, records) == []
-    client = Client.load_from_json_file(str(tmp_path / "ax.json"))
-    assert len(client.summarize()) == len(records)
 
 
 def test_encoding_is_undone(space):
@@ -217,3 +220,11 @@ def test_trainer_takes_null():
 def space_of(parameters, **sections) -> Space:
     document = {"program": {"function": "a:b"}, **DOCUMENT, "parameters": parameters, **sections}
     return space_file.loads(json.dumps(document), "space.yaml")
+
+
+@pytest.mark.parametrize("result", [None, {"loss": None}, {"metrics": None}, {"metrics": {"loss": None}}])
+def test_result_of_none_fails_the_trial(space, result):
+    sweep = sweeps.Sweep(Experiment.create(MemoryStore(), space))
+    assert sweep.tell(sweep.ask(), result) == "failed"
+    record = sweep.experiment.trial(0)
+    assert (record.failure, "None" in (record.error or "")) == ("diverged", True)

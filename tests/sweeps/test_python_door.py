@@ -83,7 +83,7 @@ class TestResults:
 
     @pytest.mark.parametrize(
         "result",
-        ["low", None, True, {"los": 1.0}, (1.0, 2.0), object()],
+        ["low", True, {"los": 1.0}, (1.0, 2.0), object()],
         ids=lambda result: type(result).__name__,
     )
     def test_a_wrong_result_is_an_error_and_the_trial_stays_open(self, sweep, result):
