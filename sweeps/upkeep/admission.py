@@ -240,8 +240,8 @@ def _broken_constraints(values: Mapping[str, Value], space: Space) -> list[str]:
     broken = []
     for text in space.parameter_constraints:
         linear = parse(text)
-        numbers = {name: float(value) for name, value in values.items() if is_number(value)}
-        if not linear.holds({name: numbers[name] for name in linear.coefficients}):
+        numbers = {name: value for name, value in values.items() if is_number(value)}
+        if not linear.holds({name: float(numbers[name]) for name in linear.coefficients}):
             shown = ", ".join(f"{name} = {_shown(numbers[name])}" for name in linear.coefficients)
             broken.append(f"breaks `{text}` of the search space ({shown})")
     return broken

@@ -76,7 +76,7 @@ REFUSED = [
     ({}, ["+x=choice(1,2)"], "only keys that the configuration has"),
     ({}, ["x=tag(warm,interval(0,1))"], "the tag 'warm' has no meaning"),
     ({}, ["x=tag(log,choice(1,2))"], "goes with interval"),
-    ({}, ["x=choice([1],[2])"], "cannot be a choice"),
+    ({}, ["x=choice({a:1},{a:2})"], "cannot be a choice"),
     ({}, ["x=interval(1,"], "interval"),
     ({"x": None}, [], "is empty"),
     ({"x": {"type": "range", "bounds": [1]}}, [], r"write bounds: \[low, high\]"),
