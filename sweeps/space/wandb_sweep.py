@@ -263,11 +263,11 @@ class _Reader:
             self.notes.append(f"{body.path}: the multiples of q: are equally likely, not by their logarithm.")
             return {"values": values, "ordered": True}
         self.notes.append(f"{body.path}: values are not rounded to q:, which has too many multiples.")
-        whole = isinstance(size, int)
+        integers = isinstance(size, int)
         return {
             "min": first,
             "max": last,
-            "distribution": "int_log_uniform" if whole else "log_uniform_values",
+            "distribution": "int_log_uniform" if integers else "log_uniform_values",
         }
 
     def _early(self, section: Cursor) -> dict[str, Any]:
