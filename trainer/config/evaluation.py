@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -25,6 +25,8 @@ class CppConfig:
         compiler: a program in the PATH that takes g++'s options.
         seconds: limit on each compilation, and on each run, by the clock.
         memory_mib: limit on the memory of each.
+        sandbox: `bwrap`: isolated by bubblewrap, or refused; `machine`: this machine itself is the sandbox,
+            and only the limits and the filter of system calls hold.
     """
 
     problems: Text | None
@@ -32,6 +34,7 @@ class CppConfig:
     compiler: Text
     seconds: AboveZero
     memory_mib: Positive
+    sandbox: Literal["bwrap", "machine"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

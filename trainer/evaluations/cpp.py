@@ -1,7 +1,8 @@
 """C++ completions, compiled and run: the hook `cpp`, with the metrics `cpp_compile_rate` and `cpp_pass_rate`.
 
 A problem's program is its prompt, which ends inside a function, the completion up to that function's end, and
-its tests with `main`. It compiles, or not; and passes if it then exits with 0. Both run in the sandbox.
+its tests with `main`. It compiles, or not; and passes if it then exits with 0. Both are done in the sandbox:
+a source file can read what its compiler can.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic_core import from_json
@@ -18,14 +19,19 @@ from pydantic_core import from_json
 from trainer.config import Config
 from trainer.config.evaluation import CppConfig
 from trainer.data.contents import BOM, codec, other_kind
-from trainer.errors import ConfigError, MachineError
-from trainer.evaluations.sandbox import Limits, isolated, run
+from trainer.errors import ConfigError, MachineError, TrainerError
+from trainer.evaluations.sandbox import LIBRARIES, SYSTEM, Limits, SandboxError, run
 from trainer.evaluations.student import FinishedStudent
 from trainer.text import atomic_write
 
 PROBLEMS = Path(__file__).with_name("cpp_problems.jsonl")
 COMPLETIONS = "cpp_completions.jsonl"
 _FIELDS = ("name", "prompt", "tests")
+# The linker needs a file that it can seek in, and the program is handed over by a descriptor.
+_BUILD = 'compiler=$0 && "$compiler" "$@" -std=c++17 -O1 -w -o program -x c++ - 1>&2 && exec cat program'
+_ON_TRUST = (
+    "where the machine itself is the sandbox, and holds nothing of worth, write hooks.cpp.sandbox=machine"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +59,22 @@ def evaluate(student: FinishedStudent) -> Mapping[str, float]:
     prompts = [problem.prompt for problem in problems]
     completions = student.continuations(prompts, asked.tokens, done=_is_complete)
     lines = []
+    unknown = 0
     for problem, written in zip(problems, completions, strict=True):
         completion = written[: end_of_body(written)]
-        compiled, passed, reason = verdict(problem, completion, asked)
+        try:
+            compiled, passed, reason = verdict(problem, completion, asked)
+        except TrainerError:  # of the run, such as a preemption, not of this program
+            raise
+        except Exception as error:  # noqa: BLE001 - it shall cost no other problem its score
+            unknown += 1
+            compiled, passed, reason = False, False, f"no verdict: {type(error).__name__}: {error}"
         line = {"name": problem.name, "completion": completion, "compiled": compiled, "passed": passed}
         lines.append(line | {"reason": reason})
     with atomic_write(student.folder / COMPLETIONS) as draft:
         draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    if unknown == len(lines):  # rates of 0 would say something about the student
+        raise SandboxError(f"{lines[0]['reason']}; likewise for every problem")
     return {
         "compile_rate": sum(bool(line["compiled"]) for line in lines) / len(lines),
         "pass_rate": sum(bool(line["passed"]) for line in lines) / len(lines),
@@ -67,20 +82,30 @@ def evaluate(student: FinishedStudent) -> Mapping[str, float]:
 
 
 def check_compiler(config: Config) -> None:
-    """Raise ConfigError for problems that cannot be read, MachineError for a compiler that is not here."""
+    """Compile and run a first program in the sandbox.
+
+    Raises:
+        ConfigError: the problems cannot be read.
+        MachineError: there is no compiler or no bubblewrap here, or they do not work.
+    """
     asked = config.hooks.cpp
     read_problems(asked)
-    if shutil.which(asked.compiler) is None:
-        raise MachineError(
-            f"there is no program {asked.compiler!r} in the PATH; install one (apt-get install g++)",
-            key="hooks.cpp.compiler",
-        )
-    if not isolated():
-        raise MachineError(
-            "this machine permits no namespaces (user.max_user_namespaces, or a container's profile), "
-            "without which completions would have a network; take cpp out, or run as root",
-            key="hooks.names",
-        )
+    key = "hooks.cpp.sandbox"
+    first = Problem(name="first", prompt="#include <string>\nint main() {\n", tests="")
+    try:
+        # A machine that is busy elsewhere shall not be refused.
+        _, passed, reason = verdict(first, 'return std::string("").size(); }', replace(asked, seconds=60.0))
+    except (OSError, SandboxError) as error:
+        problem = f"completions cannot be isolated on this machine ({error})"
+        if asked.sandbox == "bwrap":
+            problem += (
+                "; permit users their namespaces (sysctl user.max_user_namespaces, "
+                "kernel.apparmor_restrict_unprivileged_userns; in a container: its security profile), or "
+                f"take cpp out; {_ON_TRUST}"
+            )
+        raise MachineError(problem, key=key) from error
+    if not passed:
+        raise MachineError(f"a first program fails: {reason}", key="hooks.cpp.compiler")
 
 
 evaluate.check = check_compiler  # type: ignore[attr-defined]  # read by `check_hooks`
@@ -121,21 +146,66 @@ def _problem(line: bytes, where: str) -> Problem:
 
 
 def verdict(problem: Problem, completion: str, asked: CppConfig) -> tuple[bool, bool, str | None]:
-    """Compile and run a completion; return whether it compiled, whether it passed, and why not."""
+    """Compile and run a completion; return whether it compiled, whether it passed, and why not.
+
+    Raises:
+        MachineError: there is no compiler here, or no bubblewrap.
+        SandboxError: there is no verdict, through no fault of the program's.
+        OSError: likewise.
+    """
+    compiler = shutil.which(asked.compiler)
+    if compiler is None:
+        raise MachineError(
+            f"there is no program {asked.compiler!r} in the PATH; install one (apt-get install g++)",
+            key="hooks.cpp.compiler",
+        )
+    bwrap = shutil.which("bwrap") if asked.sandbox == "bwrap" else None
+    if bwrap is None and asked.sandbox == "bwrap":
+        raise MachineError(
+            "there is no program 'bwrap' in the PATH, which isolates what students write; install it "
+            f"(apt-get install bubblewrap); {_ON_TRUST}",
+            key="hooks.cpp.sandbox",
+        )
+    prefixes = [str(each) for each in _prefixes(Path(compiler))]
+    libraries = [f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")]
     limits = Limits(seconds=asked.seconds, memory=asked.memory_mib * 2**20)
-    compiler = shutil.which(asked.compiler) or asked.compiler
-    with tempfile.TemporaryDirectory(prefix="cpp-") as name:
-        folder = Path(name).resolve()
-        source = folder / "program.cpp"
-        source.write_text(f"{problem.prompt}{completion}\n{problem.tests}\n", "utf-8", errors="replace")
-        options = ["-std=c++17", "-O1", "-w", "-o", str(folder / "program"), str(source)]
-        built = run([compiler, *options], folder, limits)
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as program:
+        text = f"{problem.prompt}{completion}\n{problem.tests}\n"
+        source.write(text.encode("utf-8", errors="replace"))
+        built = run(
+            ["/bin/sh", "-c", _BUILD, compiler],
+            limits,
+            bwrap=bwrap,
+            tree=(*SYSTEM, *prefixes),
+            given=source,
+            kept=program,
+        )
         if not built.succeeded:
             return False, False, _reason("compiler", built.end, built.status, _first_error(built.output))
-        ended = run([str(folder / "program")], folder, limits)
+        ended = run([], limits, bwrap=bwrap, tree=(*LIBRARIES, *libraries), program=program)
         if not ended.succeeded:
             return True, False, _reason("program", ended.end, ended.status, ended.output)
     return True, True, None
+
+
+def _prefixes(compiler: Path) -> set[Path]:
+    """Return where a compiler is installed that is none of the system's.
+
+    Raises:
+        MachineError: among the files of a user's home.
+    """
+    found = set()
+    for each in (compiler, compiler.resolve()):
+        if not any(each.is_relative_to(place) for place in SYSTEM):
+            prefix = each.parent.parent
+            if Path.home().is_relative_to(prefix):
+                raise MachineError(
+                    f"to isolate {compiler} is to show completions all of {prefix}; install the compiler "
+                    "in a folder of its own, such as /opt/gcc",
+                    key="hooks.cpp.compiler",
+                )
+            found.add(prefix)
+    return found
 
 
 def _reason(what: str, end: str, status: int, output: str) -> str:

@@ -1,8 +1,15 @@
-"""A program that nobody has read, run with limits on time, memory, files, processes, and without a network.
+"""Untrusted code in a sandbox, built on bubblewrap: what the hook `cpp` compiles and runs.
 
-The parent starts this file as a script of its own, which takes the rights away and then becomes the program.
-Limits of the kernel (setrlimit) hold everywhere. Where namespaces are permitted, there is no network, all
-files but those of its folder are read-only, and all of its processes end with it (namespaces(7)).
+`run` starts this file as a script, the supervisor, and reads nothing but descriptors that it opened itself:
+
+    trainer        run(): reads output and report
+    └ supervisor   not root; a tmpfs limited in bytes and in files, in a mount namespace of its own; the clock
+      └ bwrap      namespaces, a read-only tree without secrets, no capabilities, the filter of system calls
+        └ program  under setrlimit
+
+Each ends with the one above it, however that ends, and the tmpfs with the last. On a machine that is itself
+the sandbox there is no bubblewrap: the program is the supervisor's child, with the same limits and filter, in
+a folder that the supervisor removes.
 """
 
 from __future__ import annotations
@@ -10,38 +17,87 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
 import resource
+import selectors
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
-from typing import Literal
+from types import FrameType
+from typing import IO, Any, Literal, NoReturn
 
 End = Literal["exited", "timeout", "limit"]
 NOBODY = 65534
-_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = (
-    0x20000,
-    0x8000000,
-    0x10000000,
-    0x20000000,
-    0x40000000,
+
+SYSTEM = (
+    *("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/etc/alternatives", "/etc/ld.so.cache"),
+    *("/nix/store", "/gnu/store"),
 )
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = (
-    1,
-    2,
-    4,
-    8,
-    32,
-    4096,
-    16384,
-    1 << 18,
+"""What a compiler of the system needs to see."""
+LIBRARIES = (
+    *("/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32"),
+    *("/usr/local/lib", "/usr/local/lib64", "/etc/ld.so.cache", "/nix/store", "/gnu/store"),
 )
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
-_POLL_S = 0.02
+"""What a program needs to see that is linked to the system's libraries: no shell, no other program."""
+
+_GRACE_S = 5.0
+"""How much longer than the supervisor's clock the trainer waits, on a machine that is busy elsewhere."""
+_SCRATCH = "/sys"
+"""Where the supervisor mounts the tmpfs, in its own namespace: it exists, and bubblewrap can do without."""
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 1 << 14, 1 << 18
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = (
+    *(1, 4, 22, 36, 38),
+)
+
+# Audit architecture, and which of the two numbers below is its own. 32-bit calls have another architecture.
+_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+# System calls that neither a compiler nor a computation needs, by their numbers on x86-64 and on arm64: they
+# reach out of the sandbox, widen the kernel's surface, or take memory that no limit counts.
+DENIED = {
+    **{"socket": (41, 198), "socketpair": (53, 199)},
+    **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271)},
+    **{"kcmp": (312, 272), "pidfd_getfd": (438, 438), "process_madvise": (440, 440)},
+    **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51)},
+    **{"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431)},
+    **{"fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442)},
+    **{"swapon": (167, 224), "swapoff": (168, 225), "unshare": (272, 97), "setns": (308, 268)},
+    **{"keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218)},
+    **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
+    **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
+    **{"io_setup": (206, 0), "memfd_create": (319, 279), "memfd_secret": (447, 447)},
+    **{"shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180)},
+    **{"init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106)},
+    **{"kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142)},
+    **{"sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170)},
+    **{"clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171)},
+    **{"acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443), "syslog": (103, 116)},
+    **{"name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262)},
+    **{"lookup_dcookie": (212, 18), "vhangup": (153, 58), "personality": (135, 92)},
+    **{
+        "mbind": (237, 235),
+        "move_pages": (279, 239),
+        "migrate_pages": (256, 238),
+        "set_mempolicy": (238, 237),
+    },
+}
+CLONE, CLONE3, IOCTL = (56, 220), (435, 435), (16, 29)
+_LAST_KNOWN = 462
+"""`mseal`, of Linux 6.10: later calls, and those of x32, do not exist for the program."""
+_NAMESPACE_FLAGS = 0x7E020000
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # they type into the terminal
+
+
+class SandboxError(Exception):
+    """No verdict about a program could be had; not a fault of the program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +107,15 @@ class Limits:
     Args:
         seconds: of the clock, and of the processor for each process.
         memory: bytes of address space, of each process.
-        disk: bytes in its folder, and in any one file.
-        processes: at once; for a user who is not root, beside those that the user has already.
+        disk: bytes of all its files together, in any one file, and of its output.
+        files: that it may have, folders and links included.
+        processes: at once, threads included.
     """
 
     seconds: float = 10.0
     memory: int = 2 * 2**30
     disk: int = 64 * 2**20
+    files: int = 4096
     processes: int = 64
 
 
@@ -66,7 +124,7 @@ class Ended:
     """End of a program.
 
     Args:
-        end: by itself or by a signal; at the end of its time; or over the limit on its folder.
+        end: by itself or by a signal; at the end of its time; or over the limit on its output.
         status: its exit status, 128 plus the number of a signal that ended it.
         output: the first bytes of what it wrote to standard output and error.
     """
@@ -81,163 +139,349 @@ class Ended:
         return self.end == "exited" and self.status == 0
 
 
-def run(argv: list[str], folder: Path, limits: Limits, *, shown: int = 4096) -> Ended:
-    """Run a program in a folder, and wait until it and all that it started have ended.
+def run(
+    argv: Sequence[str],
+    limits: Limits,
+    *,
+    bwrap: str | None,
+    tree: Sequence[str] = SYSTEM,
+    program: IO[bytes] | None = None,
+    given: IO[bytes] | None = None,
+    kept: IO[bytes] | None = None,
+    shown: int = 4096,
+) -> Ended:
+    """Run a program in an empty folder, until it and all that it started have ended and the folder is gone.
 
     Args:
-        argv: the program, by its absolute path, and its arguments.
-        folder: its working directory, the only one that it may write to, if namespaces are permitted.
+        argv: a program by its absolute path, and its arguments.
         limits: that it has.
-        shown: bytes of its output that are returned.
-    """
-    if os.getuid() == 0:
-        folder.chmod(0o777)  # the program is nobody
-    order = json.dumps({"argv": argv, "folder": str(folder), "limits": asdict(limits)})
-    output = folder / ".output"
-    with output.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, order],
-            cwd=folder,
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TMPDIR": str(folder)},
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-        try:
-            end = _watched(process, folder, limits)
-        finally:
-            _end(process, folder)
-    status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    with output.open("rb") as stream:
-        text = stream.read(shown).decode("utf-8", errors="replace")
-    output.unlink()
-    return Ended(end=end, status=status, output=text)
-
-
-@cache
-def isolated() -> bool:
-    """Return whether namespaces are permitted here: a program then has no network."""
-    here = str(Path(__file__).parent)
-    code = f"import sys; sys.path[:0] = [{here!r}]; import sandbox; sandbox.separate('/tmp')"
-    command = [sys.executable, "-I", "-S", "-c", code]
-    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
-
-
-def _watched(process: subprocess.Popen[bytes], folder: Path, limits: Limits) -> End:
-    deadline = time.monotonic() + limits.seconds
-    while process.poll() is None:
-        if time.monotonic() > deadline:
-            return "timeout"
-        if _size(folder) > limits.disk:
-            return "limit"
-        time.sleep(_POLL_S)
-    return "exited"
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # gone meanwhile
-                total += Path(parent, name).lstat().st_size
-    return total
-
-
-def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Kill the session, with it the namespace of processes, and without one what left the session."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    while left := [pid for pid in _processes() if _has_folder(pid, folder)]:
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(_POLL_S)
-
-
-def _processes() -> list[int]:
-    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()]
-
-
-def _has_folder(pid: int, folder: Path) -> bool:
-    """Return whether a process, other than this and a dead one, was started with the folder for its files."""
-    try:
-        return f"TMPDIR={folder}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-
-
-def separate(folder: str) -> None:
-    """Leave the namespaces of the parent: no network, other processes unseen, read-only files elsewhere.
+        bwrap: bubblewrap; None: the machine itself is the sandbox.
+        tree: files and folders that the program sees, read-only, in place of the machine's.
+        program: an executable that is run in place of the first of `argv`; it cannot change it.
+        given: its standard input.
+        kept: a file that gets its standard output, up to `limits.disk`.
+        shown: bytes of its output that are returned, less what goes to `kept`.
 
     Raises:
-        OSError: it is not permitted here.
+        SandboxError: it could not be started in the sandbox, or nothing is known of its end.
+        OSError: no process can be started here.
     """
+    for file in (program, given):
+        if file is not None:
+            file.seek(0)  # the supervisor's descriptors share the position
+    report, reports = os.pipe()
+    order = {
+        **{"argv": list(argv), "limits": asdict(limits), "bwrap": bwrap, "tree": list(tree)},
+        **{"program": program.fileno() if program else None, "report": reports},
+        **{"parent": os.getpid(), "temporary": tempfile.gettempdir()},
+    }
+    try:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, json.dumps(order)],
+                cwd="/",
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
+                stdin=given or subprocess.DEVNULL,
+                stdout=kept or subprocess.PIPE,
+                stderr=subprocess.PIPE if kept else subprocess.STDOUT,
+                pass_fds=(reports, *((program.fileno(),) if program else ())),
+                start_new_session=True,
+            )
+        finally:
+            os.close(reports)
+        stream = process.stderr if kept else process.stdout
+        assert stream is not None  # noqa: S101 - it is a pipe
+        try:
+            output, flooded = _read(stream.fileno(), limits, shown)
+        finally:
+            _end(process)
+            stream.close()
+        text = output.decode("utf-8", errors="replace")
+        if flooded:
+            return Ended(end="limit", status=128 + signal.SIGTERM, output=text)
+        # One write of the supervisor, which has ended: all of it is here, or nothing ever comes.
+        found = os.read(report, 4096).decode("utf-8", errors="replace")
+    finally:
+        os.close(report)
+    end, _, rest = found.partition(" ")
+    if end == "exited":
+        return Ended(end="exited", status=int(rest), output=text)
+    if end == "timeout" or process.returncode == -signal.SIGKILL:
+        return Ended(end="timeout", status=128 + signal.SIGKILL, output=text)
+    raise SandboxError(" ".join((rest or text or f"the supervisor ended with {process.returncode}").split()))
+
+
+def _read(stream: int, limits: Limits, shown: int) -> tuple[bytes, bool]:
+    """Return the first bytes of the output, once it has ended, and whether there was too much.
+
+    The supervisor has the pipe open, too, and ends last: the end of the output is the end of all processes.
+    """
+    first, size = b"", 0
+    deadline = time.monotonic() + limits.seconds + _GRACE_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while (left := deadline - time.monotonic()) > 0:
+            if selector.select(left):
+                if not (chunk := os.read(stream, 1 << 16)):
+                    break
+                first += chunk[: max(0, shown - len(first))]
+                size += len(chunk)
+                if size > limits.disk:
+                    return first, True
+    return first, False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a supervisor, which ends all below it; if it does not, the kernel does when it is killed."""
+    if process.poll() is None:
+        try:
+            # At the end of its pipe it is about to exit; in all other cases it has been asked to.
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+# The supervisor: a process of its own, without the trainer and its packages.
+
+
+class _Over(BaseException):
+    """The time is over (SIGALRM), or the trainer has ended or asks for an end (SIGTERM)."""
+
+
+def _raise_over(number: int, frame: FrameType | None) -> NoReturn:
+    for each in (signal.SIGALRM, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)  # once: a second one would interrupt the end
+    raise _Over(number)
+
+
+def _supervise(order: dict[str, Any]) -> NoReturn:
+    """Run the program, end all that is left of it, and report how it ended."""
+    report, limits = order["report"], Limits(**order["limits"])
+    os.set_inheritable(report, False)
+    signal.signal(signal.SIGALRM, _raise_over)
+    signal.signal(signal.SIGTERM, _raise_over)
     libc = ctypes.CDLL(None, use_errno=True)
-    spaces = _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET
-    user, group = os.getuid(), os.getgid()
-    if libc.unshare(spaces | (0 if user == 0 else _CLONE_NEWUSER)) != 0:
-        raise OSError(ctypes.get_errno(), "unshare")
-    if user != 0:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-            Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
+    folder = None
+    try:
+        if order["bwrap"] is None:
+            folder = Path(tempfile.mkdtemp(prefix="cpp-", dir=order["temporary"]))
+        _leave_root(libc, folder)
+        if folder is None:
+            _mount_tmpfs(libc, limits, program_size=_size(order["program"]))
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # after the change of user, which would undo it
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever loses its parent is ours to end
+        if os.getppid() != order["parent"]:
+            raise _Over(signal.SIGTERM)
+        signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+        line = _run_below(libc, order, limits, folder)
+    except _Over as over:
+        line = "timeout" if over.args[0] == signal.SIGALRM else "ended"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the trainer gets a line
+        line = f"failed {error}"
+    for each in (signal.SIGALRM, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    _end_children()
+    if folder is not None:
+        with suppress(OSError):
+            folder.chmod(0o700)
+            os.spawnvp(os.P_WAIT, "rm", ["rm", "-rf", "--", str(folder)])  # noqa: S606 - at any depth
+    os.write(report, line.encode("utf-8", errors="replace")[:4096])
+    os._exit(0)
 
-    def mount(source: str | None, target: str, flags: int) -> bool:
-        named = None if source is None else source.encode()
-        return bool(libc.mount(named, target.encode(), None, flags, None) == 0)
 
-    if not (mount(None, "/", _MS_REC | _MS_PRIVATE) and mount(folder, folder, _MS_BIND)):
-        raise OSError(ctypes.get_errno(), "mount")
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
-        point, options = line.split(" ")[4:6]
-        if point != folder:
-            kept = {"nosuid": _MS_NOSUID, "nodev": _MS_NODEV, "noexec": _MS_NOEXEC}
-            flags = sum(flag for name, flag in kept.items() if name in options.split(","))
-            mount(None, point, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | flags)  # some cannot be
-    os.chdir(folder)  # the mount, not what it hides
-
-
-def _become(argv: list[str], folder: str, limits: Limits) -> None:
-    """Give up rights and become the program; with namespaces, below the first process of its own."""
-    was_root = os.getuid() == 0
-    libc = ctypes.CDLL(None)
-    with suppress(OSError):
-        separate(folder)
-        _leave_to_child()
-        # The first process of the namespace: with it all others end, and it ends with the one that waits.
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        _leave_to_child()  # as signals have no effect on the first one unless it handles them
-    _limit(resource.RLIMIT_CPU, max(1, round(limits.seconds)))
-    _limit(resource.RLIMIT_AS, limits.memory)
-    _limit(resource.RLIMIT_FSIZE, limits.disk)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NPROC, limits.processes if was_root else limits.processes + _processes_of_user())
-    if was_root:
+def _leave_root(libc: Any, folder: Path | None) -> None:
+    """Become nobody, if this is root. Python's own files may be out of reach from here on: import nothing."""
+    if os.getuid() != 0:
+        return
+    try:
+        if folder is not None:
+            os.chown(folder, NOBODY, NOBODY)
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    os.execv(argv[0], argv)  # noqa: S606 - to start it is what this is for
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    except OSError as error:
+        raise SandboxError(f"root cannot become the user {NOBODY} here: {error.strerror}") from error
+    libc.prctl(_PR_SET_DUMPABLE, 1)  # else /proc/self stays root's, and no map of users can be written
 
 
-def _leave_to_child() -> None:
-    """Go on in a child; the parent waits for it and ends with its status."""
-    if child := os.fork():
-        ended = 0
-        while ended != child:  # others may be left to the first process of a namespace
-            ended, status = os.wait()
-        os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+def _size(program: int | None) -> int:
+    return 0 if program is None else os.fstat(program).st_size
 
 
-def _limit(which: int, most: int) -> None:
-    _, hard = resource.getrlimit(which)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(which, (most, most))
+def _mount_tmpfs(libc: Any, limits: Limits, *, program_size: int) -> None:
+    """Mount what the program may write to: bubblewrap's own tmpfs has no limit on files, or none at all."""
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) != 0:
+        raise SandboxError(f"no user namespace may be made: {os.strerror(ctypes.get_errno())}")
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        Path(f"/proc/self/{name}").write_text(text, encoding="utf-8")
+    # Its pages are counted in full. Four more files: its root, the folder, the program, and one to spare.
+    size = limits.disk + program_size + 2**16
+    options = f"size={size},nr_inodes={limits.files + 4},mode=0700"
+    for source, target, kind, flags, data in (
+        ("none", "/", None, _MS_REC | _MS_PRIVATE, None),
+        ("tmpfs", _SCRATCH, b"tmpfs", _MS_NOSUID | _MS_NODEV, options.encode()),
+    ):
+        if libc.mount(source.encode(), target.encode(), kind, flags, data) != 0:
+            raise SandboxError(f"a user namespace may mount nothing: {os.strerror(ctypes.get_errno())}")
 
 
-def _processes_of_user() -> int:
-    return sum(_owner(pid) == os.getuid() for pid in _processes())
+def _run_below(libc: Any, order: dict[str, Any], limits: Limits, folder: Path | None) -> str:
+    """Run the program below this process; return the line that reports its end."""
+    scratch = folder or Path(_SCRATCH)
+    work, argv = scratch / "work", order["argv"]
+    work.mkdir()
+    if order["program"] is not None:
+        copy = scratch / "program"
+        with copy.open("wb") as file:
+            os.sendfile(file.fileno(), order["program"], 0, _size(order["program"]))
+        copy.chmod(0o555)
+        argv = [str(copy) if folder else "/program", *argv]
+    filter_ = _filter()
+    environment = {"PATH": os.environ["PATH"], "LANG": os.environ["LANG"]}
+    place = str(work) if folder else "/tmp"  # noqa: S108 - of the sandbox
+    environment |= {"TMPDIR": place, "HOME": place}
+    # With namespaces of one's own, only their processes count; since Linux 5.14.
+    alone = folder is None and tuple(map(int, platform.release().split(".")[:2])) >= (5, 14)
+    processes = limits.processes + (0 if alone else _threads_of_user())
+
+    def limit() -> None:
+        parent = os.getppid()
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        with suppress(OSError):  # of all processes here, the kernel shall end this one for the lack of memory
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
+        for which, most in (
+            (resource.RLIMIT_CPU, max(1, round(limits.seconds))),
+            (resource.RLIMIT_AS, limits.memory),
+            (resource.RLIMIT_FSIZE, limits.disk),
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_NOFILE, 256),
+            (resource.RLIMIT_NPROC, processes),
+        ):
+            _, hard = resource.getrlimit(which)
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(which, (most, most))
+        if folder is not None:
+            libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            pointer = ctypes.create_string_buffer(filter_)
+            program = struct.pack("HxxxxxxP", len(filter_) // 8, ctypes.addressof(pointer))
+            if libc.prctl(_PR_SET_SECCOMP, 2, program) != 0:  # SECCOMP_MODE_FILTER
+                raise OSError(ctypes.get_errno(), "no filter of system calls may be set")
+
+    if folder is not None:
+        # Not by `with`, which would wait for it though its time is over.
+        status = subprocess.Popen(argv, cwd=work, env=environment, preexec_fn=limit).wait()
+        return f"exited {status if status >= 0 else 128 - status}"
+
+    filtered, filters = os.pipe()
+    os.write(filters, filter_)
+    os.close(filters)
+    begun, begins = os.pipe()
+    os.set_blocking(begun, False)
+    command = [
+        *(order["bwrap"], "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY), "--unshare-ipc", "--unshare-pid"),
+        *("--unshare-net", "--unshare-uts", "--hostname", "sandbox", "--unshare-cgroup-try"),
+        *("--seccomp", str(filtered), "--json-status-fd", str(begins)),
+        *_binds(order["tree"]),
+        *(
+            "--dir",
+            "/dev",
+            "--dev-bind",
+            "/dev/null",
+            "/dev/null",
+            "--dev-bind",
+            "/dev/urandom",
+            "/dev/urandom",
+        ),
+        *("--bind", str(work), place),
+        *(("--ro-bind", str(scratch / "program"), "/program") if order["program"] is not None else ()),
+        *("--remount-ro", "/", "--chdir", place, "--", *argv),
+    ]
+    status = subprocess.Popen(command, env=environment, preexec_fn=limit, pass_fds=(filtered, begins)).wait()
+    # Only of a program that was started.
+    if b'"exit-code"' not in os.read(begun, 4096):
+        return "failed "
+    return f"exited {status}"
+
+
+def _binds(tree: Sequence[str]) -> list[str]:
+    """Return the options of bubblewrap that show files and folders of the machine, read-only."""
+    found = []
+    for path in map(Path, tree):
+        if path.is_symlink():
+            found += ["--symlink", str(path.readlink()), str(path)]
+        elif path.exists():
+            found += ["--ro-bind", str(path), str(path)]
+    return found
+
+
+def _filter() -> bytes:
+    """Return the filter of system calls, as a program for the kernel's seccomp(2).
+
+    Raises:
+        SandboxError: the processor is another one.
+    """
+    if platform.machine() not in _MACHINES:
+        raise SandboxError(f"no filter of system calls for {platform.machine()}, only {', '.join(_MACHINES)}")
+    architecture, own = _MACHINES[platform.machine()]
+    load, equal, above, any_bit, give = 0x20, 0x15, 0x25, 0x45, 0x06  # codes of struct sock_filter
+    number_at, architecture_at, first_at, second_at = 0, 4, 16, 24  # in struct seccomp_data
+    allow, kill, refuse, unknown = 0x7FFF0000, 0x80000000, 0x50000 | 1, 0x50000 | 38  # EPERM, ENOSYS
+    program = [
+        *((load, 0, 0, architecture_at), (equal, 1, 0, architecture), (give, 0, 0, kill)),
+        *((load, 0, 0, number_at), (above, 0, 1, _LAST_KNOWN), (give, 0, 0, unknown)),
+        # Its flags are in memory, where no filter can read; libraries then call `clone`.
+        *((equal, 0, 1, CLONE3[own]), (give, 0, 0, unknown)),
+    ]
+    for numbers in DENIED.values():
+        program += [(equal, 0, 1, numbers[own]), (give, 0, 0, refuse)]
+    program += [
+        *((equal, 0, 4, CLONE[own]), (load, 0, 0, first_at), (any_bit, 0, 1, _NAMESPACE_FLAGS)),
+        *((give, 0, 0, refuse), (give, 0, 0, allow)),
+        *((equal, 0, 4, IOCTL[own]), (load, 0, 0, second_at), (equal, 1, 0, _TIOCSTI)),
+        *((equal, 0, 1, _TIOCLINUX), (give, 0, 0, refuse), (give, 0, 0, allow)),
+    ]
+    return b"".join(struct.pack("HBBI", *each) for each in program)
+
+
+def _end_children() -> None:
+    """End all processes below this one. What loses its parent becomes a child, before its parent is gone."""
+    while True:
+        for pid, parent, _ in _processes():
+            if parent == os.getpid():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def _threads_of_user() -> int:
+    return sum(threads for pid, _, threads in _processes() if _owner(pid) == os.getuid())
+
+
+def _processes() -> list[tuple[int, int, int]]:
+    """Return number, parent and threads of the machine's processes."""
+    found = []
+    for each in os.listdir("/proc"):  # noqa: PTH208 - names alone
+        if each.isdecimal():
+            with suppress(OSError):  # gone meanwhile
+                stat = Path(f"/proc/{each}/stat").read_bytes().rpartition(b")")[2].split()
+                found.append((int(each), int(stat[1]), int(stat[17])))
+    return found
 
 
 def _owner(pid: int) -> int | None:
@@ -248,5 +492,4 @@ def _owner(pid: int) -> int | None:
 
 
 if __name__ == "__main__":
-    _order = json.loads(sys.argv[1])  # noqa: TID251 - `-S` knows no other package
-    _become(_order["argv"], _order["folder"], Limits(**_order["limits"]))
+    _supervise(json.loads(sys.argv[1]))  # noqa: TID251 - `-S` knows no other package

@@ -217,7 +217,7 @@ ELSEWHERE = {
     **{f"hooks.{key}": "tests/trainer/evaluations/test_hooks.py" for key in ("names", "timeout_s")},
     **{
         f"hooks.cpp.{key}": "tests/trainer/evaluations/test_cpp_hook.py"
-        for key in ("problems", "tokens", "compiler", "seconds", "memory_mib")
+        for key in ("problems", "tokens", "compiler", "seconds", "memory_mib", "sandbox")
     },
     **{
         f"hooks.lm_eval.{key}": "tests/trainer/evaluations/test_lm_eval_hook.py"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from isolation import ISOLATED
 
 from trainer.api import check
 from trainer.errors import ConfigError, MachineError
 from trainer.evaluations import cpp
 from trainer.evaluations.cpp import COMPLETIONS, end_of_body, read_problems, verdict
-from trainer.evaluations.sandbox import isolated
+from trainer.evaluations.sandbox import Ended, SandboxError
 
-COMPILER = pytest.mark.skipif(
-    shutil.which("g++") is None or not isolated(), reason="needs g++, and a machine that permits namespaces"
-)
 ASKED = check(["hooks.cpp.seconds=5"]).hooks.cpp
 SOLUTIONS = {
     "add": "return a + b; }",
@@ -75,7 +72,7 @@ def test_there_is_a_solution_for_each_problem() -> None:
     assert set(SOLUTIONS) == set(PROBLEMS)
 
 
-@COMPILER
+@ISOLATED
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_a_right_solution_passes(name: str) -> None:
@@ -83,22 +80,31 @@ def test_a_right_solution_passes(name: str) -> None:
     assert verdict(PROBLEMS[name], SOLUTIONS[name], ASKED) == (True, True, None)
 
 
-@COMPILER
+@ISOLATED
 @pytest.mark.parametrize(
     ("completion", "compiled", "reason"),
     [
-        ("return a - b; }", True, "program ended with status 134"),
+        ("return 2; }", True, "program ended with status 134"),
         ("return c; }", False, "error: ‘c’ was not declared"),
         ("while (true) {} }", True, "program ran out of time"),
+        ('return 0; }\n#include "{secret}"', False, "No such file or directory"),
     ],
-    ids=["wrong", "undeclared", "endless"],
+    ids=["wrong", "undeclared", "endless", "include"],
 )
-def test_a_wrong_completion_is_counted_with_its_reason(completion: str, compiled: bool, reason: str) -> None:
-    asked = check(["hooks.cpp.seconds=2"]).hooks.cpp
-    found, passed, why = verdict(PROBLEMS["add"], completion, asked)
+def test_a_wrong_completion_is_counted_with_its_reason(
+    completion: str, compiled: bool, reason: str, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("kept")
+    asked = check(["hooks.cpp.seconds=3" if "while" in completion else "hooks.cpp.seconds=20"]).hooks.cpp
+    problem = cpp.Problem(
+        name="f", prompt="int f() {\n", tests="int main() { if (f() != 1) __builtin_abort(); }"
+    )
+    found, passed, why = verdict(problem, completion.replace("{secret}", str(secret)), asked)
     assert (found, passed) == (compiled, False)
     assert why is not None
     assert reason in why
+    assert "kept" not in why
 
 
 class Scripted:
@@ -111,7 +117,7 @@ class Scripted:
         return [self._write(prompt) for prompt in prompts]
 
 
-@COMPILER
+@ISOLATED
 def test_the_rates_count_all_problems_and_the_completions_are_kept(tmp_path: Path) -> None:
     problems = tmp_path / "problems.jsonl"
     problems.write_text(
@@ -135,11 +141,97 @@ def test_the_rates_count_all_problems_and_the_completions_are_kept(tmp_path: Pat
     assert {line["completion"] for line in lines} == {"return 1; }"}
 
 
+@pytest.mark.parametrize("failing", [["two"], ["one", "two"]], ids=["one", "all"])
+def test_a_missing_verdict_is_one_problems_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: list[str]
+) -> None:
+    problems = tmp_path / "problems.jsonl"
+    line = {"prompt": "int main() {\n", "tests": "//"}
+    problems.write_text("".join(json.dumps(line | {"name": name}) + "\n" for name in ("one", "two")))
+
+    def judged(problem: cpp.Problem, completion: str, asked: object) -> tuple[bool, bool, None]:
+        if problem.name in failing:
+            raise RecursionError("too deep")
+        return True, True, None
+
+    monkeypatch.setattr(cpp, "verdict", judged)
+    student: Any = Scripted(tmp_path, lambda prompt: "return 0; }", f"hooks.cpp.problems={problems}")
+    if len(failing) == 1:
+        assert cpp.evaluate(student) == {"compile_rate": 0.5, "pass_rate": 0.5}
+    else:
+        with pytest.raises(SandboxError, match="too deep"):
+            cpp.evaluate(student)
+    lines = map(json.loads, (tmp_path / COMPLETIONS).read_text().splitlines())
+    reasons = {line["name"]: line["reason"] for line in lines if line["reason"]}
+    assert reasons == dict.fromkeys(failing, "no verdict: RecursionError: too deep")
+
+
 def test_a_compiler_that_is_not_there_is_a_machine_that_cannot_run_it() -> None:
     with pytest.raises(
         MachineError, match=r"hooks\.cpp\.compiler: there is no program 'clang-99' in the PATH"
     ):
         cpp.check_compiler(check(["hooks.cpp.compiler=clang-99"]))
+
+
+@ISOLATED
+@pytest.mark.parametrize("sandbox", ["bwrap", "machine"])
+def test_a_first_program_is_tried(sandbox: str) -> None:
+    cpp.check_compiler(check([f"hooks.cpp.sandbox={sandbox}"]))
+
+
+@pytest.fixture
+def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in the PATH, with a compiler that fails."""
+    folder = tmp_path / "gcc" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "g++").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def test_without_bubblewrap_it_is_refused(compilers: Path) -> None:
+    with pytest.raises(MachineError) as caught:
+        cpp.check_compiler(check([]))
+    assert caught.value.key == "hooks.cpp.sandbox"
+    assert "apt-get install bubblewrap" in caught.value.problem
+    assert "hooks.cpp.sandbox=machine" in caught.value.problem
+    assert "\n" not in caught.value.problem
+
+
+def test_what_cannot_be_isolated_is_refused(compilers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (compilers / "bwrap").symlink_to(compilers / "g++")
+
+    def refused(*arguments: object, **named: object) -> Ended:
+        raise SandboxError("no user namespace may be made: No space left on device")
+
+    monkeypatch.setattr(cpp, "run", refused)
+    with pytest.raises(
+        MachineError, match=r"no user namespace may be made.* user\.max_user_namespaces"
+    ) as caught:
+        cpp.check_compiler(check([]))
+    assert caught.value.key == "hooks.cpp.sandbox"
+    monkeypatch.setattr(cpp, "run", lambda *_, **named: Ended(end="exited", status=1, output="no header"))
+    with pytest.raises(MachineError, match="no header") as caught:
+        cpp.check_compiler(check([]))
+    assert caught.value.key == "hooks.cpp.compiler"
+
+
+def test_a_home_is_not_shown_for_its_compiler(compilers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (compilers / "bwrap").symlink_to(compilers / "g++")
+    trees = []
+
+    def record(*arguments: object, tree: Sequence[str], **named: object) -> Ended:
+        trees.append(tree)
+        return Ended(end="exited", status=0, output="")
+
+    monkeypatch.setattr(cpp, "run", record)
+    cpp.check_compiler(check([]))
+    assert str(compilers.parent) in trees[0]
+    assert str(compilers.parent / "lib") in trees[1]
+    monkeypatch.setenv("HOME", str(compilers.parent))
+    with pytest.raises(MachineError, match="a folder of its own"):
+        cpp.check_compiler(check([]))
 
 
 @pytest.mark.parametrize(

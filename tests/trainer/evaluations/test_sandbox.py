@@ -1,112 +1,318 @@
-"""Programs in the sandbox: what they cannot do, and that nothing of them is left."""
+"""Untrusted programs in the sandbox: what they cannot do, as root and not, and that nothing of them is left."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+from isolation import ISOLATED
 
-from trainer.evaluations.sandbox import Ended, Limits, isolated, run
+from trainer.evaluations import sandbox
+from trainer.evaluations.sandbox import CLONE, CLONE3, DENIED, IOCTL, LIBRARIES, Limits
 
-PYTHON = "/usr/bin/python3"
-LIMITS = Limits(seconds=1.5, memory=2**30, disk=2**24, processes=16)
+BWRAP = shutil.which("bwrap")
+COMPILER = shutil.which("g++")
+LIMITS = Limits(seconds=20)
+SECRET = "kept from all others"
+OTHER_USER = 54321
+# As the trainer calls it, in a process that another user may start and that a test may kill.
+TRAINER = """
+import dataclasses, json, sys
+sys.path.insert(0, sys.argv[1])
+import sandbox
+asked = json.loads(sys.argv[2])
+exec(asked.pop("before"))
+asked["limits"] = sandbox.Limits(**asked["limits"])
+with open(asked.pop("program"), "rb") as program:
+    try:
+        found = dataclasses.asdict(sandbox.run(**asked, program=program))
+    except sandbox.SandboxError as error:
+        found = {"refused": str(error)}
+print(json.dumps(found))
+"""
 
-pytestmark = pytest.mark.skipif(
-    not Path(PYTHON).exists(), reason="needs an interpreter that everybody may start"
-)
-NAMESPACES = pytest.mark.skipif(not isolated(), reason="this machine permits no namespaces")
+pytestmark = ISOLATED
 
 
-def ended(code: str, folder: Path, limits: Limits = LIMITS) -> Ended:
-    return run([PYTHON, "-c", code], folder, limits)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder below none that only its owner may enter, as pytest's are."""
+@pytest.fixture(scope="module")
+def public() -> Iterator[Path]:
+    """A folder that every user may enter, with the module, the attacks, and a file of its owner's alone."""
     with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copy(sandbox.__file__, folder / "sandbox.py")
+        source = Path(__file__).with_name("attacks.cpp")
+        assert COMPILER is not None
+        subprocess.run([COMPILER, "-w", "-o", str(folder / "attacks"), str(source)], check=True)
+        shown = folder / "shown"
+        shown.mkdir()
+        (shown / "secret").write_text(SECRET)
+        (shown / "secret").chmod(0o600)
+        for place in (shown, folder / "temporary"):
+            place.mkdir(exist_ok=True)
+            place.chmod(0o777)
+        yield folder
 
 
-def test_output_and_status_are_returned(folder: Path) -> None:
-    found = ended("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)", folder)
-    assert (found.end, found.status, sorted(found.output.split())) == ("exited", 3, ["err", "out"])
-    assert not found.succeeded
-    assert ended("pass", folder).succeeded
-    assert list(folder.iterdir()) == []
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """A process that runs attacks in the sandbox.
+
+    Args:
+        user: that it belongs to.
+        folder: see `public`.
+    """
+
+    user: int
+    folder: Path
+
+    def start(self, argv: tuple[str, ...], **changed: Any) -> subprocess.Popen[str]:
+        asked = {
+            **{"argv": argv, "limits": asdict(LIMITS), "bwrap": BWRAP, "tree": LIBRARIES, "before": ""},
+            **{"program": str(self.folder / "attacks")},
+        }
+        python = sys.executable if self.user == os.getuid() else "/usr/bin/python3"
+        return subprocess.Popen(
+            [python, "-I", "-c", TRAINER, str(self.folder), json.dumps(asked | changed)],
+            env={"TMPDIR": str(self.folder / "temporary"), "PATH": os.environ["PATH"]},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            **(
+                {}
+                if self.user == os.getuid()
+                else {"user": self.user, "group": self.user, "extra_groups": []}
+            ),
+        )
+
+    def run(self, *argv: str, **changed: Any) -> dict[str, Any]:
+        with self.start(argv, **changed) as process:
+            output, _ = process.communicate(timeout=60)
+        assert list((self.folder / "temporary").iterdir()) == []
+        found: dict[str, Any] = json.loads(output)
+        return found
+
+    def output(self, *argv: str, **changed: Any) -> str:
+        found = self.run(*argv, **changed)
+        assert found.get("end") == "exited", found
+        return str(found["output"]).strip()
 
 
-def test_a_signal_is_a_status_above_128(folder: Path) -> None:
-    assert ended("import os; os.abort()", folder).status == 128 + 6
+@pytest.fixture(params=["root", "user"])
+def trainer(request: pytest.FixtureRequest, public: Path) -> Trainer:
+    """A trainer that runs as root, and one that does not."""
+    if request.param == "root":
+        if os.getuid() != 0:
+            pytest.skip("needs to be root")
+        return Trainer(user=0, folder=public)
+    if os.getuid() == 0 and not Path("/usr/bin/python3").exists():
+        pytest.skip("needs an interpreter that every user may start")
+    return Trainer(user=os.getuid() or OTHER_USER, folder=public)
 
 
-def test_an_endless_program_ends_with_its_time(folder: Path) -> None:
+MODES = pytest.mark.parametrize("bwrap", [BWRAP, None], ids=["bwrap", "machine"])
+
+
+@MODES
+def test_output_and_status_are_returned(trainer: Trainer, bwrap: str | None) -> None:
+    found = trainer.run("status", bwrap=bwrap)
+    assert (found["end"], found["status"], found["output"].split()) == ("exited", 3, ["out", "err"])
+    assert trainer.run("abort", bwrap=bwrap)["status"] == 128 + signal.SIGABRT
+
+
+@MODES
+def test_time_output_and_memory_are_limited(trainer: Trainer, bwrap: str | None) -> None:
+    short = asdict(Limits(seconds=0.5))
     began = time.monotonic()
-    assert ended("while True: pass", folder).end == "timeout"
-    assert ended("import time; time.sleep(600)", folder).end == "timeout"
-    assert time.monotonic() - began < 10
+    assert trainer.run("sleep", bwrap=bwrap, limits=short)["end"] == "timeout"
+    assert time.monotonic() - began < 15
+    found = trainer.run("flood", bwrap=bwrap, limits=asdict(Limits(disk=2**20)))
+    assert (found["end"], len(found["output"])) == ("limit", 4096)
+    assert trainer.output("memory", bwrap=bwrap) == "Cannot allocate memory"
 
 
-def test_endless_output_and_files_end_it(folder: Path) -> None:
-    assert not ended("while True: print('x' * 1000)", folder).succeeded
-    many = "i = 0\nwhile True:\n    i += 1\n    open(f'f{i}', 'wb').write(bytes(2**20))"
-    assert ended(many, folder).end == "limit"
-    assert sum(path.stat().st_size for path in folder.rglob("*")) < 2**27
+@MODES
+def test_processes_are_limited_and_none_is_left(trainer: Trainer, bwrap: str | None) -> None:
+    marker = uuid.uuid4().hex
+    limits = asdict(Limits(seconds=0.7, processes=20))
+    assert (
+        5 < int(trainer.output("count forks", marker, bwrap=bwrap, limits=asdict(Limits(processes=20)))) < 20
+    )
+    assert trainer.run("forks", marker, bwrap=bwrap, limits=limits)["end"] == "timeout"
+    assert trainer.output("leave", marker, bwrap=bwrap) == "left"
+    assert started_with(marker) == []
 
 
-def test_memory_is_limited(folder: Path) -> None:
-    assert "MemoryError" in ended("bytearray(2 * 2**30)", folder).output
+def test_it_has_no_rights(trainer: Trainer) -> None:
+    assert trainer.output("rights") == "uid 65534 capabilities 0 bounding 0 no_new_privs 1 seccomp 2"
 
 
-def test_a_fork_bomb_ends_with_its_time_and_leaves_nothing(folder: Path) -> None:
-    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
-    assert ended(bomb, folder).end == "timeout"
-    assert started_in(folder) == []
+def test_the_tree_cannot_be_made_writable(trainer: Trainer) -> None:
+    shown = trainer.folder / "shown"
+    found = trainer.output("remount", str(shown / "new"), tree=[*LIBRARIES, str(shown)])
+    assert found.splitlines() == ["mount Operation not permitted", "write Read-only file system"]
+    assert not (shown / "new").exists()
+    assert trainer.output("write", "/new", "new").splitlines() == [
+        "write Read-only file system",
+        "write done",
+    ]
 
 
-def test_what_left_the_session_is_killed_too(folder: Path) -> None:
-    code = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\nprint('left')"
-    assert ended(code, folder).output == "left\n"
-    assert started_in(folder) == []
+def test_a_mount_with_a_blank_is_read_only(trainer: Trainer) -> None:
+    shown = trainer.folder / "shown"
+    before = f"""
+import ctypes, os
+libc, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
+assert libc.unshare(0x20000 | (0x10000000 if user else 0)) == 0
+if user:
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{{user}} {{user}} 1"), ("gid_map", f"{{group}} {{group}} 1")):
+        open(f"/proc/self/{{name}}", "w").write(text)
+assert libc.mount(b"none", b"/", None, 16384 | 1 << 18, None) == 0
+assert libc.mount(b"tmpfs", {str(shown).encode()!r}, b"tmpfs", 0, None) == 0
+os.mkdir({str(shown / "a b")!r})
+assert libc.mount(b"tmpfs", {str(shown / "a b").encode()!r}, b"tmpfs", 0, b"mode=0777") == 0
+"""
+    found = trainer.output("write", str(shown / "a b" / "new"), tree=[*LIBRARIES, str(shown)], before=before)
+    assert found == "write Read-only file system"
 
 
-@NAMESPACES
-def test_there_is_no_network(folder: Path) -> None:
-    code = "import socket; socket.create_connection(('127.0.0.1', 9), 1)"
-    assert "Network is unreachable" in ended(code, folder).output
+def test_nothing_of_others_is_read(trainer: Trainer) -> None:
+    secret = trainer.folder / "shown" / "secret"
+    paths = [str(secret), "/etc/passwd", "/proc/self/environ", str(Path.home()), "/sys/kernel", "/dev/zero"]
+    assert set(trainer.output("read", *paths).splitlines()) == {"read No such file or directory"}
+    if os.getuid() == 0:  # root's own file, where the program sees it
+        found = trainer.output("read", str(secret), tree=[*LIBRARIES, str(secret.parent)])
+        assert found == "read Permission denied"
 
 
-@NAMESPACES
-@pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "/var/tmp"])
-def test_nothing_outside_of_its_folder_is_written(folder: Path, place: str) -> None:
-    name = f"{place}/sandbox-{os.getpid()}"
-    found = ended(f"open({name!r}, 'w')", folder)
-    assert not Path(name).exists()
-    assert "Read-only file system" in found.output
-    assert ended("open('inside', 'w').write('x')", folder).succeeded
-    assert (folder / "inside").read_text() == "x"
+@MODES
+def test_names_in_its_folder_are_not_read(trainer: Trainer, bwrap: str | None) -> None:
+    shown = trainer.folder / "shown"
+    found = trainer.output("outputs", str(shown / "secret"), bwrap=bwrap, tree=[*LIBRARIES, str(shown)])
+    assert found == "done"
 
 
-@NAMESPACES
-def test_other_processes_are_not_in_reach(folder: Path) -> None:
-    found = ended(f"import os; os.kill({os.getpid()}, 0)", folder)
-    assert "ProcessLookupError" in found.output or "PermissionError" in found.output
+@MODES
+def test_nested_folders_cost_nothing(trainer: Trainer, bwrap: str | None) -> None:
+    assert trainer.output("nested", bwrap=bwrap) == "3000"
 
 
-def started_in(folder: Path) -> list[str]:
-    """Processes that were started with the folder for their files."""
-    found = []
-    for process in Path("/proc").iterdir():
+def test_files_are_limited_in_bytes_and_number(trainer: Trainer) -> None:
+    limits = asdict(Limits(seconds=20, disk=2**25, files=100))
+    assert 25 <= int(trainer.output("unlinked", limits=limits)) <= 32
+    assert 90 <= int(trainer.output("files", limits=limits)) <= 101
+    assert int(trainer.output("nested", limits=limits)) <= 101
+
+
+def test_no_socket_answers(trainer: Trainer) -> None:
+    address = trainer.folder / "shown" / "socket"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(address))
+        address.chmod(0o777)
+        server.listen()
+        found = trainer.output("sockets", str(address), tree=[*LIBRARIES, str(address.parent)])
+    address.unlink()
+    assert found.splitlines() == ["connect Operation not permitted"] * 2
+
+
+@MODES
+def test_dangerous_system_calls_are_refused(trainer: Trainer, bwrap: str | None) -> None:
+    assert trainer.output("calls", bwrap=bwrap) == "called"
+    if os.uname().machine == "x86_64":
+        assert trainer.run("32 bits", bwrap=bwrap)["status"] == 128 + signal.SIGSYS
+
+
+def test_other_processes_and_programs_are_not_there(trainer: Trainer) -> None:
+    assert trainer.output("kill", str(os.getpid())) == "No such process"
+    assert trainer.output("system") == "0"
+
+
+def test_it_cannot_change_itself(trainer: Trainer) -> None:
+    chmod, unlink, write = trainer.output("itself").splitlines()
+    assert (chmod, unlink) == ("chmod Read-only file system", "unlink Read-only file system")
+    assert write != "write done"
+
+
+@MODES
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_it_ends_without_the_trainer(trainer: Trainer, bwrap: str | None, number: int) -> None:
+    marker = uuid.uuid4().hex
+    limits = asdict(Limits(seconds=60 if number == signal.SIGKILL else 2))
+    with trainer.start(("sleep", marker), bwrap=bwrap, limits=limits) as process:
+        wait_for(lambda: any("program" in line for line in started_with(marker)))
+        process.send_signal(number)
         try:
-            if (
-                process.name.isdecimal()
-                and f"TMPDIR={folder}\0".encode() in (process / "environ").read_bytes()
-            ):
-                found.append(process.name)
-        except OSError:
+            wait_for(lambda: not [line for line in started_with(marker) if "before" not in line])
+            wait_for(lambda: list((trainer.folder / "temporary").iterdir()) == [])
+        finally:
+            process.kill()
+
+
+def test_without_namespaces_it_is_refused(public: Path) -> None:
+    trainer = Trainer(user=os.getuid() or OTHER_USER, folder=public)
+    before = """
+import ctypes, os
+user, group = os.getuid(), os.getgid()
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    open(f"/proc/self/{name}", "w").write(text)
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+"""
+    found = trainer.run("status", before=before)
+    assert "no user namespace may be made" in found["refused"]
+    assert trainer.run("status", before=before, bwrap=None)["status"] == 3
+
+
+def test_a_broken_sandbox_is_no_verdict(public: Path) -> None:
+    trainer = Trainer(user=os.getuid(), folder=public)
+    assert "bwrap" in trainer.run("status", bwrap="/no/such/bwrap")["refused"]
+    assert "bwrap: " in trainer.run("status", tree=["/etc/ld.so.cache"])["refused"]
+
+
+@pytest.mark.parametrize(
+    ("own", "header"),
+    [(0, "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), (1, "/usr/include/asm-generic/unistd.h")],
+    ids=["x86_64", "aarch64"],
+)
+def test_numbers_are_those_of_the_kernel(own: int, header: str) -> None:
+    if not Path(header).exists():
+        pytest.skip(f"needs {header}")
+    found = dict(re.findall(r"#define __NR3?264?_?_?(\w+)\s+(\d+)", Path(header).read_text()))
+    found |= dict(re.findall(r"#define __NR_(\w+)\s+(\d+)", Path(header).read_text()))
+    ours = {**DENIED, "clone": CLONE, "clone3": CLONE3, "ioctl": IOCTL}
+    assert {name: str(numbers[own]) for name, numbers in ours.items()} == {name: found[name] for name in ours}
+
+
+def started_with(marker: str) -> list[str]:
+    """Command lines of processes that have an argument."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+        except psutil.Error:
             continue
+        if marker in line and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(line)
     return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
