@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla test-xla lint format docs bench bench-gpu findings clean
+.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla test-xla lint format docs bench bench-gpu findings clean
 
 setup: $(STAMP)
 
@@ -34,8 +34,14 @@ $(STAMP): pyproject.toml
 quickstart: $(STAMP)
 	@$(BIN)/sweep quickstart
 
-test: $(STAMP)
+test: $(STAMP) bubblewrap
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The sandbox of the C++ evaluation is built on it. Installed where there is apt-get; elsewhere its tests skip.
+bubblewrap:
+	@command -v bwrap > /dev/null || { command -v apt-get > /dev/null && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends bubblewrap > /dev/null; } || \
+	  echo "the tests of the C++ sandbox are left out: bubblewrap is not here, and apt-get cannot install it"
 
 # The tests that failed when `make test` or `make test-slow` ran last, one after another, until one fails again.
 AGAIN := --exitfirst --last-failed --last-failed-no-failures none
@@ -72,7 +78,7 @@ test-numerics: $(STAMP)
 # HYPOTHESIS_PROFILE=thorough, here or with `make test`, tries ten times as many examples of every property.
 # Only files with a slow test are given: to collect all of them takes every process a minute.
 SLOW_CACHE := -o cache_dir=.pytest_cache/slow
-test-slow: $(STAMP)
+test-slow: $(STAMP) bubblewrap
 	$(BIN)/python -m pytest -m slow $(SLOW_CACHE) -n $(JOBS) --dist load --maxschedchunk 1 --durations 20 \
 	  $$(grep -rl --include='*.py' 'mark\.slow' tests)
 
