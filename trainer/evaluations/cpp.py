@@ -195,10 +195,14 @@ def _prefixes(compiler: Path) -> set[Path]:
         MachineError: among the files of a user's home.
     """
     found = set()
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without a name
+        home = Path("/")
     for each in (compiler, compiler.resolve()):
         if not any(each.is_relative_to(place) for place in SYSTEM):
             prefix = each.parent.parent
-            if Path.home().is_relative_to(prefix):
+            if home.is_relative_to(prefix):
                 raise MachineError(
                     f"to isolate {compiler} is to show completions all of {prefix}; install the compiler "
                     "in a folder of its own, such as /opt/gcc",

@@ -17,9 +17,10 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import platform
+import re
 import resource
 import selectors
+import shutil
 import signal
 import struct
 import subprocess
@@ -47,8 +48,8 @@ LIBRARIES = (
 )
 """What a program needs to see that is linked to the system's libraries: no shell, no other program."""
 
-_GRACE_S = 5.0
-"""How much longer than the supervisor's clock the trainer waits, on a machine that is busy elsewhere."""
+_GRACE_S = 30.0
+"""How much longer than the supervisor the trainer waits: fork bombs end slowly on a busy machine."""
 _SCRATCH = "/sys"
 """Where the supervisor mounts the tmpfs, in its own namespace: it exists, and bubblewrap can do without."""
 
@@ -192,27 +193,27 @@ def run(
         stream = process.stderr if kept else process.stdout
         assert stream is not None  # noqa: S101 - it is a pipe
         try:
-            output, flooded = _read(stream.fileno(), limits, shown)
+            output, end = _read(stream.fileno(), limits, shown)
         finally:
             _end(process)
             stream.close()
         text = output.decode("utf-8", errors="replace")
-        if flooded:
-            return Ended(end="limit", status=128 + signal.SIGTERM, output=text)
+        if end != "exited":
+            return Ended(end=end, status=128 + signal.SIGKILL, output=text)
         # One write of the supervisor, which has ended: all of it is here, or nothing ever comes.
         found = os.read(report, 4096).decode("utf-8", errors="replace")
     finally:
         os.close(report)
-    end, _, rest = found.partition(" ")
-    if end == "exited":
+    word, _, rest = found.partition(" ")
+    if word == "exited":
         return Ended(end="exited", status=int(rest), output=text)
-    if end == "timeout" or process.returncode == -signal.SIGKILL:
+    if word == "timeout":
         return Ended(end="timeout", status=128 + signal.SIGKILL, output=text)
     raise SandboxError(" ".join((rest or text or f"the supervisor ended with {process.returncode}").split()))
 
 
-def _read(stream: int, limits: Limits, shown: int) -> tuple[bytes, bool]:
-    """Return the first bytes of the output, once it has ended, and whether there was too much.
+def _read(stream: int, limits: Limits, shown: int) -> tuple[bytes, End]:
+    """Return the first bytes of the output, and whether it ended, did not in time, or was too much.
 
     The supervisor has the pipe open, too, and ends last: the end of the output is the end of all processes.
     """
@@ -223,12 +224,12 @@ def _read(stream: int, limits: Limits, shown: int) -> tuple[bytes, bool]:
         while (left := deadline - time.monotonic()) > 0:
             if selector.select(left):
                 if not (chunk := os.read(stream, 1 << 16)):
-                    break
+                    return first, "exited"
                 first += chunk[: max(0, shown - len(first))]
                 size += len(chunk)
                 if size > limits.disk:
-                    return first, True
-    return first, False
+                    return first, "limit"
+    return first, "timeout"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -324,7 +325,7 @@ def _mount_tmpfs(libc: Any, limits: Limits, *, program_size: int) -> None:
         ("gid_map", f"{group} {group} 1"),
     ):
         Path(f"/proc/self/{name}").write_text(text, encoding="utf-8")
-    # Its pages are counted in full. Four more files: its root, the folder, the program, and one to spare.
+    # Pages are counted in full. Four more files: its root, the folder, the program, and one to spare.
     size = limits.disk + program_size + 2**16
     options = f"size={size},nr_inodes={limits.files + 4},mode=0700"
     for source, target, kind, flags, data in (
@@ -342,16 +343,17 @@ def _run_below(libc: Any, order: dict[str, Any], limits: Limits, folder: Path | 
     work.mkdir()
     if order["program"] is not None:
         copy = scratch / "program"
-        with copy.open("wb") as file:
-            os.sendfile(file.fileno(), order["program"], 0, _size(order["program"]))
+        with os.fdopen(order["program"], "rb") as given, copy.open("wb") as file:
+            shutil.copyfileobj(given, file)
         copy.chmod(0o555)
         argv = [str(copy) if folder else "/program", *argv]
     filter_ = _filter()
     environment = {"PATH": os.environ["PATH"], "LANG": os.environ["LANG"]}
     place = str(work) if folder else "/tmp"  # noqa: S108 - of the sandbox
     environment |= {"TMPDIR": place, "HOME": place}
-    # With namespaces of one's own, only their processes count; since Linux 5.14.
-    alone = folder is None and tuple(map(int, platform.release().split(".")[:2])) >= (5, 14)
+    # Since Linux 5.14, what is in namespaces of its own is counted by itself; else with all of its user.
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    alone = folder is None and release is not None and (int(release[1]), int(release[2])) >= (5, 14)
     processes = limits.processes + (0 if alone else _threads_of_user())
 
     def limit() -> None:
@@ -433,9 +435,9 @@ def _filter() -> bytes:
     Raises:
         SandboxError: the processor is another one.
     """
-    if platform.machine() not in _MACHINES:
-        raise SandboxError(f"no filter of system calls for {platform.machine()}, only {', '.join(_MACHINES)}")
-    architecture, own = _MACHINES[platform.machine()]
+    if os.uname().machine not in _MACHINES:
+        raise SandboxError(f"no filter of system calls for {os.uname().machine}, only {', '.join(_MACHINES)}")
+    architecture, own = _MACHINES[os.uname().machine]
     load, equal, above, any_bit, give = 0x20, 0x15, 0x25, 0x45, 0x06  # codes of struct sock_filter
     number_at, architecture_at, first_at, second_at = 0, 4, 16, 24  # in struct seccomp_data
     allow, kill, refuse, unknown = 0x7FFF0000, 0x80000000, 0x50000 | 1, 0x50000 | 38  # EPERM, ENOSYS

@@ -18,7 +18,7 @@ from trainer.evaluations import cpp
 from trainer.evaluations.cpp import COMPLETIONS, end_of_body, read_problems, verdict
 from trainer.evaluations.sandbox import Ended, SandboxError
 
-ASKED = check(["hooks.cpp.seconds=5"]).hooks.cpp
+ASKED = check(["hooks.cpp.seconds=30"]).hooks.cpp
 SOLUTIONS = {
     "add": "return a + b; }",
     "largest": "return *max_element(values.begin(), values.end()); }",
