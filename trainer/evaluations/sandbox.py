@@ -461,14 +461,29 @@ def _filter() -> bytes:
 def _end_children() -> None:
     """End all processes below this one. What loses its parent becomes a child, before its parent is gone."""
     while True:
-        for pid, parent, _ in _processes():
-            if parent == os.getpid():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        # Stopped ones keep their places in the limit on processes: a fork bomb cannot go on meanwhile.
+        stopped: set[int] = set()
+        while new := _descendants() - stopped:
+            _signal(new, signal.SIGSTOP)
+            stopped |= new
+        _signal(stopped, signal.SIGKILL)
         try:
             os.wait()
         except ChildProcessError:
             return
+
+
+def _descendants() -> set[int]:
+    below, processes = {os.getpid()}, _processes()
+    while new := {pid for pid, parent, _ in processes if parent in below} - below:
+        below |= new
+    return below - {os.getpid()}
+
+
+def _signal(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _threads_of_user() -> int:
