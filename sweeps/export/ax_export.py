@@ -118,8 +118,7 @@ def _point(record: Trial, domain: Domain, names: Mapping[str, str]) -> dict[str,
         if isinstance(parameter, Choice):
             point[names[name]] = option_of(parameter, value)
         else:
-            is_float = parameter.kind == "float" and is_number(value)
-            point[names[name]] = float(value) if is_float else value
+            point[names[name]] = float(value) if parameter.kind == "float" and is_number(value) else value
     return point
 
 

@@ -75,15 +75,15 @@ def _check(kind: Any) -> _Check:
         choices = frozenset(arguments)
         return lambda values: {str}.issuperset(map(type, values)) and choices.issuperset(values)
     if origin in (Union, UnionType):
-        simple = _of_types(frozenset(t for each in arguments for t in _TYPES.get(each, ())))
-        others = [_check(each) for each in arguments if each not in _TYPES and not _is_recursive(each)]
+        of_simple = _of_types(frozenset(t for each in arguments for t in _TYPES.get(each, ())))
+        options = [_check(each) for each in arguments if each not in _TYPES and not _is_recursive(each)]
         if any(map(_is_recursive, arguments)):
-            others.append(lambda values: all(type(value) is tuple and of_union(value) for value in values))
+            options.append(lambda values: all(type(value) is tuple and of_union(value) for value in values))
 
         def of_union(values: Sequence[Any]) -> bool:
-            if simple(values):
+            if of_simple(values):
                 return True
-            return all(simple([value]) or any(check([value]) for check in others) for value in values)
+            return all(of_simple([v]) or any(option([v]) for option in options) for v in values)
 
         return of_union
     if origin is tuple:
