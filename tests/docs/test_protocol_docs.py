@@ -15,7 +15,17 @@ from sweeps.trials.record import Trial
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)))
+TEST = r"`(?:tests/\w+/)?(test_\w+\.py)(?:::(\w+))?`"
+NAMED = sorted(set(re.findall(TEST, PAGE)))
+
+
+def tests_of(file: str) -> set[str]:
+    """The names of the tests in the one file of this name."""
+    (path,) = (ROOT / "tests").rglob(file)
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {
+        node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
 
 
 def rows(heading: str) -> list[str]:
@@ -24,16 +34,22 @@ def rows(heading: str) -> list[str]:
     return [line for line in section.splitlines() if line.startswith("|")][2:]
 
 
-@pytest.mark.parametrize(("file", "test"), NAMED, ids=[test for _, test in NAMED])
-def test_a_test_that_the_page_names_exists(file, test):
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+@pytest.mark.parametrize(("file", "test"), NAMED, ids=["::".join(filter(None, each)) for each in NAMED])
+def test_named_tests_exist(file, test):
+    assert tests_of(file)
+    assert not test or test in tests_of(file)
+
+
+def test_missing_test_is_noticed():
+    assert "test_gone" not in tests_of("test_protocol_docs.py")
+    with pytest.raises(ValueError, match="not enough values"):
+        tests_of("test_gone.py")
 
 
 @pytest.mark.parametrize("heading", ["What always holds", "What happens when a worker dies, or is cut off"])
 def test_every_claim_names_its_test(heading):
     assert rows(heading)
-    assert [row for row in rows(heading) if not re.search(r"`tests/[\w/]+\.py::\w+` \|$", row)] == []
+    assert [row for row in rows(heading) if not re.search(rf"{TEST} \|$", row)] == []
 
 
 def test_every_field_of_a_record_is_documented():
