@@ -50,7 +50,7 @@ test-again: $(STAMP)
 test-slow-again: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(SLOW_CACHE) $(AGAIN)
 
-# What to run while working: the rooms that need neither torch nor Ax, whose imports alone take half a minute. A test
+# What to run while working: tests of the subpackages that need neither torch nor Ax, whose imports alone take half a minute. A test
 # that would start a process or train is skipped.
 FAST := $(addprefix tests/sweeps/,space text trials search/test_encoding.py search/test_grid.py \
   search/test_outcomes.py search/test_sequence.py storage/test_local_store.py storage/test_storage_urls.py) \

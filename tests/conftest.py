@@ -1,4 +1,4 @@
-"""What every room's tests share: the command `sweep`, the fake bucket, and the server of processes. This file also puts `tests/` on
+"""What the tests of every subpackage share: the command `sweep`, the fake bucket, and the server of processes. This file also puts `tests/` on
 the import path."""
 
 from __future__ import annotations

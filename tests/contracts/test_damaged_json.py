@@ -1,4 +1,4 @@
-"""A file or an answer that is nested without end is as damaged as any other, in every room: never a RecursionError.
+"""A file or an answer that is nested without end is as damaged as any other, in every package: never a RecursionError.
 
 That no other reader of JSON comes in is for ruff to see (TID251 in pyproject.toml).
 """

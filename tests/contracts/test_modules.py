@@ -16,7 +16,7 @@ def test_no_two_modules_of_the_tests_have_one_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_the_folders_of_the_tests_mirror_the_rooms() -> None:
+def test_folders_of_tests_mirror_the_subpackages() -> None:
     """Exceptions: objectives that tests import, and what runs in the environment of torch_xla."""
     exceptions = {"sweeps/functions", "trainer/xla"}
     packages = ("sweeps", "trainer", "runners", "analysis")

@@ -24,7 +24,9 @@ from sweeps.upkeep.inventory import survey
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
-    file for room in ("sweeps", "trainer", "runners", "analysis") for file in (ROOT / room).rglob("*.py")
+    file
+    for package in ("sweeps", "trainer", "runners", "analysis")
+    for file in (ROOT / package).rglob("*.py")
 )
 
 UNPICKLERS = {

@@ -1,4 +1,4 @@
-"""Two rooms know prices and may not import each other: what they say of the same machine is the same."""
+"""Two packages know prices and may not import each other: what they say of the same machine is the same."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import trainer.config.redaction
 
 def test_the_patterns_are_the_same_text() -> None:
     there, here = (
-        files(room).joinpath("secret_patterns.py").read_text() for room in ("sweeps.text", "trainer.config")
+        files(package).joinpath("secret_patterns.py").read_text()
+        for package in ("sweeps.text", "trainer.config")
     )
     assert there == here
 

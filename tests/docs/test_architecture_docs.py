@@ -1,4 +1,4 @@
-"""docs/architecture.md names every room that exists, once, and none that does not."""
+"""docs/architecture.md names every subpackage that exists, once, and none that does not."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-# No rooms of code: an example for the documentation, and what the page is made from.
-NO_ROOMS = {"analysis/examples", "analysis/report/templates"}
+# No subpackages of code: an example for the documentation, and what the page is made from.
+NO_SUBPACKAGES = {"analysis/examples", "analysis/report/templates"}
 
 
-def rooms(package: str) -> set[str]:
+def subpackages(package: str) -> set[str]:
     folders = (path for path in (ROOT / package).iterdir() if path.is_dir())
     holding = (path for path in folders if any(path.rglob("*.py")) or any(path.rglob("*.ipynb")))
-    return {path.relative_to(ROOT).as_posix() for path in holding} - NO_ROOMS
+    return {path.relative_to(ROOT).as_posix() for path in holding} - NO_SUBPACKAGES
 
 
 @pytest.mark.parametrize("package", ["sweeps", "trainer", "runners", "analysis"])
-def test_every_room_has_its_sentence(package: str) -> None:
+def test_every_subpackage_has_its_sentence(package: str) -> None:
     rows = re.findall(rf"^\| `({package}/[\w/]+)` \| (.+) \|$", PAGE, re.MULTILINE)
-    assert {room for room, _ in rows} == rooms(package)
-    assert len(rows) == len(rooms(package))
+    assert {name for name, _ in rows} == subpackages(package)
+    assert len(rows) == len(subpackages(package))
 
 
 @pytest.mark.parametrize(("package", "modules", "folders"), [("trainer", 10, 21), ("sweeps", 6, 10)])
 def test_the_top_of_a_package_stays_small(package: str, modules: int, folders: int) -> None:
     top = [path for path in (ROOT / package).glob("*.py") if path.name != "__init__.py"]
     assert len(top) <= modules
-    assert len(rooms(package)) <= folders
+    assert len(subpackages(package)) <= folders
 
 
 def test_files_that_are_named_exist() -> None:

@@ -1,4 +1,4 @@
-"""Sweeps whose parameters and metrics are called like the platform's own columns. Tests of several rooms import it."""
+"""Sweeps whose parameters and metrics are called like the platform's own columns. Tests of several subpackages import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials with stages and stored snapshots, as workers leave them. Tests of several rooms import it."""
+"""Trials with stages and stored snapshots, as workers leave them. Tests of several subpackages import it."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_a_step_that_fails_is_failed_work(sweep, torn, monkeypatch):
 
 
 def test_nothing_here_loads_torch_or_ax():
-    rooms = "sweeps.cli.upkeep, sweeps.upkeep.doctor, sweeps.upkeep.repair, sweeps.upkeep.importing"
-    code = f"import sys, {rooms}; print(sorted({{'torch', 'ax', 'pandas', 'pyarrow'}} & set(sys.modules)))"
+    modules = "sweeps.cli.upkeep, sweeps.upkeep.doctor, sweeps.upkeep.repair, sweeps.upkeep.importing"
+    code = f"import sys, {modules}; print(sorted({{'torch', 'ax', 'pandas', 'pyarrow'}} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

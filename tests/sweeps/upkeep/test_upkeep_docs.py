@@ -9,7 +9,7 @@ from typing import get_args
 from sweeps.upkeep import repair
 
 PAGE = (Path(__file__).parents[3] / "docs" / "upkeep.md").read_text(encoding="utf-8")
-ROOM = Path(repair.__file__).parent
+UPKEEP = Path(repair.__file__).parent
 
 
 def rows(heading: str) -> dict[str, str]:
@@ -18,7 +18,7 @@ def rows(heading: str) -> dict[str, str]:
 
 
 def test_every_kind_of_finding_is_described():
-    source = "".join(file.read_text() for file in ROOM.glob("*.py") if file.name != "repair.py")
+    source = "".join(file.read_text() for file in UPKEEP.glob("*.py") if file.name != "repair.py")
     kinds = set(re.findall(r'kind="(\w+)"', source)) | set(re.findall(r'_about\("(\w+)"', source))
     assert set(rows("sweep doctor")) == kinds
 

@@ -143,7 +143,7 @@ def test_a_cached_teacher_that_lost_a_tensor_is_refused(tmp_path: Path):
 def test_models_are_loaded_in_one_place():
     """Elsewhere nobody would ask what transformers filled in. The adapters of an export compare all names."""
     root = Path(trainer.__file__).parents[1]
-    files = [path for room in ("trainer", "sweeps", "benchmarks") for path in (root / room).rglob("*.py")]
+    files = [path for folder in ("trainer", "sweeps", "benchmarks") for path in (root / folder).rglob("*.py")]
     found = {
         path.relative_to(root).as_posix()
         for path in files
