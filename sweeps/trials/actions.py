@@ -1,8 +1,7 @@
 """History of what people did to a sweep, `actions/000001.json` and on: paused it, confirmed, scaled a pool.
 
-Each command adds an object once it has done its work; `sweep launch` of a pool that it keeps itself, before.
-Nothing but people reads them: what holds are the records, the switch and the plan. A version that does not
-know them leaves them alone.
+Each command adds an object once it has done its work; `sweep launch` of a pool that it keeps running, before.
+For people only; state is in the records, `control.json` and `confirm.json`.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def about_trials(verb: str, indices: Sequence[int]) -> str:
 
 
 def note(store: Store, what: str, by: str) -> None:
-    """Add an action that is done. If the store does not take it, there is a warning: the action holds."""
+    """Add an action that is done. If it cannot be stored, warn: the action itself remains done."""
     document = {"schema": SCHEMA, "what": _line(what), "by": _line(by), "write": uuid.uuid4().hex}
     try:
         number = max(_numbers(store), default=0) + 1
@@ -139,7 +138,7 @@ def _unreadable(number: int, error: Exception) -> Action:
 
 
 def _decoded(number: int, data: bytes) -> Action:
-    """Return the action in these bytes; of bytes that are none, `what` says so."""
+    """Return the action in these bytes; if they are not one, `what` says so."""
     try:
         document = json_reader.parse(data)
     except ValueError as error:

@@ -2,8 +2,7 @@
 
 `sweep.json` is written once. `sweep extend`, `rename` and `archive` each add an object, which is never
 changed; in the order of their numbers, a later one wins. Before each claim a worker reads the number after
-the last that it knows: in a bucket a read costs a tenth of a listing. A version that does not know them goes
-by `sweep.json` alone.
+the last that it knows: in a bucket a read costs a tenth of a listing.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def decoded(number: int, data: bytes) -> Amendment:
 
 
 def _problem(name: str, value: object) -> str:
-    """Return why a sweep cannot be changed so, or ""."""
+    """Return why a sweep cannot have these changes, or ""."""
     if name == NAME:
         return "" if isinstance(value, str) and value else f"{name} is no text"
     if name == ARCHIVED:
@@ -141,7 +140,7 @@ class Amendments:
 
     @property
     def archived(self) -> bool:
-        """Return whether `sweep archive` has put the sweep away."""
+        """Return whether `sweep archive` has archived the sweep."""
         last = next((a.changes[ARCHIVED] for a in reversed(self.made) if ARCHIVED in a.changes), False)
         return bool(last)
 

@@ -1,8 +1,8 @@
 """Costs of a sweep and its budget. Pure.
 
-What counts is what was paid: a stage, or a part of one, from another trial's snapshot costs that trial, once.
-A running trial counts as the average of the completed ones, or as its cost so far if that is more; once its
-first stages have ended, or it has begun at a point of a trunk, as what it paid and the average of the others.
+A stage, or a part of one, from another trial's snapshot is charged to that trial, once. A running trial
+counts as the average of the completed ones, or as its cost so far if that is more; after a finished or reused
+part, as its actual cost plus the average of the remaining stages.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Measure:
         )
 
     def begun(self, record: Trial) -> float:
-        """Return the part of the stage that has not ended that other trials have computed."""
+        """Return the part of the unfinished stage that other trials have computed."""
         ended = {stage.name for stage in record.stages}
         return self.sum(
             point
@@ -117,7 +117,7 @@ def _total(records: Sequence[Trial], measure: _Measure) -> float:
             return max(mean, paid)
         if not is_running and (record.status != "early_stopped" or measure.reported(record)):
             return paid
-        done = record.progress.get("done")  # of what was stopped without a report, only its progress is known
+        done = record.progress.get("done")  # all that is known without a report
         share = float(done) if isinstance(done, int | float) and not is_running else 1.0
         full = measure.sum(record.stages) + _rest(record, completed, measure)
         return max(paid, share * full - measure.taken(record) - begun)
@@ -126,7 +126,7 @@ def _total(records: Sequence[Trial], measure: _Measure) -> float:
 
 
 def _rest(record: Trial, completed: Sequence[Trial], measure: _Measure) -> float:
-    """Return the mean cost of the stages that a trial has not ended, by the completed trials."""
+    """Return the mean cost, over completed trials, of the stages that a trial has not ended."""
     ended = {stage.name for stage in record.stages}
     return _mean(
         max(0.0, measure.nominal(other) - measure.sum(s for s in other.stages if s.name in ended))
@@ -149,7 +149,7 @@ def _hours(stage: StageRun) -> float:
 
 
 def _nominal_hours(record: Trial, now: float) -> float:
-    """Return the hours for which all attempts have held a device, and those of what others computed."""
+    """Return the device hours of all attempts, plus those that other trials' stages saved."""
     past = math.fsum(max(0.0, attempt.end - attempt.start) for attempt in record.history)
     if record.status == "running" and record.started is not None:
         past += max(0.0, now - record.started)

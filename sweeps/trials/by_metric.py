@@ -20,7 +20,7 @@ def by_metric(result: Any, metrics: Sequence[str]) -> Mapping[Any, Any]:
         metrics: names of the objectives' metrics.
 
     Raises:
-        ValueError: the number of values is another; the message follows "returned".
+        ValueError: the number of values is wrong; the message follows "returned".
     """
     if isinstance(result, Mapping):
         return result

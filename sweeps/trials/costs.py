@@ -95,8 +95,8 @@ class Compute:
 def compute(records: Sequence[Trial]) -> Compute | None:
     """Return the costs of the sweep so far; None unless some stage, or the beginning of one, was shared.
 
-    Imported trials were paid for elsewhere. A trial without stages, of before stages were recorded, counts
-    the effective steps that it reports; running trials count the stages that have ended.
+    Imported trials were paid for elsewhere. A trial whose record has no stages counts the
+    effective steps that it reports; running trials count the stages that have ended.
 
     Args:
         records: all trials of the sweep.

@@ -78,12 +78,12 @@ class ObjectLease:
     def awaited(
         self, holder: str, *, patience_s: float, then: str, wait: Callable[[float], object] = time.sleep
     ) -> Iterator[None]:
-        """Hold the lease until the block ends, however long others have it before.
+        """Wait for the lease, then hold it until the block ends.
 
         Args:
             holder: name under which it is held.
             patience_s: limit of the wait, in seconds.
-            then: what to do once that is over, as one clause.
+            then: what the user should do after that, as one clause.
             wait: called between tries with the seconds to wait; may raise to give up.
 
         Raises:

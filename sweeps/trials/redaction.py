@@ -105,7 +105,7 @@ def _redacted(record: Trial, names: Mapping[str, str], redactor: Redact) -> Tria
 
 
 def _changed(one: _Record, values: Mapping[str, Any]) -> _Record:
-    """Return it with these values; itself if it has them, which of 10,000 records nearly all do."""
+    """Return the object with these values; itself if nothing changes, as for nearly all records."""
     if all(getattr(one, name) == value for name, value in values.items()):
         return one
     return replace(one, **values)

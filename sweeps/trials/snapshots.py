@@ -24,7 +24,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A stage's end, or a point of its trunk, that is stored, as records say. Trials are ascending indices.
+    """A stored end of a stage, or point of its trunk, by the records. Trials are ascending indices.
 
     Args:
         key: of the stage's end, or of the point.
@@ -53,7 +53,7 @@ class Snapshot:
 
     @property
     def unit(self) -> Hashable:
-        """Return what it is counted and judged by: its trunk, whose points are equally good, or its key."""
+        """Return the key by which snapshots are counted and ranked: the trunk of a point, else its own."""
         return self.key if self.trunk is None else self.trunk
 
 
@@ -121,8 +121,8 @@ def judge(
 
     What an unfinished trial needs stays. So does what configurations to come would start from, within
     `snapshots.keep_gib`. Of all others, the `snapshots.keep` best stay, as long as all take no more than that
-    together; a snapshot is as good as the best trial that had it. The points of a trunk count as one, without
-    those that no length can use any more, which go. Once the sweep has ended, only those of the best trials
+    together; a snapshot is as good as the best trial that used it. The points of a trunk count as one; those
+    that no length can use any more are removed. Once the sweep has ended, only those of the best trials
     stay.
 
     Args:
@@ -301,7 +301,7 @@ class _Planned:
 
 
 class _Standing:
-    """Standing of snapshots: that of the best trial that had each, or that is on its trunk."""
+    """Ranks of snapshots: that of the best trial that used each, or that is on its trunk."""
 
     def __init__(self, space: Space, records: Iterable[Trial], ranks: Mapping[int, float]) -> None:
         self._ranked: defaultdict[Hashable, list[tuple[float, int]]] = defaultdict(list)
@@ -315,7 +315,7 @@ class _Standing:
         return self._ranked[snapshot.unit]
 
     def rank(self, snapshot: Snapshot) -> float:
-        """Return the rank of the best trial that had it; infinite if none has a result."""
+        """Return the rank of the best trial that used it; infinite if none has a result."""
         return min(self._of(snapshot), default=(math.inf, 0))[0]
 
     def order(self, snapshot: Snapshot) -> tuple[float, int, bool, int, int]:

@@ -32,7 +32,7 @@ class TrunkPoints:
         return {name: trunk for name in self._names if (trunk := self.of(record, name)) is not None}
 
     def starts_at(self, record: Trial, stage: str, steps: Iterable[int]) -> int | None:
-        """Return at which of these points on its trunk a trial would branch off; None at none of them."""
+        """Return at which of these points of its trunk a trial would branch off; None if at none."""
         if (end := self._trunks.end(record.parameters, self._names.index(stage))) is None:
             return None
         return max((step for step in steps if step <= end), default=None)

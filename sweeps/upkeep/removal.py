@@ -26,7 +26,7 @@ from sweeps.upkeep.inventory import ask_lock, local_root
 AT_ONCE = 16
 """Requests to a bucket at the same time."""
 LAST = (SWEEP_KEY, control.KEY)
-"""Objects that are removed at the end: the sweep is none any more, and then no longer stopped."""
+"""Objects that are removed last: until there is no sweep, it must stay stopped."""
 _TRIES = 3
 
 
@@ -41,7 +41,7 @@ class Stock:
 
 
 def living(experiment: Experiment) -> tuple[str, ...]:
-    """Return the workers that have shown a sign of life within the lease; idle ones show none."""
+    """Return the workers that sent a heartbeat within the lease; idle ones send none."""
     now, expire_s = experiment.store.now(), experiment.space.lease.expire_s
     records, _ = experiment.readable_trials()
     workers = [
@@ -86,7 +86,7 @@ def _size(path: Path) -> int:
 
 
 def remove(store: Store, by: str) -> None:
-    """Stop the sweep, then remove all that it consists of, as far as it is there.
+    """Stop the sweep, then remove all of its objects.
 
     Raises:
         StoreUnavailable: something could not be removed; the next call goes on.

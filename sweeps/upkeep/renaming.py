@@ -1,6 +1,6 @@
-"""Another name for a sweep, for `sweep rename`: its folder is renamed, its objects in a bucket are copied.
+"""Renaming of a sweep (`sweep rename`): its folder is renamed; in a bucket, its objects are copied.
 
-In a bucket `renaming.json` says where to, as long as a part is left to do: copy all objects, with manifests
+In a bucket `renaming.json` names the target until all is done: copy all objects, with manifests
 that name the copies' generations; write `sweep.json` there, which makes it a sweep; remove the old ones.
 Called again after an interruption, it goes on. Nobody can claim a trial meanwhile: the old sweep is stopped,
 and the new one is there once it is complete.
@@ -36,7 +36,7 @@ _STAYS = (SWEEP_KEY, KEY, control.KEY, ASK_KEY)
 
 
 def rename(experiment: Experiment, name: str, by: str) -> Experiment:
-    """Give the sweep another name in the same folder of sweeps, and return it there.
+    """Rename the sweep within its folder of sweeps, and return it at its new place.
 
     Args:
         experiment: the sweep; nobody may work on it.
@@ -44,7 +44,7 @@ def rename(experiment: Experiment, name: str, by: str) -> Experiment:
         by: who does it.
 
     Raises:
-        InputError: `name` is no folder's name, or there is something of this name.
+        InputError: `name` cannot name a folder, or is in use.
         StoreUnavailable: it was interrupted; the next call goes on.
     """
     if not is_folder_name(name):
@@ -71,7 +71,7 @@ def rename(experiment: Experiment, name: str, by: str) -> Experiment:
 
 
 def _show(target: Store, experiment: Experiment, name: str, by: str) -> None:
-    """Have the sweep in `target` shown by its new name."""
+    """Store the new name, so that the sweep in `target` is shown by it."""
     shown = Amendments(target, experiment.written)
     shown.load()
     if shown.space.name != name:
@@ -81,14 +81,14 @@ def _show(target: Store, experiment: Experiment, name: str, by: str) -> None:
 def _rename_folder(store: LocalStore, target: LocalStore) -> None:
     old, new = Path(local_path(store.url)), Path(local_path(target.url))
     if new.exists() or new.is_symlink():
-        raise _taken(target)
+        raise _name_in_use(target)
     try:
         old.rename(new)
     except OSError as error:
         raise StoreUnavailable(f"{store.url}: cannot be renamed: {error.strerror or error}") from error
 
 
-def _taken(target: Store) -> InputError:
+def _name_in_use(target: Store) -> InputError:
     return InputError(
         f"{target.url}: there is something of this name; choose another, or `sweep delete` it first"
     )
@@ -105,7 +105,7 @@ def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     state = _begun(store, target)
     if state is None:
         if target.list(""):
-            raise _taken(target)
+            raise _name_in_use(target)
         state = control.read(store)
         document = {"schema": 1, "to": target.url, "state": state, "sweep": store.read(SWEEP_KEY)[1]}
         _put_marker(store, json.dumps(document).encode())

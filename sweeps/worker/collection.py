@@ -1,7 +1,7 @@
 """Removal of stored snapshots: after each trial of a worker, and by `sweep snapshots`.
 
-The search follows records: a snapshot is first taken out of them, each by a compare-and-swap, and then its
-manifest and its files are removed. Whoever is killed in between leaves files that no record names, which
+The search relies on the records: a snapshot is first removed from them, each by a compare-and-swap, then its
+manifest and its files are deleted. Whoever is killed in between leaves files that no record names, which
 `sweep doctor` lists and `sweep repair` removes. A trial that begins to fetch it meanwhile computes the stage.
 """
 
@@ -100,7 +100,7 @@ def forget(experiment: Experiment, key: str) -> bool:
 
     Returns:
         Whether this call changed a record and none names the snapshot any more: of several workers that
-        come to it, only those go on that did a part of it.
+        try, only those that changed a record go on.
     """
     changed = False
     for record in experiment.trials():

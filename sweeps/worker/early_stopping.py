@@ -30,8 +30,8 @@ def should_stop(
 ) -> EarlyStop | None:
     """Return why the running trial should be stopped, or None.
 
-    No trial stops before `min_step`, before `min_trials` others have come as far, or before that many are
-    completed. By `percentile` and `hyperband` the logged loss decides, whatever the objective: lower is
+    No trial stops before `min_step`, before `min_trials` others have reached the step, or before that many
+    are completed. By `percentile` and `hyperband` the logged loss decides, whatever the objective: lower is
     better. By any rule a loss that is not finite is the worst, as for Optuna's pruners.
 
     Args:
@@ -63,7 +63,7 @@ def should_stop(
 def _rivals(
     space: Space, record: Trial, others: Sequence[Trial], records: Sequence[Trial]
 ) -> Sequence[Trial]:
-    """Return the trials that the record must keep up with; none if that cannot be said.
+    """Return the trials that the record must keep up with; none if they are not known.
 
     Of two objectives the other one must be the cost of the stages: then a trial is compared with those that
     cost no more. Where it has the lowest loss of them, it may be on the front.

@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
     channel.send(encode("ready", _resident_mib()))
     request = server.serve()
     if request is None:
-        os._exit(0)  # to take torch apart costs a second
+        os._exit(0)  # a normal exit would spend a second on unloading torch
     os.environ.update(request.environment)
     command = [sys.executable, "-P", "-m", program, *request.arguments]
     if preload.must_start_cold(request.arguments):
@@ -123,7 +123,7 @@ class _Server:
                 return None
 
     def _run(self, words: Sequence[str], log: int) -> Request | None:
-        """Fork a guard, and it the process; return the request in the latter, None here."""
+        """Fork a guard, which forks the process; return the request in that process, None here."""
         count, variables, arguments = int(words[0]), words[1:], words[1 + int(words[0]) :]
         if changed := _changed(self.versions):
             os.close(log)
@@ -148,7 +148,7 @@ class _Server:
         return None
 
     def _become_guarded(self, server: int, log: int, pipe: tuple[int, int]) -> None:
-        """Make this fork what a started command is: the guard stays in here, its child returns."""
+        """Set this fork up like a started command: the guard stays in this call, its child returns."""
         os.setsid()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
@@ -165,7 +165,7 @@ class _Server:
 
     def _end(self) -> None:
         """Kill what the forked process has left in its group, and report its status."""
-        os.waitid(os.P_PID, self.guard, os.WEXITED | os.WNOWAIT)  # until it is reaped, its id is its own
+        os.waitid(os.P_PID, self.guard, os.WEXITED | os.WNOWAIT)  # not reaped yet: its id cannot be reused
         self._signal(signal.SIGKILL)
         _, status = os.waitpid(self.guard, 0)
         parent_death.kill_descendants(os.getpid())

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class HeartbeatThread:
-    """Context that sends heartbeats until it is left, whatever goes wrong in one of them.
+    """Context manager that sends heartbeats until it exits, even if some of them fail.
 
     Args:
         experiment: the worker's; the thread opens one of its own, so that no cache is shared.
@@ -165,4 +165,4 @@ class HeartbeatThread:
             record = replace(record, curve_of=of)
         if (stop := should_stop(space, record, records, not_finite)) is not None:
             self.predicted = stop.predicted
-            self.stop_reason = stop.reason  # last: the other thread acts on it
+            self.stop_reason = stop.reason  # set last: the other thread acts on it

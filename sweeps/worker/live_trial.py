@@ -1,4 +1,4 @@
-"""A running trial as the Python code that computes it has it: parameters, reports, and the request to stop.
+"""A running trial for the Python code that computes it: parameters, reports, and the request to stop.
 
 A report is a line of `metrics.jsonl` in the run folder, as a program in a process of its own would write it:
 the heartbeat reads it from there.
@@ -36,7 +36,7 @@ class Trial:
         index: its number in the sweep, from 0.
         parameters: the active parameters and their values.
         folder: a folder of its own for checkpoints, logs and the like; kept with the sweep.
-        stopped: whether `should_stop` has been true: then what it returns is no result.
+        stopped: whether `should_stop` has been true: then the returned value is not a result.
     """
 
     def __init__(self, claimed: record.Trial, folder: Path, wants_stop: Callable[[], bool]) -> None:

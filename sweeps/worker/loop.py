@@ -33,7 +33,7 @@ _IDLE_POLL_S, _IDLE_POLL_REMOTE_S = 1.0, 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """Trials that left a worker, counted by how they ended, and what preempted it ("" if nothing did)."""
+    """Numbers of a worker's trials by how they ended, and what preempted the worker ("" if nothing did)."""
 
     ended: Mapping[End, int]
     preempted_by: str = ""
@@ -48,7 +48,7 @@ class Limits:
         max_hours: claim nothing more this many hours after the start; the current trial is finished.
         leave_when_idle: leave as soon as there is nothing to claim, without waiting for others' trials.
         leave_when_braked: leave as soon as the sweep has paused itself, without waiting for a person.
-        confirming: claim trials of the confirmation alone, and leave once it is finished.
+        confirming: claim only trials of the confirmation, and leave once it is finished.
         started: monotonic time of the start, in seconds.
     """
 
@@ -127,7 +127,7 @@ def work(
 
 
 def _warn_of_budget(experiment: Experiment, index: int) -> None:
-    """Warn of limits that this worker's first completed trial reports nothing for."""
+    """Warn of budget limits on metrics that this worker's first completed trial does not report."""
     for name in budget.unreported(experiment.space.budget, [experiment.trial(index)]):
         log.warning(
             "trial %d reports no %s: budget.%s does not count it, and never ends the sweep if no trial "
@@ -196,13 +196,13 @@ class _NextTrial:
         return True
 
     def _waits_for_others(self) -> bool:
-        """Sleep a while if a trial of another worker may come back; False if none will.
+        """Sleep a while if a trial of another worker may have to be run again; False if none may.
 
         At the run cap, a worker leaves only after each running trial of others has sent a heartbeat (or
         ended), so that the replacement of a dead worker outlasts its lease. While a confirmation is not
         finished it stays, because results of others bring the next round.
         """
-        records = self.experiment.recent_trials()  # as `ask` has just listed them: a listing is billed
+        records = self.experiment.recent_trials()  # as just listed by `ask`: buckets bill each listing
         others = [r for r in records if r.generator == "confirm" or not self.limits.confirming]
         running = {
             (other.trial, other.attempt): other.heartbeat
@@ -215,7 +215,7 @@ class _NextTrial:
             self.watcher.waiting(f"{counted(stuck, 'trial')} cannot be claimed now: waiting")
         elif silent:
             self.watcher.waiting(f"waiting for a heartbeat of {counted(silent, 'trial')} elsewhere")
-        elif waits := _held_up(rounds.of_store(self.experiment.store, records)):
+        elif waits := _confirmation_wait(rounds.of_store(self.experiment.store, records)):
             self.watcher.waiting(waits)
         else:
             return False
@@ -225,8 +225,8 @@ class _NextTrial:
         return True
 
 
-def _held_up(confirmation: tuple[Plan, Standing] | None) -> str:
-    """Return which trials of others the next round of the confirmation waits for, in words; "" if none.
+def _confirmation_wait(confirmation: tuple[Plan, Standing] | None) -> str:
+    """Return a message on the trials that the next round of a confirmation waits for; "" if none.
 
     Trials of `sweep ask` do not count: they may run for ever.
     """

@@ -118,7 +118,7 @@ def run(
             return _run_function(space, called, live_trial.Trial(record, folder, should_stop), stop)
     if should_stop():
         return Preempted(detail="before the program was started")
-    for name in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a lost record whose index was reused
+    for name in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # left by a lost record whose index was reused
         (folder / name).unlink(missing_ok=True)
     shared = [*(to_overrides({WRITE_SNAPSHOTS: True}) if snapshots else ())]
     shared += _trunk_overrides(space, record.parameters) if points else []
@@ -154,7 +154,7 @@ def warm_starts(space: Space, function: Function | None = None) -> WarmStarts | 
 def _outcome(
     space: Space, folder: Path, status: int, argv: Sequence[str], *, log_file: Path, was_stopped: bool
 ) -> Outcome:
-    """Return what became of a program that ended with this status. Raises EnvironmentFault."""
+    """Convert an exit status to an outcome. Raises EnvironmentFault."""
     if status == 0 and not (was_stopped and not (folder / RESULT_FILE).exists()):
         return read_result(space, folder / RESULT_FILE)
     if was_limited(status):
@@ -171,12 +171,12 @@ def _outcome(
 def write_trial(record: Trial, folder: Path) -> None:
     """Note in the run folder what it is a run of: `sweep import` of its result.json needs the parameters."""
     document = {"trial": record.trial, "attempt": record.attempt, "parameters": dict(record.parameters)}
-    with suppress(OSError):  # a program that cannot write here either fails, and says so
+    with suppress(OSError):  # the program cannot write here either, and will report it
         (folder / TRIAL_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def require_startable(space: Space) -> None:
-    """Make sure that the sweep's program is here, as far as can be checked without running it.
+    """Check, without running it, that the sweep's program can be found.
 
     Raises:
         CannotStart: the command's program or script is not here, the function cannot be loaded, or `trainer`
@@ -377,7 +377,7 @@ def stage_keys(space: Space, parameters: Mapping[str, Value]) -> dict[str, str]:
 
         try:
             keys = api.stage_keys(trainer_overrides(space, parameters))
-        except TrainerError as error:  # which the program itself is about to report
+        except TrainerError as error:  # the program itself will report it
             log.info("the stages have no keys: %s", error)
             return {}
         return {name: keys[name] for name in stages.names if name in keys}
@@ -402,7 +402,7 @@ def stage_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, Tru
 
         try:
             trunks = api.stage_trunks(trainer_overrides(space, parameters))
-        except TrainerError as error:  # which the program itself is about to report
+        except TrainerError as error:  # the program itself will report it
             log.info("the stages have no trunks: %s", error)
             return {}
         found = {name: trunks[name] for name in names if name in trunks}
@@ -440,10 +440,10 @@ def _command(space: Space, record: Trial, folder: Path, shared: Sequence[str]) -
         overrides = [*trainer_overrides(space, record.parameters), *identity, *shared]
         return api.command(overrides, folder, processes=space.program.processes)
     values = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
-    return with_parameters(space.program.command, record.parameters, lambda word: _filled(word, values))
+    return with_parameters(space.program.command, record.parameters, lambda word: _substitute(word, values))
 
 
-def _filled(word: str, values: Mapping[str, str]) -> str:
+def _substitute(word: str, values: Mapping[str, str]) -> str:
     """Return the word with all placeholders replaced in one pass, so that no value is expanded again."""
     return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], word)
 
@@ -465,7 +465,7 @@ def _run_function(space: Space, function: Function, trial: live_trial.Trial, sto
 
 
 def _takes_trial(function: Function) -> bool:
-    """Return whether the function's first parameter is called `trial`; any other is its parameters."""
+    """Return whether the function's first parameter is called `trial`; otherwise it takes the parameters."""
     try:
         return next(iter(inspect.signature(function).parameters), "") == "trial"
     except (TypeError, ValueError):  # of a builtin, for example
@@ -493,11 +493,11 @@ def _last_traceback_lines(error: BaseException) -> str:
 def _folder_first(*, own: bool = True) -> Iterator[None]:
     """Import from the working folder first, as a script in it would, while code of the user runs.
 
-    Afterwards that folder is the last: else a `trainer.py` or `secrets.py` in it would be found where this
-    program imports something later.
+    Afterwards that folder is last, so that a `trainer.py` or `secrets.py` in it does not replace a module
+    that this program imports later.
 
     Args:
-        own: False changes nothing, for a function of a process that is the user's anyway.
+        own: whether this process is a worker's; False changes nothing, since the process is the user's.
     """
     if not own:
         yield

@@ -84,7 +84,7 @@ def progress(folder: Path) -> dict[str, Value]:
 
 
 class _Series:
-    """Losses by step. Beyond `_MAX_POINTS` every second one is dropped, again and again."""
+    """Losses by step. Whenever there are more than `_MAX_POINTS`, every second one is dropped."""
 
     def __init__(self, of: str) -> None:
         self.of = of

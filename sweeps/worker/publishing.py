@@ -29,7 +29,7 @@ POLL_S = 0.5
 RETRY_S = 60.0
 
 MOST_POINTS = 64
-"""Of one trial: each is an entry of its record."""
+"""Limit for one trial: each point is an entry in its record."""
 
 
 class Publishing:
@@ -42,10 +42,10 @@ class Publishing:
         parts: what trials share with this one.
         link: whether files may share their disk space with the store's.
         ended: called with a part that the program has computed, before it is stored. Raises Unfit.
-        stored: called with a part that this trial's record shall have as stored.
+        stored: called with a part that this trial's record should list as stored.
 
     Attributes:
-        settled: names of folders with which nothing remains to be done.
+        settled: names of folders that need no more work.
         damaged: version of the manifest of each snapshot that is known to be damaged, by key.
     """
 
@@ -81,7 +81,7 @@ class Publishing:
 
     def _watch(self) -> None:
         while True:
-            is_last = self._deadline.is_set  # the program has ended: what is not there now will not come
+            is_last = self._deadline.is_set  # the program has exited; no new files will appear
             present = [part for part in self._parts.present(self._folder) if part.name not in self.settled]
             for part in present:
                 if part.name not in self._noted:
@@ -136,7 +136,7 @@ class Publishing:
         self._settle(part)
 
     def _is_stored(self, part: Part) -> bool:
-        """Return whether the snapshot is stored and this trial's record shall say so."""
+        """Return whether the snapshot is stored and this trial's record should list it."""
         found = snapshot.publish(
             self._experiment.store,
             stored_stages.prefix(part.key),

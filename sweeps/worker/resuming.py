@@ -45,7 +45,7 @@ def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
             folder / CHECKPOINTS,
             folder / SNAPSHOTS,
             folder / _INCOMING,
-        ):  # of a lost record whose index was reused
+        ):  # left by a lost record whose index was reused
             if stale.exists():
                 shutil.rmtree(stale)
         for attempt in range(record.attempt - 1, 0, -1):
@@ -63,14 +63,14 @@ def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
 
 
 def behind(folder: Path, names: Sequence[str]) -> tuple[int, int]:
-    """Return how far the newest checkpoint in a run folder is; (0, 0) if it does not say.
+    """Return the progress of the newest checkpoint in a run folder; (0, 0) if it is unknown.
 
     Args:
         folder: the run folder.
         names: of all stages in order.
 
     Returns:
-        The number of stages that it has behind it, and steps of the stage after them.
+        The number of completed stages, and of completed steps of the next one.
     """
     checkpoints = folder / CHECKPOINTS
     try:

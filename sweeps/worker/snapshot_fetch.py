@@ -49,9 +49,9 @@ class Fetched:
     """A snapshot that is in the run folder now.
 
     Args:
-        part: what it has behind it.
-        record: of whoever has published it; of the trial itself, if that was an earlier attempt.
-        run: the entry in that record; None: this trial's own, before it was recorded.
+        part: the stage, or the part of it, that it completes.
+        record: of the trial that published it, which may be an earlier attempt of this one.
+        run: the entry in that record; None: published by this trial, but not recorded.
         details: of its `stage.json`.
     """
 
@@ -94,8 +94,8 @@ class SnapshotFetch:
         """Bring the furthest snapshot that is stored into the run folder, all of it or nothing.
 
         Args:
-            stages: how many a checkpoint of an earlier attempt has behind it.
-            steps: of the stage after them that it has behind it, too.
+            stages: how many a checkpoint of an earlier attempt has completed.
+            steps: of the next stage that it has completed.
         """
         for part in self._candidates(stages, steps):
             try:
@@ -121,7 +121,7 @@ class SnapshotFetch:
                         yield self._parts.point(name, step)
 
     def _stored_steps(self, stage: str) -> set[int]:
-        """Return where a trunk has points: by the records, or of an earlier attempt of this trial."""
+        """Return the steps of a trunk's points, by the records or by an earlier attempt of this trial."""
         until = self._parts.trunks[stage].until
         try:
             recorded = {

@@ -4,8 +4,8 @@
                                     renamed into place by the program: a finished stage to publish
     RUN_DIR/snapshots/STAGE@STEP/   likewise, a point of the stage's trunk
 
-Whatever goes wrong with a snapshot, the trial goes on without it, and one line in the log says so. That one
-is stored, its trial's record says by the heartbeat after the upload.
+If anything goes wrong with a snapshot, the trial goes on without it, with one line in the log. The heartbeat
+after an upload notes in the trial's record that the snapshot is stored.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Snapshots:
         except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
             what = "trunks" if self.shared else "stages"
             log.warning("trial %d shares no %s: %s", record.trial, what, clause(error))
-        self._link = experiment.space.program.kind == "trainer"  # others may write into what they start from
-        # Never changed in place: threads share them. Points are by the names of their folders.
+        self._link = experiment.space.program.kind == "trainer"  # others may write into the files
+        # Never changed in place: threads share them. Keys are names of stages, and of folders of points.
         self._runs = {run.name: run for run in record.stages}
         self._points = {f"{run.name}@{run.step}": run for run in record.points}
         self._branches: dict[str, Branch] = {}
@@ -94,8 +94,8 @@ class Snapshots:
         """Bring the furthest snapshot that is stored into the run folder, all of it or nothing.
 
         Args:
-            stages: how many a checkpoint of an earlier attempt has behind it.
-            steps: of the stage after them that it has behind it, too.
+            stages: how many a checkpoint of an earlier attempt has completed.
+            steps: of the next stage that it has completed.
         """
         fetch = SnapshotFetch(
             self._experiment, self._record, self._folder, self.shared, self.names, link=self._link
@@ -113,10 +113,10 @@ class Snapshots:
             self._begin(fetched, fetched.part.step)
 
     def _take(self, name: str, fetched: Fetched) -> None:
-        """Note a stage that this attempt does not compute. This trial's own earlier attempt was paid."""
+        """Note a stage that this attempt does not compute; if an earlier attempt did, this trial has paid."""
         is_own, is_it = fetched.record.trial == self._record.trial, name == fetched.part.name
         run = next((run for run in fetched.record.stages if run.name == name), None)
-        if run is None:  # the trial's own, before it was recorded
+        if run is None:  # published by this trial, but not recorded
             run = self._computed(self._end(name), fetched.details if is_it else Details())
         source = None if is_own else fetched.record.trial
         if is_own and not is_it and not run.snapshot:  # an earlier attempt may have started after it
@@ -129,7 +129,7 @@ class Snapshots:
     def _begin(self, fetched: Fetched, step: int) -> None:
         """Note that the program goes on from a point of a trunk."""
         part, run = fetched.part, fetched.run
-        if run is None:  # the trial's own, before it was recorded
+        if run is None:  # published by this trial, but not recorded
             run = self._computed(part, fetched.details)
         seconds = run.seconds if run.seconds is not None else fetched.details.seconds
         if fetched.record.trial == self._record.trial:

@@ -69,7 +69,7 @@ class Parts:
         return Part(stage=stage, step=step, key=point_key(self.trunks[stage].key, step))
 
     def present(self, folder: Path) -> list[Part]:
-        """Return those in `folder`, which is `RUN_DIR/snapshots`, as a trial comes to them."""
+        """Return those in `folder` (`RUN_DIR/snapshots`), in the order in which a trial reaches them."""
         try:
             names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
         except OSError:  # not there yet

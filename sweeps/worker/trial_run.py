@@ -43,7 +43,7 @@ from sweeps.worker.warm_start import WarmStarts
 log = logging.getLogger(__name__)
 
 SIGNAL_DELAY_S = 2.0
-"""How long our own signal may lag behind the program's: engines signal each process."""
+"""Longest delay between the signals to a program and to its worker: engines signal each process."""
 
 UPLOAD_S = 900.0
 """Limit for the upload of a finished run folder, while heartbeats go on."""
@@ -215,7 +215,7 @@ class TrialRun:
     def _preempted_by(
         self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, uploader: Uploader
     ) -> str:
-        """Return what stopped the program if this worker did not: the machine is being preempted."""
+        """Return what preempts this machine, if the program was stopped but not by this worker; else ""."""
         if not isinstance(outcome, Preempted) or heartbeat.wants_stop:
             return ""
         uploader.close(UPLOAD_GRACE_S)  # the next attempt needs the checkpoint
@@ -226,22 +226,22 @@ class TrialRun:
     def _publish(
         self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: Snapshots
     ) -> None:
-        """Publish what remains before the report, after which the record does not say it any more.
+        """Publish remaining snapshots before the final report; the final record cannot list them.
 
-        A worker that must go leaves it, and so does one without the trial. What a trial has published though
-        it failed, a last heartbeat says: the report has no stages.
+        Skip this if the worker is stopping or has lost the trial. The report of a failed trial has no stages:
+        a last heartbeat lists what it has published.
         """
-        go = heartbeat.lost or (isinstance(outcome, Preempted) and not heartbeat.stop_reason)
+        skip = heartbeat.lost or (isinstance(outcome, Preempted) and not heartbeat.stop_reason)
 
         def leave() -> bool:
             return self.stop.requested or heartbeat.lost
 
-        snapshots.close(0 if go else UPLOAD_S, leave=leave, grace=UPLOAD_GRACE_S)
+        snapshots.close(0 if skip else UPLOAD_S, leave=leave, grace=UPLOAD_GRACE_S)
         stages, points = snapshots.ended, snapshots.points
         if isinstance(outcome, Failed) and (stages, points) != (self.record.stages, self.record.points):
             worker, attempt = self.record.worker or "", self.record.attempt
             last = lifecycle.Heartbeat(worker=worker, attempt=attempt, stages=stages, points=points)
-            with contextlib.suppress(SweepError):  # the report will meet it, too
+            with contextlib.suppress(SweepError):  # the report will fail in the same way
                 self.experiment.apply(self.record.trial, last)
 
     def _event(
@@ -288,7 +288,7 @@ class TrialRun:
                 return self._release(detail, max_attempts)
 
     def _hand_back(self, error: BaseException) -> None:
-        """Release the trial without counting the attempt: this worker cannot run trials, the next one may."""
+        """Release the trial without counting the attempt: another worker may be able to run it."""
         try:
             self.experiment.apply(self.record.trial, self._release(_in_one_line(error)))
         except SweepError as failure:
@@ -311,8 +311,8 @@ def _worker_survives(error: BaseException) -> TypeGuard[Exception]:
     """Return whether the worker goes on with other trials after this error.
 
     A stop request or a fault of the machine ends the worker, and the trial keeps its attempts. An unexpected
-    error, or a damaged object of the trial, may meet whichever worker takes the trial next: then the attempt
-    counts as lost, and the worker goes on, or one trial would end a whole fleet.
+    error, or a damaged object of the trial, may recur with any worker: then the attempt counts as lost, and
+    the worker goes on, since otherwise one trial would end all workers.
     """
     machine_at_fault = isinstance(error, OSError | SweepError) and not isinstance(error, DamagedObject)
     return isinstance(error, Exception) and not machine_at_fault

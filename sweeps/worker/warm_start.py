@@ -1,7 +1,7 @@
-"""Warm starts: the trainer's processes are forked from one that has its imports done, see `fork_server`.
+"""Warm starts: the trainer's processes are forked from one that has done its imports, see `fork_server`.
 
-Whatever such a process would inherit in another way than a started one makes another server: variables of the
-environment, the working folder, limits, the cores. Where forking does not work, programs start as ever.
+A new server is started when environment, folder, limits or cores change, since forked processes inherit them
+from the server. Where forking does not work, each program is started by its command.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PRELOAD_S = 300.0
 ANSWER_S = 30.0
 """Limit for the answer to a request: some milliseconds on a machine that is not busy."""
 MAX_DEATHS = 3
-"""Servers that die before programs start by their command, for the rest of the worker's life."""
+"""After so many servers have died, the worker starts all programs by their command."""
 _POLL_S = 0.1
 _NOT_OURS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 """Variables that threadpoolctl sets in this process when Ax imports it, in the middle of a worker's life."""
@@ -77,13 +77,13 @@ class WarmStarts:
         self.close()
 
     def close(self) -> None:
-        """End the server, and with it a process that still runs."""
+        """End the server and any process that it has forked."""
         if self._server is not None:
             self._server.kill()
             self._server = None
 
     def begin(self) -> None:
-        """Start the server in the background, unless a fitting one is there or none can be had."""
+        """Start the server in the background, unless a suitable one runs or servers do not work here."""
         server = self._server
         if server is not None and (server.has_died() or server.inherited != _inherited()):
             if server.has_died():
@@ -282,7 +282,7 @@ class _Server:
 
 
 def _inherited() -> tuple[object, ...]:
-    """Return what a process inherits from this one and a forked one from its server."""
+    """Return what a forked process would inherit from its server, and a started one from this process."""
     limits = [resource.getrlimit(number) for number in _LIMITS]
     try:
         folder = os.getcwd()  # noqa: PTH109 - as a started process has it

@@ -48,7 +48,7 @@ def hidden_loss(
         distances: one for each layer.
         weights: one for each layer.
     """
-    each = [far(s, t) for far, s, t in zip(distances, student, teacher, strict=True)]
+    each = [distance(s, t) for distance, s, t in zip(distances, student, teacher, strict=True)]
     total = torch.stack([w * d for w, d in zip(weights, each, strict=True)]).sum()
     return HiddenLoss(total=total, by_layer=torch.stack([distance.detach() for distance in each]))
 

@@ -33,13 +33,13 @@ def recover(
     Auto-freeze watches parameters that earlier stages train, and an average is of an earlier stage.
     """
     strength.set(1.0)
-    surroundings = replace(context, hooks=replace(context.hooks, freeze=None, average=None))
+    own_context = replace(context, hooks=replace(context.hooks, freeze=None, average=None))
     return train(
         StagePlan.of(NAME, config),
         student,
         recovery(student, teacher, config),
         batches,
-        surroundings,
+        own_context,
         prepare=lambda step: {"lambda": 1.0},
         teacher=teacher,
     )

@@ -37,7 +37,7 @@ def test_whoever_crashes_at_once_is_given_up_after_all_restarts(status: int, res
 
 
 @given(crashes=st.integers(0, 50))
-def test_a_long_life_and_a_preemption_wipe_the_slate(crashes: int) -> None:
+def test_long_life_and_preemption_reset_the_count(crashes: int) -> None:
     assert after_exit(1, ran_s=HEALTHY_S, crashes=crashes, restarts=1) == Again(after_s=1.0, crashes=1)
     assert after_exit(75, ran_s=0.0, crashes=crashes, restarts=0) == Again(after_s=1.0, crashes=0)
 
