@@ -223,7 +223,7 @@ class Sweep:
         """Queue what a trial comes by."""
         for each in range(stage, len(LENGTHS)):
             begun = step if each == stage else 0
-            trunk, end = self._trunks.of(each), self._trunks.end(parameters, each) or 0
+            trunk, end = self._trunks.trunk(each), self._trunks.end(parameters, each) or 0
             points = {*range(trunk.every, end + 1, trunk.every), end} if trunk is not None else set()
             for point in sorted(point for point in points if point > begun):
                 at = now + (point - begun) * STEP_COSTS[each]

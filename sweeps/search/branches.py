@@ -43,8 +43,8 @@ class Branches:
         self._encoding, self._domain, self._stages = encoding, encoding.domain, stages
         self.trunks = Trunks(space, stages)
         with_trunk = range(len(space.stages)) if stages.shared else ()
-        self.staged = tuple(s for s in reversed(with_trunk) if self.trunks.of(s) is not None)
-        names = {trunk.length for s in self.staged if (trunk := self.trunks.of(s)) is not None}
+        self.staged = tuple(s for s in reversed(with_trunk) if self.trunks.trunk(s) is not None)
+        names = {trunk.length for s in self.staged if (trunk := self.trunks.trunk(s)) is not None}
         self.lengths = frozenset(axis for axis, name in encoding.names.items() if name in names)
         self._shared = {
             s: [n for n in self._domain.searched if stages.of(n) <= s and not self.trunks.is_tail(n, s)]
@@ -56,7 +56,7 @@ class Branches:
         shared = self._shared[stage]
         return frozenset(axis for axis, name in self._encoding.names.items() if name in shared)
 
-    def of(self, parameters: Parameters, stage: int) -> Hashable:
+    def key(self, parameters: Parameters, stage: int) -> Hashable:
         """Return a key that is equal for trials that can share the trunk of a stage."""
         return self.trunks.prefix(parameters, stage)
 
@@ -66,7 +66,7 @@ class Branches:
         Each with the position of the stage that is left: of a trunk its own, of the end 1.
         """
         first = [(1, self._stages.prefix(parameters))]
-        later = [(stage, self.of(parameters, stage)) for stage in self.staged]
+        later = [(stage, self.key(parameters, stage)) for stage in self.staged]
         return [each for each in later if each[0]] + first + [each for each in later if not each[0]]
 
     def stored(self, records: Iterable[Trial]) -> list[StoredTrunk]:
@@ -81,7 +81,7 @@ class Branches:
             for stage in self.staged:
                 if self._stages.names[stage] not in names or not self._is_usual(record, stage):
                     continue
-                key = (stage, self.of(record.parameters, stage))
+                key = (stage, self.key(record.parameters, stage))
                 _, steps = found.setdefault(key, (record, set()))
                 steps |= self._steps(record, stage)
         ordered = sorted(found.items(), key=lambda item: -item[0][0])  # stable: else by index
@@ -100,7 +100,7 @@ class Branches:
             usual = self._domain.complete(searched)
         except KeyError:  # of an imported trial, which lacks a parameter
             return False
-        return self.of(usual, stage) == self.of(record.parameters, stage)
+        return self.key(usual, stage) == self.key(record.parameters, stage)
 
     def joined(self, trunk: StoredTrunk, point: Point) -> dict[str, Value] | None:
         """Return the exact shared parameters of a trunk with the others of a point on all axes.
@@ -113,7 +113,7 @@ class Branches:
             parameters = self._domain.complete(values)
         except KeyError:
             return None
-        return parameters if self.of(parameters, trunk.stage) == self.of(known, trunk.stage) else None
+        return parameters if self.key(parameters, trunk.stage) == self.key(known, trunk.stage) else None
 
     def snapped(
         self, parameters: Parameters, stored: Sequence[StoredTrunk], within: float = SEPARATION
@@ -163,7 +163,7 @@ class RemainingCost:
         stored: Iterable[StoredTrunk],
     ) -> None:
         self._branches, self._stages, self._costs, self._ends = branches, stages, costs, ends
-        self._steps = {(t.stage, branches.of(t.record.parameters, t.stage)): t.steps for t in stored}
+        self._steps = {(t.stage, branches.key(t.record.parameters, t.stage)): t.steps for t in stored}
 
     def __call__(self, parameters: Mapping[str, Value]) -> float:
         """Return the cost of what is still to be computed, in the unit of the stages' costs."""
@@ -194,8 +194,8 @@ class RemainingCost:
 
     def share(self, parameters: Mapping[str, Value], stage: int) -> float:
         """Return the share of a stage's steps that is there; 0 where no point of its trunk is usable."""
-        trunk, end = self._branches.trunks.of(stage), self._branches.trunks.end(parameters, stage)
-        steps = self._steps.get((stage, self._branches.of(parameters, stage)), ()) if self._steps else ()
+        trunk, end = self._branches.trunks.trunk(stage), self._branches.trunks.end(parameters, stage)
+        steps = self._steps.get((stage, self._branches.key(parameters, stage)), ()) if self._steps else ()
         if trunk is None or end is None or not (usable := [step for step in steps if step <= end]):
             return 0.0
         return usable[-1] / int(self._branches.trunks.length(parameters, stage) or 1)

@@ -206,7 +206,7 @@ class Candidates:
         """Return the record whose first stage the next first candidate shares; None for a fresh one."""
         if not self._shares_ends():
             return None
-        keys = [self.prefixes.of(candidate.parameters) for candidate in found]
+        keys = [self.prefixes.key(candidate.parameters) for candidate in found]
         options = max(self.prefixes.choices.values(), default=1)
         wanted = first_stages(self.first_trials(), self._first_share(), options)
         return next_prefix(wanted, self.prefixes, self._outcomes, self.known(), keys)
@@ -265,11 +265,11 @@ class Candidates:
         """
         live = (r for r in self.known() if r.status != "abandoned" and not has_failed(r))
         asked = [*(r.parameters for r in live), *(candidate.parameters for candidate in found)]
-        prefixes = {self.prefixes.of(parameters): parameters for parameters in asked}
+        prefixes = {self.prefixes.key(parameters): parameters for parameters in asked}
         choices = self.prefixes.choices
         following = by_new_options(islice(drawn, NEXT_POINTS), choices.keys(), prefixes.values())
         # An earlier trial may have taken the first stage of a point that comes only now.
-        following.sort(key=lambda parameters: self.prefixes.of(parameters) in prefixes)
+        following.sort(key=lambda parameters: self.prefixes.key(parameters) in prefixes)
         points = [point for parameters in asked if (point := self._encoding.encode(parameters)) is not None]
         compared = max(FEWEST, *choices.values(), 0) if self._first_share() >= MOST else 0
         if points and len(prefixes) < compared:

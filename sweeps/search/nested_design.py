@@ -76,7 +76,7 @@ def next_prefix(
     """
     asked = [r for r in records if r.status != "abandoned" and not has_failed(r) and r.generator != "confirm"]
     published = prefixes.published(records)
-    keys = [prefixes.of(record.parameters) for record in asked]
+    keys = [prefixes.key(record.parameters) for record in asked]
     if not published or len({*keys, *found}) < wanted:
         return None
     scores = _scores(outcomes, asked, keys)

@@ -39,7 +39,7 @@ class Prefixes:
         }
         self.searched = self.stages.shared and self.stages.later and bool(self._first)
 
-    def of(self, parameters: Parameters) -> Hashable:
+    def key(self, parameters: Parameters) -> Hashable:
         """Return a key that is equal for trials that can share the first stage."""
         return self.stages.prefix(parameters)
 
@@ -53,9 +53,9 @@ class Prefixes:
         for record in records:
             name = self.stages.names[0]
             if any(run.name == name and run.snapshot for run in record.stages):
-                key = self.of(record.parameters)
+                key = self.key(record.parameters)
                 searched = {n: v for n, v in record.parameters.items() if n in self._domain.searched}
-                if self.of(self._domain.complete(searched)) == key:
+                if self.key(self._domain.complete(searched)) == key:
                     found.setdefault(key, record)
         return found
 
@@ -70,7 +70,7 @@ class Prefixes:
             parameters = self._domain.complete(values)
         except KeyError:
             return None
-        return parameters if self.of(parameters) == self.of(prefix) else None
+        return parameters if self.key(parameters) == self.key(prefix) else None
 
     def snapped(
         self, parameters: dict[str, Value], published: Sequence[Trial], within: float = SEPARATION

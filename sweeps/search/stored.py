@@ -33,7 +33,7 @@ class Stored:
 
     def remaining(self, costs: Costs) -> RemainingCost:
         """Return what a trial would still cost, given the costs of the stages."""
-        ends = {self.prefixes.of(record.parameters) for record in self.ends}
+        ends = {self.prefixes.key(record.parameters) for record in self.ends}
         return RemainingCost(self.branches, self.prefixes.stages, costs, ends, self.trunks)
 
     def snapped(self, parameters: dict[str, Value]) -> dict[str, Value]:
@@ -57,8 +57,8 @@ class Stored:
         return self.branches.snapped(parameters, self._of_first(), within) is not None
 
     def _has_end(self, parameters: Mapping[str, Value]) -> bool:
-        key = self.prefixes.of(parameters)
-        return any(self.prefixes.of(record.parameters) == key for record in self.ends)
+        key = self.prefixes.key(parameters)
+        return any(self.prefixes.key(record.parameters) == key for record in self.ends)
 
     def _of_first(self) -> list[StoredTrunk]:
         return [trunk for trunk in self.trunks if trunk.stage == 0]

@@ -39,7 +39,7 @@ class TrunkPlan:
         self._stages = Stages(space)
         self._trunks = Trunks(space, self._stages)
         with_trunk = range(len(space.stages)) if self._stages.shared else ()
-        self.staged = tuple(stage for stage in with_trunk if self._trunks.of(stage) is not None)
+        self.staged = tuple(stage for stage in with_trunk if self._trunks.trunk(stage) is not None)
 
     def ordered(self, left: Sequence[dict[str, Value]], records: Iterable[Trial]) -> list[dict[str, Value]]:
         """Return the configurations that no trial has, the next one first.

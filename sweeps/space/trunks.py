@@ -42,20 +42,20 @@ class Trunks:
     def __init__(self, space: Space, stages: Stages) -> None:
         self._space, self._stages, self._domain = space, stages, Domain(space)
 
-    def of(self, stage: int) -> Trunk | None:
+    def trunk(self, stage: int) -> Trunk | None:
         """Return the trunk of the stage at a position; None if it has none."""
         return self._space.stages[stage].trunk if self._space.search.reuse == "auto" else None
 
     def length(self, parameters: Mapping[str, Value], stage: int) -> int | None:
         """Return the steps of a stage that has a trunk; None if it has none or no such number."""
-        if (trunk := self.of(stage)) is None:
+        if (trunk := self.trunk(stage)) is None:
             return None
         steps = parameters.get(trunk.length, self._domain.fixed.get(trunk.length))
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
     def end(self, parameters: Mapping[str, Value], stage: int) -> int | None:
         """Return the step at which a trial leaves the trunk of a stage; None if it has no such step."""
-        trunk, steps = self.of(stage), self.length(parameters, stage)
+        trunk, steps = self.trunk(stage), self.length(parameters, stage)
         if trunk is None or steps is None:
             return None
         decay: object = trunk.decay
@@ -73,7 +73,7 @@ class Trunks:
 
         Never in one of an earlier stage, such as a decay of both: that stage's end depends on it.
         """
-        if (trunk := self.of(stage)) is None or self._stages.of(parameter) != stage:
+        if (trunk := self.trunk(stage)) is None or self._stages.of(parameter) != stage:
             return False
         patterns = (trunk.length, *trunk.tail, *((trunk.decay,) if isinstance(trunk.decay, str) else ()))
         return any(fnmatchcase(parameter, pattern) for pattern in patterns)

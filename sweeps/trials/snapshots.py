@@ -105,7 +105,7 @@ def published(
 
 def _trunk(trunks: TrunkPoints, record: Trial, run: StageRun) -> Hashable:
     """Return the trunk of a point; None for a stage's end, or if the space has no such trunk."""
-    return None if run.step is None else trunks.of(record, run.name)
+    return None if run.step is None else trunks.trunk(record, run.name)
 
 
 def judge(
@@ -237,7 +237,7 @@ class _Waiting:
         self.steps: defaultdict[Hashable, set[int]] = defaultdict(set)
         for record, run in stored:
             if run.step is not None:
-                self.steps[trunks.of(record, run.name)].add(run.step)
+                self.steps[trunks.trunk(record, run.name)].add(run.step)
 
     def for_snapshot(self, key: str, found: Sequence[tuple[Trial, StageRun]]) -> tuple[int, ...]:
         """Return the unfinished trials that have the key in their record, or parameters that lead to it."""
@@ -256,7 +256,7 @@ class _Waiting:
 
     def _branches_at(self, record: Trial, point: StageRun, trunk: Hashable) -> bool:
         """Return whether a trial is on this trunk, and would begin at this point of it."""
-        if trunk is None or self._trunks.of(record, point.name) != trunk:
+        if trunk is None or self._trunks.trunk(record, point.name) != trunk:
             return False
         return self._trunks.starts_at(record, point.name, self.steps[trunk]) == point.step
 

@@ -21,15 +21,15 @@ class TrunkPoints:
         self._space, stages = space, Stages(space)
         self._trunks, self._names = Trunks(space, stages), stages.names
 
-    def of(self, record: Trial, stage: str) -> Hashable:
+    def trunk(self, record: Trial, stage: str) -> Hashable:
         """Return what is equal for trials on one trunk of the stage; None if it has none."""
-        if stage not in self._names or self._trunks.of(position := self._names.index(stage)) is None:
+        if stage not in self._names or self._trunks.trunk(position := self._names.index(stage)) is None:
             return None
         return stage, self._trunks.prefix(record.parameters, position)
 
     def each(self, record: Trial) -> dict[str, Hashable]:
         """Return the trunks that a trial is on, by stage."""
-        return {name: trunk for name in self._names if (trunk := self.of(record, name)) is not None}
+        return {name: trunk for name in self._names if (trunk := self.trunk(record, name)) is not None}
 
     def starts_at(self, record: Trial, stage: str, steps: Iterable[int]) -> int | None:
         """Return at which of these points of its trunk a trial would branch off; None if at none."""
@@ -49,7 +49,7 @@ class TrunkPoints:
 
     def ends(self, stage: str) -> frozenset[int] | None:
         """Return where trials of all allowed lengths leave a trunk; None if they are not listed."""
-        trunk = self._trunks.of(self._names.index(stage))
+        trunk = self._trunks.trunk(self._names.index(stage))
         if trunk is None:
             return None
         by_name = {parameter.name: parameter for parameter in self._space.parameters}

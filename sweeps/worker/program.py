@@ -393,7 +393,7 @@ def stage_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, Tru
     """
     stages = Stages(space)
     shapes = Trunks(space, stages)
-    names = [name for position, name in enumerate(stages.names) if shapes.of(position) is not None]
+    names = [name for position, name in enumerate(stages.names) if shapes.trunk(position) is not None]
     if not names:
         return {}
     if space.program.kind == "trainer":

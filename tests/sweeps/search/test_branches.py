@@ -102,7 +102,7 @@ def test_a_branch_has_the_values_of_its_trunk_to_the_last_bit(
     (trunk,) = BRANCHES.stored([record])
     joined = BRANCHES.joined(trunk, other)
     assert joined is not None
-    assert BRANCHES.of(joined, stage) == BRANCHES.of(record.parameters, stage)
+    assert BRANCHES.key(joined, stage) == BRANCHES.key(record.parameters, stage)
     shared = ("one.lr", "seed") if stage == 0 else ("one.lr", "one.steps", "two.lr", "seed")
     decoded = ENCODING.decode(other)
     assert joined == decoded | {name: record.parameters[name] for name in shared}
@@ -192,7 +192,7 @@ def test_more_points_never_cost_more_and_never_less_than_the_decay(
     steps = int(parameters["two.steps"])
     assert costs[2] >= min(round(0.1 * steps), costs[1])
     elsewhere = ENCODING.decode(other)
-    if BRANCHES.of(elsewhere, 0) != BRANCHES.of(parameters, 0):
+    if BRANCHES.key(elsewhere, 0) != BRANCHES.key(parameters, 0):
         assert remaining(*records)(elsewhere) == math.fsum(COSTS(elsewhere))
 
 

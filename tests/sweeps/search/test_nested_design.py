@@ -86,9 +86,9 @@ def test_first_stages_are_fresh_until_there_are_enough():
 
 
 def test_one_that_was_asked_but_has_no_record_yet_counts():
-    other = PREFIXES.of({"first": 0.9, "second": 0.1})
+    other = PREFIXES.key({"first": 0.9, "second": 0.1})
     assert chosen([trial(0, 0.1, 1.0)], found=[other]) == 0
-    assert chosen([trial(0, 0.1, 1.0)], found=[PREFIXES.of({"first": 0.1})]) is None
+    assert chosen([trial(0, 0.1, 1.0)], found=[PREFIXES.key({"first": 0.1})]) is None
 
 
 def test_many_workers_begin_with_one_each_while_none_is_published():

@@ -74,7 +74,7 @@ def test_a_trial_on_a_published_stage_has_its_values_to_the_last_bit(
     record = trial(ENCODING.decode(first))
     joined = PREFIXES.joined(record.parameters, other)
     assert joined is not None
-    assert PREFIXES.of(joined) == PREFIXES.of(record.parameters)
+    assert PREFIXES.key(joined) == PREFIXES.key(record.parameters)
     expected = {n: v for n, v in record.parameters.items() if n.startswith("first.") or n == "seed"}
     assert {n: v for n, v in joined.items() if n in expected} == expected
     later = {n: v for n, v in ENCODING.decode(other).items() if n.startswith("second.")}
@@ -114,7 +114,7 @@ def test_only_a_stored_snapshot_of_the_first_stage_is_published():
     ]
     found = PREFIXES.published(records)
     assert [record.trial for record in found.values()] == [1, 4]
-    assert list(found) == [PREFIXES.of(parameters[1]), PREFIXES.of(parameters[2])]
+    assert list(found) == [PREFIXES.key(parameters[1]), PREFIXES.key(parameters[2])]
 
 
 def test_a_repeat_with_another_seed_offers_nothing():

@@ -131,7 +131,7 @@ def test_a_decay_of_both_stages_belongs_to_the_first_and_splits_the_trunks_of_th
 
 def test_without_reuse_or_a_length_there_is_no_trunk():
     none = trunks(replace(SPACE, search=Search(reuse="none")))
-    assert none.of(0) is None
+    assert none.trunk(0) is None
     assert none.end({"one.steps": 100}, 0) is None
     assert not none.is_tail("one.steps", 0)
     assert TRUNKS.end({"one.lr": 0.1}, 0) is None
