@@ -140,7 +140,7 @@ def _searched(
         point = encoding.encode(candidate.parameters)
         if point is None:
             raise ValueError(f"the search left its space: {candidate.parameters}")
-        points.append(encoding.filled(point, stable_seed(seed, index, "inactive")))
+        points.append(encoding.on_all_axes(point, stable_seed(seed, index, "inactive")))
     return true, [float(record.metrics[METRIC] or 0.0) for record in records], means
 
 

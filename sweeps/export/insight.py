@@ -91,7 +91,7 @@ def _marginal(
     done = [r for r in records if r.status == "completed" and r.generator != "confirm"][-BACKGROUND:]
     encoded = [(record.trial, encoding.encode(record.parameters)) for record in done]
     points = [
-        encoding.filled(point, stable_seed(space.search.seed, index, "inactive"))
+        encoding.on_all_axes(point, stable_seed(space.search.seed, index, "inactive"))
         for index, point in encoded
         if point is not None
     ]

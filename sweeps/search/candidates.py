@@ -121,12 +121,12 @@ class Candidates:
         self.points: dict[int, dict[str, Value]] = {}
         self.origins: dict[int, int] = {}
         self._first_at: dict[Hashable, int] = {}
-        self._taken: set[Hashable] = set()
+        self._known_identities: set[Hashable] = set()
 
     def _add(self, record: Trial) -> None:
         """Add a record; an imported one outside this space is never proposed again, but not learned from."""
         self.records.append(record)
-        self._taken.add(self._domain.identity(record.parameters))
+        self._known_identities.add(self._domain.identity(record.parameters))
         configuration = self._domain.configuration(record.parameters, repeat=record.generator == "confirm")
         if (point := self._encoding.encode(configuration)) is not None:
             self.points[record.trial] = point
@@ -153,13 +153,15 @@ class Candidates:
             NothingToAsk: the space is used up, or no new candidate was found in `SOBOL_ATTEMPTS` attempts.
         """
         index = len(self.records) + len(found)
-        taken = self._taken | {self._domain.identity(candidate.parameters) for candidate in found}
-        left = self._left(taken)
+        identities = self._known_identities | {
+            self._domain.identity(candidate.parameters) for candidate in found
+        }
+        left = self._left(identities)
         if enough := self._has_enough_results(found):
             stored = self.stored()
             for point in self._surrogate(index, found):
                 parameters = stored.snapped(self._encoding.decode(point))
-                if self._is_new(parameters, taken):
+                if self._is_new(parameters, identities):
                     return Candidate(parameters=parameters, generator="botorch")
         prefix = None if enough else self._designed(found)
         joined = None if prefix is None else partial(self.prefixes.joined, prefix.parameters)
@@ -167,7 +169,7 @@ class Candidates:
         if prefix is None and not enough and index and self._shares_ends():
             drawn = self._with_new_options(drawn, found)
         for parameters in drawn:
-            if self._is_new(parameters, taken):
+            if self._is_new(parameters, identities):
                 return Candidate(parameters=parameters, generator="sobol")
         if left:
             chosen = left[stable_seed(self._search.seed, index, "left") % len(left)]
@@ -211,11 +213,13 @@ class Candidates:
         wanted = first_stages(self.first_trials(), self._first_share(), options)
         return next_prefix(wanted, self.prefixes, self._outcomes, self.known(), keys)
 
-    def _left(self, taken: set[Hashable]) -> list[dict[str, Value]]:
+    def _left(self, identities: set[Hashable]) -> list[dict[str, Value]]:
         """Return the unused configurations of a small finite space; [] if they cannot be listed."""
         if self._configurations is None:
             return []
-        left = [parameters for identity, parameters in self._configurations.items() if identity not in taken]
+        left = [
+            parameters for identity, parameters in self._configurations.items() if identity not in identities
+        ]
         if not left:
             total = len(self._configurations)
             raise NothingToAsk(
@@ -251,7 +255,7 @@ class Candidates:
             if joined is None:
                 yield self._encoding.decode(point)
                 continue
-            filled = self._encoding.filled(point, stable_seed(self._search.seed, position, "inactive"))
+            filled = self._encoding.on_all_axes(point, stable_seed(self._search.seed, position, "inactive"))
             if (parameters := joined(filled)) is not None:
                 yield parameters
 
@@ -273,7 +277,7 @@ class Candidates:
         points = [point for parameters in asked if (point := self._encoding.encode(parameters)) is not None]
         compared = max(FEWEST, *choices.values(), 0) if self._first_share() >= MOST else 0
         if points and len(prefixes) < compared:
-            later = self._encoding.filled(points[0], stable_seed(self._search.seed, "inactive"))
+            later = self._encoding.on_all_axes(points[0], stable_seed(self._search.seed, "inactive"))
             for parameters in filter(None, (self.prefixes.joined(each, later) for each in following)):
                 point = self._encoding.encode(parameters)
                 if point is not None and self.prefixes.separate(point, points):
@@ -281,8 +285,8 @@ class Candidates:
         yield from following
         yield from drawn
 
-    def _is_new(self, parameters: Mapping[str, Value], taken: set[Hashable]) -> bool:
-        return self._domain.identity(parameters) not in taken and self._domain.allows(parameters)
+    def _is_new(self, parameters: Mapping[str, Value], identities: set[Hashable]) -> bool:
+        return self._domain.identity(parameters) not in identities and self._domain.allows(parameters)
 
 
 def _may_follow(old: Trial, new: Trial) -> bool:

@@ -76,7 +76,7 @@ class Encoding:
         active = self.domain.active(parameters)
         return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
 
-    def filled(self, point: Mapping[str, Value], seed: int) -> dict[str, Value]:
+    def on_all_axes(self, point: Mapping[str, Value], seed: int) -> dict[str, Value]:
         """Return the point on all axes, with a value drawn from the seed on each inactive axis.
 
         The surrogate sees all axes. With inactive axes always in the middle, it would take the rest of each

@@ -72,10 +72,10 @@ class Lane:
 
     def state(self) -> list[int]:
         """Return epoch, block, document and token where the chunk begins, its number, and windows taken."""
-        if self._taken == self._size_of(self._chunk):
+        if self._windows_read == self._size_of(self._chunk):
             start, chunk, taken = self._position, self._chunk + 1, 0
         else:
-            start, chunk, taken = self._start, self._chunk, self._taken
+            start, chunk, taken = self._start, self._chunk, self._windows_read
         return [start.epoch, start.block, start.document, start.token, chunk, taken]
 
     def restore(self, state: Sequence[int]) -> None:
@@ -88,19 +88,20 @@ class Lane:
                 BATCHES, f"{counted(taken, 'window')} given out, of {self._size_of(chunk)} of a chunk"
             )
         self._start = self._position = Position(*start)
-        self._chunk, self._taken = chunk, taken
+        self._chunk, self._windows_read = chunk, taken
         self._windows: npt.NDArray[np.int64] | None = None
         self._texts: Sequence[str] | None = None
         self._order: Sequence[int] | npt.NDArray[np.int64] | None = None
 
     def __next__(self) -> npt.NDArray[np.int64]:
         """Return the next window [T], or raise DataError."""
-        if self._taken == self._size_of(self._chunk):
-            self._start, self._chunk, self._taken, self._windows = self._position, self._chunk + 1, 0, None
+        if self._windows_read == self._size_of(self._chunk):
+            self._start, self._chunk = self._position, self._chunk + 1
+            self._windows_read, self._windows = 0, None
         if self._windows is None:
             self._windows = self._read_chunk()
-        self._taken += 1
-        window: npt.NDArray[np.int64] = self._windows[self._taken - 1]
+        self._windows_read += 1
+        window: npt.NDArray[np.int64] = self._windows[self._windows_read - 1]
         return window
 
     def _read_chunk(self) -> npt.NDArray[np.int64]:

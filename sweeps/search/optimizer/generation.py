@@ -102,7 +102,7 @@ class Optimizer:
     def points(self) -> dict[int, dict[str, Value]]:
         """Return the point of every completed record on all axes, by its index."""
         return {
-            record.trial: self._filled(self._candidates.points[record.trial], record.trial)
+            record.trial: self._on_all_axes(self._candidates.points[record.trial], record.trial)
             for record in self._candidates.known()
             if record.status == "completed"
         }
@@ -145,12 +145,12 @@ class Optimizer:
         return observations.pending(self.experiment, self._outcomes, waiting)
 
     def _metadata(self, point: Mapping[str, Value], index: int) -> dict[str, Any]:
-        return observations.metadata(point, self._filled(point, index))
+        return observations.metadata(point, self._on_all_axes(point, index))
 
-    def _filled(self, point: Mapping[str, Value], index: int) -> dict[str, Value]:
+    def _on_all_axes(self, point: Mapping[str, Value], index: int) -> dict[str, Value]:
         """Return the point on all axes; repeats have inactive values in common, as one arm."""
         origin = self._candidates.origins.get(index, index)
-        return self._encoding.filled(point, stable_seed(self._space.search.seed, origin, "inactive"))
+        return self._encoding.on_all_axes(point, stable_seed(self._space.search.seed, origin, "inactive"))
 
     def surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
         """Yield maximisers of the acquisition function, from different seeds; none if the surrogate fails."""
@@ -165,18 +165,20 @@ class Optimizer:
                 with seeded(stable_seed(seed, index, "acquire", attempt)):
                     run = adapter.gen(n=1, pending_observations=pending)
                     fresh = run.arms[0].parameters
-                    weighed = self._weighed(adapter, fresh, index, found) if shares else []
-                yield from weighed or [fresh]
+                    scored = self._points_by_score(adapter, fresh, index, found) if shares else []
+                yield from scored or [fresh]
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
 
-    def _weighed(self, adapter: Any, fresh: Point, index: int, found: Sequence[Candidate]) -> list[Point]:
+    def _points_by_score(
+        self, adapter: Any, fresh: Point, index: int, found: Sequence[Candidate]
+    ) -> list[Point]:
         """Return the fresh point and the best ones on what is stored, the best first; else []."""
         candidates = self._candidates
         if candidates.costs is None:
             return []
         costs = candidates.costs.known(candidates.known())
-        choice = StageChoice(candidates, self._encoding, self._filled, costs, found)
+        choice = StageChoice(candidates, self._encoding, self._on_all_axes, costs, found)
         asked = sum(r.generator == "botorch" for r in candidates.records)
         asked += sum(candidate.generator == "botorch" for candidate in found)
         encoded = (self._encoding.encode(candidate.parameters) for candidate in found)

@@ -43,7 +43,7 @@ PLAIN_EVERY = 4
 """One in so many candidates of the surrogate ignores costs: expected improvement per cost alone can be
 arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
 
-Filled = Callable[[Point, int], dict[str, Value]]
+OnAllAxes = Callable[[Point, int], dict[str, Value]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class StageChoice:
     Args:
         candidates: with the records.
         encoding: of the space.
-        filled: returns a point on all axes, given one on the active axes and the index of its trial.
+        on_all_axes: returns a point on all axes, given one on the active axes and the index of its trial.
         costs: of the stages.
         found: candidates that have no record yet.
     """
@@ -87,11 +87,11 @@ class StageChoice:
         self,
         candidates: Candidates,
         encoding: Encoding,
-        filled: Filled,
+        on_all_axes: OnAllAxes,
         costs: Costs,
         found: Sequence[Candidate] = (),
     ) -> None:
-        self._encoding, self._filled, self._points = encoding, filled, candidates.points
+        self._encoding, self._on_all_axes, self._points = encoding, on_all_axes, candidates.points
         self._prefixes, self._branches = candidates.prefixes, candidates.branches
         self._stored = candidates.stored()
         self._remaining = self._stored.remaining(costs)
@@ -224,7 +224,7 @@ class StageChoice:
         start, row, option = best
         fixed = rows.columns(row, self._prefixes.axes | start.axes | self._branches.lengths)
         try:
-            found = self._filled(rows.point(acquisition.optimize_at(fixed)[0]), index)
+            found = self._on_all_axes(rows.point(acquisition.optimize_at(fixed)[0]), index)
             if (polished := self._joined(start, found, index)) is not None:
                 yield polished
         except SURROGATE_FAILURES:
@@ -253,7 +253,7 @@ class StageChoice:
             later = later[: max(FEWEST_POINTS, TRUNK_ROWS // len(starts))]
         grid = []
         for start in starts:
-            filled = self._filled(self._points[start.record.trial], start.record.trial)
+            filled = self._on_all_axes(self._points[start.record.trial], start.record.trial)
             shared = {axis: filled[axis] for axis in start.axes}
             grid += [(start, {**point, **shared}) for point in later]
         inputs = rows.rows([point for _, point in grid])
@@ -286,7 +286,7 @@ class StageChoice:
         return self._option(parameters, index)
 
     def _option(self, parameters: Mapping[str, Value], index: int) -> Option:
-        point = self._filled(self._encoding.encode(parameters) or {}, index)
+        point = self._on_all_axes(self._encoding.encode(parameters) or {}, index)
         cost, full = self._remaining(parameters), self._remaining.full(parameters)
         return Option(parameters=parameters, point=point, cost=cost, is_cached=cost < full)
 

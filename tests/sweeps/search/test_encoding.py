@@ -67,13 +67,13 @@ def test_what_was_proposed_is_encoded_to_a_point_that_means_the_same(
 
 def test_axes_that_are_switched_off_are_filled_with_places_drawn_from_the_seed():
     point: dict[str, Value] = {"p0": "on", "p1": 0.5, "p2": 0.5, "p4": 1.0}
-    filled = [MIXED.filled(point, seed) for seed in range(40)]
-    assert MIXED.filled(point, 3) == filled[3]
+    filled = [MIXED.on_all_axes(point, seed) for seed in range(40)]
+    assert MIXED.on_all_axes(point, 3) == filled[3]
     assert all(list(one) == ["p0", "p1", "p2", "p3", "p4"] for one in filled)
     assert all(point.items() <= one.items() for one in filled)
     assert {one["p3"] for one in filled} == {-3, -2, -1, 0, 1, 2, 3}
-    gates = {MIXED.filled({}, seed)["p0"] for seed in range(40)}
-    rates = [float(MIXED.filled({}, seed)["p1"]) for seed in range(40)]
+    gates = {MIXED.on_all_axes({}, seed)["p0"] for seed in range(40)}
+    rates = [float(MIXED.on_all_axes({}, seed)["p1"]) for seed in range(40)]
     assert gates == {"on", "off"}
     assert 0 <= min(rates) < 0.2 < 0.8 < max(rates) < 1
 
