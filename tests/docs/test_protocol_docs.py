@@ -19,8 +19,8 @@ TEST = r"`(?:tests/\w+/)?(test_\w+\.py)(?:::(\w+))?`"
 NAMED = sorted(set(re.findall(TEST, PAGE)))
 
 
-def tests_of(file: str) -> set[str]:
-    """The names of the tests in the one file of this name."""
+def defined_tests(file: str) -> set[str]:
+    """The names of the tests in the only file of this name."""
     (path,) = (ROOT / "tests").rglob(file)
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     return {
@@ -36,14 +36,14 @@ def rows(heading: str) -> list[str]:
 
 @pytest.mark.parametrize(("file", "test"), NAMED, ids=["::".join(filter(None, each)) for each in NAMED])
 def test_named_tests_exist(file, test):
-    assert tests_of(file)
-    assert not test or test in tests_of(file)
+    assert defined_tests(file)
+    assert not test or test in defined_tests(file)
 
 
 def test_missing_test_is_noticed():
-    assert "test_gone" not in tests_of("test_protocol_docs.py")
+    assert "test_gone" not in defined_tests("test_protocol_docs.py")
     with pytest.raises(ValueError, match="not enough values"):
-        tests_of("test_gone.py")
+        defined_tests("test_gone.py")
 
 
 @pytest.mark.parametrize("heading", ["What always holds", "What happens when a worker dies, or is cut off"])

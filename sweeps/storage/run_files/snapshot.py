@@ -3,8 +3,8 @@
     stages/KEY/manifest.json          created last, and once: the files with their sizes and checksums
     stages/KEY/000012-1/model.bin     the files of one publisher, in a folder of its own
 
-So of several that publish one key none touches the files of another, and what a killed one has left is in
-nobody's way: no manifest names it.
+So no publisher of a key touches the files of another, and files left by a killed one do no harm: no manifest
+names them.
 """
 
 from __future__ import annotations
