@@ -27,11 +27,11 @@ RECORD = Trial(
 )  # fmt: skip
 
 
-def run(space, tmp_path: Path, **changes):
+def run(space, tmp_path: Path, record=RECORD, **changes):
     folder = tmp_path / "run"
     folder.mkdir(exist_ok=True)
     arguments = {"stop": Stop(), "wants_stop": lambda: False} | changes
-    return objective.run(space, RECORD, folder, **arguments)
+    return objective.run(space, record, folder, **arguments)
 
 
 def function(space, name: str):
@@ -218,7 +218,8 @@ class TestCommands:
     )
     def test_the_trainer_refuses_in_its_own_words(self, space, tmp_path, override, failure, message):
         program = Program(kind="trainer", overrides=("model=tiny", override))
-        outcome = run(replace(space, program=program, parameters=()), tmp_path)
+        record = replace(RECORD, parameters={})  # the trainer would refuse these first
+        outcome = run(replace(space, program=program, parameters=()), tmp_path, record)
         assert outcome.failure == failure
         assert outcome.error.startswith(message)
 

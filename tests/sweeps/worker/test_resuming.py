@@ -117,13 +117,13 @@ def test_a_checkpoint_that_is_rotated_away_meanwhile_is_left_out(tmp_path: Path,
     """By a trainer whose worker was cut off, and which is still alive."""
     store = LocalStore(tmp_path / "store")
     left = leave(store, 1, {"checkpoints/10/a": "1", "checkpoints/10/b": "2", "checkpoints/20/a": "3"})
-    copy = shutil.copyfile
+    copy = fetch.copy_regular
 
     def rotating(source: Path, target: Path) -> None:
         copy(source, target)
         shutil.rmtree(left / "checkpoints/10", ignore_errors=True)
 
-    monkeypatch.setattr(shutil, "copyfile", rotating)
+    monkeypatch.setattr(fetch, "copy_regular", rotating)
     folder = store.folder(run_prefix(3, 2))
     assert bring_checkpoints(store, claimed(2), folder) == 1
     assert there(folder) == {"checkpoints/20/a": "3"}
@@ -195,7 +195,7 @@ def test_a_worker_that_is_stopped_while_it_fetches_hands_the_trial_back(command_
     leave(experiment.store, 1, FIRST, trial=0)
     experiment.apply(0, Release(worker="first", attempt=1))
     stop = Stop()
-    copy = shutil.copyfile
+    copy = fetch.copy_regular
 
     def copy_and_signal(source: Path, target: Path) -> None:
         copy(source, target)
@@ -204,7 +204,7 @@ def test_a_worker_that_is_stopped_while_it_fetches_hands_the_trial_back(command_
 
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     stop.listen()
-    monkeypatch.setattr(shutil, "copyfile", copy_and_signal)
+    monkeypatch.setattr(fetch, "copy_regular", copy_and_signal)
     try:
         tally = work(experiment, stop=stop, watcher=Silent())
     finally:

@@ -287,14 +287,14 @@ def test_a_snapshot_that_is_removed_while_it_is_fetched_is_computed(
     sweep, two_stages, monkeypatch, caplog
 ) -> None:
     run(sweep)
-    copy = shutil.copyfile
+    copy = snapshot.copy_regular
 
     def remove(source: Path, target: Path) -> None:
-        monkeypatch.setattr(shutil, "copyfile", copy)
+        monkeypatch.setattr(snapshot, "copy_regular", copy)
         shutil.rmtree(Path(source).parent)
         copy(source, target)
 
-    monkeypatch.setattr(shutil, "copyfile", remove)
+    monkeypatch.setattr(snapshot, "copy_regular", remove)
     run(sweep)
     assert (sweep.trial(1).status, paid(sweep.trial(1).stages)) == ("completed", 102)
     assert len(warnings(caplog)) == 1
@@ -303,14 +303,14 @@ def test_a_snapshot_that_is_removed_while_it_is_fetched_is_computed(
 def test_a_full_disk_costs_neither_trial_anything(staged, tmp_path, two_stages, monkeypatch, caplog) -> None:
     sweep = Experiment.create(LocalStore(tmp_path / "store"), staged)
     full = [True]
-    copy = shutil.copyfile
+    copy = snapshot.copy_regular
 
     def copy_if_there_is_room(source: Path, target: Path) -> None:
         if full:
             raise OSError(errno.ENOSPC, "No space left on device", str(target))
         copy(source, target)
 
-    monkeypatch.setattr(shutil, "copyfile", copy_if_there_is_room)
+    monkeypatch.setattr(snapshot, "copy_regular", copy_if_there_is_room)
     run(sweep)  # cannot publish
     assert not first(sweep.trial(0)).snapshot
     full.clear()
@@ -488,18 +488,18 @@ def test_a_worker_that_is_preempted_while_it_fetches_hands_the_trial_back(
     sweep, two_stages, listening, monkeypatch
 ) -> None:
     run(sweep)
-    copy = shutil.copyfile
+    copy = snapshot.copy_regular
 
     def copy_and_signal(source: Path, target: Path) -> None:
         copy(source, target)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
-    monkeypatch.setattr(shutil, "copyfile", copy_and_signal)
+    monkeypatch.setattr(snapshot, "copy_regular", copy_and_signal)
     assert run(sweep, 1, listening).preempted_by == "SIGTERM"
     assert (sweep.trial(1).status, sweep.trial(1).stages) == ("pending", ())
     assert list(sweep.store.folder(run_prefix(1, 1)).iterdir()) == []
-    monkeypatch.setattr(shutil, "copyfile", copy)
+    monkeypatch.setattr(snapshot, "copy_regular", copy)
     run(sweep)
     assert (sweep.trial(1).attempt, first(sweep.trial(1)).reused_from) == (2, 0)
 

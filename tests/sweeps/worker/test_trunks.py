@@ -268,7 +268,7 @@ def test_a_trial_that_is_stopped_early_leaves_its_trunk_to_others(lengths, monke
     command = Program(kind="command", command=("${python}", "-c", STOPPED, "${overrides}"))
     sweep = Experiment.create(MemoryStore(), replace(lengths, program=command))
 
-    def stop_once_stored(self, record: Trial) -> None:
+    def stop_once_stored(self, record: Trial, of: str) -> None:
         if own(record):
             self.stop_reason = "it will not reach the front"
 
@@ -358,14 +358,14 @@ def test_a_point_that_is_removed_while_it_is_fetched_is_done_without(
     sweep, one_trunk, monkeypatch, caplog
 ) -> None:
     run(sweep)
-    copy = shutil.copyfile
+    copy = snapshot.copy_regular
 
     def remove(source: Path, target: Path) -> None:
-        monkeypatch.setattr(shutil, "copyfile", copy)
+        monkeypatch.setattr(snapshot, "copy_regular", copy)
         shutil.rmtree(Path(source).parent)
         copy(source, target)
 
-    monkeypatch.setattr(shutil, "copyfile", remove)
+    monkeypatch.setattr(snapshot, "copy_regular", remove)
     run(sweep)
     assert (sweep.trial(1).status, branch(sweep.trial(1))) == ("completed", (0, 5, 10))
     assert len(warnings(caplog)) == 1

@@ -207,13 +207,13 @@ def test_a_folder_that_is_written_meanwhile_is_not_published(store, folder, monk
 
 
 def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch) -> None:
-    copy, store = shutil.copyfile, LocalStore(tmp_path / "store")
+    copy, store = snapshot.copy_regular, LocalStore(tmp_path / "store")
 
     def copy_until_full(source: Path, target: Path) -> None:
         copy(source, target)
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
-    monkeypatch.setattr(shutil, "copyfile", copy_until_full)
+    monkeypatch.setattr(snapshot, "copy_regular", copy_until_full)
     with pytest.raises(OSError, match="No space left"):
         publish(store, folder)
     assert left_behind(store, "000012-1") == []
