@@ -350,6 +350,7 @@ class TestFork:
         assert first != second == third
 
     def test_files_of_the_folder_replace_no_module(self, starts, monkeypatch):
+        write_preload(starts.folder)
         other = starts.folder / "other"
         other.mkdir()
         for name in ("sweeps", "small_preload", "small_program"):
