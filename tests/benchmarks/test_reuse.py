@@ -15,7 +15,7 @@ import pytest
 from benchmarks import reuse
 from benchmarks.pipelines import FIRST, NUMBERS, STRUCTURES, Pipeline
 from benchmarks.reuse import Job, Sweep, draw, end_last_line, finished, run_all, search_name, table
-from sweeps.search.candidates import Candidate
+from sweeps.search.optimizer import Candidate
 from sweeps.space.definition import Value
 from sweeps.space.scale import from_unit
 from sweeps.trials.record import Trial

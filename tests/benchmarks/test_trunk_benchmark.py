@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.pipelines import FIRST, LENGTHS, NUMBERS, LengthPipeline, compute
 from benchmarks.reuse import Job
 from benchmarks.trunks import FULL, REFERENCE, Sweep, arrival, hypervolume, table
-from sweeps.search.candidates import Candidate
+from sweeps.search.optimizer import Candidate
 from sweeps.space.definition import Value
 from sweeps.space.scale import from_unit
 from sweeps.trials.record import Trial

@@ -15,10 +15,9 @@ import warnings
 logging.getLogger("ax.storage.sqa_store.with_db_settings_base").addFilter(lambda record: False)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from sweeps.search.candidates import Candidate
     from sweeps.search.optimizer.client_file import write_client
     from sweeps.search.optimizer.curves import AxError, PercentileEarlyStoppingStrategy, falls_behind
-    from sweeps.search.optimizer.generation import Optimizer, require_searchable
+    from sweeps.search.optimizer.generation import Candidate, Optimizer, require_searchable
     from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
     from sweeps.search.optimizer.view import SurrogateView
 

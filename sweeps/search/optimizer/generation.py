@@ -1,27 +1,46 @@
-"""Candidates for a sweep: points of the Sobol sequence first, then of a surrogate."""
+"""The ask: trial records in, the next candidates out.
+
+Reads from top to bottom: `observe` takes in the records; `generate` finds each candidate, from the surrogate
+once there are enough results (`_surrogate_points`: observations, fit, fresh maximiser, shared candidates,
+choice), else from the first design (`_first_points`). The same records give the same candidates, from a
+long-lived `Optimizer` as from a new one.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, Literal
 
 from ax.core.experiment import Experiment
 
 from sweeps.errors import NothingToAsk, SpaceError
-from sweeps.search.candidates import Candidate, Candidates
+from sweeps.search.branches import Branches
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding
 from sweeps.search.known_cost import known_cost
+from sweeps.search.nested_design import (
+    FEWEST,
+    FIRST_TRIALS,
+    SHARED_FIRST_TRIALS,
+    by_new_options,
+    first_stages,
+    next_prefix,
+)
 from sweeps.search.optimizer import observations, sobol
 from sweeps.search.optimizer.acquisition import OpenAcquisition
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
 from sweeps.search.optimizer.translation import blank_experiment, goal
 from sweeps.search.optimizer.view import SurrogateView
-from sweeps.search.outcomes import Outcomes
+from sweeps.search.outcomes import Outcomes, has_failed
+from sweeps.search.prefixes import Prefixes
 from sweeps.search.sequence import Point, SobolSequence
+from sweeps.search.stage_costs import StageCosts
+from sweeps.search.stored import Stored
 from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
@@ -29,6 +48,23 @@ from sweeps.trials.record import Trial
 log = logging.getLogger(__name__)
 
 SURROGATE_ATTEMPTS = 2
+SOBOL_ATTEMPTS = 256
+MOST = 0.5
+"""Share of a trial's cost from which the first stage is explored at the expense of later ones."""
+
+NEXT_POINTS = 16
+"""Points of the Sobol sequence among which a first stage with new options is found."""
+
+NEGLIGIBLE = 0.05
+"""Share of the first stage in a trial's cost, below which the search does not care whether it is shared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Parameters for a new trial: the active ones, in the space's order, and who proposed them."""
+
+    parameters: Mapping[str, Value]
+    generator: Literal["sobol", "botorch"]
 
 
 def require_searchable(space: Space) -> int:
@@ -62,30 +98,76 @@ class Optimizer:
     """
 
     def __init__(self, space: Space) -> None:
-        self._space = space
-        self._encoding = Encoding(Domain(space))
+        self._space, self._search = space, space.search
+        self._domain = Domain(space)
+        self._encoding = Encoding(self._domain)
         self._outcomes = Outcomes(space)
-        blank = self._new_experiment()  # the Sobol sequence is drawn from it, independent of the records
-        self._sobol = SobolSequence(partial(sobol.draw, blank), space.search.seed)
-        self._candidates = Candidates(
-            space, self._encoding, self._outcomes, sobol=self.sobol_point, surrogate=self.surrogate_points
-        )
+        self._configurations = self._domain.configurations()
+        self._prefixes = Prefixes(space, self._encoding)
+        self._branches = Branches(space, self._prefixes.stages, self._encoding)
+        shared = self._prefixes.searched or self._branches.staged
+        self._costs = StageCosts(self._prefixes.stages, self._encoding) if shared else None
+        # Drawn from an experiment without trials, so that the sequence depends on no record.
+        self._sobol = SobolSequence(partial(sobol.draw, self._new_experiment()), self._search.seed)
         self._start_over()
+
+    # ---- records
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Take in all records of the sweep, in index order; only new and changed ones cost time."""
-        delta = self._candidates.observe(trials)
-        if delta.reset:
+        pairs = list(zip(self._records, trials, strict=False))
+        if len(trials) < len(self._records) or not all(_may_follow(old, new) for old, new in pairs):
             self._start_over()
-        for record in delta.changed:
-            self._settle(record)
-        for record in delta.added:
-            self._attach(record)
+            pairs = []
+        for position, (old, new) in enumerate(pairs):
+            self._records[position] = new
+            if old.status != new.status:
+                self._settle(new)
+        for record in trials[len(pairs) :]:
+            self._add(record)
 
-    @property
-    def first_trials(self) -> int:
-        """Return how many trials come before those of the surrogate."""
-        return self._candidates.first_trials()
+    def _start_over(self) -> None:
+        self._records: list[Trial] = []
+        # By index, the encoded parameters of the records that lie in this space.
+        self._points: dict[int, dict[str, Value]] = {}
+        # By index, that of the first record at the same point: repeats with other seeds are one arm with
+        # several observations.
+        self._origins: dict[int, int] = {}
+        self._first_at: dict[Hashable, int] = {}
+        self._known_identities: set[Hashable] = set()
+        self._ax_trials: dict[int, Any] = {}
+        self.experiment = self._new_experiment()
+
+    def _new_experiment(self) -> Experiment:
+        return blank_experiment(self._space.name, self._encoding, self._outcomes)
+
+    def _add(self, record: Trial) -> None:
+        """Add a record; an imported one outside this space is never proposed again, but not learned from."""
+        self._records.append(record)
+        self._known_identities.add(self._domain.identity(record.parameters))
+        configuration = self._domain.configuration(record.parameters, repeat=record.generator == "confirm")
+        if (point := self._encoding.encode(configuration)) is None:
+            return
+        self._points[record.trial] = point
+        self._origins[record.trial] = self._first_at.setdefault(frozenset(point.items()), record.trial)
+        metadata = observations.metadata(point, self._on_all_axes(point, record.trial))
+        self._ax_trials[record.trial] = observations.attach(self.experiment, point, metadata)
+        self._settle(record)
+
+    def _settle(self, record: Trial) -> None:
+        if (trial := self._ax_trials.get(record.trial)) is not None:
+            observations.settle(trial, self._outcomes.final_status(record))
+
+    def _known(self) -> list[Trial]:
+        """Return the records that the search learns from."""
+        return [record for record in self._records if record.trial in self._points]
+
+    def _on_all_axes(self, point: Mapping[str, Value], index: int) -> dict[str, Value]:
+        """Return the point on all axes; repeats have inactive values in common, as one arm."""
+        origin = self._origins.get(index, index)
+        return self._encoding.on_all_axes(point, stable_seed(self._search.seed, origin, "inactive"))
+
+    # ---- candidates
 
     def generate(self, count: int = 1) -> list[Candidate]:
         """Return `count` candidates that no observed trial has, failed and abandoned ones included.
@@ -96,20 +178,247 @@ class Optimizer:
         found: list[Candidate] = []
         with one_thread(), silence("ax"):
             while len(found) < count:
-                found.append(self._candidates.next(found))
+                found.append(self._next(found))
         return found
+
+    def _next(self, found: Sequence[Candidate]) -> Candidate:
+        """Return the candidate that follows the records and the candidates `found` so far in this call."""
+        index = len(self._records) + len(found)
+        identities = self._known_identities | {
+            self._domain.identity(candidate.parameters) for candidate in found
+        }
+        left: list[dict[str, Value]] = []
+        if self._configurations is not None:  # a small finite space
+            left = [p for identity, p in self._configurations.items() if identity not in identities]
+            if not left:
+                raise NothingToAsk(
+                    f"every configuration of the search space ({len(self._configurations)}) was tried; "
+                    "add values to it"
+                )
+
+        if enough := self._has_enough_results(found):
+            stored = self._stored()
+            for point in self._surrogate_points(index, found, stored):
+                parameters = stored.snapped(self._encoding.decode(point))
+                if self._is_new(parameters, identities):
+                    return Candidate(parameters=parameters, generator="botorch")
+        for parameters in self._first_points(index, found, designed=not enough):
+            if self._is_new(parameters, identities):
+                return Candidate(parameters=parameters, generator="sobol")
+        if left:
+            chosen = left[stable_seed(self._search.seed, index, "left") % len(left)]
+            return Candidate(parameters=chosen, generator="sobol")
+        raise NothingToAsk(
+            f"trial {index}: no new candidate in {SOBOL_ATTEMPTS} attempts; "
+            "widen the ranges or loosen the parameter constraints"
+        )
+
+    def _is_new(self, parameters: Mapping[str, Value], identities: set[Hashable]) -> bool:
+        return self._domain.identity(parameters) not in identities and self._domain.allows(parameters)
+
+    def _has_enough_results(self, found: Sequence[Candidate]) -> bool:
+        """Return whether the surrogate proposes now: the first trials are made, and half have results."""
+        if self._search.method == "random" or not self._encoding.axes:
+            return False
+        live = sum(
+            r.status not in ("failed", "abandoned") and r.generator not in ("baseline", "confirm")
+            for r in self._records
+        )
+        complete = sum(r.generator != "confirm" and not self._outcomes.missing(r) for r in self._known())
+        first = self.first_trials
+        return live + len(found) >= first and complete >= max(1, first // 2)
+
+    @property
+    def first_trials(self) -> int:
+        """Return how many trials come before those of the surrogate, the baseline not counted."""
+        if self._search.sobol is not None:
+            return self._search.sobol
+        return SHARED_FIRST_TRIALS if self._shares_first_stage() else FIRST_TRIALS
+
+    # ---- what trials can share
+
+    def _shares(self) -> bool:
+        """Return whether the search weighs what a trial can share: a trunk, or a dear first stage."""
+        has_trunks = bool(self._branches.staged) and self._search.method == "bayes"
+        return has_trunks or self._shares_first_stage()
+
+    def _shares_first_stage(self) -> bool:
+        """Return whether trials can share a first stage that costs something."""
+        bayes = self._prefixes.searched and self._search.method == "bayes"
+        return bayes and self._first_share() >= NEGLIGIBLE
+
+    def _first_share(self) -> float:
+        """Return the first stage's share of a trial's cost."""
+        return self._costs.first_share(self._known()) if self._costs is not None else 0.0
+
+    def _stored(self) -> Stored:
+        """Return what new trials can start from, as the records say."""
+        known = self._known()
+        ends = self._prefixes.published(known).values() if self._shares_first_stage() else ()
+        trunks = self._branches.stored(known) if self._shares() else ()
+        return Stored(self._prefixes, self._branches, tuple(ends), tuple(trunks))
+
+    # ---- from the first design
+
+    def _first_points(
+        self, index: int, found: Sequence[Candidate], *, designed: bool
+    ) -> Iterator[dict[str, Value]]:
+        """Yield the middle of the space unless there is a baseline, then points of the Sobol sequence.
+
+        Args:
+            index: of the new trial.
+            found: candidates that have no record yet.
+            designed: whether trials of the first design share first stages; False after the surrogate failed.
+        """
+        shares = designed and self._shares_first_stage()
+        prefix: Trial | None = None
+        if shares:  # the record whose first stage this trial is to share
+            keys = [self._prefixes.key(candidate.parameters) for candidate in found]
+            options = max(self._prefixes.choices.values(), default=1)
+            wanted = first_stages(self.first_trials, self._first_share(), options)
+            prefix = next_prefix(wanted, self._prefixes, self._outcomes, self._known(), keys)
+        drawn = self._drawn(index, prefix)
+        if shares and prefix is None and index:
+            drawn = self._with_new_options(drawn, found)
+        yield from drawn
+
+    def _drawn(self, index: int, prefix: Trial | None) -> Iterator[dict[str, Value]]:
+        """Yield the middle, then Sobol points; with `prefix`, each with that record's exact first stage."""
+        if index == 0 and self._space.baseline is None:
+            yield self._domain.middle()
+        if not self._encoding.axes:
+            return
+        # The first candidate is the baseline or the middle; the sequence is balanced only from its own start.
+        start = max(index - 1, 0)
+        for position in range(start, start + SOBOL_ATTEMPTS):
+            try:
+                point = self._sobol[position]
+            except sobol.EXHAUSTED:
+                return
+            if prefix is None:
+                yield self._encoding.decode(point)
+                continue
+            everywhere = self._encoding.on_all_axes(
+                point, stable_seed(self._search.seed, position, "inactive")
+            )
+            if (parameters := self._prefixes.joined(prefix.parameters, everywhere)) is not None:
+                yield parameters
+
+    def _with_new_options(
+        self, drawn: Iterator[dict[str, Value]], found: Sequence[Candidate]
+    ) -> Iterator[dict[str, Value]]:
+        """Yield the same parameters, of the next ones those first whose options were asked least.
+
+        Where the first stage is most of the cost, the first few get the later stages of the first trial that
+        has not failed, so that first stages can be compared.
+        """
+        live = (r for r in self._known() if r.status != "abandoned" and not has_failed(r))
+        asked = [*(r.parameters for r in live), *(candidate.parameters for candidate in found)]
+        prefixes = {self._prefixes.key(parameters): parameters for parameters in asked}
+        choices = self._prefixes.choices
+        following = by_new_options(islice(drawn, NEXT_POINTS), choices.keys(), prefixes.values())
+        # An earlier trial may have identities the first stage of a point that comes only now.
+        following.sort(key=lambda parameters: self._prefixes.key(parameters) in prefixes)
+        points = [point for parameters in asked if (point := self._encoding.encode(parameters)) is not None]
+        compared = max(FEWEST, *choices.values(), 0) if self._first_share() >= MOST else 0
+        if points and len(prefixes) < compared:
+            later = self._encoding.on_all_axes(points[0], stable_seed(self._search.seed, "inactive"))
+            for parameters in filter(None, (self._prefixes.joined(each, later) for each in following)):
+                point = self._encoding.encode(parameters)
+                if point is not None and self._prefixes.separate(point, points):
+                    yield parameters
+        yield from following
+        yield from drawn
+
+    # ---- from the surrogate
+
+    def _surrogate_points(self, index: int, found: Sequence[Candidate], stored: Stored) -> Iterator[Point]:
+        """Yield points to try in turn, the best first; none if the surrogate fails.
+
+        The maximiser of the acquisition function, and where trials share stages, the best points on what is
+        stored, by acquisition value per remaining cost. Each attempt has another seed.
+        """
+        seed, known, shares = self._search.seed, self._known(), self._shares()
+        options: dict[str, Any] = {"capped": True, "acquisition_class": OpenAcquisition} if shares else {}
+        exact = known_cost(self._space, self._encoding, self._outcomes, known)
+        pending = observations.pending(self.experiment, self._outcomes, self._waiting(found))
+        try:
+            with seeded(stable_seed(seed, index, "fit")):
+                adapter = self._fitted(noise=self._noise(), exact=exact, **options)
+            for attempt in range(SURROGATE_ATTEMPTS):
+                with seeded(stable_seed(seed, index, "acquire", attempt)):
+                    run = adapter.gen(n=1, pending_observations=pending)
+                    fresh = run.arms[0].parameters
+                    ranked: list[Point] = []
+                    if shares and self._costs is not None:
+                        asked = [(r.generator, r.parameters) for r in known]
+                        asked += [(candidate.generator, candidate.parameters) for candidate in found]
+                        encoded = (self._encoding.encode(candidate.parameters) for candidate in found)
+                        choice = StageChoice(
+                            self._encoding,
+                            self._on_all_axes,
+                            stored,
+                            self._costs.known(known),
+                            points=self._points,
+                            asked=asked,
+                        )
+                        botorch = sum(each.generator == "botorch" for each in (*self._records, *found))
+                        ranked = list(
+                            choice.points(
+                                adapter,
+                                fresh,
+                                index,
+                                [*self._points.values(), *(p for p in encoded if p is not None)],
+                                plain=botorch % PLAIN_EVERY == PLAIN_EVERY - 1,
+                                seed=stable_seed(seed, index, "later") % 2**31,
+                            )
+                        )
+                yield from ranked or [fresh]
+        except SURROGATE_FAILURES as error:
+            log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
+
+    def _waiting(self, found: Sequence[Candidate]) -> Iterator[tuple[Point, dict[str, Any], list[str]]]:
+        """Yield (point, metadata, missing metrics) of records, then candidates, without complete results."""
+        for index, record in enumerate(self._records):
+            if (missing := self._outcomes.missing(record)) and record.trial in self._points:
+                point = self._points[record.trial]
+                yield point, observations.metadata(point, self._on_all_axes(point, index)), missing
+        for index, candidate in enumerate(found, start=len(self._records)):
+            if (encoded := self._encoding.encode(candidate.parameters)) is not None:
+                metadata = observations.metadata(encoded, self._on_all_axes(encoded, index))
+                yield encoded, metadata, list(self._outcomes.names.values())
+
+    def _noise(self) -> Mapping[str, float] | None:
+        """Return the inferred noise by metric, where early-stopped trials have predictions; else None.
+
+        A model that infers the noise takes no errors, and one with errors infers no noise: so a first fit, to
+        the results alone, infers it for the second.
+        """
+        if not any(map(self._outcomes.predictions, self._known())):
+            return None
+        return inferred_noise(self._fitted()) if self._search.noise == "inferred" else {}
+
+    def _fitted(
+        self, *, batched: bool = True, noise: Mapping[str, float] | None = None, **options: Any
+    ) -> Any:
+        records = self._known()
+        data = observations.results(self._outcomes, records, self._ax_trials, noise)
+        derived = self._outcomes.derived_constraints(records)
+        return fitted(self.experiment, data, goal(self._outcomes, *derived), batched=batched, **options)
+
+    # ---- for analyses
 
     def points(self) -> dict[int, dict[str, Value]]:
         """Return the point of every completed record on all axes, by its index."""
         return {
-            record.trial: self._on_all_axes(self._candidates.points[record.trial], record.trial)
-            for record in self._candidates.known()
+            record.trial: self._on_all_axes(self._points[record.trial], record.trial)
+            for record in self._known()
             if record.status == "completed"
         }
 
     def view(self) -> SurrogateView:
         """Return a view of a fresh fit to all results. Raises one of SURROGATE_FAILURES."""
-        with one_thread(), silence("ax"), seeded(stable_seed(self._space.search.seed, "view")):
+        with one_thread(), silence("ax"), seeded(stable_seed(self._search.seed, "view")):
             records = {trial.index: index for index, trial in self._ax_trials.items()}
             return SurrogateView(
                 self._fitted(batched=False),
@@ -119,95 +428,12 @@ class Optimizer:
                 repeated=len({trial.arm.name for trial in self._ax_trials.values()}) < len(records),
             )
 
-    def _start_over(self) -> None:
-        self._ax_trials: dict[int, Any] = {}  # index of the record → Ax's trial
-        self.experiment = self._new_experiment()
 
-    def _new_experiment(self) -> Experiment:
-        return blank_experiment(self._space.name, self._encoding, self._outcomes)
-
-    def _attach(self, record: Trial) -> None:
-        if (point := self._candidates.points.get(record.trial)) is None:
-            return
-        metadata = self._metadata(point, record.trial)
-        self._ax_trials[record.trial] = observations.attach(self.experiment, point, metadata)
-        self._settle(record)
-
-    def _settle(self, record: Trial) -> None:
-        if (trial := self._ax_trials.get(record.trial)) is not None:
-            observations.settle(trial, self._outcomes.final_status(record))
-
-    def _pending(self, found: Sequence[Candidate]) -> dict[str, list[Any]]:
-        waiting = (
-            (point, self._metadata(point, index), missing)
-            for index, point, missing in self._candidates.waiting(found)
-        )
-        return observations.pending(self.experiment, self._outcomes, waiting)
-
-    def _metadata(self, point: Mapping[str, Value], index: int) -> dict[str, Any]:
-        return observations.metadata(point, self._on_all_axes(point, index))
-
-    def _on_all_axes(self, point: Mapping[str, Value], index: int) -> dict[str, Value]:
-        """Return the point on all axes; repeats have inactive values in common, as one arm."""
-        origin = self._candidates.origins.get(index, index)
-        return self._encoding.on_all_axes(point, stable_seed(self._space.search.seed, origin, "inactive"))
-
-    def surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
-        """Yield maximisers of the acquisition function, from different seeds; none if the surrogate fails."""
-        seed, pending = self._space.search.seed, self._pending(found)
-        shares = self._candidates.shares()
-        options: dict[str, Any] = {"capped": True, "acquisition_class": OpenAcquisition} if shares else {}
-        exact = known_cost(self._space, self._encoding, self._outcomes, self._candidates.known())
-        try:
-            with seeded(stable_seed(seed, index, "fit")):
-                adapter = self._fitted(noise=self._noise(), exact=exact, **options)
-            for attempt in range(SURROGATE_ATTEMPTS):
-                with seeded(stable_seed(seed, index, "acquire", attempt)):
-                    run = adapter.gen(n=1, pending_observations=pending)
-                    fresh = run.arms[0].parameters
-                    scored = self._points_by_score(adapter, fresh, index, found) if shares else []
-                yield from scored or [fresh]
-        except SURROGATE_FAILURES as error:
-            log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
-
-    def _points_by_score(
-        self, adapter: Any, fresh: Point, index: int, found: Sequence[Candidate]
-    ) -> list[Point]:
-        """Return the fresh point and the best ones on what is stored, the best first; else []."""
-        candidates = self._candidates
-        if candidates.costs is None:
-            return []
-        costs = candidates.costs.known(candidates.known())
-        choice = StageChoice(candidates, self._encoding, self._on_all_axes, costs, found)
-        asked = sum(r.generator == "botorch" for r in candidates.records)
-        asked += sum(candidate.generator == "botorch" for candidate in found)
-        encoded = (self._encoding.encode(candidate.parameters) for candidate in found)
-        taken = [*candidates.points.values(), *(point for point in encoded if point is not None)]
-        seed = stable_seed(self._space.search.seed, index, "later") % 2**31
-        plain = asked % PLAIN_EVERY == PLAIN_EVERY - 1
-        return list(choice.points(adapter, fresh, index, taken, plain=plain, seed=seed))
-
-    def _noise(self) -> Mapping[str, float] | None:
-        """Return the inferred noise by metric, where early-stopped trials have predictions; else None.
-
-        A model that infers the noise takes no errors, and one with errors infers no noise: so a first fit, to
-        the results alone, infers it for the second.
-        """
-        if not any(map(self._outcomes.predictions, self._candidates.known())):
-            return None
-        return inferred_noise(self._fitted()) if self._space.search.noise == "inferred" else {}
-
-    def _fitted(
-        self, *, batched: bool = True, noise: Mapping[str, float] | None = None, **options: Any
-    ) -> Any:
-        records = self._candidates.known()
-        data = observations.results(self._outcomes, records, self._ax_trials, noise)
-        derived = self._outcomes.derived_constraints(records)
-        return fitted(self.experiment, data, goal(self._outcomes, *derived), batched=batched, **options)
-
-    def sobol_point(self, position: int) -> Point | None:
-        """Return the point at a position of the Sobol sequence; None past its end."""
-        try:
-            return self._sobol[position]
-        except sobol.EXHAUSTED:
-            return None
+def _may_follow(old: Trial, new: Trial) -> bool:
+    """Return whether state built from the old record can be updated to the new one (not after a retry)."""
+    if old is new:
+        return True
+    if (old.trial, old.generator, old.parameters) != (new.trial, new.generator, new.parameters):
+        return False
+    same_end = (old.status, old.failure, old.metrics) == (new.status, new.failure, new.metrics)
+    return not old.finished or same_end

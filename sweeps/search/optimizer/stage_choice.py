@@ -11,11 +11,11 @@ import torch
 from torch.quasirandom import SobolEngine
 
 from sweeps.search.branches import StoredTrunk
-from sweeps.search.candidates import Candidate, Candidates
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer.acquisition import ModelRows, OpenAcquisition, Point
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
 from sweeps.search.stage_costs import Costs
+from sweeps.search.stored import Stored
 from sweeps.space.definition import Value
 from sweeps.trials.record import Trial
 
@@ -76,27 +76,28 @@ class StageChoice:
     optimised candidates in one function, the separation and the share of plain improvement are ours.
 
     Args:
-        candidates: with the records.
         encoding: of the space.
         on_all_axes: returns a point on all axes, given one on the active axes and the index of its trial.
+        stored: what new trials can start from.
         costs: of the stages.
-        found: candidates that have no record yet.
+        points: by index, the encoded parameters of the records.
+        asked: generator and parameters of the records, then of candidates that have no record yet.
     """
 
     def __init__(
         self,
-        candidates: Candidates,
         encoding: Encoding,
         on_all_axes: OnAllAxes,
+        stored: Stored,
         costs: Costs,
-        found: Sequence[Candidate] = (),
+        *,
+        points: Mapping[int, Point],
+        asked: Sequence[tuple[str, Mapping[str, Value]]],
     ) -> None:
-        self._encoding, self._on_all_axes, self._points = encoding, on_all_axes, candidates.points
-        self._prefixes, self._branches = candidates.prefixes, candidates.branches
-        self._stored = candidates.stored()
-        self._remaining = self._stored.remaining(costs)
-        asked = [(record.generator, record.parameters) for record in candidates.known()]
-        asked += [(candidate.generator, candidate.parameters) for candidate in found]
+        self._encoding, self._on_all_axes, self._points = encoding, on_all_axes, points
+        self._prefixes, self._branches = stored.prefixes, stored.branches
+        self._stored = stored
+        self._remaining = stored.remaining(costs)
         self._asked = [parameters for _, parameters in asked]
         first = (position for position, (generator, _) in enumerate(asked) if generator == "botorch")
         self._designed = next(first, len(asked))
