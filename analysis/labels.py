@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from sweeps.text.counted import counted
+
 MISSING = "–"
 
 TITLES: Mapping[str, str] = MappingProxyType(
@@ -51,11 +53,6 @@ def number(value: float | None, digits: int = 4) -> str:
     if float(value).is_integer() and abs(value) < 1e7:
         return f"{int(value):,}"
     return f"{value:.{digits}g}".replace("e+0", "e+").replace("e-0", "e-")
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 trial`, `3 trials`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def confirmed(*seeds: int) -> str:

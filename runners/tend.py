@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
 from runners.workers import die_with_parent
 from runners.workers.processes import size_of, written_since
 from runners.workers.restarts import POISON, Again, after_exit, import_failure
 from runners.workers.supervise_pool import describe
+from sweeps.text.counted import counted
 
 _POLL_S = 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -22,6 +22,7 @@ from sweeps.space import literals
 from sweeps.space.definition import Space, to_plain
 from sweeps.storage.base import Store
 from sweeps.storage.urls import name_of
+from sweeps.text.columns import PARAMETER
 from sweeps.text.counted import counted
 from sweeps.trials import record
 from sweeps.trials.redaction import redact_trials
@@ -324,7 +325,7 @@ class Sweep:
         import pandas as pd
 
         rows = [
-            table.flat(each) | {table.PARAMETER + n: to_plain(v) for n, v in each.parameters.items()}
+            table.flat(each) | {PARAMETER + n: to_plain(v) for n, v in each.parameters.items()}
             for each in self._records()
         ]
         return pd.DataFrame(rows, columns=table.columns(rows))

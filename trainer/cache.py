@@ -27,8 +27,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
+from sweeps.text.atomic_file import sync
+from sweeps.text.regular_file import open_regular, read_regular
 from trainer.errors import TrainerError
-from trainer.text import open_regular, read_regular, sync
 
 ROOT_VARIABLE = "STAGESWEEP_CACHE"
 MANIFEST = "manifest.json"

@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from sweeps.text.atomic_file import atomic_write
 from trainer.errors import TrainerError
-from trainer.text import atomic_write
 
 SCHEMA = 1
 TEST_METRICS = ("test_loss", "test_loss_sem", "test_loss_text_sem")

@@ -1,26 +1,13 @@
-"""Text for people (counts with their noun, sizes with their unit, lines), reading and writing of files.
-
-The packages may not import each other, so each has its own `counted`; `tests/contracts/test_counted.py`
-compares them.
-"""
+"""Text for people: sizes with their unit, lines on a stream, progress."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import stat
-from collections.abc import Callable, Iterator
-from io import BufferedReader
-from pathlib import Path
+from collections.abc import Callable
 from typing import TextIO
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return the number with its noun, as `1 process`. `plural` is for nouns that take more than an s."""
-    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def byte_size(size: float) -> str:
@@ -58,55 +45,6 @@ class Lines:
         except OSError:
             _redirect_to_null(self._out)
             self._out = None
-
-
-@contextlib.contextmanager
-def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Yield a draft beside `path`, which replaces it when the block ends without an error.
-
-    A reader never finds half a file, and an error leaves the old one.
-
-    Args:
-        path: of the file.
-        durable: have the bytes on the disk before they replace the file.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield draft
-        if durable:
-            sync(draft)
-        draft.replace(path)
-    finally:
-        with contextlib.suppress(OSError):  # of a file system that has become read-only
-            draft.unlink(missing_ok=True)
-
-
-def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading: to open a named pipe blocks, and a device may never end.
-
-    Raises:
-        OSError: it cannot be opened, or is something else.
-    """
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-    return file
-
-
-def read_regular(path: Path) -> bytes:
-    """Return the bytes of a regular file. Raises as `open_regular` does."""
-    with open_regular(path) as file:
-        return file.read()
-
-
-def sync(path: Path) -> None:
-    """Have a file's bytes, or a folder's entries, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _redirect_to_null(out: TextIO) -> None:

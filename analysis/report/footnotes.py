@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from analysis.labels import counted, number
+from analysis.labels import number
 from analysis.report.contents import Contents, Tradeoff
 from analysis.report.footnote_texts import DEFINITIONS, STEPS
 from analysis.report.parallel_figure import LINES
@@ -18,6 +18,7 @@ from analysis.summaries.compute import NOMINAL_COLUMNS, of_column
 from analysis.summaries.reuse import STEPS as STEPS_COLUMN
 from analysis.summaries.reuse import Reuse
 from analysis.table import PARAMETER, SEM, TrialsTable
+from sweeps.text.counted import counted
 
 LESS = ", less the usd of reused stages in column stages"
 BRANCHES = " and of saved parts, in proportion to the cost"

@@ -17,7 +17,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from analysis.labels import counted, number, title
+from analysis.labels import number, title
 from analysis.report.contents import Contents, contents
 from analysis.report.figure import Figure
 from analysis.report.figures import history, tradeoff
@@ -34,6 +34,7 @@ from analysis.summaries.front_table import ROWS, Head
 from analysis.summaries.insight import SKILL
 from analysis.summaries.summary_line import format_cells
 from analysis.table import POINTS, SEM, STAGES, TRIAL_COLUMNS, label
+from sweeps.text.counted import counted
 
 TEMPLATES = Path(__file__).parent / "templates"
 

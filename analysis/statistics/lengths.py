@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.errors import AnalysisError
-from analysis.labels import counted
 from analysis.statistics.curve import known_errors
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT, effective_steps
 from analysis.statistics.pareto import Floats
 from analysis.statistics.power_law import Law, fit, interval
+from sweeps.text.counted import counted
 
 DRAWS = 300
 DISTINCT = 3

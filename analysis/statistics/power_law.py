@@ -21,8 +21,8 @@ import numpy as np
 from scipy import optimize
 
 from analysis.errors import AnalysisError
-from analysis.labels import counted
 from analysis.statistics.pareto import Floats
+from sweeps.text.counted import counted
 
 EXPONENTS = (0.02, 4.0)
 """Range of the exponents. Below it, the law looks like a logarithm; above it, like a step."""

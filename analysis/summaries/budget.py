@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric
-from analysis.labels import counted, number
+from analysis.labels import number
 from analysis.statistics.curve import DRAWS, Curve, fit_curve
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT
 from analysis.statistics.lengths import Surface, fit_surface
 from analysis.statistics.pareto import Floats, Goal, front
 from analysis.statistics.power_law import LEVEL
 from analysis.table import PARAMETER, SEED, SEM, STEP_COLUMNS, TableLike, TrialsTable, is_finite
+from sweeps.text.counted import counted
 
 
 @dataclass(frozen=True, kw_only=True)

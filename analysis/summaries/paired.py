@@ -18,8 +18,8 @@ import pandas as pd
 from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
-from analysis.labels import counted
 from analysis.table import PARAMETER, TableLike, TrialsTable, is_confirming
+from sweeps.text.counted import counted
 
 NORMAL_95 = 1.959963984540054
 """Half the width of a normal distribution's central 95 %, in standard deviations."""

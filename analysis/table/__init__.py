@@ -1,21 +1,6 @@
 """The table of trials: read from a file or an export document, checked once, passed on as a `TrialsTable`."""
 
-from analysis.table.columns import (
-    NOMINAL,
-    PAID,
-    PARAMETER,
-    POINTS,
-    RESERVED,
-    SEED,
-    SEM,
-    STAGE_COLUMNS,
-    STAGES,
-    STEP_COLUMNS,
-    TRIAL_COLUMNS,
-    apart,
-    label,
-    metric_column,
-)
+from analysis.table.columns import SEED, STEP_COLUMNS, apart, label
 from analysis.table.configurations import (
     CONFIRM,
     Repeats,
@@ -24,8 +9,20 @@ from analysis.table.configurations import (
     is_confirming,
     seed_columns,
 )
-from analysis.table.files import from_document, read, text_of
+from analysis.table.files import from_document, read
 from analysis.table.trials_table import TableLike, TrialsTable, is_finite
+from sweeps.text.columns import (
+    NOMINAL,
+    PAID,
+    PARAMETER,
+    POINTS,
+    RESERVED,
+    SEM,
+    STAGE_COLUMNS,
+    STAGES,
+    TRIAL_COLUMNS,
+    metric_column,
+)
 
 __all__ = [
     "CONFIRM",
@@ -53,5 +50,4 @@ __all__ = [
     "metric_column",
     "read",
     "seed_columns",
-    "text_of",
 ]

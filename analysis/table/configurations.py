@@ -24,7 +24,8 @@ import pandas as pd
 from pandas.api import types
 
 from analysis.statistics.pareto import Floats
-from analysis.table.columns import RESERVED, SEED, SEM
+from analysis.table.columns import SEED
+from sweeps.text.columns import RESERVED, SEM
 
 if TYPE_CHECKING:
     from analysis.table.trials_table import TrialsTable

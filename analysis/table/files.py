@@ -8,10 +8,9 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,31 +20,22 @@ from pandas.api import types
 from pydantic_core import from_json
 
 from analysis.errors import TableError
-from analysis.table.columns import OWN_COLUMNS, PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column
+from analysis.table.columns import OWN_COLUMNS
+from sweeps.text.columns import (
+    COMPLETED,
+    MOST_BYTES,
+    MOST_CELLS,
+    PARAMETER,
+    STAGE_COLUMNS,
+    STATES,
+    TRIAL_COLUMNS,
+    metric_column,
+)
+from sweeps.text.csv_format import decimal_points, separator, text_of
 
 SCHEMA = 1
 SCHEMA_KEY = b"stagesweep.schema"
 """Key in the metadata of a Parquet file. A CSV file has no place for it: its header is its schema."""
-
-# The same as in `sweeps.text.csv_format`; a contract test compares them.
-_FORMULA = re.compile(r"'*\s*[=+\-@\t\r\n＝＋－＠]")
-_NUMBER = re.compile(
-    r"'*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
-)
-
-
-# Likewise the same as in `sweeps.text.csv_format` and `sweeps.upkeep.other_tools`.
-_EUROPEAN = re.compile(r"\s*[+-]?(?:\d+(?:,\d*)?|,\d+|nan|inf)(?:e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
-_THOUSANDS = re.compile(r"\s*[+-]?\d{1,3},\d{3}\s*", re.ASCII)
-STATES: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "Optuna": frozenset(("complete", "pruned", "fail", "running", "waiting")),
-        "W&B": frozenset(
-            ("finished", "failed", "crashed", "killed", "running", "pending", "preempting", "preempted")
-        ),
-    }
-)
-COMPLETED = frozenset(("complete", "finished"))
 
 
 def read(path: str | Path) -> pd.DataFrame:
@@ -124,7 +114,9 @@ def _read_csv(file: Path, source: str) -> pd.DataFrame:
         raise TableError(source, f"not a CSV table in UTF-8: {_one_line(error)}") from error
     for name, values in table.items():
         if types.is_object_dtype(values) or types.is_string_dtype(values):
-            table[name] = _numbers(values.map(text_of, na_action="ignore"), mark)
+            table[name] = _numbers(
+                values.map(lambda cell: text_of(cell) if isinstance(cell, str) else cell), mark
+            )
     return table.rename(columns=lambda name: text_of(str(name)))
 
 
@@ -138,26 +130,6 @@ def _numbers(values: pd.Series[Any], mark: str) -> pd.Series[Any]:
     return pd.Series([float(cell) for cell in points], index=filled.index).reindex(values.index)
 
 
-def separator(header: str) -> str:
-    """Return what separates the cells of a table with this first line: a comma, a semicolon or a tab."""
-    cells = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t"}
-    return "," if cells[","] > 1 else max(cells, key=cells.__getitem__)
-
-
-def decimal_points(cells: Sequence[str], separated_by: str) -> list[str]:
-    """Return a column of numbers with decimal commas with points; any other column as it is.
-
-    `1,234` in a table with tabs may be a thousand: if no cell says otherwise, it stays a text, which is then
-    refused as a number.
-    """
-    commas = [cell for cell in cells if "," in cell]
-    if not commas or separated_by == "," or not all(_EUROPEAN.fullmatch(cell) for cell in cells if cell):
-        return list(cells)
-    if separated_by == "\t" and all(_THOUSANDS.fullmatch(cell) for cell in commas):
-        return list(cells)
-    return [cell.replace(",", ".") for cell in cells]
-
-
 def incomplete(table: pd.DataFrame) -> dict[int, str]:
     """Return the positions of rows that Optuna or W&B did not complete, with their states."""
     column = next((name for name in table.columns if str(name).lower() == "state"), None)
@@ -168,17 +140,6 @@ def incomplete(table: pd.DataFrame) -> dict[int, str]:
     if not known or not any(known <= states for states in STATES.values()):
         return {}
     return {row: word or "without a state" for row, word in enumerate(words) if word.lower() not in COMPLETED}
-
-
-def text_of(cell: object) -> Any:
-    """Return a cell of a CSV file without the quote that `sweep export` writes before text like a formula.
-
-    A spreadsheet would run the text otherwise.
-    """
-    if not isinstance(cell, str) or not cell.startswith("'"):
-        return cell
-    text = cell[1:]
-    return text if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else cell
 
 
 def _read_parquet(file: Path, source: str) -> pd.DataFrame:
@@ -197,9 +158,6 @@ def _read_parquet(file: Path, source: str) -> pd.DataFrame:
     return table.reset_index(drop=True)
 
 
-# The same as in `sweeps.upkeep.tables`.
-_MOST_CELLS = 10**7
-_MOST_BYTES = 256 * 2**20
 _BATCH_ROWS = 1024
 
 
@@ -210,12 +168,12 @@ def _check_size(file: Path, source: str) -> None:
     size = 0
     with parquet.ParquetFile(file) as opened:
         cells = opened.metadata.num_rows * opened.metadata.num_columns
-        if cells > _MOST_CELLS:
-            raise TableError(source, f"it has {cells:,} cells; {_MOST_CELLS:,} is the most")
+        if cells > MOST_CELLS:
+            raise TableError(source, f"it has {cells:,} cells; {MOST_CELLS:,} is the most")
         for batch in opened.iter_batches(_BATCH_ROWS):
             size += batch.nbytes
-            if size > _MOST_BYTES:
-                raise TableError(source, f"its cells have more than {_MOST_BYTES >> 20} MiB")
+            if size > MOST_BYTES:
+                raise TableError(source, f"its cells have more than {MOST_BYTES >> 20} MiB")
 
 
 def _read_json(file: Path, source: str) -> pd.DataFrame:

@@ -21,10 +21,11 @@ from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
 from analysis.statistics.efficiency import effective_steps
 from analysis.statistics.pareto import Floats
 from analysis.statistics.stages import Point, Stage, parse, parse_points, total
-from analysis.table.columns import OWN_COLUMNS, PARAMETER, POINTS, SEM, STAGES, STEP_COLUMNS
+from analysis.table.columns import OWN_COLUMNS, STEP_COLUMNS
 from analysis.table.configurations import Repeats, by_configuration
 from analysis.table.files import from_document, incomplete, read, read_held_out, refuse_repeated
 from analysis.table.held_out import HeldOut
+from sweeps.text.columns import PARAMETER, POINTS, SEM, STAGES
 
 Rows = npt.NDArray[np.bool_] | npt.NDArray[np.intp]
 """Rows of a table: a mask [N], or zero-based positions."""

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runners.counted import counted
 from runners.errors import EXIT_DONE, EngineFailed, PoolError
 from runners.kubernetes.job import POOL_LABEL, job, secret_name
 from runners.kubernetes.kubectl import NAME, REMEDY, Kubectl
@@ -20,6 +19,7 @@ from runners.kubernetes.options import KubernetesOptions, options_of, volume
 from runners.pools.pool import Pool
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.yaml_text import yaml_text
+from sweeps.text.counted import counted
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _STATES: dict[str, WorkerState] = {"Running": "running", "Succeeded": "done"}  # else waiting

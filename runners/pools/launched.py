@@ -15,8 +15,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from runners.errors import RunnerError
-from runners.pools.atomic_file import write_atomic
 from runners.pools.pool import Pool
+from sweeps.text.atomic_file import write_atomic
 
 FILE = "launched.json"
 SCHEMA = 1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from runners.errors import EngineMissing, PoolError, RunnerError
 from runners.pools import launched
-from runners.pools.atomic_file import write_atomic
 from runners.pools.pool import Pool
 from runners.pools.runner import Runner
+from sweeps.text.atomic_file import write_atomic
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runners.counted import counted
 from runners.errors import PoolError
+from sweeps.text.counted import counted
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from pydantic import TypeAdapter
 
-from runners.pools.atomic_file import BY_UMASK, write_atomic
+from sweeps.text.atomic_file import BY_UMASK, write_atomic
 
 FILE = "pool.json"
 WANTED = "workers.wanted"

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from runners.counted import counted
 from runners.errors import EXIT_DONE, EngineFailed, EngineMissing, PoolError
 from runners.pools import launched
 from runners.pools.pool import Pool
 from runners.pools.program import find_command, run_command
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.script import worker_script
+from sweeps.text.counted import counted
 
 NAME = "ray"
 REMEDY = "pip install 'stagesweep[ray]'"

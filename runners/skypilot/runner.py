@@ -6,9 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from runners.counted import counted
 from runners.errors import EXIT_DONE, PoolError
-from runners.pools.atomic_file import write_atomic
 from runners.pools.pool import Pool
 from runners.pools.program import find_command
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
@@ -16,6 +14,8 @@ from runners.pools.yaml_text import yaml_text
 from runners.skypilot.options import options_of
 from runners.skypilot.sky import NAME, REMEDY, Job, Sky
 from runners.skypilot.task import FILE, PYTHON, launch, task
+from sweeps.text.atomic_file import write_atomic
+from sweeps.text.counted import counted
 
 
 class SkyPilot:

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, EngineMissing, PoolError
 from runners.pools import engines, pool_file
 from runners.pools.pool import Pool
@@ -26,6 +25,7 @@ from runners.tpu_vm.names import vm_id
 from runners.tpu_vm.observed import Resource
 from runners.tpu_vm.options import TpuOptions, check_accelerator, options_of
 from runners.tpu_vm.vm_script import LOG, PYTHON, vm_script
+from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
     from runners.tpu_vm.client import TpuVms

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runners.counted import counted
 from runners.errors import EXIT_FAILED
 from runners.pools.pool import Pool
 from runners.pools.runner import Notify
 from runners.workers.processes import Process, end, process, size_of, start, written_since
 from runners.workers.restarts import Again, End, after_exit, import_failure
+from sweeps.text.counted import counted
 
 _POLL_S = 0.2
 

@@ -11,10 +11,10 @@ import click
 from sweeps.cli.output import echo, notify, print_table, shorten
 from sweeps.cli.rerun import command_line
 from sweeps.experiment import Experiment
-from sweeps.export import table
 from sweeps.search.confirm.answer import Answer, Row, answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing, of_store
+from sweeps.text.columns import metric_column
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.trials.record import Trial
@@ -112,7 +112,7 @@ def print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
 
 
 def _shown(plan: Plan, row: Row) -> dict[str, Any]:
-    mean = table.metric_column(plan.metric, ("trial", "first", "predicted", "best %", "seeds", ""))
+    mean = metric_column(plan.metric, ("trial", "first", "predicted", "best %", "seeds", ""))
     numbers = {"first": row.finalist.first, "predicted": row.finalist.predicted, mean: row.mean}
     known = {name: value for name, value in numbers.items() if value is not None}
     chance = round(100 * row.chance)

@@ -29,6 +29,7 @@ from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Budget, Space
+from sweeps.text.columns import FOR_PEOPLE, metric_column, parameter_column
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.timestamp import timestamp
@@ -200,8 +201,8 @@ def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, 
     ]
     shared = any(costs.reused(record) for record in records)
     branched = any(costs.branched(record) for record in records)
-    metrics = {metric: table.metric_column(metric, table.FOR_PEOPLE) for metric in space.metrics()}
-    parameters = {name: table.parameter_column(name, metrics.values()) for name in varied}
+    metrics = {metric: metric_column(metric, FOR_PEOPLE) for metric in space.metrics()}
+    parameters = {name: parameter_column(name, metrics.values()) for name in varied}
     rows = []
     for record in records:
         row: dict[str, Any] = {"trial": record.trial, "status": record.status, "by": record.generator}
@@ -309,6 +310,6 @@ def _status_row(experiment: Experiment, records: Sequence[Trial]) -> dict[str, A
         row |= {"cost_nominal": compute.nominal, "cost_paid": compute.paid}
     own = {*row, "cost_nominal", "cost_paid"}
     return row | {
-        table.metric_column(metric, own): None if found is None else found.metrics.get(metric)
+        metric_column(metric, own): None if found is None else found.metrics.get(metric)
         for metric in experiment.space.metrics()
     }

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.errors import InputError
-from sweeps.export.table import metric_column, replace_file
+from sweeps.export.table import replace_file
 from sweeps.space.definition import Choice, Fixed, Range, Space, Value, cell_of
+from sweeps.text.columns import metric_column
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
 

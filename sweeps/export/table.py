@@ -2,19 +2,15 @@
 
 A flat row has the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric. Where
 trials have stages, STAGE_COLUMNS stand behind TRIAL_COLUMNS; a trial without any has empty cells there.
-Names of parameters and metrics are their programs' own and may be those of such columns: `metric_column` and
-`parameter_column` name them in every table that has both. `analysis/` reads the exported files.
+`sweeps.text.columns` names the columns. `analysis/` reads the exported files.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-import os
-import re
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,58 +18,20 @@ from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space import constraints
 from sweeps.space.definition import Objective, Space, cell_of
 from sweeps.text import csv_format
+from sweeps.text.atomic_file import atomic_write
+from sweeps.text.columns import (
+    PARAMETER,
+    RESERVED,
+    STAGE_COLUMNS,
+    TRIAL_COLUMNS,
+    metric_column,
+)
 from sweeps.trials import costs, stage_run
 from sweeps.trials.record import STATUSES, Trial
 
 SCHEMA = 1
-TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
-STAGE_COLUMNS = ("cost_nominal", "cost_paid", "stages", "trunk_points")
-"""Cost of a trial's stages as if all had been computed, and of what it computed of them; the stages as JSON,
-and the points of trunks that it published, for others to branch off at, likewise."""
-
-RESERVED = frozenset((*TRIAL_COLUMNS, *STAGE_COLUMNS))
-"""Columns that a metric of the same name does not hide: it gets the prefix METRIC."""
-
-FOR_PEOPLE = RESERVED | {"by", "confirmation", "paid", "reused", "branched"}
-"""The same for tables that people see, where parameters, too, have a prefix only if another is called so."""
-
-PARAMETER, METRIC = "param.", "metric."
-_ERROR = re.compile(r"(_sem)+\Z")
 CONFIRM, MIN_RUNS = "confirm", 2
 """Generator of fresh runs, and how many of them confirm a configuration (as in `analysis.table`)."""
-
-
-def metric_column(metric: str, own: Collection[str] = RESERVED, *, prefixes: tuple[str, ...] = ()) -> str:
-    """Return the column of a metric: its name, with METRIC before it where that is another column's.
-
-    No two metrics have one column, and a standard error's is that of its metric and `_sem`. A contract test
-    compares it with the one in `analysis.table`; `metric_of` is the inverse.
-
-    Args:
-        metric: its name.
-        own: columns of the table that are none of a metric.
-        prefixes: of further such columns.
-    """
-    value = _ERROR.sub("", metric)
-    is_taken = not value or value in own
-    return METRIC + metric if is_taken or metric.startswith((PARAMETER, METRIC, *prefixes)) else metric
-
-
-def metric_of(column: str) -> str:
-    """Return the metric whose column this is, in a table where it is a metric's."""
-    return column.removeprefix(METRIC)
-
-
-def parameter_column(parameter: str, metrics: Collection[str] = (), own: Collection[str] = FOR_PEOPLE) -> str:
-    """Return the column of a parameter for people: its name, or as in an export if another is called so.
-
-    Args:
-        parameter: its name.
-        metrics: columns of metrics.
-        own: columns of the table that are none of a parameter or metric.
-    """
-    is_taken = not parameter or parameter in own or parameter in metrics
-    return PARAMETER + parameter if is_taken or parameter.startswith((PARAMETER, METRIC)) else parameter
 
 
 def document(
@@ -295,13 +253,10 @@ def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
     """
     if not path.name or path.is_dir():
         raise InputError(f"{str(path)!r}: this is a folder; give a file's name")
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
-        write_draft(draft)
-        draft.replace(path)
+        with atomic_write(path) as draft:
+            write_draft(draft)
     except OSError as error:
-        with suppress(OSError):  # a read-only folder refuses that, too
-            draft.unlink(missing_ok=True)
         raise StoreUnavailable(f"{path}: cannot be written: {error.strerror or error}") from error
 
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
+
+OWNER_ONLY = 0o600
+OWNER_EXECUTABLE = 0o700
+BY_UMASK = 0o666
 
 
 class Draft:
@@ -46,11 +52,59 @@ class Draft:
                     self._draft.unlink(missing_ok=True)
 
 
+@contextmanager
+def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Yield the path of a draft, which replaces `path` when the block ends without an error.
+
+    For files that a library writes by their name, and for those that need not survive a power cut.
+
+    Args:
+        path: the file to replace.
+        durable: flush the draft to the disk before it replaces the file.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        if durable:
+            sync(draft)
+        draft.replace(path)
+    finally:
+        with suppress(OSError):  # of a file system that has become read-only
+            draft.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, text: str, *, mode: int = OWNER_ONLY) -> None:
+    """Replace a file durably; a reader, also a shell halfway through it, sees the old or the new text.
+
+    Args:
+        path: the file; missing parent folders are created.
+        text: written as UTF-8.
+        mode: permission bits before the umask. An environment may be confidential, so the default is
+            `OWNER_ONLY`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)  # left by a killed writer, whose mode would stay
+    with open(draft, "w", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def sync(path: Path) -> None:
+    """Flush a file's bytes, or a folder's names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the folder's names to the disk; file systems that cannot do this are left alone."""
     with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync(folder)

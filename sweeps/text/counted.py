@@ -1,8 +1,4 @@
-"""Counts in messages: `1 worker`, `3 workers`.
-
-Packages may not import each other, so each has this function; `tests/contracts/test_counted.py` compares
-them.
-"""
+"""Counts in messages: `1 worker`, `3 workers`."""
 
 from __future__ import annotations
 

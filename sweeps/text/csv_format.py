@@ -3,8 +3,7 @@
 A spreadsheet evaluates a cell that begins with `=`, `+`, `-`, `@`, a tab or a line end as a formula, and
 errors and names of metrics come from programs. As OWASP advises, such a cell is prefixed with a single quote,
 unless it is a number; reading removes that quote, so that every text survives. Tables of others may be
-separated by semicolons or tabs, with decimal commas. A contract test compares `analysis.table`, which may not
-import this.
+separated by semicolons or tabs, with decimal commas.
 """
 
 from __future__ import annotations

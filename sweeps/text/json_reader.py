@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from sweeps.text.regular_file import MAX_BYTES, open_regular
 
 
@@ -25,6 +23,8 @@ def parse(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
         ValueError: larger than `max_bytes`, not JSON, not UTF-8, a lone surrogate, more than 200 levels of
             nesting, or an integer of more than 4,300 digits; the message is one clause.
     """
+    from pydantic_core import from_json  # the floor of all packages imports only the standard library
+
     if len(data) > max_bytes:
         raise ValueError(f"larger than {max_bytes // 1024**2} MiB")
     try:

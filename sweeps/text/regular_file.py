@@ -50,6 +50,12 @@ def open_regular(path: Path) -> BufferedReader:
     return file
 
 
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of a regular file. Raises as `open_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 def copy_regular(source: Path, target: Path) -> None:
     """Copy the bytes of a regular file. Raises as `open_regular` does, and OSError if the copy fails."""
     with open_regular(source) as file, target.open("wb") as copy:

@@ -1,9 +1,8 @@
 """Patterns of secrets: names of variables, formats of access tokens, positions in a text.
 
-This file is in `sweeps` and in `trainer`, which may not import each other; a contract test keeps the copies
-equal. The formats of tokens come from the rule sets of gitleaks and of detect-secrets. The latter is no
-dependency: it takes a millisecond per line, reports hashes and commits as secrets by their entropy, and
-ignores the environment.
+The formats of tokens come from the rule sets of gitleaks and of detect-secrets. The latter is no dependency:
+it takes a millisecond per line, reports hashes and commits as secrets by their entropy, and ignores the
+environment.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sweeps.export.table import PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
 from sweeps.space.constraints import parse
 from sweeps.space.definition import (
     Choice,
@@ -31,6 +30,7 @@ from sweeps.space.domain import REPEAT_KEYS
 from sweeps.space.scale import is_level
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text import json_reader
+from sweeps.text.columns import PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
 from sweeps.upkeep.other_tools import understand

@@ -12,23 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from sweeps.export.table import METRIC, PARAMETER
 from sweeps.space.definition import Space
+from sweeps.text.columns import COMPLETED, METRIC, PARAMETER, STATES
 from sweeps.upkeep.tables import Row, Table
 
 OPTUNA, WANDB, RAY = "Optuna", "W&B", "Ray Tune"
-
-STATES: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        OPTUNA: frozenset(("complete", "pruned", "fail", "running", "waiting")),
-        WANDB: frozenset(
-            ("finished", "failed", "crashed", "killed", "running", "pending", "preempting", "preempted")
-        ),
-    }
-)
-"""Words of a column `state`, in lower case. `analysis.table.files` has the same; a contract test compares."""
-
-COMPLETED = frozenset(("complete", "finished"))
 
 _OWN_COLUMNS = {
     OPTUNA: ("number", "datetime_start", "datetime_complete", "duration"),

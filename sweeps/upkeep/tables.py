@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from sweeps.errors import InputError
-from sweeps.export.table import METRIC, PARAMETER
 from sweeps.text import csv_format, json_reader
+from sweeps.text.columns import METRIC, MOST_BYTES, MOST_CELLS, PARAMETER
 from sweeps.text.counted import counted
 from sweeps.text.regular_file import open_regular
 from sweeps.trials import storable
@@ -31,8 +31,6 @@ _HEAD = 1000
 Cell = bool | int | float | str | None
 
 # Of a Parquet file: one of 400 bytes may have 10^8 rows. `analysis.table.files` has the same limits.
-_MOST_CELLS = 10**7
-_MOST_BYTES = 256 * 2**20
 _BATCH_ROWS = 1024
 
 
@@ -138,13 +136,13 @@ def _read_parquet(path: Path) -> list[Row]:
     try:
         with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
-            if cells > _MOST_CELLS:
-                problem = f"it has {cells:,} cells; {_MOST_CELLS:,} is the most"
+            if cells > MOST_CELLS:
+                problem = f"it has {cells:,} cells; {MOST_CELLS:,} is the most"
                 raise TableError(str(path), [f"{path}: {problem}"])
             for batch in file.iter_batches(_BATCH_ROWS):
                 size += batch.nbytes
-                if size > _MOST_BYTES:
-                    problem = f"its cells have more than {_MOST_BYTES >> 20} MiB, which no results have"
+                if size > MOST_BYTES:
+                    problem = f"its cells have more than {MOST_BYTES >> 20} MiB, which no results have"
                     raise TableError(str(path), [f"{path}: {problem}"])
                 rows += batch.to_pylist()
     except pyarrow.ArrowException as error:

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import table
-from analysis.table import files
 from sweeps.text import csv_format
-from sweeps.upkeep import other_tools, tables
+from sweeps.upkeep import tables
 
 FORMULAS = [
     "=1+1", "+cmd|' /C calc'!A0", "-O2", "@SUM(A1)", "\t=1", "\n=1", " =1", "'=1", "''-x", "＝1", "-", "-1e", "-1.5.2",
@@ -60,10 +59,9 @@ TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20) | s
 
 
 @given(TEXTS)
-def test_every_text_comes_back_as_it_was_in_both_rooms(text: str) -> None:
+def test_every_text_comes_back(text: str) -> None:
     written = csv_format.cell(text)
     assert csv_format.text_of(written) == text
-    assert table.text_of(written) == text
 
 
 @given(st.lists(TEXTS.filter(str.strip), min_size=2, max_size=4, unique=True))
@@ -77,14 +75,6 @@ def test_a_file_of_texts_is_read_back_as_it_was_written(
     read = tables.read(path)
     assert read.columns == tuple(names)
     assert [row.cells for row in read.rows] == [dict(zip(names, reversed(names), strict=True))]
-
-
-@given(st.text('ab,;\t "', max_size=12), st.lists(st.text("1,.;+-e n", max_size=6), max_size=4))
-def test_both_rooms_read_the_tables_of_others_alike(header: str, cells: list[str]) -> None:
-    assert files.separator(header) == csv_format.separator(header)
-    for mark in ",;\t":
-        assert files.decimal_points(cells, mark) == csv_format.decimal_points(cells, mark)
-    assert (files.STATES, files.COMPLETED) == (other_tools.STATES, other_tools.COMPLETED)
 
 
 @pytest.mark.parametrize(

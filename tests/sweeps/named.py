@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from sweeps.export import table
 from sweeps.space.definition import Objective, Program, Range, Search, Space
+from sweeps.text.columns import FOR_PEOPLE
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES, Attempt, Trial
 from sweeps.trials.stage_run import StageRun
 
 COLUMNS = (
-    *table.FOR_PEOPLE, *STATUSES, "name", "url", "run_cap", "best", "parameters", "metrics", "first", "predicted", "seeds",
+    *FOR_PEOPLE, *STATUSES, "name", "url", "run_cap", "best", "parameters", "metrics", "first", "predicted", "seeds",
     "trials", "front", "knee", "efficiency", "to", "warnings", "usd", "effective_steps", "held_out", "schema", "x", "y",
     "outside.x", "reused.x", "branched.x", "branched_at.x", "loss", "loss_sem", "loss_range", "seconds_sem", "trial_sem",
 )  # fmt: skip

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from sweeps.text.counted import counted
 from trainer.checkpoint.writer import Snapshot, retain, write, write_stage
-from trainer.text import counted
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

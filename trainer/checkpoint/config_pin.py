@@ -13,12 +13,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from sweeps.text.atomic_file import atomic_write
+from sweeps.text.regular_file import read_regular
 from trainer.config import Config, decisive
 from trainer.config.added_keys import as_before
 from trainer.config.redaction import without_secrets
 from trainer.config.run import leaves
 from trainer.errors import ConfigError
-from trainer.text import atomic_write, read_regular
 
 CONFIG_FILE = "config.json"
 SCHEMA = 1

@@ -11,7 +11,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from trainer.text import atomic_write
+from sweeps.text.atomic_file import atomic_write
 
 FOLDER = "checkpoints"
 LATEST = "latest"

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from trainer.text import open_regular, read_regular
+from sweeps.text.regular_file import open_regular, read_regular
 
 SCHEMA = 1
 STATE_FILE = "state.json"

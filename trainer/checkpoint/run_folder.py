@@ -22,6 +22,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from sweeps.text.atomic_file import atomic_write
+from sweeps.text.regular_file import read_regular
 from trainer.checkpoint import config_pin, layout
 from trainer.checkpoint.discover import Found, newest
 from trainer.checkpoint.manifest import METRICS, UnusableError, verified
@@ -38,7 +40,6 @@ from trainer.layout import (
     SAMPLES_FILE,
     WANDB_ID_FILE,
 )
-from trainer.text import atomic_write, read_regular
 
 _FILES = (
     RESULT_FILE,

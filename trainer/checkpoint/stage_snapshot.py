@@ -26,6 +26,7 @@ from pydantic_core import from_json
 from safetensors import SafetensorError
 from torch import nn
 
+from sweeps.text.regular_file import read_regular
 from trainer.checkpoint import layout
 from trainer.checkpoint.checkpoints import TRACE, Checkpoints
 from trainer.checkpoint.discover import Found
@@ -45,7 +46,6 @@ from trainer.checkpoint.snapshot_place import Identity, Origin, Place, StageNumb
 from trainer.checkpoint.state import StateError
 from trainer.config.stage_key import StageTrunk, point_key
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.text import read_regular
 
 SCHEMA = 1
 _REUSED, _STEPS, _SECONDS, _USD, _EARLIER = "reused", "steps", "seconds", "usd", "usd_of_earlier"

@@ -12,9 +12,10 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sweeps.text.atomic_file import sync
+from sweeps.text.regular_file import open_regular
 from trainer.checkpoint import layout
 from trainer.checkpoint.manifest import METRICS, STAGE_FILE, STATE_FILE, Manifest, encode, file_digest
-from trainer.text import open_regular, sync
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from sweeps.text.counted import counted
 from trainer.config.fields import STRICT, AboveZero, Count, FieldError, Positive, Text
-from trainer.text import counted
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

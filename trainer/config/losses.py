@@ -10,8 +10,8 @@ from pydantic import PlainValidator
 from pydantic.dataclasses import dataclass
 from pydantic_core import from_json
 
+from sweeps.text.counted import counted
 from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative
-from trainer.text import counted
 
 LossType = Literal["mse_normalized", "cosine", "mse", "kl", "inner_product"]
 LAYER_WEIGHTS = ("progressive", "uniform", "exponential")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config.secret_patterns import STARS, Redactor, is_secret_name, may_be_shown
+from sweeps.text.secret_patterns import STARS, Redactor, is_secret_name, may_be_shown
 
 
 def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from sweeps.text.counted import counted
 from trainer.config.added_keys import without_added
 from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.average import AverageConfig
@@ -25,7 +26,6 @@ from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import RecoveryConfig, Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
-from trainer.text import counted
 
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")

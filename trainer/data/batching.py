@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sweeps.text.counted import counted
 from trainer.checkpoint.state import State
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed, rows_before, rows_of, state_at
-from trainer.text import counted
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from pydantic_core import from_json
 
+from sweeps.text.counted import counted
+from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import StreamConfig
 from trainer.data.batching import Tokens, open_tokens
@@ -26,7 +28,6 @@ from trainer.data.errors import DataError
 from trainer.data.near_copies import RULE, NearCopies
 from trainer.data.shards import Shards
 from trainer.data.sides import HELD_OUT, TEST, TRAIN, side
-from trainer.text import counted, read_regular
 
 FORMAT = 3  # increase it when the same spec would give other tokens
 SAMPLE_SEED = 0  # of the order in which text is sampled here, whatever the run's seed

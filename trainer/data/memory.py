@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from pydantic_core import from_json
 
+from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import StdlibConfig
 from trainer.data.batching import Tokens, WindowFeed, open_tokens
@@ -28,7 +29,6 @@ from trainer.data.sides import HELD_OUT, SIDES, TRAIN
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
 from trainer.data.tokenizer import import_tokenizer, open_tokenizer, train_tokenizer
-from trainer.text import read_regular
 
 FORMAT = 2  # increase it when the same spec would give other ids
 SUMMARY = "corpus.json"

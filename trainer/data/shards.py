@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic_core import from_json
 
+from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import HubConfig, ParquetConfig, StreamConfig, TextConfig
 from trainer.data.contents import HEAD, codec, decompressed
@@ -34,7 +35,6 @@ from trainer.data.formats import (
     lines_block,
 )
 from trainer.errors import ConfigError
-from trainer.text import read_regular
 
 FORMAT = 2  # increase it when the same files would get other blocks or digests, or another order
 INDEX_THREADS = 16

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sweeps.text.counted import counted
 from trainer.data.errors import DataError
 from trainer.data.near_copies import contained, gathered
 from trainer.data.sides import HELD_OUT, SIDES, TEST, TRAIN, side
 from trainer.data.stdlib import Document
-from trainer.text import counted
 
 
 def split(

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from sweeps.text.counted import counted
 from trainer.checkpoint.state import StateError
 from trainer.data.encoder import Encoder, Ids
 from trainer.data.errors import DataError
 from trainer.data.feed import BATCHES
-from trainer.text import counted
 
 _START = (0, 0, 0, 0, 0, 0)
 

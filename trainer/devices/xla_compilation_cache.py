@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sweeps.text.atomic_file import atomic_write
 from trainer.devices.background_calls import BackgroundExecutor
-from trainer.text import atomic_write
 
 _log = logging.getLogger(__name__)
 

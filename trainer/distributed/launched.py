@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sweeps.text.counted import counted
 from trainer.config import Config
 from trainer.distributed import tpu_host
 from trainer.errors import ConfigError
-from trainer.text import counted
 
 KEY = "device.parallel"
 _START = "torchrun --nproc-per-node N -m trainer …"

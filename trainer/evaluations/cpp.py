@@ -16,13 +16,13 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
+from sweeps.text.atomic_file import atomic_write
 from trainer.config import Config
 from trainer.config.evaluation import CppConfig
 from trainer.data.contents import BOM, codec, other_kind
 from trainer.errors import ConfigError, MachineError, TrainerError
 from trainer.evaluations.sandbox import LIBRARIES, SYSTEM, Limits, SandboxError, run
 from trainer.evaluations.student import FinishedStudent
-from trainer.text import atomic_write
 
 PROBLEMS = Path(__file__).with_name("cpp_problems.jsonl")
 COMPLETIONS = "cpp_completions.jsonl"

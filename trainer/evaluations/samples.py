@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from sweeps.text.atomic_file import atomic_write
 from trainer.evaluations.student import FinishedStudent
 from trainer.layout import SAMPLES_FILE
-from trainer.text import atomic_write
 
 SCHEMA = 1
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import from_json
 
+from sweeps.text.counted import counted
+from sweeps.text.regular_file import read_regular
 from trainer.api import MODEL_FOLDER, RESULT_FILE
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
-from trainer.text import Lines, byte_size, counted, read_regular
+from trainer.text import Lines, byte_size
 
 if TYPE_CHECKING:
     from trainer.export.tensors import Form

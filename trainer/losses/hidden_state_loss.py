@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sweeps.text.counted import counted
 from trainer.config import DistillScheduleConfig
 from trainer.losses.hidden_distances import Distance
 from trainer.quant.shared import SharedScalar
-from trainer.text import counted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 from torch import Tensor, nn
 
+from sweeps.text.regular_file import open_regular, read_regular
 from trainer.cache import MANIFEST
 from trainer.checkpoint.parts import Weights
 from trainer.config import QuantConfig
@@ -34,7 +35,6 @@ from trainer.models.pretrained import Misfits
 from trainer.models.subln import BEFORE, quantise
 from trainer.quant.ternary import fully_quantised, ternary_layers
 from trainer.quant.warmup import Lambda
-from trainer.text import open_regular, read_regular
 
 SCHEMA = 1
 DOCUMENT, WEIGHTS, TOKENIZER = "student.json", "student.safetensors", "tokenizer"

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from sweeps.text.counted import counted
 from trainer.config import Config, OptimizerConfig
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
@@ -18,7 +19,6 @@ from trainer.models.adapters import require_package as require_peft
 from trainer.optim.adamw_8bit import require_bitsandbytes
 from trainer.optim.qk_clip import clippable_attentions
 from trainer.optim.stochastic_rounding import require_bfloat16
-from trainer.text import counted
 
 
 def require_packages(config: Config) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from pydantic_core import from_json
 
+from sweeps.text.atomic_file import atomic_write
+from sweeps.text.regular_file import read_regular
 from trainer.cache import cache_root
 from trainer.config import Config
 from trainer.devices.device import Device
@@ -31,7 +33,6 @@ from trainer.preflight.preflight import per_process
 from trainer.preflight.resources import free_memory
 from trainer.preflight.trace import Stage
 from trainer.preflight.upper_bound import memory_upper_bound
-from trainer.text import atomic_write, read_regular
 
 KIND = "micro_batches"
 _USABLE = 0.9  # of the memory: the estimate counts tensors, and not what libraries take

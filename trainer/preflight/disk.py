@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeps.text.counted import counted
 from trainer.checkpoint.layout import FOLDER
 from trainer.config import Config
 from trainer.errors import ConfigError, MachineError
@@ -12,7 +13,7 @@ from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import average_bytes, stages, trained_dimensions
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.resources import free_disk, size_of
-from trainer.text import byte_size, counted
+from trainer.text import byte_size
 
 _SMALL = 2**20  # metrics, configuration and the like
 

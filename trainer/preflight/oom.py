@@ -7,12 +7,13 @@ from contextlib import contextmanager
 
 import torch
 
+from sweeps.text.counted import counted
 from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.errors import OutOfMemory, TrainerError
 from trainer.preflight.memory import StageMemory
 from trainer.preflight.preflight import run_preflight
-from trainer.text import byte_size, counted
+from trainer.text import byte_size
 
 # In the plain RuntimeErrors of torch's allocator on a CPU, and of XLA on a TPU.
 _CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")

@@ -27,13 +27,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from sweeps.text.counted import counted
 from trainer.config import Stage2Config
 from trainer.config.quant import Fp8Config
 from trainer.devices.device import Device
 from trainer.devices.dtypes import multiplies_float8
 from trainer.errors import ConfigError, MachineError
 from trainer.quant.ternary import TernaryLinear
-from trainer.text import counted
 
 FORMAT = torch.float8_e4m3fn
 MULTIPLE = 16  # must divide every dimension of a product: the tensor cores require it

@@ -17,13 +17,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sweeps.text.counted import counted
 from trainer.api import MODEL_FOLDER, check
 from trainer.devices.background_calls import leave
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
 from trainer.layout import Progress
 from trainer.teachers.cached.request import cache_request
-from trainer.text import Lines, byte_size, counted
+from trainer.text import Lines, byte_size
 
 _OF = "--of"
 _USAGE = """\

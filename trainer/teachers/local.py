@@ -18,6 +18,7 @@ import torch
 from pydantic_core import from_json
 from torch import Tensor, nn
 
+from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config import Config, TinyModelConfig
 from trainer.config.added_keys import without_added
@@ -52,7 +53,6 @@ from trainer.models.documents import separate_documents
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import require_packages
 from trainer.teachers.cached.compatibility import weights_sha256
-from trainer.text import read_regular
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
 from trainer.training.loop import train

@@ -18,10 +18,10 @@ import transformers
 from pydantic_core import from_json
 from torch import Tensor
 
+from sweeps.text.regular_file import read_regular
 from trainer.cache import CacheError, artifact
 from trainer.config import Config
 from trainer.devices.device import Device
-from trainer.text import read_regular
 from trainer.training.evaluation import HeldOutLoss
 
 FORMAT = 2  # increase it when the same spec would give another loss

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeps.text.atomic_file import atomic_write
 from trainer.devices.device import Device
 from trainer.telemetry.line import memory_mib
-from trainer.text import Lines, atomic_write
+from trainer.text import Lines
 
 SCHEMA = 1
 CLOSING_S = 5.0  # timeout of `close`, for a disk that hangs

@@ -20,13 +20,15 @@ from typing import Any, Protocol, TextIO
 
 from pydantic_core import from_json
 
+from sweeps.text.counted import counted
+from sweeps.text.regular_file import open_regular
 from trainer.devices.device import Device
 from trainer.errors import TrainerError
 from trainer.result import Result
 from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
 from trainer.telemetry.line import StageLines, StepTotals, share_done
-from trainer.text import Lines, counted, open_regular
+from trainer.text import Lines
 from trainer.training.loop import Step
 from trainer.training.stage_evaluation import HeldOutPoint
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from sweeps.text.regular_file import open_regular
 from trainer.errors import MachineError
-from trainer.text import Lines, open_regular
+from trainer.text import Lines
 
 FOLDER = "tensorboard"
 

@@ -15,12 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sweeps.text.atomic_file import atomic_write
 from trainer.config import Config
 from trainer.config.redaction import without_secrets
 from trainer.devices.background_calls import BackgroundExecutor
 from trainer.errors import EXIT_PREEMPTED
 from trainer.layout import WANDB_ID_FILE
-from trainer.text import Lines, atomic_write
+from trainer.text import Lines
 
 CLOSING_S = 30.0
 LEAVING_S = 5.0

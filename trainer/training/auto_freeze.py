@@ -16,12 +16,12 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+from sweeps.text.counted import counted
 from trainer.checkpoint.host_copy import HostCopies
 from trainer.checkpoint.state import State, StateError
 from trainer.config import AutoFreezeConfig, Config
 from trainer.errors import ConfigError
 from trainer.optim.validate import optimizers
-from trainer.text import counted
 
 PART = "auto_freeze"
 """Name of its state in a checkpoint."""

@@ -13,6 +13,7 @@ from sweeps.cli.dashboard.reader import View
 from sweeps.cli.dashboard.trial_table import metric_column, raw
 from sweeps.export import table
 from sweeps.space import constraints
+from sweeps.text.columns import PARAMETER
 from sweeps.trials.record import Trial
 
 _COMPUTE = tuple(column for measure in MEASURES.values() for column in measure.columns)
@@ -55,9 +56,9 @@ def columns(view: View) -> list[str]:
     done = [record for record in view.records if record.status == "completed"]
     metrics = dict.fromkeys([*view.space.metrics(), *(name for record in done for name in record.metrics)])
     numeric = [
-        f"{table.PARAMETER}{parameter.name}"
+        f"{PARAMETER}{parameter.name}"
         for parameter in view.space.parameters
-        if any(value_of(record, f"{table.PARAMETER}{parameter.name}") is not None for record in done[:50])
+        if any(value_of(record, f"{PARAMETER}{parameter.name}") is not None for record in done[:50])
     ]
     own = [name for name in _OWN if name != "paid" or any(record.stages for record in done)]
     errors = {f"{name}_sem" for name in metrics}

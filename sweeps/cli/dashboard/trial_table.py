@@ -14,6 +14,8 @@ from sweeps.cli.dashboard.reader import View
 from sweeps.errors import InputError
 from sweeps.export import table
 from sweeps.space.definition import Fixed, cell_of
+from sweeps.text import columns as names
+from sweeps.text.columns import FOR_PEOPLE, METRIC, PARAMETER, metric_of, parameter_column
 from sweeps.trials import costs
 from sweeps.trials.record import STATUSES, Trial
 
@@ -165,7 +167,7 @@ def columns(view: View) -> list[Column]:
     if "usd" not in metrics and any(record.metrics.get("usd") for record in view.records):
         found.append(Column(name="usd", head="usd"))
     found += [
-        Column(name=f"{table.PARAMETER}{parameter.name}", head=table.parameter_column(parameter.name, heads))
+        Column(name=f"{PARAMETER}{parameter.name}", head=parameter_column(parameter.name, heads))
         for parameter in view.space.parameters
         if not isinstance(parameter, Fixed)
     ]
@@ -174,15 +176,15 @@ def columns(view: View) -> list[Column]:
 
 def metric_column(metric: str) -> str:
     """Return the name of a metric's column: that of `sweep trials`, which no other column of ours has."""
-    return table.metric_column(metric, table.FOR_PEOPLE)
+    return names.metric_column(metric, FOR_PEOPLE)
 
 
 def raw(record: Trial, column: str) -> object:
     """Return a trial's value in a column, None if it has none."""
-    if column.startswith(table.PARAMETER):
-        return table.flat_parameter(record, column.removeprefix(table.PARAMETER))
-    if column.startswith(table.METRIC):
-        return record.metrics.get(table.metric_of(column))
+    if column.startswith(PARAMETER):
+        return table.flat_parameter(record, column.removeprefix(PARAMETER))
+    if column.startswith(METRIC):
+        return record.metrics.get(metric_of(column))
     match column:
         case "trial":
             return record.trial

@@ -317,7 +317,7 @@ class Optimizer:
         prefixes = {self._prefixes.key(parameters): parameters for parameters in asked}
         choices = self._prefixes.choices
         following = by_new_options(islice(drawn, NEXT_POINTS), choices.keys(), prefixes.values())
-        # An earlier trial may have identities the first stage of a point that comes only now.
+        # An earlier trial may have taken the first stage of a point that comes only now.
         following.sort(key=lambda parameters: self._prefixes.key(parameters) in prefixes)
         points = [point for parameters in asked if (point := self._encoding.encode(parameters)) is not None]
         compared = max(FEWEST, *choices.values(), 0) if self._first_share() >= MOST else 0

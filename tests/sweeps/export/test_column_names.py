@@ -15,6 +15,7 @@ from analysis.summaries.seeds import over_seeds
 from analysis.table import SEM, TrialsTable, label
 from sweeps.export import ax_export, optuna_journal, table
 from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.text.columns import PARAMETER, TRIAL_COLUMNS, metric_column
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import admit
 from sweeps.worker.result import Completed, Failed, parse_result
@@ -26,7 +27,7 @@ from sweeps.worker.result import Completed, Failed, parse_result
      ("param.x", "metric.param.x"), ("metric.seconds", "metric.metric.seconds"), ("", "metric."), ("a.b/c", "a.b/c")],
 )  # fmt: skip
 def test_only_a_name_that_is_taken_gets_a_prefix(metric: str, column: str) -> None:
-    assert table.metric_column(metric) == column
+    assert metric_column(metric) == column
 
 
 @given(sweeps())
@@ -41,10 +42,10 @@ def test_flat_rows_keep_every_value(sweep: Named) -> None:
         )
         assert (row["worker"], row["seconds"], row["error"]) == ("host-1", 1.5 + record.trial, None)
         for name, value in record.parameters.items():
-            assert row[table.PARAMETER + name] == value
+            assert row[PARAMETER + name] == value
         for name, value in record.metrics.items():
-            assert row[table.metric_column(name)] == value
-        own = [*table.TRIAL_COLUMNS, *table.stage_costs(record)]
+            assert row[metric_column(name)] == value
+        own = [*TRIAL_COLUMNS, *table.stage_costs(record)]
         assert len(row) == len(own) + len(record.parameters) + len(record.metrics)
     names = table.columns([table.flat(record) for record in sweep.records])
     assert sorted(names) == sorted({name for record in sweep.records for name in table.flat(record)})
@@ -62,9 +63,9 @@ def test_written_tables_are_read_as_they_were(sweep: Named, suffix: str) -> None
     for record, row in zip(sweep.records, read.frame.to_dict("records"), strict=True):
         assert (row["status"], row["generator"], row["seconds"]) == ("completed", "sobol", 1.5 + record.trial)
         for name, value in record.parameters.items():
-            assert row[table.PARAMETER + name] == value
+            assert row[PARAMETER + name] == value
         for name, value in record.metrics.items():
-            assert row[table.metric_column(name)] == value
+            assert row[metric_column(name)] == value
     assert [dict(result.parameters) for result in taken.results] == [
         dict(r.parameters) for r in sweep.records
     ]

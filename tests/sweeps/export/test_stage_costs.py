@@ -14,6 +14,7 @@ import pytest
 
 from sweeps.export import ax_export, optuna_journal, table
 from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.text.columns import STAGE_COLUMNS, TRIAL_COLUMNS
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -63,14 +64,14 @@ def rows(file: Path) -> list[dict[str, str]]:
 
 def test_a_sweep_without_stages_has_the_columns_that_it_always_had(tmp_path: Path) -> None:
     table.write(tmp_path / "t.csv", SPACE, "url", [record(0), record(1)])
-    assert list(rows(tmp_path / "t.csv")[0]) == [*table.TRIAL_COLUMNS, "param.lr", "loss"]
-    assert not set(table.nested(record(0))) & set(table.STAGE_COLUMNS)
+    assert list(rows(tmp_path / "t.csv")[0]) == [*TRIAL_COLUMNS, "param.lr", "loss"]
+    assert not set(table.nested(record(0))) & set(STAGE_COLUMNS)
 
 
 def test_every_trial_with_stages_has_what_it_costs_and_what_it_paid(tmp_path: Path) -> None:
     table.write(tmp_path / "t.csv", SPACE, "url", RECORDS)
     found = rows(tmp_path / "t.csv")
-    assert list(found[0]) == [*table.TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]
+    assert list(found[0]) == [*TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]
     costs = [(row["cost_nominal"], row["cost_paid"]) for row in found]
     assert costs == [("260.0", "260.0"), ("260.0", "60.0"), ("200.0", "0.0"), ("", ""), ("200.0", "0.0")]
     (stage, _) = json.loads(found[1]["stages"])
@@ -87,7 +88,7 @@ def test_each_format_holds_the_same_costs(tmp_path: Path, suffix: str) -> None:
 
     table.write(tmp_path / f"t.{suffix}", SPACE, "url", RECORDS)
     read = TrialsTable.open(tmp_path / f"t.{suffix}")
-    assert read.columns == [*table.TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]
+    assert read.columns == [*TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]
     assert read.numbers("cost_paid").fillna(-1).tolist() == [260, 60, 0, -1, 0]
 
 
@@ -97,7 +98,7 @@ def test_a_branch_has_paid_for_its_part_and_points_are_a_column(tmp_path: Path, 
 
     table.write(tmp_path / f"t.{suffix}", SPACE, "url", TRUNK)
     read = TrialsTable.open(tmp_path / f"t.{suffix}")
-    assert set(read.columns) == {*table.TRIAL_COLUMNS, *table.STAGE_COLUMNS, "param.lr", "loss"}
+    assert set(read.columns) == {*TRIAL_COLUMNS, *STAGE_COLUMNS, "param.lr", "loss"}
     assert read.numbers("cost_nominal").fillna(-1).tolist() == [260, 260, -1, 260]
     assert read.numbers("cost_paid").fillna(-1).tolist() == [260, 180, -1, 260]
     assert [[(p.step, p.cost, p.stored) for p in points] for points in read.points] == [

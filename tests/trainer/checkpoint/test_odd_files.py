@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from sweeps.text.regular_file import open_regular, read_regular
 from trainer import cache
 from trainer.checkpoint.manifest import STATE_FILE, UnusableError, file_digest, verified
 from trainer.errors import TrainerError
 from trainer.models.student_folder import DOCUMENT, load
-from trainer.text import open_regular, read_regular
 
 pytestmark = pytest.mark.timeout(60)
 

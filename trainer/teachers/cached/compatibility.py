@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from sweeps.text.counted import counted
 from trainer.config import CachedTeacherConfig, Config
 from trainer.data.corpus import Corpus
 from trainer.data.encoder import tokenizer_sha256
@@ -16,7 +17,6 @@ from trainer.models.causal_lm import embedding_count, plain_head
 from trainer.teachers.cached.index import INDEX, Index, Spec, UnreadableError, decode, differences
 from trainer.teachers.cached.location import Location
 from trainer.teachers.cached.request import CacheRequest, cache_request
-from trainer.text import counted
 
 STAGE = "stage3"
 COMMAND = "python -m trainer.teacher_cache"

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sweeps.text.atomic_file import atomic_write, sync
+from sweeps.text.regular_file import read_regular
 from trainer.cache import locked
 from trainer.checkpoint.manifest import file_digest
 from trainer.data.remote import is_url, local_folder, open_filesystem
 from trainer.errors import TrainerError
-from trainer.text import atomic_write, read_regular, sync
 
 _LOCK = ".lock"
 _ON_THIS_MACHINE = "file://"

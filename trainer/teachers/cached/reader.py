@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweeps.text.regular_file import read_regular
 from trainer.data.errors import DataError
 from trainer.errors import TrainerError
 from trainer.losses.sparse import Sample
@@ -19,7 +20,6 @@ from trainer.teachers.cached.compatibility import read_index
 from trainer.teachers.cached.index import Index, Shard
 from trainer.teachers.cached.location import Location
 from trainer.teachers.cached.request import PATH
-from trainer.text import read_regular
 
 IDS = "ids"
 PARTS = ("topk_idx", "topk_logits", "rand_idx", "rand_logits")

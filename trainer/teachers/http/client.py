@@ -17,11 +17,11 @@ from typing import Self
 import aiohttp
 from google.api_core import exceptions, retry
 
+from sweeps.text.counted import counted
 from trainer.config import HttpTeacherConfig
 from trainer.errors import ConfigError, TeacherServerError
 from trainer.losses.candidates import Candidates
 from trainer.teachers.http import protocol
-from trainer.text import counted
 
 _MIN_TIMEOUT_S = 1.0  # of the last request, so that its error can say more than that it was cut short
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}

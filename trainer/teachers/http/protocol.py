@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
+from sweeps.text.counted import counted
 from trainer.losses.candidates import NOTHING, Candidates
-from trainer.text import counted
 
 PATH = "/v1/completions"
 _MAX_TOTAL = 1.01  # of the probabilities at one position; less above 1 is rounding

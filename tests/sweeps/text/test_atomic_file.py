@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.pools.atomic_file import BY_UMASK, OWNER_EXECUTABLE, OWNER_ONLY, write_atomic
+from sweeps.text.atomic_file import BY_UMASK, OWNER_EXECUTABLE, OWNER_ONLY, write_atomic
 
 
 @pytest.fixture
