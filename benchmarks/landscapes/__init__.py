@@ -1,0 +1,1 @@
+"""Landscapes of the real trainer: what searchers are judged by."""
