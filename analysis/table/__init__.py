@@ -1,16 +1,18 @@
 """The table of trials: read from a file or an export document, checked once, passed on as a `TrialsTable`."""
 
 from analysis.table.columns import SEED, STEP_COLUMNS, apart, label
-from analysis.table.configurations import (
+from analysis.table.files import from_document, read
+from analysis.table.trials_table import (
     CONFIRM,
     Repeats,
     Spread,
+    TableLike,
+    TrialsTable,
     configuration_keys,
     is_confirming,
+    is_finite,
     seed_columns,
 )
-from analysis.table.files import from_document, read
-from analysis.table.trials_table import TableLike, TrialsTable, is_finite
 from sweeps.text.columns import (
     NOMINAL,
     PAID,
