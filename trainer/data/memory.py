@@ -1,4 +1,4 @@
-"""`data=stdlib`: text that fits into memory, tokenised once per machine. Called by `corpus`.
+"""`data=stdlib`: text that fits into memory, tokenised once per machine. Called by `loading`.
 
 Later runs memory-map the cached ids and read the text's files only to verify that they are the same.
 """
@@ -65,7 +65,7 @@ class MemoryCorpus(Corpus):
 
 
 def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> MemoryCorpus:
-    """Load the text that `corpus.load` describes."""
+    """Load the text that `loading.load` describes."""
     found = documents(config.max_bytes)
     fingerprint = _fingerprint(found)
     sides = cache(lambda: split(found, config.held_out_fraction, config.test_fraction))

@@ -1,4 +1,4 @@
-"""Text that is streamed while training: `data=text`, `parquet`, `hub`. Called by `corpus`.
+"""Text that is streamed while training: `data=text`, `parquet`, `hub`. Called by `loading`.
 
 Row i of all the rows of a run comes from lane i mod L, and each lane reads its own share of the blocks of
 every epoch. If W divides L, each of W processes has lanes of its own: it reads and tokenises only its part,
@@ -173,7 +173,7 @@ def _shared_lanes(pieces: int, most: int, world: int) -> int:
 
 
 def load(config: StreamConfig, own_tokenizer: str | Path | None = None) -> StreamCorpus:
-    """Load the text that `corpus.load` describes."""
+    """Load the text that `loading.load` describes."""
     shards = open_shards(config)
     if name := config.tokenizer or own_tokenizer:
         tokenizer = import_tokenizer(name)

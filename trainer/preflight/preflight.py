@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Config, long_runs
-from trainer.data import corpus
+from trainer.data import loading
 from trainer.data.errors import DataError
 from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
@@ -87,7 +87,7 @@ def run_preflight(
 
 def _text_refusals(config: Config) -> list[ConfigError]:
     try:
-        corpus.require_text(config.data)
+        loading.require_text(config.data)
     except ConfigError as error:
         return [error]
     except DataError as error:
