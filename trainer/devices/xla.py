@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from trainer.cache import cache_root
 from trainer.config import DeviceConfig
 from trainer.devices import tpu_versions, xla_attention, xla_sharding
-from trainer.devices.device import Device, MemoryCounts, micro_batches
+from trainer.devices.base import Device, MemoryCounts, micro_batches
 from trainer.devices.dtypes import dtype_of
 from trainer.devices.xla_compilation_cache import GraphMirror
 from trainer.distributed.tpu_host import VARIABLE, on_tpu
