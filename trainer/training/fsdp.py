@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
-from trainer.training.parallel import Losses, ObjectiveModule, ParallelStrategy, mean_of
+from trainer.training.strategy import Losses, ObjectiveModule, ParallelStrategy, mean_of
 
 
 class FSDPStrategy(ParallelStrategy):
