@@ -31,7 +31,7 @@ _MEASURED = [
     ("trainer.config.compose", "compose_config", "compose"),
     ("trainer.preflight.batch_size_search", "with_micro_batches", "preflight"),
     ("trainer.preflight.preflight", "run_preflight", "preflight"),
-    ("trainer.pipeline", "prepare_inputs", "model"),
+    ("trainer.teachers.local", "prepare_inputs", "model"),
     ("trainer.pipeline", "make_student", "student"),
 ]
 

@@ -179,7 +179,7 @@ def train_in(
         from trainer.distributed.ranks import join
         from trainer.outcome import save
         from trainer.preflight import oom
-        from trainer.teachers.local import prepare_all
+        from trainer.teachers.local import prepare_all, prepare_inputs
         from trainer.telemetry.channels import open_channels
         from trainer.training.context import StageContext, StageHooks
 
@@ -204,12 +204,14 @@ def train_in(
         context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
         with telemetry, checkpoints, stop.unwrapped():
             with oom.explained(fitted, device):
+                progress = progress_lines(sys.stdout, telemetry.preparing)
                 outcome = pipeline.run(
                     fitted,
+                    # Not kept here: a teacher's memory is to be free again before the student is scored.
+                    prepare_inputs(fitted, device=device, stop=stop, progress=progress),
                     context,
                     telemetry,
                     snapshots=snapshots,
-                    progress=progress_lines(sys.stdout, telemetry.preparing),
                     forced=forced,
                     config_sha256=sha256(config),
                 )

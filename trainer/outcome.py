@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from trainer import result
@@ -17,17 +16,12 @@ from trainer.config.effective_steps import weights
 from trainer.config.evaluation import name_of
 from trainer.cost.flops import usd
 from trainer.data.encoder import Encoder
-from trainer.devices.device import Device
-from trainer.devices.dtypes import dtype_name
 from trainer.errors import TrainerError
 from trainer.evaluations import hooks
 from trainer.evaluations.samples import write_samples
 from trainer.evaluations.student import FinishedStudent
 from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.models import student_folder
-from trainer.models.master_weights import computes_in_bfloat16
-from trainer.optim.muon import muon_dtype
-from trainer.optim.validate import optimizers
 from trainer.result import Metrics, Result, StageResult
 from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.teachers.local import PreparedInputs
@@ -172,24 +166,6 @@ def stage_usd(config: Config, context: StageContext, name: str, seconds: float) 
         own, spot = seconds - taken.seconds, price.pricing == "spot"
         dollars.append(usd(context.device, price.usd_per_hour, own, spot=spot))
     return _total(dollars)
-
-
-def products_dtype(config: Config, teacher: nn.Module, device: Device) -> str:
-    """Return the dtype of the student's matrix products.
-
-    Those of bfloat16 weights are bfloat16, whatever the device's.
-    """
-    bfloat16 = computes_in_bfloat16(teacher, config.model.master_dtype)
-    return dtype_name(torch.bfloat16 if bfloat16 else device.dtype)
-
-
-def muon_dtypes(config: Config, device: Device) -> dict[str, str]:
-    """Return the dtype that each part of the configuration with Muon orthogonalises updates in."""
-    return {
-        key.removesuffix(".optimizer"): dtype_name(dtype)
-        for key, optimizer in optimizers(config)
-        if (dtype := muon_dtype(optimizer, device.torch_device)) is not None
-    }
 
 
 def save(

@@ -7,8 +7,13 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+    from trainer.outcome import Outcome
 
 SMALL = (
     "model.hidden_size=32",
@@ -87,17 +92,29 @@ def small() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def run_small(small: tuple[str, ...], tmp_path: Path) -> Callable[..., object]:
-    """Return a function that runs the pipeline in this process with further overrides."""
+def run_config(tmp_path: Path) -> Callable[[Config], Outcome]:
+    """Return a function that prepares a configuration's inputs and runs the pipeline, in this process."""
     from trainer import pipeline
-    from trainer.api import METRICS_FILE, check
+    from trainer.api import METRICS_FILE
     from trainer.devices.device import open_device
+    from trainer.teachers import local
     from trainer.telemetry import Telemetry
     from trainer.training.context import StageContext
 
-    def run(*overrides: str, out: object = None) -> pipeline.Outcome:
-        config = check([*small, *overrides])
+    def run_config(config: Config) -> Outcome:
+        context = StageContext(device=open_device(config.device))
         with Telemetry(tmp_path / METRICS_FILE, every=config.log_every, out=None) as telemetry:
-            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
+            inputs = local.prepare_inputs(
+                config, device=context.device, stop=context.stop, progress=lambda message, fraction: None
+            )
+            return pipeline.run(config, inputs, context, telemetry)
 
-    return run
+    return run_config
+
+
+@pytest.fixture
+def run_small(small: tuple[str, ...], run_config: Callable[[Config], Outcome]) -> Callable[..., Outcome]:
+    """Return a function that runs the pipeline in this process with further overrides."""
+    from trainer.api import check
+
+    return lambda *overrides: run_config(check([*small, *overrides]))

@@ -93,7 +93,7 @@ def _build(arguments: Sequence[str], stop: StopSignal) -> None:
     output = Lines(sys.stdout)
     progress = _progress(output)
     stop.written()
-    prepared = prepare_inputs(config, device=device, stop=stop, progress=progress)
+    prepared = prepare_inputs(config, device=device, stop=stop, progress=progress, with_caches=False)
     model = prepared.teacher
     if run_dir is not None:
         model = freeze(load(run_dir / MODEL_FOLDER).model.to(device.torch_device))

@@ -1,7 +1,7 @@
 """The full-precision teacher that a student is initialised from, and the other inputs that runs share.
 
 `model=tiny` is trained once on the corpus and cached; `model=hf` is the pretrained model itself. Called by
-`pipeline`, and by `api.prepare` ahead of many runs.
+`__main__` before `pipeline`, and by `api.prepare` ahead of many runs.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from trainer.models.causal_lm import (
 from trainer.models.documents import separate_documents
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import require_packages
+from trainer.teachers.cached import compatibility
 from trainer.teachers.cached.compatibility import weights_sha256
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
@@ -73,6 +74,7 @@ class PreparedInputs:
         held_out_bytes: bytes of text of the tokens scored in them; None if the tokenizer does not tell.
         test: batches [B, T] of the test text; none unless `eval.test` asks for them.
         teacher: frozen, on the device.
+        caches: digests of the caches that Stage 3 reads.
     """
 
     corpus: Corpus
@@ -80,6 +82,7 @@ class PreparedInputs:
     held_out_bytes: int | None
     test: list[Tensor]
     teacher: nn.Module
+    caches: compatibility.Digests = compatibility.NO_CACHES
 
 
 def load_text(config: Config) -> tuple[Corpus, list[Tensor]]:
@@ -127,8 +130,17 @@ def test_batches(config: Config, corpus: Corpus) -> list[Tensor]:
         raise ConfigError(f"{error} (data.test_fraction)", key="eval.test") from error
 
 
-def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress: Progress) -> PreparedInputs:
-    """Load the corpus and the frozen teacher, building them first if they are not cached.
+def prepare_inputs(
+    config: Config, *, device: Device, stop: StopSignal, progress: Progress, with_caches: bool = True
+) -> PreparedInputs:
+    """Load the text, train a tiny teacher that is not there yet, load the teacher, check caches of Stage 3.
+
+    Args:
+        config: of the run.
+        device: of the teacher.
+        stop: ends the training of a teacher at a signal.
+        progress: called with each part.
+        with_caches: check the caches of predictions; not while one of them is built.
 
     Raises:
         TrainerError: one of them cannot be loaded or built, or they do not fit each other.
@@ -146,7 +158,7 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
         teacher = load_pretrained(name, dtype=config.model.dtype, attention=attention)
         _check_fit(teacher, config, corpus)
     else:
-        folder = _tiny_teacher(
+        folder = train_teacher(
             config, config.model, corpus, held_out, device=device, stop=stop, progress=progress
         )
         teacher = load_tiny(folder / _MODEL_FOLDER, attention=attention)
@@ -159,6 +171,7 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
         held_out_bytes=scored_bytes(corpus, held_out),
         test=test,
         teacher=teacher,
+        caches=compatibility.check(config, corpus, teacher) if with_caches else compatibility.NO_CACHES,
     )
 
 
@@ -216,7 +229,7 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
             teacher=config.model.name,
             teacher_loss=None,
         )
-    folder = _tiny_teacher(
+    folder = train_teacher(
         config, config.model, corpus, held_out, device=device, stop=stop, progress=progress
     )
     return Prepared(
@@ -227,7 +240,7 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
     )
 
 
-def _tiny_teacher(
+def train_teacher(
     config: Config,
     model: TinyModelConfig,
     corpus: Corpus,
@@ -237,7 +250,7 @@ def _tiny_teacher(
     stop: StopSignal,
     progress: Progress,
 ) -> Path:
-    """Return the cached folder of the tiny teacher, training it first if there is none."""
+    """Train a tiny teacher, unless it is cached, and return its folder in the cache."""
     # The evaluation is that of the stored loss.
     evaluation = {"batches": config.eval.batches, "batch_size": config.eval.batch_size}
     spec = _recipe(config, model, corpus, device) | {"eval": evaluation}

@@ -14,13 +14,10 @@ import pytest
 from trainer_outcomes import weights_digest, without_times
 
 from trainer import __main__ as program
-from trainer import api, pipeline
+from trainer import api
 from trainer.api import check
-from trainer.devices.device import open_device
 from trainer.pipeline import Outcome
 from trainer.teachers import local
-from trainer.telemetry import Telemetry
-from trainer.training.context import StageContext
 from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
@@ -50,11 +47,10 @@ def streamed(small: Sequence[str], folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def run(streamed: list[str], tmp_path: Path) -> Run:
+def run(run_config: Callable[..., Outcome], streamed: list[str]) -> Run:
     def run(*overrides: str) -> Outcome:
         config = check([*streamed, *overrides])
-        with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
-            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
+        return run_config(config)
 
     return run
 

@@ -30,18 +30,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint: Path, tmp_path: Path):
-    from trainer import pipeline
-    from trainer.devices.device import open_device
-    from trainer.telemetry import Telemetry
-    from trainer.training.context import StageContext
-
+def run_hf(
+    run_config: Callable[..., Outcome], small: tuple[str, ...], checkpoint: Path
+) -> Callable[..., Outcome]:
     common = [override for override in small if not override.startswith(TINY_ONLY)]
 
     def run(*overrides: str, name: Path = checkpoint) -> Outcome:
         config = api.check([*common, "model=hf", f"model.name={api.quote(str(name))}", *overrides])
-        with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
-            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
+        return run_config(config)
 
     return run
 

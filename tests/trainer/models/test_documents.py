@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from trainer import pipeline
-from trainer.api import METRICS_FILE, check
+from trainer.api import check
 from trainer.config import Config, TinyModelConfig
 from trainer.config.run import sha256
 from trainer.devices import sdpa, xla_attention
-from trainer.devices.device import Device, open_device
+from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.distillation import tempered_divergence
@@ -32,8 +32,6 @@ from trainer.models.subln import make_student
 from trainer.optim.attention_logits import record_logits, recorded
 from trainer.preflight.preflight import run_preflight
 from trainer.stages import distill, layerwise, pretrain
-from trainer.telemetry import Telemetry
-from trainer.training.context import StageContext
 from trainer.training.evaluation import held_out_loss
 
 END = 0
@@ -257,7 +255,9 @@ def test_a_compiled_forward_pass_has_no_break(small: tuple[str, ...]) -> None:
     assert all(call.kwargs["attn_mask"] is not None and not call.kwargs["is_causal"] for call in calls)
 
 
-def test_a_run_keeps_documents_apart_from_the_teacher_on(small: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_run_keeps_documents_apart_from_the_teacher_on(
+    run_config: Callable[..., pipeline.Outcome], small: tuple[str, ...], tmp_path: Path
+) -> None:
     lines = (json.dumps({"text": f"def f_{n}(x):\n    return x * {n * n}\n"}) for n in range(3000))
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
     text = ("data=text", f"data.files={tmp_path}/lines.jsonl", "data.text_key=text", "data.lanes=2")
@@ -265,8 +265,7 @@ def test_a_run_keeps_documents_apart_from_the_teacher_on(small: tuple[str, ...],
 
     def outcome(*more: str) -> pipeline.Outcome:
         config = check([*kept, *text, "data.held_out_tokens=2000", "data.test_tokens=400", *more])
-        with Telemetry(tmp_path / METRICS_FILE, every=1, out=None) as telemetry:
-            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
+        return run_config(config)
 
     off, on = outcome(), outcome(ON)
     assert on.held_out.reference.mean != off.held_out.reference.mean

@@ -17,18 +17,15 @@ from fake_gcs import FakeGcs
 from pretrained import save_stand_in
 from torch import nn
 
-from trainer import api, pipeline
+from trainer import api
 from trainer.api import check
 from trainer.config import HfModelConfig
 from trainer.config.compose import keys
 from trainer.data import remote
-from trainer.devices.device import open_device
 from trainer.errors import ConfigError
 from trainer.models.subln import SubLN
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
-from trainer.telemetry import Telemetry
-from trainer.training.context import StageContext
 
 NAMES = {
     "smollm2_135m": "HuggingFaceTB/SmolLM2-135M",
@@ -184,14 +181,15 @@ SMALLER = (
 
 
 @pytest.fixture
-def run(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def run(
+    run_config: Callable[..., Outcome], dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
     def run(name: str, *overrides: str) -> Outcome:
         where = [f"model.name={api.quote(name)}", f"data.dataset={api.quote(str(dataset))}"]
         config = check(["model=smollm2_135m", "data=fineweb", *where, *SMALLER, *overrides])
-        with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
-            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
+        return run_config(config)
 
     return run
 

@@ -132,7 +132,7 @@ def test_the_standard_error_is_that_of_the_differences_to_the_teacher(
 ) -> None:
     """By hand, from batches of one sequence: what is hard about the text is hard for both."""
     cut = spy("trainer.teachers.local.eval_batches")
-    prepared = spy("trainer.pipeline.prepare_inputs")
+    prepared = spy("trainer.teachers.local.prepare_inputs")
     outcome = run_small()
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
     alone = [ids_1T for ids_BT in cut.results[0] for ids_1T in ids_BT.split(1)]
@@ -186,7 +186,7 @@ def test_the_losses_on_the_test_text_by_hand(
     run_small: Run, spy: Callable[[str], Spied], tmp_path: Path
 ) -> None:
     loaded, cut = spy("trainer.teachers.local.load"), spy("trainer.teachers.local.eval_batches")
-    prepared = spy("trainer.pipeline.prepare_inputs")
+    prepared = spy("trainer.teachers.local.prepare_inputs")
     outcome = run_small(*TESTED)
     corpus = loaded.results[0]
     assert [call["tokens"] is corpus.test for call in cut.arguments] == [False, True]
