@@ -1,4 +1,4 @@
-"""What training asks of the processes of a run. Its strategies are in `parallel` and `fsdp`.
+"""The interface of the strategies that processes train one model with; they are in `parallel` and `fsdp`.
 
 Each process computes the loss of its own rows of a batch; gradients are averaged over all processes. An
 objective is no module and uses the model in its own ways (hidden states, the head's weights), so DDP and FSDP
