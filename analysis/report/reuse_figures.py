@@ -11,6 +11,7 @@ from analysis.report.style import BLUE, ORANGE, Scale, named, scale
 from analysis.report.vega_lite import NUMBER, Drawing, Row, Series, grey
 from analysis.summaries.prefixes import Prefix
 from analysis.summaries.reuse import Reuse
+from sweeps.text.counted import counted
 
 PREFIXES = 30
 """Most prefixes drawn, those of most trials."""
@@ -48,7 +49,7 @@ def prefixes(found: Reuse) -> Figure:
             style, bars, tip=f"datum.more + '\\n{style.name} ' + format(datum.end - datum.x, {NUMBER})"
         )
     trials = [
-        {"x": row.paid + row.rest + row.saved, "y": y, "text": labels.counted(len(row.trials), "trial")}
+        {"x": row.paid + row.rest + row.saved, "y": y, "text": counted(len(row.trials), "trial")}
         for y, row in enumerate(rows)
     ]
     drawing.text(trials, dx=6)
@@ -79,7 +80,7 @@ def _hovers(rows: tuple[Prefix, ...]) -> list[str]:
         shown = ", ".join(map(str, row.trials[:20])) + (" …" if len(row.trials) > 20 else "")
         lines = [f"{row.stage} of {source(row)}", *(f"{name} {value}" for name, value in row.parameters)]
         best = "" if row.best is None else f", best {labels.number(row.best)}"
-        hovers.append("\n".join([*lines, f"{labels.counted(len(row.trials), 'trial')}: {shown}{best}"]))
+        hovers.append("\n".join([*lines, f"{counted(len(row.trials), 'trial')}: {shown}{best}"]))
     return hovers
 
 

@@ -14,6 +14,7 @@ from analysis.report.trunk_layout import HEAD, End, Layout, Line
 from analysis.report.vega_lite import POSITION, Drawing, Row, Series, grey
 from analysis.summaries.reuse import Reuse
 from analysis.summaries.trunks import Lengths
+from sweeps.text.counted import counted
 
 ROW = 24
 """Height of a row in pixels."""
@@ -65,7 +66,7 @@ def _add_branches(figure: Drawing, ends: Sequence[End], line_of: dict[int, Line]
         shown = ", ".join(map(str, branch.trials[:20])) + (" …" if len(branch.trials) > 20 else "")
         more = (
             f"leaves at {labels.number(branch.leaves)}, ends at {labels.number(branch.end)}\n"
-            f"{labels.counted(len(branch.trials), 'trial')}: {shown}"
+            f"{counted(len(branch.trials), 'trial')}: {shown}"
         )
         path = ((branch.leaves, line_of[id(end)].y), (branch.leaves, end.y), (branch.end, end.y))
         rows: list[Row] = [{"x": x, "y": y, "more": more} for x, y in path]

@@ -15,6 +15,7 @@ from analysis import labels
 from analysis.report.style import BLUE, GREY, ORANGE, PURPLE
 from analysis.statistics.pareto import Goal
 from analysis.summaries.trunks import Branch, Trunk
+from sweeps.text.counted import counted
 
 TRUNKS, ENDS = 6, 8
 """Most trunks of a stage, and most ends of each, that are drawn."""
@@ -160,7 +161,7 @@ def _shown(trunk: Trunk, sign: float) -> list[Branch]:
 def _left_out(trunks: Sequence[Trunk], counts: Sequence[int]) -> str:
     parts = []
     if len(trunks) > len(counts):
-        parts.append(f"the best {len(counts)} of {labels.counted(len(trunks), 'trunk')}")
+        parts.append(f"the best {len(counts)} of {counted(len(trunks), 'trunk')}")
     drawn = trunks[: len(counts)]
     if any(len(trunk.branches) > count for trunk, count in zip(drawn, counts, strict=True)):
         parts.append(

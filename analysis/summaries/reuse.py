@@ -20,6 +20,7 @@ from analysis.statistics.stages import branched, reused, total
 from analysis.summaries.prefixes import Prefix, prefixes
 from analysis.summaries.trunks import Lengths, Trunk, lengths, trunks
 from analysis.table import TrialsTable, is_confirming
+from sweeps.text.counted import counted
 
 IMPORTED = "imported"
 STEPS = "effective_steps"
@@ -80,7 +81,7 @@ class Reuse:
     def summary(self) -> str:
         """Return the totals in one clause."""
         unit = f" {self.unit}" if self.unit else ""
-        stages = labels.counted(self.stages, "reused stage") if self.stages else ""
+        stages = counted(self.stages, "reused stage") if self.stages else ""
         branches = f"{self.branches} branch{'' if self.branches == 1 else 'es'}" if self.branches else ""
         by = " and ".join(filter(None, (stages, branches)))
         costs = f"{labels.number(self.paid)} of {labels.number(self.nominal)}{unit} paid"

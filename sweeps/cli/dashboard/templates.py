@@ -9,6 +9,7 @@ from urllib.parse import quote
 import jinja2
 
 from analysis import labels
+from sweeps.text.counted import counted
 from sweeps.text.timestamp import timestamp
 
 FOLDER = Path(__file__).parent / "templates"
@@ -28,7 +29,7 @@ def environment() -> jinja2.Environment:
     made.globals |= {
         "number": labels.number,
         "cell": labels.cell,
-        "counted": labels.counted,
+        "counted": counted,
         "title": labels.title,
         "timestamp": timestamp,
         "ago": ago,

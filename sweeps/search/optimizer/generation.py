@@ -362,7 +362,8 @@ class Optimizer:
                             points=self._points,
                             asked=asked,
                         )
-                        botorch = sum(each.generator == "botorch" for each in (*self._records, *found))
+                        botorch = sum(r.generator == "botorch" for r in self._records)
+                        botorch += sum(candidate.generator == "botorch" for candidate in found)
                         ranked = list(
                             choice.points(
                                 adapter,
