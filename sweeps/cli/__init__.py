@@ -51,7 +51,7 @@ _COMMANDS = {
     "import": ("sweeps.cli.upkeep", "Import earlier results as completed trials."),
     "export": ("sweeps.cli.export", "Write the trials table to a CSV, Parquet or JSON file."),
     "report": ("sweeps.cli.export", "Write one self-contained HTML page about the sweep."),
-    "dashboard": ("sweeps.cli.dashboard.command", "Serve live pages about the sweeps under a storage."),
+    "dashboard": ("sweeps.cli.dashboard", "Serve live pages about the sweeps under a storage."),
     "doctor": ("sweeps.cli.upkeep", "Diagnose this machine, the storage and the sweep."),
     "repair": ("sweeps.cli.upkeep", "Repair what `sweep doctor` found, with --yes."),
 }

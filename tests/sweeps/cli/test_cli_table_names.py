@@ -12,10 +12,10 @@ from hypothesis import given
 from named import Named, sweeps
 from published import put
 
-from sweeps.cli.dashboard import points
-from sweeps.cli.dashboard.reader import View
-from sweeps.cli.dashboard.trial_table import Query, columns, matcher, metric_column, raw, trial_table
 from sweeps.cli.show import rows_for_people
+from sweeps.dashboard import points
+from sweeps.dashboard.reader import View
+from sweeps.dashboard.trial_table import Query, columns, matcher, metric_column, raw, trial_table
 from sweeps.storage.local import LocalStore
 from sweeps.trials.control import Switch
 from sweeps.trials.record import Trial

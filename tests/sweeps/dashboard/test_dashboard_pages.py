@@ -225,7 +225,7 @@ def test_the_tree_of_prefixes_and_the_search_over_paid_compute(tmp_path, space):
 
 
 def test_a_damaged_record_is_named_and_the_others_are_shown(tmp_path, space, monkeypatch):
-    monkeypatch.setattr("sweeps.cli.dashboard.poller.LISTING_S", 1.0)
+    monkeypatch.setattr("sweeps.dashboard.poller.LISTING_S", 1.0)
     store = make_sweep(tmp_path, space, record(0), record(1), record(2))
     (tmp_path / "toy" / "trials" / "000001.json").write_text("{}")
 

@@ -12,17 +12,17 @@ from urllib.parse import quote
 from aiohttp import web
 
 from analysis.labels import number
-from sweeps.cli.dashboard import points as fronts
-from sweeps.cli.dashboard import sharing
-from sweeps.cli.dashboard.charts import Line, chart, scatter
-from sweeps.cli.dashboard.poller import Poller
-from sweeps.cli.dashboard.reader import View
-from sweeps.cli.dashboard.rendering import Rendered
-from sweeps.cli.dashboard.site import STEP_S, Site, banner
-from sweeps.cli.dashboard.summary import observed, state_of, summary
-from sweeps.cli.dashboard.templates import render
-from sweeps.cli.dashboard.trial_table import Query, metric_column, trial_table
-from sweeps.cli.dashboard.workers import PoolView, pools, workers
+from sweeps.dashboard import points as fronts
+from sweeps.dashboard import sharing
+from sweeps.dashboard.charts import Line, chart, scatter
+from sweeps.dashboard.poller import Poller
+from sweeps.dashboard.reader import View
+from sweeps.dashboard.rendering import Rendered
+from sweeps.dashboard.site import STEP_S, Site, banner
+from sweeps.dashboard.summary import observed, state_of, summary
+from sweeps.dashboard.templates import render
+from sweeps.dashboard.trial_table import Query, metric_column, trial_table
+from sweeps.dashboard.workers import PoolView, pools, workers
 from sweeps.export import table
 from sweeps.text.timestamp import timestamp
 from sweeps.trials.record import STATUSES, Trial

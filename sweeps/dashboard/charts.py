@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from analysis.labels import number
-from sweeps.cli.dashboard.curves import thinned
+from sweeps.dashboard.curves import thinned
 
 WIDTH, HEIGHT = 400, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 8, 36

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from analysis.statistics.pareto import Goal
 from analysis.statistics.pareto import front as front_of
 from analysis.summaries.compute import MEASURES
-from sweeps.cli.dashboard.reader import View
-from sweeps.cli.dashboard.trial_table import metric_column, raw
+from sweeps.dashboard.reader import View
+from sweeps.dashboard.trial_table import metric_column, raw
 from sweeps.export import table
 from sweeps.space import constraints
 from sweeps.text.columns import PARAMETER

@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from sweeps.cli.dashboard.catalog import Catalog
-from sweeps.cli.dashboard.curves import CurveCache
-from sweeps.cli.dashboard.poller import Poller
-from sweeps.cli.dashboard.reader import View
-from sweeps.cli.dashboard.rendering import PageCache
-from sweeps.cli.dashboard.run_files import RunFiles
-from sweeps.cli.dashboard.security import Guard
+from sweeps.dashboard.catalog import Catalog
+from sweeps.dashboard.curves import CurveCache
+from sweeps.dashboard.poller import Poller
+from sweeps.dashboard.reader import View
+from sweeps.dashboard.rendering import PageCache
+from sweeps.dashboard.run_files import RunFiles
+from sweeps.dashboard.security import Guard
 from sweeps.text.timestamp import timestamp
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import re
 import pytest
 from served_dashboard import Dashboard, dashboard, make_sweep, record, run, run_file
 
-from sweeps.cli.dashboard.security import guard_for
+from sweeps.dashboard.security import guard_for
 from sweeps.trials import control
 
 ODD = [
@@ -229,7 +229,7 @@ def test_malformed_request_is_refused_without_a_traceback(tmp_path, store, quiet
 
 
 def test_form_that_does_not_arrive_is_given_up(tmp_path, store, quiet, monkeypatch):
-    monkeypatch.setattr("sweeps.cli.dashboard.actions._FORM_S", 0.2)
+    monkeypatch.setattr("sweeps.dashboard.actions._FORM_S", 0.2)
 
     async def test() -> None:
         async with dashboard(tmp_path, control=True) as served:

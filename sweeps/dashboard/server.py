@@ -14,14 +14,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
-from sweeps.cli.dashboard.connections import Watch
-from sweeps.cli.dashboard.events import Events
-from sweeps.cli.dashboard.pages import SweepPages
-from sweeps.cli.dashboard.rendering import Rendered
-from sweeps.cli.dashboard.security import HEADERS, TOKEN
-from sweeps.cli.dashboard.site import Site
-from sweeps.cli.dashboard.templates import render
-from sweeps.cli.dashboard.trial_pages import TrialPages
+from sweeps.dashboard.connections import Watch
+from sweeps.dashboard.events import Events
+from sweeps.dashboard.pages import SweepPages
+from sweeps.dashboard.rendering import Rendered
+from sweeps.dashboard.security import HEADERS, TOKEN
+from sweeps.dashboard.site import Site
+from sweeps.dashboard.templates import render
+from sweeps.dashboard.trial_pages import TrialPages
 from sweeps.errors import InputError, SweepError
 from sweeps.trials import storable
 
@@ -49,7 +49,7 @@ def application(site: Site) -> web.Application:
     app.router.add_get(r"/sweep/{name}/trial/{index:\d+}/file", trials.send_file)
     app.router.add_get("/static/{file}", _send_static)
     if site.control:
-        from sweeps.cli.dashboard.actions import Actions
+        from sweeps.dashboard.actions import Actions
 
         actions = Actions(site)
         app.router.add_get("/sweep/{name}/do/{action}", actions.ask)

@@ -9,8 +9,8 @@ import asyncio
 
 from aiohttp import web
 
-from sweeps.cli.dashboard.reader import View
-from sweeps.cli.dashboard.site import Site
+from sweeps.dashboard.reader import View
+from sweeps.dashboard.site import Site
 
 MOST = 300
 """Clients that may listen at once."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from sweeps.cli.dashboard.reader import SweepReader, View
+from sweeps.dashboard.reader import SweepReader, View
 from sweeps.errors import SweepError
 from sweeps.storage.base import Store
 from sweeps.trials.redaction import redact

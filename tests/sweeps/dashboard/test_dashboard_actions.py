@@ -11,8 +11,8 @@ from served_dashboard import dashboard, make_sweep, record, run
 
 from runners.pools import launched
 from runners.pools.pool import Pool
-from sweeps.cli.dashboard.actions import SWITCHES
 from sweeps.cli.pool_options import folder, place_of
+from sweeps.dashboard.actions import SWITCHES
 from sweeps.experiment import Experiment
 from sweeps.search.confirm.plan import stored_plan
 from sweeps.space.definition import Fixed

@@ -11,16 +11,16 @@ from aiohttp import web
 
 from analysis.labels import MISSING, cell
 from sweeps.cli import reuse
-from sweeps.cli.dashboard.charts import Line, chart
-from sweeps.cli.dashboard.curves import AXES, Axis, Curves
-from sweeps.cli.dashboard.pages import SweepPages
-from sweeps.cli.dashboard.poller import Poller
-from sweeps.cli.dashboard.reader import View
-from sweeps.cli.dashboard.rendering import Rendered
-from sweeps.cli.dashboard.site import Site
-from sweeps.cli.dashboard.templates import render
-from sweeps.cli.dashboard.trial_table import selected
 from sweeps.cli.rerun import command_line
+from sweeps.dashboard.charts import Line, chart
+from sweeps.dashboard.curves import AXES, Axis, Curves
+from sweeps.dashboard.pages import SweepPages
+from sweeps.dashboard.poller import Poller
+from sweeps.dashboard.reader import View
+from sweeps.dashboard.rendering import Rendered
+from sweeps.dashboard.site import Site
+from sweeps.dashboard.templates import render
+from sweeps.dashboard.trial_table import selected
 from sweeps.errors import SweepError
 from sweeps.export import table
 from sweeps.trials.record import Trial

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweeps.cli.dashboard.reader import View
+from sweeps.dashboard.reader import View
 from sweeps.export import table
 from sweeps.trials import costs
 from sweeps.trials.record import Trial

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from analysis.labels import cell
-from sweeps.cli.dashboard.reader import View
+from sweeps.dashboard.reader import View
 from sweeps.errors import InputError
 from sweeps.export import table
 from sweeps.space.definition import Fixed, cell_of

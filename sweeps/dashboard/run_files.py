@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeps.cli.dashboard.readonly import folder_of
+from sweeps.dashboard.readonly import folder_of
 from sweeps.errors import DamagedObject, SweepError
 from sweeps.storage.base import NotFound, Store
 from sweeps.trials.record import Trial, run_prefix

@@ -12,9 +12,9 @@ from fake_gcs import Fault
 from published import put
 from served_dashboard import CountingStore, Dashboard, dashboard, make_sweep, record, run
 
-from sweeps.cli.dashboard.connections import Watch
-from sweeps.cli.dashboard.poller import LISTING_S, Poller
-from sweeps.cli.dashboard.readonly import ReadOnlyStore
+from sweeps.dashboard.connections import Watch
+from sweeps.dashboard.poller import LISTING_S, Poller
+from sweeps.dashboard.readonly import ReadOnlyStore
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.storage.base import Store
@@ -28,7 +28,7 @@ from sweeps.trials import control
 @pytest.fixture
 def lists_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing a second, where a test has to wait for one."""
-    monkeypatch.setattr("sweeps.cli.dashboard.poller.LISTING_S", 1.0)
+    monkeypatch.setattr("sweeps.dashboard.poller.LISTING_S", 1.0)
 
 
 async def next_mark(served: Dashboard, path: str, marks: list[tuple[float, str]], count: int) -> None:
@@ -146,7 +146,7 @@ def test_too_many_listeners_are_asked_to_come_back(tmp_path, space):
 def test_a_client_that_leaves_is_forgotten_and_nobody_polls_for_no_one(
     tmp_path, space, monkeypatch, lists_often
 ):
-    monkeypatch.setattr("sweeps.cli.dashboard.poller._IDLE_S", 0.5)
+    monkeypatch.setattr("sweeps.dashboard.poller._IDLE_S", 0.5)
     make_sweep(tmp_path, space)
     stores: list[CountingStore] = []
 
@@ -203,7 +203,7 @@ def test_a_client_that_does_not_read_is_cut_and_others_are_served(tmp_path, spac
 
 
 def test_a_client_that_sends_half_a_request_is_closed(tmp_path, space, monkeypatch):
-    monkeypatch.setattr("sweeps.cli.dashboard.server._KEEPALIVE_S", 1.0)
+    monkeypatch.setattr("sweeps.dashboard.server._KEEPALIVE_S", 1.0)
     make_sweep(tmp_path, space)
 
     async def test() -> None:
@@ -293,7 +293,7 @@ def test_error_of_a_listing_stands_until_one_succeeds(tmp_path, space, lists_oft
 
 @pytest.mark.parametrize("mount_point", [False, True])
 def test_storage_that_is_away_is_named(tmp_path, space, lists_often, monkeypatch, mount_point):
-    monkeypatch.setattr("sweeps.cli.dashboard.catalog.LISTING_S", 0.5)
+    monkeypatch.setattr("sweeps.dashboard.catalog.LISTING_S", 0.5)
     make_sweep(tmp_path / "store", space, record(0))
 
     async def test() -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 def started(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The command in a process of its own, and the address that it prints."""
     argv = [sys.executable, "-m", "sweeps", "dashboard", "--port", "0", *options]
-    root = str(Path(__file__).parents[4])
+    root = str(Path(__file__).parents[3])
     environment = os.environ | {"PYTHONPATH": root}
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -13,7 +13,7 @@ from analysis.summaries.costs import Cost, Rate, cost
 from analysis.summaries.failures import kind_of
 from sweeps.cli import reuse
 from sweeps.cli.confirmation import progress_line
-from sweeps.cli.dashboard.reader import View
+from sweeps.dashboard.reader import View
 from sweeps.export import table
 from sweeps.search.confirm.answer import answer
 from sweeps.space.definition import Space

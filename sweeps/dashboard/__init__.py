@@ -1,6 +1,5 @@
-"""A page that lives: `sweep dashboard` serves the sweeps of a storage to browsers.
+"""Live dashboard: `sweep dashboard` serves the sweeps of a storage to browsers.
 
-    command.py      the command and its options
     server.py       the application, its limits and its life
     security.py     hosts, token, CSRF tokens, headers
     connections.py  connections that do not read

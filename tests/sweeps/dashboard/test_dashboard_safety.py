@@ -15,8 +15,8 @@ import pytest
 from published import put
 from served_dashboard import CountingStore, dashboard, make_sweep, record, run, run_file
 
-from sweeps.cli.dashboard.readonly import ReadOnlyStore
-from sweeps.cli.dashboard.security import POLICY, guard_for, host_of, is_loopback
+from sweeps.dashboard.readonly import ReadOnlyStore
+from sweeps.dashboard.security import POLICY, guard_for, host_of, is_loopback
 from sweeps.errors import WriteRefused
 from sweeps.storage.local import LocalStore
 from sweeps.trials import control

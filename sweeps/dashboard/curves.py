@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from sweeps.cli.dashboard.run_files import RunFiles
+from sweeps.dashboard.run_files import RunFiles
 from sweeps.text import json_reader
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact

@@ -17,13 +17,13 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from sweeps.cli.control import USER, ByPeople, apply_to_all, require_allowed, set_state, user_name
-from sweeps.cli.dashboard.poller import Poller
-from sweeps.cli.dashboard.reader import View
-from sweeps.cli.dashboard.rendering import Rendered
-from sweeps.cli.dashboard.security import CSRF
-from sweeps.cli.dashboard.site import Site
-from sweeps.cli.dashboard.templates import render
-from sweeps.cli.dashboard.trial_table import selected
+from sweeps.dashboard.poller import Poller
+from sweeps.dashboard.reader import View
+from sweeps.dashboard.rendering import Rendered
+from sweeps.dashboard.security import CSRF
+from sweeps.dashboard.site import Site
+from sweeps.dashboard.templates import render
+from sweeps.dashboard.trial_table import selected
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.storage.urls import open_store

@@ -15,10 +15,10 @@ import aiohttp
 from published import put
 from yarl import URL
 
-from sweeps.cli.dashboard.catalog import Catalog, reading_store
-from sweeps.cli.dashboard.security import Guard, guard_for
-from sweeps.cli.dashboard.server import served
-from sweeps.cli.dashboard.site import Site
+from sweeps.dashboard.catalog import Catalog, reading_store
+from sweeps.dashboard.security import Guard, guard_for
+from sweeps.dashboard.server import served
+from sweeps.dashboard.site import Site
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Space
 from sweeps.storage.base import Store

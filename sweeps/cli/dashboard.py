@@ -15,7 +15,7 @@ from sweeps.cli.resolve import exists, is_named, open_sweep, storage_options, st
 from sweeps.storage.urls import open_store
 
 if TYPE_CHECKING:
-    from sweeps.cli.dashboard.site import Site
+    from sweeps.dashboard.site import Site
 
 
 @click.command()
@@ -58,9 +58,9 @@ def dashboard(
     unless --control is given. On any address but this machine's own, the printed address holds a token that
     browsers need.
     """
-    from sweeps.cli.dashboard.catalog import Catalog
-    from sweeps.cli.dashboard.security import guard_for
-    from sweeps.cli.dashboard.site import Site
+    from sweeps.dashboard.catalog import Catalog
+    from sweeps.dashboard.security import guard_for
+    from sweeps.dashboard.site import Site
 
     rate = prices.rate()
     url, only = storage_url(storage), False
@@ -77,7 +77,7 @@ def dashboard(
 
 
 async def _serve(site: Site, host: str, port: int) -> None:
-    from sweeps.cli.dashboard.server import served
+    from sweeps.dashboard.server import served
 
     ended = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
