@@ -6,6 +6,7 @@ From Python (docs/python.md):
     sweep.run(function, n_trials=20)    or sweep.ask() and sweep.tell(trial, result)
     sweep.best, sweep.pareto(), sweep.trials()
 
+What a person can do to a sweep is in `operations`; Python, Hydra, the command line and the dashboard call it.
 The data flows from `space` through `experiment` (ask), `worker` and `experiment` (report) to `export`. The
 trial records in the store are the only state (`trials`, `storage`); only `search.optimizer` imports Ax, and
 only `worker.program` the trainer.

@@ -83,8 +83,9 @@ def create(
         >>> sweep.url
         'sweep-store/demo'
     """
-    from sweeps.cli.run import create_sweep
+    from sweeps.operations.creation import create_sweep
     from sweeps.space import space_file
+    from sweeps.worker.progress import say
 
     if isinstance(space, Mapping):
         found = literals.space_of(space, "sweeps.create")
@@ -97,7 +98,7 @@ def create(
         )
     where = _text("sweeps.create: storage", storage)
     _require_flag("sweeps.create", skip_if_exists)
-    return Sweep(create_sweep(found, where, skip_if_exists=skip_if_exists))
+    return Sweep(create_sweep(found, where, skip_if_exists=skip_if_exists, on_notice=say))
 
 
 def open_existing(storage: str | os.PathLike[str] | None = None, name: str | None = None) -> Sweep:
@@ -118,7 +119,7 @@ def open_existing(storage: str | os.PathLike[str] | None = None, name: str | Non
         >>> sweeps.open("sweep-store/old").name
         'old'
     """
-    from sweeps.cli.resolve import open_sweep
+    from sweeps.operations.opening import open_sweep
 
     return Sweep(open_sweep(_text("sweeps.open: storage", storage), _text("sweeps.open: name", name)))
 
@@ -344,7 +345,7 @@ class Sweep:
             >>> sweep.best
             Result(trial=0, parameters={'x': 0.5}, metrics={'loss': 0.25})
         """
-        from sweeps.cli import confirmation
+        from sweeps.operations import confirmation
 
         records = self._records()
         if (found := confirmation.confirmed(self.experiment, records)) is not None:

@@ -167,21 +167,18 @@ def _print_usage_error(error: click.ClickException) -> None:
 
 
 def _print_error(message: str) -> None:
-    from sweeps.text.printable import escape_controls
-    from sweeps.trials.redaction import redact
+    from sweeps.trials.redaction import printable
 
-    print(escape_controls(redact(f"sweep: error: {message}")), file=sys.stderr)
+    print(printable(f"sweep: error: {message}"), file=sys.stderr)
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print the traceback of an unexpected error, without secrets."""
     import traceback
 
-    from sweeps.text.printable import escape_controls
-    from sweeps.trials.redaction import redact
+    from sweeps.trials.redaction import printable
 
-    text = "".join(traceback.format_exception(kind, error, trace))
-    print(escape_controls(redact(text)), end="", file=sys.stderr)
+    print(printable("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 
 def _replace_closed_streams() -> None:

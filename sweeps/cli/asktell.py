@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from sweeps.cli.options import storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
-from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export.table import flat
+from sweeps.operations.opening import open_sweep
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.text import json_reader

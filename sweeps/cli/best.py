@@ -7,18 +7,20 @@ from typing import Any
 
 import click
 
-from sweeps.cli import confirmation, reuse
-from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, shorten
-from sweeps.cli.rerun import command_line
-from sweeps.cli.resolve import open_sweep, readable, storage_options
+from sweeps.cli.options import readable, storage_options
+from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
-from sweeps.export import table
+from sweeps.export import sharing, table
+from sweeps.operations import confirmation
+from sweeps.operations.opening import open_sweep
+from sweeps.operations.rerun import command_line
 from sweeps.search.confirm.answer import Answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.text.printable import escape_controls
+from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
 
@@ -47,7 +49,7 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
         print_csv([table.flat(record)])
     else:
         echo(best_line(experiment.space, record))
-        if line := reuse.trial_line(record):
+        if line := sharing.trial_line(record):
             echo(f"  {line}")
         program = experiment.space.program.kind
         if program == "function":  # its command line is not for reading

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import get_args
 
 import click
 
+from sweeps.cli.options import storage_options
 from sweeps.cli.output import echo
-from sweeps.cli.resolve import open_sweep, storage_options
-from sweeps.errors import IllegalTransition, InputError
+from sweeps.errors import InputError
 from sweeps.experiment import Experiment
-from sweeps.storage.base import Store
+from sweeps.operations.control import ByPeople, apply_to_all, set_state, user_name
+from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
-from sweeps.trials import actions, control, lifecycle, storable
-from sweeps.trials.record import Failure, Trial
-
-USER = "SWEEP_USER"
-"""Environment variable: who is noted, instead of the login name and the machine."""
-ByPeople = type[lifecycle.Retry] | type[lifecycle.Abandon]
-_VERBS = {"running": "resume", "paused": "pause", "stopped": "stop"}
+from sweeps.trials import control, lifecycle, storable
+from sweeps.trials.record import Failure
 
 
 @click.command()
@@ -86,27 +78,10 @@ def abandon(storage: str | None, name: str | None, indices: tuple[int, ...], rea
     _apply(open_sweep(storage, name), indices, lifecycle.Abandon, storable.line(reason or ""))
 
 
-def user_name() -> str:
-    """Return who does something, for the record: $SWEEP_USER, or the login name and the machine."""
-    if given := storable.line(os.environ.get(USER, "")).strip():
-        return given
-    try:
-        login = getpass.getuser()
-    except (KeyError, OSError):
-        login = "somebody"
-    return f"{login}@{platform.node() or 'host'}"
-
-
 def _set_state(storage: str | None, name: str | None, state: control.State) -> None:
     store = open_sweep(storage, name).store
     set_state(store, state, user_name())
     click.echo(f"{store.url} is {state}")
-
-
-def set_state(store: Store, state: control.State, by: str) -> None:
-    """Change the switch, and note by whom."""
-    control.write(store, state, by)
-    actions.note(store, _VERBS[state], by)
 
 
 def _apply(experiment: Experiment, indices: Sequence[int], kind: ByPeople, reason: str = "") -> None:
@@ -117,37 +92,3 @@ def _apply(experiment: Experiment, indices: Sequence[int], kind: ByPeople, reaso
     else:
         listed = ", ".join(str(record.trial) for record in changed)
         click.echo(f"{counted(len(changed), 'trial')} are {changed[-1].status}: {listed}")
-
-
-def apply_to_all(
-    experiment: Experiment, indices: Sequence[int], kind: ByPeople, by: str, reason: str = ""
-) -> list[Trial]:
-    """Retry or abandon these trials, each once, note by whom, and return them.
-
-    Raises:
-        InputError: one of them does not allow it; nothing was changed, unless it has just changed itself.
-    """
-    indices = list(dict.fromkeys(indices))
-    event = kind(by=f"{by}: {reason}" if reason else by)
-    require_allowed([experiment.trial(index) for index in indices], event, experiment.store.now())
-    with _explained():
-        changed = [experiment.apply(index, event) for index in indices]
-    what = actions.about_trials("retry" if kind is lifecycle.Retry else "abandon", indices)
-    actions.note(experiment.store, f"{what}: {reason}" if reason else what, by)
-    return changed
-
-
-def require_allowed(records: Sequence[Trial], event: lifecycle.Event, now: float) -> None:
-    """Raise `InputError` if one of the trials does not allow the event at this time of the store."""
-    with _explained():
-        for record in records:
-            lifecycle.apply(record, event, now)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn a transition that the trial's state does not allow into an error of the input."""
-    try:
-        yield
-    except IllegalTransition as refused:
-        raise InputError(f"trial {refused.trial} is {refused.status}: {refused.why}") from None

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sweeps.cli.options import storage_options
 from sweeps.cli.output import echo
 from sweeps.cli.prices import Prices, price_options
-from sweeps.cli.resolve import exists, is_named, open_sweep, storage_options, storage_url
+from sweeps.operations.opening import exists, is_named, open_sweep, storage_url
 from sweeps.storage.urls import open_store
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.options import storage_options
 from sweeps.errors import InputError
+from sweeps.operations.opening import open_sweep
 from sweeps.space.overrides import to_overrides
 from sweeps.text.printable import escape_controls
 

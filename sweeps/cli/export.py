@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli import confirmation
+from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import echo
 from sweeps.cli.prices import Prices, price_options
-from sweeps.cli.rerun import command_line
-from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.export import ax_export, optuna_journal, wandb_table
 from sweeps.export import held_out as sequences
 from sweeps.export import table as tables
 from sweeps.export.insight import insight
+from sweeps.operations import confirmation
+from sweeps.operations.opening import open_sweep
+from sweeps.operations.rerun import command_line
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 

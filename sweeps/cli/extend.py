@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 
 import click
 
-from sweeps.cli.control import user_name
-from sweeps.cli.output import echo, notify, shorten
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.options import storage_options
+from sweeps.cli.output import echo, notify
 from sweeps.errors import InputError
+from sweeps.operations import limits
+from sweeps.operations.control import user_name
+from sweeps.operations.limits import NONE
+from sweeps.operations.opening import open_sweep
 from sweeps.space.definition import Space
 from sweeps.space.space_limits import BUDGET_HINTS, BUDGET_KEYS
 from sweeps.space.yaml_cursor import nearest
-from sweeps.text.counted import counted
 from sweeps.text.timestamp import timestamp
-from sweeps.trials.amendments import LIMITS, Amendment, Amendments, limits
-from sweeps.trials.budget import spent
-from sweeps.trials.record import Trial
-
-NONE = "none"
-"""Value that lifts a limit."""
+from sweeps.trials.amendments import limits as present_limits
 
 
 @click.command()
@@ -58,13 +53,12 @@ def extend(
     experiment = open_sweep(storage, name)
     before = experiment.amendments.refresh()
     changes = _changes(run_cap, budget, wall_hours, until, before, experiment.store.now())
-    amendment = experiment.extend(changes, by=user_name())
-    for line in differences(before, amendment):
+    extended = limits.extend(experiment, changes, user_name())
+    for line in extended.differences:
         echo(line)
-    records, _ = experiment.readable_trials()
-    for reached in _reached(amendment, records, experiment.store.now()):
-        notify(f"warning: {reached}; no further trial is begun")
-    if not any(record.status == "running" for record in records) and not experiment.is_full(records):
+    for limit in extended.reached:
+        notify(f"warning: {limit}; no further trial is begun")
+    if extended.is_idle:
         echo(f"next: sweep worker --storage {experiment.store.url}", err=True)
 
 
@@ -90,7 +84,7 @@ def _changes(
             raise InputError(f"--budget {key}: {hint}")
         if key in changes:
             raise InputError(f"--budget {key} stands there twice; keep one")
-        changes[key] = _amount(key, text, limits(before)[key])
+        changes[key] = _amount(key, text, present_limits(before)[key])
     if until is not None:
         changes["until"] = _time(until, now)
     if not changes:
@@ -129,20 +123,6 @@ def _amount(key: str, text: str, present_limit: float | None) -> float | None:
     return present_limit + amount
 
 
-def _reached(amendment: Amendment, records: Sequence[Trial], now: float) -> list[str]:
-    """Return each new limit that the sweep has reached already, as a clause."""
-    cap, found = amendment.changes.get("run_cap"), []
-    own = sum(record.is_own for record in records)
-    if isinstance(cap, int | float) and own >= cap:
-        found.append(f"run_cap is {cap:g}, and there {'is' if own == 1 else 'are'} {counted(own, 'trial')}")
-    used = asdict(spent(records, now))
-    for name in BUDGET_KEYS:
-        limit = amendment.changes.get(name)
-        if isinstance(limit, int | float) and used[name] >= limit:
-            found.append(f"{used[name]:.5g} of {limit:.5g} {name} are spent")
-    return found
-
-
 def _time(text: str, now: float) -> float | None:
     """Return seconds since the epoch; a time without a zone is this machine's."""
     if text == NONE:
@@ -158,45 +138,3 @@ def _time(text: str, now: float) -> float | None:
             f"--until {text}: that is past (it is {timestamp(now)}); `sweep stop` ends a sweep now"
         )
     return time
-
-
-def differences(before: Space, amendment: Amendment) -> list[str]:
-    """Return a line for each limit that an amendment has changed: `run_cap 40 → 60`."""
-    present = limits(before)
-    return [
-        f"{name} {shown(name, present[name])} → {shown(name, amendment.changes[name])}"
-        for name in LIMITS
-        if name in amendment.changes
-    ]
-
-
-def amendment_lines(made: Amendments) -> list[str]:
-    """Return who changed what and when, a line for each amendment of limits that still counts."""
-    newest: dict[str, Amendment] = {}
-    for amendment in made.made:
-        newest |= dict.fromkeys((name for name in amendment.changes if name in LIMITS), amendment)
-    by_amendment: dict[int, list[str]] = {}
-    for name, amendment in newest.items():
-        change = f"{name} {shown(name, amendment.changes[name])}"
-        by_amendment.setdefault(amendment.number, []).append(change)
-    at = {amendment.number: amendment for amendment in made.made}
-    return [
-        f"{', '.join(changes)} by {at[number].by}, {timestamp(at[number].at)}"
-        for number, changes in sorted(by_amendment.items())
-    ]
-
-
-def shown(name: str, limit: object) -> str:
-    """Return a limit for people."""
-    if limit is None:
-        return NONE
-    return timestamp(limit) if name == "until" and isinstance(limit, float | int) else shorten(limit)
-
-
-def document(made: Amendments) -> list[Mapping[str, object]]:
-    """Return the amendments for programs."""
-    return [
-        {"number": a.number, "changes": dict(a.changes), "by": a.by, "at": a.at}
-        for a in made.made
-        if a.changes
-    ]

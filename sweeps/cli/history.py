@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from sweeps.cli.extend import shown
+from sweeps.cli.options import storage_options
 from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table
-from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.experiment import Experiment
+from sweeps.operations.limits import shown
+from sweeps.operations.opening import open_sweep
 from sweeps.text.timestamp import timestamp
 from sweeps.trials.actions import History
 from sweeps.trials.amendments import ARCHIVED, NAME, Amendment

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli.control import user_name
 from sweeps.cli.cost_guard import guard
+from sweeps.cli.options import storage_options
 from sweeps.cli.output import notify, print_json
-from sweeps.cli.pool_options import Place, make_pool, place_of, pool_options
-from sweeps.cli.resolve import PREVIEW, open_sweep, storage_options, storage_url
+from sweeps.cli.pool_options import make_pool, pool_options
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, StoreUnavailable, SweepError, SweepNotFound
+from sweeps.operations.control import user_name
+from sweeps.operations.opening import A_PERSON_WAITS_S, open_sweep, storage_url
+from sweeps.operations.pools import Place, place_of
 from sweeps.storage.urls import join
 from sweeps.text.counted import counted
 from sweeps.trials import actions
@@ -117,9 +119,8 @@ def _preview(
     from runners.errors import PoolError
     from runners.pools.engines import check_storage
 
-    click.get_current_context().meta[PREVIEW] = True
     try:
-        place = place_of(open_sweep(storage, name))
+        place = place_of(open_sweep(storage, name, patience_s=A_PERSON_WAITS_S))
     except (SweepNotFound, StoreUnavailable) as error:
         problem = str(error).partition("; ")[0]
         notify(f"{problem}; below is what a sweep there would be started with")

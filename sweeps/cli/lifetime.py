@@ -6,15 +6,14 @@ import sys
 
 import click
 
-from sweeps.cli.control import user_name
+from sweeps.cli.options import storage_options
 from sweeps.cli.output import echo
-from sweeps.cli.resolve import is_named, latest_name, open_sweep, remember, storage_options
 from sweeps.errors import InputError
-from sweeps.experiment import Experiment
-from sweeps.storage.urls import name_of, parent
+from sweeps.operations import lifetime
+from sweeps.operations.control import user_name
+from sweeps.operations.opening import is_named, open_sweep
+from sweeps.storage.urls import name_of
 from sweeps.text.counted import counted
-from sweeps.trials import control
-from sweeps.trials.amendments import ARCHIVED
 
 
 @click.command()
@@ -25,18 +24,12 @@ def archive(storage: str | None, name: str | None, undo: bool) -> None:
     experiment = open_sweep(storage, name)
     url = experiment.store.url
     if undo:
-        if not experiment.amendments.archived:
-            raise InputError(f"{url}: it is not in the archive; `sweep list --all` shows what is")
-        experiment.amendments.add({ARCHIVED: False}, user_name())
+        lifetime.unarchive(experiment, user_name())
         echo(f"{url} is listed again; it is stopped, `sweep resume` opens it")
-        return
-    if experiment.amendments.archived:
+    elif lifetime.archive(experiment, user_name()):
+        echo(f"{url} is in the archive; `sweep archive --undo --name {name_of(url)}` takes it out")
+    else:
         echo(f"{url} is in the archive already")
-        return
-    _require_idle(experiment, "put away")
-    control.write(experiment.store, "stopped", user_name())
-    experiment.amendments.add({ARCHIVED: True}, user_name())
-    echo(f"{url} is in the archive; `sweep archive --undo --name {name_of(url)}` takes it out")
 
 
 @click.command()
@@ -47,16 +40,9 @@ def rename(storage: str | None, name: str | None, new: str) -> None:
 
     Interrupted, it goes on when it is called again.
     """
-    from sweeps.upkeep.renaming import rename as rename_sweep
-
     experiment = open_sweep(storage, name)
     old = experiment.store.url
-    _require_idle(experiment, "renamed")
-    was_latest = latest_name(parent(old)) == name_of(old)
-    renamed = rename_sweep(experiment, new, user_name())
-    if was_latest:
-        remember(renamed.store)
-    echo(f"{old} is {renamed.store.url} now")
+    echo(f"{old} is {lifetime.rename(experiment, new, user_name()).store.url} now")
 
 
 @click.command()
@@ -68,7 +54,6 @@ def delete(storage: str | None, name: str | None, yes: bool) -> None:
     It must be named, by --name or a full URL: the default is never deleted.
     """
     from sweeps.upkeep.machine import shown_bytes
-    from sweeps.upkeep.removal import remove, stock
 
     if not is_named(storage, name):
         raise InputError(
@@ -76,8 +61,7 @@ def delete(storage: str | None, name: str | None, yes: bool) -> None:
         )
     experiment = open_sweep(storage, name)
     url = experiment.store.url
-    _require_idle(experiment, "deleted")
-    there = stock(experiment)
+    there = lifetime.contents(experiment)
     statuses = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in there.trials.items())
     damaged = f" and {counted(there.damaged, 'damaged record')}" if there.damaged else ""
     trials = counted(sum(there.trials.values()), "trial") + (f" ({statuses})" if statuses else "")
@@ -87,17 +71,5 @@ def delete(storage: str | None, name: str | None, yes: bool) -> None:
         if not sys.stdin.isatty():
             raise InputError(f"{url}: nobody is here to ask; --yes deletes all of that")
         click.confirm("sweep: delete all of that for good?", abort=True, err=True)
-    remove(experiment.store, user_name())
+    lifetime.delete(experiment, user_name())
     echo(f"{url} is deleted")
-
-
-def _require_idle(experiment: Experiment, verb: str) -> None:
-    """Raise `InputError` while workers live."""
-    from sweeps.upkeep.removal import living
-
-    if workers := living(experiment):
-        raise InputError(
-            f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "
-            f"({', '.join(workers[:3])}); "
-            f"it can be {verb} when they have left: `sweep down` or `sweep stop`"
-        )

@@ -6,16 +6,12 @@ from typing import Any
 
 import click
 
-from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table, shorten
-from sweeps.cli.resolve import latest_name, storage_url, sweep_names
-from sweeps.errors import DamagedObject
-from sweeps.experiment import Experiment
-from sweeps.export import table
-from sweeps.storage.urls import join, open_store
+from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table
+from sweeps.operations.listing import sweep_rows
+from sweeps.operations.opening import latest_name, storage_url
 from sweeps.text.counted import counted
+from sweeps.text.shorten import shorten
 from sweeps.text.timestamp import timestamp
-from sweeps.trials import control
-from sweeps.trials.record import FINISHED
 
 
 @click.command("list")
@@ -27,8 +23,7 @@ from sweeps.trials.record import FINISHED
 def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
     """List the sweeps under a storage: how far each is, and its best trial."""
     url = storage_url(storage)
-    names = sweep_names(url)
-    rows = [_row(url, name) for name in names]
+    rows = sweep_rows(url)
     shown = [row for row in rows if everything or row["state"] != "archived"]
     hidden = len(rows) - len(shown)
     if style == "json":
@@ -43,44 +38,6 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
             print_table([_for_people(row, latest) for row in shown])
         if hidden:
             echo(f"{counted(hidden, 'sweep')} put away: `sweep list --all`")
-
-
-def _row(url: str, name: str) -> dict[str, Any]:
-    """Return what is known of a sweep; one that cannot be read has its problem in `state`."""
-    row: dict[str, Any] = {
-        "name": name,
-        "state": "damaged, see `sweep doctor`",
-        "trials": None,
-        "run_cap": None,
-    }
-    row |= {"running": None, "metric": None, "best": None, "last_change": None}
-    try:
-        experiment = Experiment.open(open_store(join(url, name)))
-        state = control.read(experiment.store)
-    except DamagedObject:
-        return row
-    records, damaged = experiment.readable_trials()
-    space, best = experiment.space, table.best(experiment.space, records)
-    ended = bool(records) and experiment.is_full(records) and all(r.status in FINISHED for r in records)
-    times = [
-        time for r in records for time in (r.created, r.started, r.heartbeat, r.ended) if time is not None
-    ]
-    if damaged:
-        state_of = row["state"]
-    elif experiment.amendments.archived:
-        state_of = "archived"
-    else:
-        state_of = state if state != "running" else "done" if ended else "open"
-    return {
-        "name": name,
-        "state": state_of,
-        "trials": len(records),
-        "run_cap": space.run_cap,
-        "running": sum(record.status == "running" for record in records),
-        "metric": space.metrics()[0],
-        "best": None if best is None else best.metrics.get(space.metrics()[0]),
-        "last_change": max(times, default=None),
-    }
 
 
 def _for_people(row: dict[str, Any], latest: str) -> dict[str, str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sweeps.text import csv_format
-from sweeps.text.printable import escape_controls, escape_json
+from sweeps.text.printable import escape_json
+from sweeps.text.shorten import shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,9 +62,9 @@ def print_json(document: Any) -> None:
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print text for people that may contain a program's output: without secrets and escape sequences."""
-    from sweeps.trials.redaction import redact
+    from sweeps.trials.redaction import printable
 
-    click.echo(escape_controls(redact(text)), err=err)
+    click.echo(printable(text), err=err)
 
 
 def notify(line: str) -> None:
@@ -97,16 +98,3 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) 
         screen = Console(highlight=False, width=_PLAIN_WIDTH, soft_wrap=True)
         table.box = None
     screen.print(table)
-
-
-def shorten(value: Any) -> str:
-    """Return a value for people, with five significant digits."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.5g}" if abs(value) < 1e5 or value != int(value) else f"{value:.3e}"
-    if isinstance(value, int) and abs(value) >= 10**7:
-        return f"{value:.3e}"
-    return "".join(c if c.isprintable() else " " for c in str(value))  # no escape codes of a program

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from sweeps.cli.best import nothing_yet
-from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table, shorten
+from sweeps.cli.options import readable, storage_options
+from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
 from sweeps.cli.prices import Prices, price_options
-from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.errors import EXIT_FAILED, InputError
 from sweeps.experiment import Experiment
 from sweeps.export import table as export
 from sweeps.export.held_out import losses
+from sweeps.operations.opening import open_sweep
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
+from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
 
 if TYPE_CHECKING:

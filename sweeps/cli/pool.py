@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.control import user_name
 from sweeps.cli.cost_guard import cost_of, guard
 from sweeps.cli.launch import RunnerName, translated_errors
+from sweeps.cli.options import storage_options
 from sweeps.cli.output import echo, notify, print_json
-from sweeps.cli.pool_options import folder, option_values, place_of, storage_url
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.pool_options import option_values
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
+from sweeps.operations.control import user_name
+from sweeps.operations.opening import open_sweep
+from sweeps.operations.pools import folder, place_of, storage_url
 from sweeps.text.counted import counted
 from sweeps.trials import actions
 

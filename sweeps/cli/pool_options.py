@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,8 +14,7 @@ import click
 
 from sweeps.cli.cost_guard import ASK_ABOVE, priced
 from sweeps.errors import InputError
-from sweeps.experiment import Experiment
-from sweeps.storage.urls import is_remote, local_path
+from sweeps.operations.pools import Place, folder, storage_url
 
 if TYPE_CHECKING:
     from runners.pools.pool import Pool
@@ -116,19 +113,6 @@ def pool_options(function: F) -> F:
     return function
 
 
-@dataclass(frozen=True)
-class Place:
-    """Location of a sweep."""
-
-    url: str
-    name: str
-
-
-def place_of(experiment: Experiment) -> Place:
-    """Return where the sweep is."""
-    return Place(experiment.store.url, experiment.space.name)
-
-
 def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
     """Return the pool that the options describe; whether its workers reach the storage is not checked.
 
@@ -211,23 +195,6 @@ def _without_secrets(option: str, lines: tuple[str, ...]) -> tuple[str, ...]:
 def option_values(assignments: tuple[str, ...]) -> dict[str, Any]:
     """Return the values of --option KEY=VALUE by key. Raises `InputError` if one is not YAML."""
     return {key: _yaml(key, text) for key, text in (_pair("option", text) for text in assignments)}
-
-
-def storage_url(place: Place, runner: str) -> str:
-    """Return the sweep's URL for the workers; a folder's path is absolute, as engines start them anywhere."""
-    url = place.url
-    return url if runner == "local" or is_remote(url) else str(Path(local_path(url)).absolute())
-
-
-def folder(place: Place, runner: str) -> Path:
-    """Return the folder of a pool's files: in the sweep's folder, or in ./sweep-logs if that is a bucket.
-
-    A local pool's folder has the machine's name, since machines may share the sweep's folder.
-    """
-    remote = is_remote(place.url)
-    logs = Path("sweep-logs") / place.name if remote else Path(local_path(place.url)) / "logs"
-    host = re.sub(r"[^\w.-]", "_", platform.node()) or "here"
-    return (logs / (host if runner == "local" else f"{runner}-pool")).absolute()
 
 
 def _has_count(accelerator: str) -> bool:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.output import console, echo, print_table
-from sweeps.cli.rerun import command_line
-from sweeps.cli.resolve import exists, new_store, remember
+from sweeps.cli.output import console, echo, notify, print_table
 from sweeps.cli.show import rows_for_people, running_line, running_rows, status_lines
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export.table import best, document
+from sweeps.operations.opening import exists, new_store, remember
+from sweeps.operations.rerun import command_line
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
@@ -93,9 +93,9 @@ def _space() -> Space:
 
 
 def _create(space: Space, storage: str | None) -> Experiment:
-    from sweeps.cli.run import create_sweep
+    from sweeps.operations.creation import create_sweep
 
-    experiment = create_sweep(space, storage, skip_if_exists=True)
+    experiment = create_sweep(space, storage, skip_if_exists=True, on_notice=notify)
     _say(f"sweep {space.name} made in {experiment.store.url}: {counted(space.run_cap or 0, 'trial')}")
     return experiment
 

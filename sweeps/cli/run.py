@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
 
-from sweeps.cli.control import user_name
-from sweeps.cli.extend import differences
-from sweeps.cli.output import echo
-from sweeps.cli.resolve import new_store, open_sweep, remember, storage_options
+from sweeps.cli.options import storage_options
+from sweeps.cli.output import echo, notify
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault, InputError
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Fixed, Space
-from sweeps.storage.urls import is_remote
+from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
-
-REMOTE_EXPIRE_S = 150.0
-"""Minimal lease in a bucket, in seconds: a request may be retried for over two minutes."""
 
 
 @click.command()
@@ -45,12 +37,13 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
     The program is checked too: the trainer's config is composed with sampled values, so that a misspelt key
     fails here and not after the first trial was paid for.
     """
+    from sweeps.operations.creation import create_sweep
     from sweeps.space.space_file import load
 
     if from_wandb is not None:
         _translate(from_wandb, Path(space_file))
         return
-    experiment = create_sweep(load(space_file), storage, skip_if_exists=skip_if_exists)
+    experiment = create_sweep(load(space_file), storage, skip_if_exists=skip_if_exists, on_notice=notify)
     click.echo(experiment.store.url)
     click.echo(f"next: sweep worker --storage {shlex.quote(experiment.store.url)}", err=True)
 
@@ -71,112 +64,6 @@ def _translate(wandb_file: str, space_file: Path) -> None:
     for note in found.notes:
         click.echo(f"sweep: {note}", err=True)
     click.echo(f"next: read {space_file}, then sweep init {shlex.quote(str(space_file))}", err=True)
-
-
-def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> Experiment:
-    """Check the space with Ax and the program, then create the sweep; nothing is written if a check fails.
-
-    Args:
-        space: the search space.
-        storage: of `--storage`.
-        skip_if_exists: return the existing sweep if it has the same space; larger limits extend it.
-    """
-    from sweeps.space.probes import probes
-    from sweeps.trials.redaction import refuse_secrets
-    from sweeps.worker import program
-
-    refuse_secrets(space)
-    store = new_store(storage, space.name)
-    if is_remote(store.url) and space.lease.expire_s < REMOTE_EXPIRE_S:
-        space = replace(space, lease=replace(space.lease, expire_s=REMOTE_EXPIRE_S))
-        click.echo(
-            f"sweep: lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need", err=True
-        )
-    program.check(space, probes(space))
-    if space.program.kind == "trainer":
-        space = _with_trainer_stages(space)
-    if space.search.method != "grid":
-        from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
-
-        _warn_of_no_surrogate(space, optimizer.require_searchable(space))
-    _warn_of_budget(space)
-    _print_sharing(space)
-    experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
-    raise_limits(experiment, space)
-    remember(store)
-    return experiment
-
-
-def raise_limits(experiment: Experiment, space: Space) -> None:
-    """Extend a sweep that exists by the limits of this space that are larger, and say so on stderr."""
-    before = experiment.amendments.refresh()
-    if (amendment := experiment.raise_limits(space, by=user_name())) is not None:
-        changes = ", ".join(differences(before, amendment))
-        echo(f"sweep: {experiment.store.url}: extended: {changes}", err=True)
-
-
-def _with_trainer_stages(space: Space) -> Space:
-    from sweeps.space.probes import probes
-    from sweeps.space.trainer_stages import trainer_stages
-    from sweeps.space.trainer_trunks import with_trunks
-    from sweeps.worker import program
-
-    points = probes(replace(space, parameter_constraints=()))  # with them, not even one end might remain
-    stages = trainer_stages(space, program.stage_costs(space, points))
-    found = partial(program.found_trunks, space)
-    return replace(space, stages=with_trunks(space, stages, points, found))
-
-
-def _print_sharing(space: Space) -> None:
-    """Say what trials share, or that hardly any do because each has a seed of its own."""
-    from sweeps.space.stages import Stages
-
-    stages = Stages(space)
-    if not stages.shared:
-        return
-    seeds = any(
-        parameter.name == "seed" and not isinstance(parameter, Fixed) for parameter in space.parameters
-    )
-    if seeds and stages.of("seed") == 0 and space.search.method != "grid":  # in a grid each seed repeats
-        line = (
-            "`seed` is searched, and trials with different seeds share no stage; take it out: "
-            "`sweep confirm` repeats the best trials with fresh seeds"
-        )
-    else:
-        lengths = " or ".join(stage.name for stage in space.stages if stage.trunk is not None)
-        before = f", and those with other lengths of {lengths} what comes before the decay" if lengths else ""
-        line = (
-            f"trials that agree up to the end of {stages.names[0]} compute it once{before}; "
-            "search: {reuse: none} switches that off"
-        )
-    click.echo(f"sweep: {line}", err=True)
-
-
-def _warn_of_no_surrogate(space: Space, first: int) -> None:
-    """Warn if the surrogate gets no trial after the `first`; who wants that can write `method: random`."""
-    cap = space.run_cap
-    first += space.baseline is not None  # the baseline does not count as one of them
-    if space.search.method == "bayes" and cap is not None and cap <= first:
-        click.echo(
-            f"sweep: warning: run_cap {cap} leaves no trial to the surrogate: Sobol has the first {first}; "
-            "raise run_cap, lower search.sobol, or write method: random",
-            err=True,
-        )
-
-
-def _warn_of_budget(space: Space) -> None:
-    """Warn of a limit on what only the program can report, and may never do."""
-    from sweeps.trials.budget import REPORTED, amounts
-    from sweeps.worker.result import needed_metrics
-
-    if space.program.kind == "trainer":
-        return
-    for name in (n for n in REPORTED if n in amounts(space.budget) and n not in needed_metrics(space)):
-        click.echo(
-            f"sweep: warning: budget.{name} counts the metric `{name}` of each trial: does the program "
-            "report it? If not, this budget never ends the sweep; device_hours and wall_hours need no report",
-            err=True,
-        )
 
 
 @click.command()
@@ -216,8 +103,8 @@ def worker(
     Trials of the trainer are forked from a process that has its imports done; STAGESWEEP_WARM_START=0 starts
     a new Python for each.
     """
-    from sweeps.cli.progress import watcher
     from sweeps.worker.loop import Limits, work
+    from sweeps.worker.progress import watcher
     from sweeps.worker.signals import Stop
 
     experiment = open_sweep(storage, name)

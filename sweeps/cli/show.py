@@ -11,27 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli import confirmation, reuse
 from sweeps.cli.best import best_line, trial_result
-from sweeps.cli.extend import amendment_lines, document
-from sweeps.cli.output import (
-    console,
-    echo,
-    format_option,
-    print_csv,
-    print_json,
-    print_table,
-    shorten,
-)
+from sweeps.cli.options import readable, storage_options
+from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table
 from sweeps.cli.prices import Prices, price_options
-from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.experiment import Experiment
-from sweeps.export import table
+from sweeps.export import sharing, table
+from sweeps.operations import confirmation
+from sweeps.operations.limits import amendment_lines, document
+from sweeps.operations.opening import open_sweep
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Budget, Space
 from sweeps.text.columns import FOR_PEOPLE, metric_column, parameter_column
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
+from sweeps.text.shorten import shorten
 from sweeps.text.timestamp import timestamp
 from sweeps.trials import brake, budget, control, costs
 from sweeps.trials.record import Trial
@@ -116,7 +110,7 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
         "state": switch.state,
         "why": switch.why or None,
         "confirmation": None if planned is None else confirmation.document(*planned),
-        **reuse.sweep_document(records),
+        **sharing.sweep_document(records),
         **({"amendments": amendments} if (amendments := document(experiment.amendments)) else {}),
     }
 
@@ -145,9 +139,9 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     if line := _budget_line(space.budget, records, experiment.store.now()):
         lines.append(f"budget  {line}")
     lines += [f"changed {line}" for line in amendment_lines(experiment.amendments)]
-    if line := reuse.sweep_line(records):
+    if line := sharing.sweep_line(records):
         lines.append(f"compute {line}")
-    if line := reuse.trunks_line(records):
+    if line := sharing.trunks_line(records):
         lines.append(f"trunks  {line}")
     if any(record.snapshots for record in records):
         from sweeps.cli.snapshots import status_line
@@ -215,9 +209,9 @@ def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, 
         if shared or branched:
             row["paid"] = costs.paid(record)
         if shared:
-            row["reused"] = reuse.sources(record)
+            row["reused"] = sharing.sources(record)
         if branched:
-            row["branched"] = reuse.trunk_sources(record)
+            row["branched"] = sharing.trunk_sources(record)
         if any(other.error for other in records):
             row["error"] = (record.error or "").partition("\n")[0][:100]
         rows.append(row)

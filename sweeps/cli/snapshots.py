@@ -11,13 +11,15 @@ from typing import Any
 
 import click
 
-from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table, shorten
-from sweeps.cli.resolve import open_sweep, readable, storage_options
+from sweeps.cli.options import readable, storage_options
+from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
+from sweeps.operations.opening import open_sweep
 from sweeps.storage.run_files import stored_stages
 from sweeps.storage.run_files.stored_stages import StoredStage
 from sweeps.text.counted import counted
+from sweeps.text.shorten import shorten
 from sweeps.trials import costs
 from sweeps.trials import snapshots as by_records
 from sweeps.trials.record import Trial

@@ -9,16 +9,17 @@ from typing import Any
 
 import click
 
-from sweeps.cli import reuse
-from sweeps.cli.output import document_option, echo, print_json, shorten
-from sweeps.cli.rerun import command_line
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.options import storage_options
+from sweeps.cli.output import document_option, echo, print_json
 from sweeps.experiment import Experiment
-from sweeps.export import table
+from sweeps.export import sharing, table
+from sweeps.operations.opening import open_sweep
+from sweeps.operations.rerun import command_line
 from sweeps.space.definition import cell_of
 from sweeps.storage.base import Store
 from sweeps.storage.urls import is_remote
 from sweeps.text.printable import escape_controls
+from sweeps.text.shorten import shorten
 from sweeps.text.timestamp import timestamp
 from sweeps.trials import record as records
 from sweeps.trials.record import Trial, run_prefix
@@ -82,7 +83,7 @@ def _lines(experiment: Experiment, record: Trial) -> Iterator[str]:
     yield from _table("progress", record.progress if record.status == "running" else {})
     yield from _table("metrics", record.metrics)
     yield from _table("predicted, when it was stopped", record.predicted)
-    if line := reuse.trial_line(record):
+    if line := sharing.trial_line(record):
         yield f"stages   {line}"
     if record.history:
         yield "attempts"

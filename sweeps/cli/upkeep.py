@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli.output import document_option, echo, print_json, shorten
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.options import storage_options
+from sweeps.cli.output import document_option, echo, print_json
 from sweeps.errors import EXIT_DONE, EXIT_FAILED
+from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
+from sweeps.text.shorten import shorten
 from sweeps.trials.redaction import redact
 
 if TYPE_CHECKING:

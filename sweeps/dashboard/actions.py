@@ -16,7 +16,6 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from sweeps.cli.control import USER, ByPeople, apply_to_all, require_allowed, set_state, user_name
 from sweeps.dashboard.poller import Poller
 from sweeps.dashboard.reader import View
 from sweeps.dashboard.rendering import Rendered
@@ -26,6 +25,7 @@ from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_table import selected
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
+from sweeps.operations.control import USER, ByPeople, apply_to_all, require_allowed, set_state, user_name
 from sweeps.storage.urls import open_store
 from sweeps.text.counted import counted
 from sweeps.trials import control, lifecycle, storable

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sweeps.cli.resolve import latest_name, sweep_names
 from sweeps.dashboard.poller import LISTING_S, TICK_S, Poller
 from sweeps.dashboard.readonly import ReadOnlyStore
 from sweeps.errors import StoreUnavailable, SweepError
+from sweeps.operations.opening import latest_name, sweep_names
 from sweeps.storage.base import Store
 from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store
 

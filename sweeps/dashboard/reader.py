@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sweeps.cli.extend import amendment_lines
 from sweeps.errors import DamagedObject, StoreUnavailable, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
+from sweeps.operations.limits import amendment_lines
 from sweeps.search.confirm import rounds
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing

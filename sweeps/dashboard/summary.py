@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass
 from analysis.labels import number, with_error
 from analysis.summaries.costs import Cost, Rate, cost
 from analysis.summaries.failures import kind_of
-from sweeps.cli import reuse
-from sweeps.cli.confirmation import progress_line
 from sweeps.dashboard.reader import View
-from sweeps.export import table
+from sweeps.export import sharing, table
+from sweeps.operations.confirmation import progress_line
 from sweeps.search.confirm.answer import answer
 from sweeps.space.definition import Space
 from sweeps.trials import budget
@@ -109,7 +108,7 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
         hours_left=_hours_left(records, space.run_cap),
         best=_best(view),
         confirmation="" if view.confirmation is None else progress_line(*view.confirmation),
-        saved=reuse.sweep_line(records),
+        saved=sharing.sweep_line(records),
         failures=_failures(records),
     )
 

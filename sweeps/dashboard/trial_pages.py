@@ -10,8 +10,6 @@ from typing import Any
 from aiohttp import web
 
 from analysis.labels import MISSING, cell
-from sweeps.cli import reuse
-from sweeps.cli.rerun import command_line
 from sweeps.dashboard.charts import Line, chart
 from sweeps.dashboard.curves import AXES, Axis, Curves
 from sweeps.dashboard.pages import SweepPages
@@ -22,7 +20,8 @@ from sweeps.dashboard.site import Site
 from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_table import selected
 from sweeps.errors import SweepError
-from sweeps.export import table
+from sweeps.export import sharing, table
+from sweeps.operations.rerun import command_line
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
 from sweeps.worker.program import LOG_FILE
@@ -143,7 +142,7 @@ class TrialPages:
             "record": record,
             "best": None if best is None else best.trial,
             "seconds": table.seconds(record),
-            "shared": reuse.trial_line(record),
+            "shared": sharing.trial_line(record),
             "warnings": [] if curves is None else curves.warnings,
             "axes": AXES,
             "axis": axis,

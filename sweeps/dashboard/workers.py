@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeps.cli.pool_options import Place, folder
 from sweeps.errors import SweepError
+from sweeps.operations.pools import Place, folder
 from sweeps.space.definition import Lease
 from sweeps.trials.record import Trial
 

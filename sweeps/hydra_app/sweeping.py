@@ -14,14 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import click
 import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeps.cli.output import echo
 from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, SweepError
 from sweeps.experiment import Experiment
 from sweeps.export import table
@@ -29,6 +27,7 @@ from sweeps.hydra_app import app, params
 from sweeps.space.definition import Space, to_plain
 from sweeps.space.overrides import to_overrides
 from sweeps.text.counted import counted
+from sweeps.worker.progress import say, watcher
 
 _SECTIONS = ("parameter_constraints", "outcome_constraints", "baseline", "stages")
 LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -54,15 +53,15 @@ def sweep(
         experiment = _create_or_open(cast("dict[str, Any]", plain), config, config_loader, arguments)
         return _work(experiment, config)
     except SweepError as error:
-        echo(f"sweep: error: {error}", err=True)
+        say(f"error: {error}")
         raise SystemExit(error.exit_status) from None
 
 
 def _create_or_open(
     settings: Mapping[str, Any], config: DictConfig, config_loader: ConfigLoader, arguments: Sequence[str]
 ) -> Experiment:
-    from sweeps.cli.resolve import exists, new_store
-    from sweeps.cli.run import create_sweep, raise_limits
+    from sweeps.operations.creation import create_sweep, raise_limits
+    from sweeps.operations.opening import exists, new_store
 
     if config.hydra.launcher._target_ != LAUNCHER:
         raise InputError(
@@ -85,11 +84,11 @@ def _create_or_open(
             experiment.require_same(replace(space, lease=experiment.written.lease))
         except InputError as error:
             raise InputError(f"{error} (hydra.sweeper.name=…)") from None
-        raise_limits(experiment, space)
+        raise_limits(experiment, space, say)
     else:
-        experiment = create_sweep(space, settings["storage"], skip_if_exists=True)
+        experiment = create_sweep(space, settings["storage"], skip_if_exists=True, on_notice=say)
     url = experiment.store.url
-    click.echo(f"sweep: {url}: join with `sweep worker --storage {shlex.quote(url)}`", err=True)
+    say(f"{url}: join with `sweep worker --storage {shlex.quote(url)}`")
     return experiment
 
 
@@ -157,7 +156,6 @@ def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_load
 
 
 def _work(experiment: Experiment, config: DictConfig) -> dict[str, float | None] | None:
-    from sweeps.cli.progress import watcher
     from sweeps.worker.loop import Limits, work
     from sweeps.worker.signals import Stop
 
@@ -170,11 +168,11 @@ def _work(experiment: Experiment, config: DictConfig) -> dict[str, float | None]
         # The caller waits for this process, so it leaves rather than wait for a person to resume the sweep.
         tally = work(experiment, stop=stop, watcher=watching, limits=Limits(leave_when_braked=True))
     if tally.preempted_by:
-        echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
+        say(f"{tally.preempted_by}: left after handing back what was in hand")
         raise SystemExit(EXIT_PREEMPTED)
     best = table.best(experiment.space, experiment.trials())
     if best is None:
-        click.echo("sweep: no trial has a result; `sweep trials` says why", err=True)
+        say("no trial has a result; `sweep trials` says why")
         raise SystemExit(EXIT_FAILED)
     found = {
         "name": "stagesweep",
@@ -187,5 +185,5 @@ def _work(experiment: Experiment, config: DictConfig) -> dict[str, float | None]
         yaml.safe_dump(found, sort_keys=False), encoding="utf-8"
     )
     overrides = " ".join(to_overrides(best.parameters))
-    echo(f"sweep: best trial {best.trial}: {overrides}", err=True)
+    say(f"best trial {best.trial}: {overrides}")
     return dict(best.metrics)

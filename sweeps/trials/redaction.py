@@ -45,6 +45,11 @@ def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
     return Redactor(environment)(text)
 
 
+def printable(text: str) -> str:
+    """Return text that may hold a program's output without secrets and without escape sequences."""
+    return escape_controls(redact(text))
+
+
 def redact_event(event: Event) -> Event:
     """Return the event without secrets in its texts.
 

@@ -5,6 +5,6 @@
     inventory → repair                                  the present state → steps
     inventory → removal → renaming                      a whole sweep
 
-`sweeps.cli.upkeep` calls the last module of the first three lines, `sweeps.cli.lifetime` the last two of
-the fourth.
+`sweeps.cli.upkeep` calls the last module of the first three lines, `sweeps.operations.lifetime` the last two
+of the fourth.
 """

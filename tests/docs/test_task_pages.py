@@ -44,8 +44,8 @@ def cleaned(printed: str) -> str:
 def test_a_page_shows_what_its_commands_print(page: Path, sweep, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr("sweeps.cli.control.getpass.getuser", lambda: "ada")
-    monkeypatch.setattr("sweeps.cli.control.platform.node", lambda: "desk")
+    monkeypatch.setattr("sweeps.operations.control.getpass.getuser", lambda: "ada")
+    monkeypatch.setattr("sweeps.operations.control.platform.node", lambda: "desk")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     for name in ("SWEEP_STORAGE", "SWEEP_NAME"):
         monkeypatch.delenv(name, raising=False)

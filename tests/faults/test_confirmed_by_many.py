@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.cli.confirmation import document
 from sweeps.experiment import Experiment
+from sweeps.operations.confirmation import document
 from sweeps.search.confirm.plan import stored_plan
 from sweeps.search.confirm.rounds import of_store
 from sweeps.space.definition import Choice, Fixed, Lease, Objective, Program, Search, Space

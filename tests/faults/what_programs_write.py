@@ -21,7 +21,6 @@ from typing import Any
 from unittest import mock
 
 from sweeps.cli import main
-from sweeps.cli.progress import Lines
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Brake, Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.base import Store
@@ -30,6 +29,7 @@ from sweeps.storage.memory import MemoryStore
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 from sweeps.worker import loop, process
+from sweeps.worker.progress import Lines
 from sweeps.worker.signals import Stop
 
 COMMAND = Program(kind="command", command=("true",))

@@ -11,8 +11,8 @@ import pytest
 from runners.pools import launched
 from runners.pools.pool import Pool
 from sweeps.cli import cost_guard, launch
-from sweeps.cli.pool_options import folder, place_of
 from sweeps.experiment import Experiment
+from sweeps.operations.pools import folder, place_of
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Complete
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sweeps.cli import reuse
-from sweeps.cli.progress import Events, Lines
 from sweeps.experiment import Experiment
+from sweeps.export import sharing
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Complete, Fail, Heartbeat, StopEarly
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
+from sweeps.worker.progress import Events, Lines
 
 SECOND = StageRun(name="stage2", key="", cost=60.0, usd=0.5)
 
@@ -148,4 +148,4 @@ def test_costs_without_a_known_unit_have_none() -> None:
         Trial(trial=index, status="completed", parameters={}, generator="sobol", stages=stages)
         for index, stages in enumerate([(stage, stage), (taken, stage)])
     ]
-    assert reuse.sweep_line(records) == "0.75 of 1 paid; 25 % saved by 1 reused stage"
+    assert sharing.sweep_line(records) == "0.75 of 1 paid; 25 % saved by 1 reused stage"

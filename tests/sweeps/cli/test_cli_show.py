@@ -118,7 +118,7 @@ class TestTrialsAndBest:
         assert ast.literal_eval(written.getvalue())["loss"] == pytest.approx(document["metrics"]["loss"])
 
     def test_a_command_can_be_run_again_by_hand(self):
-        from sweeps.cli.rerun import command_line
+        from sweeps.operations.rerun import command_line
         from sweeps.space.definition import Objective, Program, Space
         from sweeps.trials.record import Trial
 

@@ -17,10 +17,10 @@ from fake_tpu import FakeTpu
 
 from runners.tpu_vm import client, watch
 from runners.tpu_vm.runner import TpuVm
-from sweeps.cli.progress import Lines
-from sweeps.cli.resolve import open_sweep
+from sweeps.operations.opening import open_sweep
 from sweeps.worker.loop import Limits
 from sweeps.worker.loop import work as work_on
+from sweeps.worker.progress import Lines
 from sweeps.worker.signals import Stop
 
 POOL = ("tpu-vm", "--workers", "2", "--accelerator", "v6e-4", "--spot", "--secret", "HF_TOKEN")

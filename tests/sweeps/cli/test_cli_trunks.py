@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sweeps.cli import reuse
-from sweeps.cli.progress import Events, Lines
 from sweeps.experiment import Experiment
+from sweeps.export import sharing
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Complete, Heartbeat
 from sweeps.trials.stage_run import StageRun
+from sweeps.worker.progress import Events, Lines
 
 FIRST = StageRun(name="stage1_9", key="a0" * 32, cost=200.0, snapshot=True)
 SECOND = StageRun(name="stage2", key="", cost=60.0)
@@ -73,9 +73,11 @@ class TestStatus:
 
     def test_points_that_nobody_used_are_said_to_be_there(self, experiment):
         records = experiment.trials()[:1]
-        assert reuse.trunks_line(records) == "2 points stored to branch off at; no trial has yet"
-        assert reuse.sweep_document(records) == {"trunks": {"points": 2, "branched_trials": 0, "saved": 0.0}}
-        assert reuse.sweep_line(records) == ""
+        assert sharing.trunks_line(records) == "2 points stored to branch off at; no trial has yet"
+        assert sharing.sweep_document(records) == {
+            "trunks": {"points": 2, "branched_trials": 0, "saved": 0.0}
+        }
+        assert sharing.sweep_line(records) == ""
 
     def test_a_sweep_without_trunks_says_nothing(self, sweep, finished):
         assert "trunk" not in sweep("status").out + sweep("status", "--format", "json").out
@@ -112,7 +114,7 @@ class TestBestAndPareto:
     def test_a_trial_may_have_reused_one_stage_and_branched_in_another(self, experiment):
         record = experiment.trials()[1]
         both = replace(record, stages=(*record.stages, replace(REUSED, name="stage3", reused_from=0)))
-        assert reuse.trial_line(both) == (
+        assert sharing.trial_line(both) == (
             "paid 80 of 260, reusing stage3 of trial 0 and branching off stage1_9 of trial 0 at step 40"
         )
 

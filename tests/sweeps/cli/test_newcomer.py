@@ -107,8 +107,8 @@ def of_sweep(diagnosis: str) -> str:
 def test_each_usual_mistake_is_answered_with_the_way_on(sweep, tmp_path: Path, monkeypatch) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr("sweeps.cli.control.getpass.getuser", lambda: "ada")
-    monkeypatch.setattr("sweeps.cli.control.platform.node", lambda: "desk")
+    monkeypatch.setattr("sweeps.operations.control.getpass.getuser", lambda: "ada")
+    monkeypatch.setattr("sweeps.operations.control.platform.node", lambda: "desk")
     lines = []
     for title, argv in STEPS:
         if title.startswith("15"):

@@ -11,9 +11,9 @@ from served_dashboard import dashboard, make_sweep, record, run
 
 from runners.pools import launched
 from runners.pools.pool import Pool
-from sweeps.cli.pool_options import folder, place_of
 from sweeps.dashboard.actions import SWITCHES
 from sweeps.experiment import Experiment
+from sweeps.operations.pools import folder, place_of
 from sweeps.search.confirm.plan import stored_plan
 from sweeps.space.definition import Fixed
 from sweeps.storage.local import LocalStore

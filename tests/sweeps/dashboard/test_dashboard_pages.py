@@ -15,8 +15,8 @@ from served_dashboard import dashboard, make_sweep, record, run, run_file
 
 from runners.pools import launched
 from runners.pools.pool import Pool
-from sweeps.cli.pool_options import Place, folder
 from sweeps.experiment import Experiment
+from sweeps.operations.pools import Place, folder
 from sweeps.space.definition import Budget, Objective
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.trials import control

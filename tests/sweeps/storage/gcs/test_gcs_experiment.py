@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from fake_gcs import FakeGcs, Fault
 
-from sweeps.cli.progress import Lines
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Program, Space
 from sweeps.storage.gcs.client import RetryPolicy
@@ -19,6 +18,7 @@ from sweeps.storage.run_files.mirror import download
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.worker.loop import work as work_on
+from sweeps.worker.progress import Lines
 from sweeps.worker.signals import Stop
 
 QUICK = RetryPolicy(total_s=20.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.2)

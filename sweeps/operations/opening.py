@@ -1,4 +1,4 @@
-"""Resolution of `--storage` and `--name` to the store of a sweep."""
+"""The sweep that a storage and a name mean: of the options, of the environment, or the one made last."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ import difflib
 import logging
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
-import click
-
-from sweeps.cli.output import notify
 from sweeps.errors import InputError, StoreConflict, SweepError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store, parent, subfolders
-from sweeps.trials.record import Trial
-from sweeps.trials.redaction import redact_trials
 
 log = logging.getLogger(__name__)
 
@@ -26,67 +19,51 @@ DEFAULT_STORAGE = "./sweep-store"
 LATEST_KEY = ".latest"
 """File in a storage folder with the name of the latest sweep. No sweep's name begins with a dot."""
 
-DAMAGED = "sweeps.damaged"
-"""Note in the context of a command that it has left something out."""
-
-PREVIEW = "sweeps.preview"
-"""Note in the context of a command that it shows something, and changes nothing anywhere."""
-
-_A_PERSON_WAITS_S = 5.0
+A_PERSON_WAITS_S = 5.0
 """For the first answer of a bucket; what runs unattended waits until a network that is starting is there."""
 
 _SHOWN = 12
 """Names of sweeps in a message; `sweep list` has them all."""
 
-F = TypeVar("F", bound=Callable[..., Any])
 
+def open_sweep(storage: str | None, name: str | None, *, patience_s: float | None = None) -> Experiment:
+    """Open the sweep that the arguments and the environment name.
 
-def storage_options(function: F) -> F:
-    """Add the options --storage and --name to a command."""
-    function = click.option(
-        "--name",
-        metavar="NAME",
-        help="Which sweep under --storage. Default: SWEEP_NAME, or the last one made.",
-    )(function)
-    return click.option(
-        "--storage",
-        metavar="URL",
-        help="A folder of sweeps, or one sweep's full URL. Default: SWEEP_STORAGE, or ./sweep-store.",
-    )(function)
+    Args:
+        storage: of `--storage`.
+        name: of `--name`.
+        patience_s: seconds for a bucket's first answer; None: less where a person waits.
 
-
-def open_sweep(storage: str | None, name: str | None) -> Experiment:
-    """Open the sweep that the options and the environment name. Raises `SweepNotFound` or `InputError`."""
+    Raises:
+        SweepNotFound: there is none.
+        InputError: it is not clear which one is meant.
+    """
     url = storage_url(storage)
     if name == "":
         raise InputError("--name is empty; say which sweep, or leave --name out for the last one made")
-    if _is_sweep(url):
+    if exists(_open(url, patience_s)):
         if name is not None and name != name_of(url):
             raise InputError(f"{url}: this is the sweep {name_of(url)!r} already; leave out --name {name}")
-        return Experiment.open(_open(url))
+        return Experiment.open(_open(url, patience_s))
     if name := name or os.environ.get("SWEEP_NAME"):
-        store = _open(join(url, name))
+        store = _open(join(url, name), patience_s)
         try:
             return Experiment.open(store)
         except SweepNotFound:
-            raise _no_such(url, name, store.url) from None
-    return Experiment.open(_open(join(url, _latest(url))))
+            raise _no_such(url, name, store.url, patience_s) from None
+    return Experiment.open(_open(join(url, _latest(url, patience_s)), patience_s))
 
 
-def _open(url: str) -> Store:
+def _open(url: str, patience_s: float | None = None) -> Store:
     """Return the store at the URL, which is not contacted yet. Raises `InputError`."""
-    return open_store(url, first_answer_s=_patience_s())
+    if patience_s is None and sys.stderr.isatty():
+        patience_s = A_PERSON_WAITS_S
+    return open_store(url, first_answer_s=patience_s)
 
 
-def _patience_s() -> float | None:
-    context = click.get_current_context(silent=True)
-    preview = context is not None and PREVIEW in context.meta
-    return _A_PERSON_WAITS_S if preview or sys.stderr.isatty() else None
-
-
-def _no_such(url: str, name: str, missing: str) -> SweepNotFound:
+def _no_such(url: str, name: str, missing: str, patience_s: float | None) -> SweepNotFound:
     """Return the error about a sweep that is not there, with those that are."""
-    if not (names := sweep_names(url)):
+    if not (names := sweep_names(url, patience_s)):
         return SweepNotFound(
             f"{missing}: no sweep here, and none in {url}; make one with `sweep init SPACE.yaml`"
         )
@@ -98,32 +75,22 @@ def _no_such(url: str, name: str, missing: str) -> SweepNotFound:
 
 def is_named(storage: str | None, name: str | None) -> bool:
     """Return whether the options say which sweep is meant: what cannot be undone takes no default."""
-    return bool(name) or (bool(storage) and _is_sweep(storage_url(storage)))
+    return bool(name) or (bool(storage) and exists(_open(storage_url(storage))))
 
 
-def sweep_names(url: str) -> list[str]:
+def sweep_names(url: str, patience_s: float | None = None) -> list[str]:
     """Return the names of the sweeps in a folder of sweeps. Raises `StoreUnavailable`."""
-    names = subfolders(url, first_answer_s=_patience_s())
-    found = _open(url).read_many([f"{name}/{SWEEP_KEY}" for name in names])
+    if patience_s is None and sys.stderr.isatty():
+        patience_s = A_PERSON_WAITS_S
+    names = subfolders(url, first_answer_s=patience_s)
+    found = open_store(url, first_answer_s=patience_s).read_many([f"{name}/{SWEEP_KEY}" for name in names])
     return [name for name, content in zip(names, found, strict=True) if content is not None]
-
-
-def readable(experiment: Experiment) -> list[Trial]:
-    """Return the trials that can be read, without secrets.
-
-    What cannot be read is said on stderr, and the command will exit with status 1.
-    """
-    records, damaged = experiment.readable_trials()
-    for error in (*experiment.amendments.damaged, *damaged):
-        notify(f"error: {error}; it is left out here")
-        click.get_current_context().meta[DAMAGED] = True
-    return redact_trials(records)
 
 
 def new_store(storage: str | None, name: str) -> Store:
     """Return the store for a new sweep of this name. Raises `InputError`."""
     url = storage_url(storage)
-    if _is_sweep(url):
+    if exists(_open(url)):
         raise InputError(f"{url}: this is a sweep itself; give the folder that sweeps are made in")
     return _open(join(url, name))
 
@@ -176,23 +143,19 @@ def storage_url(storage: str | None) -> str:
     return url
 
 
-def _is_sweep(url: str) -> bool:
-    return exists(_open(url))
-
-
-def latest_name(url: str) -> str:
+def latest_name(url: str, patience_s: float | None = None) -> str:
     """Return the name of the sweep that was made last in a folder of sweeps; "" if it is not known."""
     try:
-        return _open(url).read(LATEST_KEY)[0].decode()
+        return _open(url, patience_s).read(LATEST_KEY)[0].decode()
     except (SweepError, UnicodeDecodeError):
         return ""
 
 
-def _latest(url: str) -> str:
-    latest = latest_name(url)
-    if is_remote(url) and latest and exists(_open(join(url, latest))):
+def _latest(url: str, patience_s: float | None) -> str:
+    latest = latest_name(url, patience_s)
+    if is_remote(url) and latest and exists(_open(join(url, latest), patience_s)):
         return latest  # without a listing
-    found = sweep_names(url)
+    found = sweep_names(url, patience_s)
     if latest in found:
         return latest
     if len(found) == 1:

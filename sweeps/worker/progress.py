@@ -9,21 +9,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
-from sweeps.cli import reuse
-from sweeps.cli.output import echo, shorten
 from sweeps.experiment import Experiment
+from sweeps.export import sharing
 from sweeps.export.table import seconds, stage_costs
 from sweeps.space.definition import Value
 from sweeps.space.overrides import to_overrides
-from sweeps.text.printable import escape_controls, escape_json
+from sweeps.text.printable import escape_json
+from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
-from sweeps.trials.redaction import redact
-from sweeps.worker.trial_run import Watcher
+from sweeps.trials.redaction import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from sweeps.worker.trial_run import Watcher
+
+
+def say(line: str) -> None:
+    """Write a line for people to stderr, without secrets and escape sequences."""
+    print(printable(f"sweep: {line}"), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -95,7 +99,7 @@ class Lines:
         self._say(why)
 
     def _say(self, line: str) -> None:
-        echo(f"sweep: {line}", err=True)
+        say(line)
 
 
 class Events:
@@ -130,7 +134,8 @@ class Events:
     def _say(self, event: str, record: Trial | None = None, **fields: object) -> None:
         about = {} if record is None else {"trial": record.trial}
         head = {"time": time.time(), "sweep": self._experiment.space.name, "event": event}
-        click.echo(escape_json(json.dumps({**head, **about, **fields}, ensure_ascii=False)), err=True)
+        line = escape_json(json.dumps({**head, **about, **fields}, ensure_ascii=False))
+        print(line, file=sys.stderr, flush=True)
 
 
 class Bar(Lines):
@@ -159,7 +164,7 @@ class Bar(Lines):
         super().ended(record)
 
     def _say(self, line: str) -> None:
-        self._bar.console.print(escape_controls(redact(f"sweep: {line}")), markup=False, soft_wrap=True)
+        self._bar.console.print(printable(f"sweep: {line}"), markup=False, soft_wrap=True)
 
 
 def _end(experiment: Experiment, record: Trial) -> str:
@@ -173,5 +178,5 @@ def _end(experiment: Experiment, record: Trial) -> str:
         return f"failed: {shorten((record.error or '').partition(chr(10))[0])}"
     taken = seconds(record)
     metrics = ", ".join(f"{name} {shorten(record.metrics.get(name))}" for name in experiment.space.metrics())
-    shared = f"; {line}" if (line := reuse.trial_line(record)) else ""
+    shared = f"; {line}" if (line := sharing.trial_line(record)) else ""
     return f"{record.status}: {metrics}" + ("" if taken is None else f" in {taken:.1f} s") + shared

@@ -6,17 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
-from sweeps.cli.output import echo, notify, print_table, shorten
-from sweeps.cli.rerun import command_line
 from sweeps.experiment import Experiment
 from sweeps.search.confirm.answer import Answer, Row, answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing, of_store
-from sweeps.text.columns import metric_column
 from sweeps.text.counted import counted
-from sweeps.text.printable import escape_controls
+from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
 
 
@@ -32,7 +27,7 @@ def confirmed(experiment: Experiment, records: Sequence[Trial]) -> tuple[Plan, A
 def progress_line(plan: Plan, now: Standing) -> str:
     """Return how far the confirmation is, in one line."""
     if now.finished:
-        return _finished_line(plan, now)
+        return finished_line(plan, now)
     running = sum(record.status == "running" for record in now.open)
     waiting = len(now.due) + len(now.open) - running
     runs = f"{running} running, {waiting} to come"
@@ -40,7 +35,8 @@ def progress_line(plan: Plan, now: Standing) -> str:
     return f"round {now.round} of {len(plan.seeds)}: {left}; {runs}"
 
 
-def _finished_line(plan: Plan, now: Standing) -> str:
+def finished_line(plan: Plan, now: Standing) -> str:
+    """Return the end of a confirmation in one line: its winner, or that there is none."""
     found = answer(plan, now)
     if found is None:
         return "finished without a winner: no repeat has a result; `sweep trials` says why"
@@ -91,32 +87,6 @@ def warnings(plan: Plan, now: Standing, found: Answer) -> list[str]:
 def winner_of(experiment: Experiment, found: Answer) -> Trial:
     """Return the record of the winner, as the search made it."""
     return experiment.trial(found.winner.finalist.trial)
-
-
-def print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
-    """Print the answer of a finished confirmation for people."""
-    found = answer(plan, now)
-    if found is None:
-        notify(f"the confirmation is {_finished_line(plan, now)}")
-        return
-    echo(winner_line(found))
-    for line in sentences(plan, found):
-        echo(f"  {line}")
-    click.echo()
-    some_left = any(row.left for row in found.rows)
-    print_table([_shown(plan, row) | ({"": row.left} if some_left else {}) for row in found.rows])
-    click.echo()
-    for line in warnings(plan, now, found):
-        notify(line)
-    click.echo(escape_controls(command_line(experiment.space, winner_of(experiment, found))))
-
-
-def _shown(plan: Plan, row: Row) -> dict[str, Any]:
-    mean = metric_column(plan.metric, ("trial", "first", "predicted", "best %", "seeds", ""))
-    numbers = {"first": row.finalist.first, "predicted": row.finalist.predicted, mean: row.mean}
-    known = {name: value for name, value in numbers.items() if value is not None}
-    chance = round(100 * row.chance)
-    return {"trial": row.finalist.trial, **known, "best %": chance, "seeds": row.seeds}
 
 
 def rows(plan: Plan, now: Standing) -> list[dict[str, Any]]:

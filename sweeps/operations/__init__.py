@@ -1,0 +1,16 @@
+"""Operations: all that a person can do to a sweep, for the command line, Python, Hydra and the dashboard.
+
+    opening.py       the sweep that a storage and a name mean
+    creation.py      make a sweep, and raise the limits of one that exists
+    limits.py        change the limits of a sweep
+    control.py       pause, resume and stop it; retry and abandon trials
+    confirming.py    plan a confirmation
+    confirmation.py  its progress and its answer, for people and programs
+    lifetime.py      archive, rename and delete
+    listing.py       the sweeps under a storage
+    pools.py         where the files of a pool of workers lie
+    rerun.py         the command line that runs a trial again
+
+Each returns what it found or did, and raises `SweepError`s; none prints, asks or exits. What a person should
+know on the way goes to `on_notice`, a line each, before the work goes on.
+"""

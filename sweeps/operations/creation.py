@@ -1,0 +1,100 @@
+"""Creation of a sweep: its space and its program are checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from sweeps.experiment import Experiment
+from sweeps.operations.control import user_name
+from sweeps.operations.limits import differences
+from sweeps.operations.opening import new_store, remember
+from sweeps.space.definition import Fixed, Space
+from sweeps.space.probes import probes
+from sweeps.space.stages import Stages
+from sweeps.space.trainer_stages import trainer_stages
+from sweeps.space.trainer_trunks import with_trunks
+from sweeps.storage.urls import is_remote
+from sweeps.trials.budget import REPORTED, amounts
+from sweeps.trials.redaction import refuse_secrets
+from sweeps.worker import program
+from sweeps.worker.result import needed_metrics
+
+REMOTE_EXPIRE_S = 150.0
+"""Minimal lease in a bucket, in seconds: a request may be retried for over two minutes."""
+
+
+def create_sweep(
+    space: Space, storage: str | None, *, skip_if_exists: bool, on_notice: Callable[[str], None]
+) -> Experiment:
+    """Check the space with Ax and the program, then create the sweep; nothing is written if a check fails.
+
+    Args:
+        space: the search space.
+        storage: of `--storage`.
+        skip_if_exists: return the existing sweep if it has the same space; larger limits extend it.
+        on_notice: gets warnings, and what trials share.
+    """
+    refuse_secrets(space)
+    store = new_store(storage, space.name)
+    if is_remote(store.url) and space.lease.expire_s < REMOTE_EXPIRE_S:
+        space = replace(space, lease=replace(space.lease, expire_s=REMOTE_EXPIRE_S))
+        on_notice(f"lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need")
+    program.check(space, probes(space))
+    is_trainer = space.program.kind == "trainer"
+    if is_trainer:
+        points = probes(replace(space, parameter_constraints=()))  # with them, not even one end might remain
+        stages = trainer_stages(space, program.stage_costs(space, points))
+        found = partial(program.found_trunks, space)
+        space = replace(space, stages=with_trunks(space, stages, points, found))
+    if space.search.method != "grid":
+        from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
+
+        # The baseline does not count as one of the first trials, which Sobol has.
+        first, cap = optimizer.require_searchable(space) + (space.baseline is not None), space.run_cap
+        if space.search.method == "bayes" and cap is not None and cap <= first:
+            on_notice(
+                f"warning: run_cap {cap} leaves no trial to the surrogate: Sobol has the first {first}; "
+                "raise run_cap, lower search.sobol, or write method: random"
+            )
+    limits = () if is_trainer else amounts(space.budget)  # the trainer reports all that a budget can count
+    for name in (n for n in REPORTED if n in limits and n not in needed_metrics(space)):
+        on_notice(
+            f"warning: budget.{name} counts the metric `{name}` of each trial: does the program "
+            "report it? If not, this budget never ends the sweep; device_hours and wall_hours need no report"
+        )
+    if shared := _sharing(space):
+        on_notice(shared)
+    experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
+    raise_limits(experiment, space, on_notice)
+    remember(store)
+    return experiment
+
+
+def raise_limits(experiment: Experiment, space: Space, on_notice: Callable[[str], None]) -> None:
+    """Extend a sweep that exists by the limits of this space that are larger, and say which."""
+    before = experiment.amendments.refresh()
+    if (amendment := experiment.raise_limits(space, by=user_name())) is not None:
+        on_notice(f"{experiment.store.url}: extended: {', '.join(differences(before, amendment))}")
+
+
+def _sharing(space: Space) -> str:
+    """Return what trials share, or that hardly any do because each has a seed of its own; "" for nothing."""
+    stages = Stages(space)
+    if not stages.shared:
+        return ""
+    seeds = any(
+        parameter.name == "seed" and not isinstance(parameter, Fixed) for parameter in space.parameters
+    )
+    if seeds and stages.of("seed") == 0 and space.search.method != "grid":  # in a grid each seed repeats
+        return (
+            "`seed` is searched, and trials with different seeds share no stage; take it out: "
+            "`sweep confirm` repeats the best trials with fresh seeds"
+        )
+    lengths = " or ".join(stage.name for stage in space.stages if stage.trunk is not None)
+    before = f", and those with other lengths of {lengths} what comes before the decay" if lengths else ""
+    return (
+        f"trials that agree up to the end of {stages.names[0]} compute it once{before}; "
+        "search: {reuse: none} switches that off"
+    )

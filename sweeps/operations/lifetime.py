@@ -1,0 +1,64 @@
+"""Lifetime of a sweep: put away, renamed and deleted, each only while no worker lives."""
+
+from __future__ import annotations
+
+from sweeps.errors import InputError
+from sweeps.experiment import Experiment
+from sweeps.operations.opening import latest_name, remember
+from sweeps.storage.urls import name_of, parent
+from sweeps.text.counted import counted
+from sweeps.trials import control
+from sweeps.trials.amendments import ARCHIVED
+from sweeps.upkeep import removal, renaming
+
+
+def archive(experiment: Experiment, by: str) -> bool:
+    """Stop a sweep and put it away; return False if it is in the archive already. Raises `InputError`."""
+    if experiment.amendments.archived:
+        return False
+    require_idle(experiment, "put away")
+    control.write(experiment.store, "stopped", by)
+    experiment.amendments.add({ARCHIVED: True}, by)
+    return True
+
+
+def unarchive(experiment: Experiment, by: str) -> None:
+    """List a sweep again, which stays stopped. Raises `InputError` if it is not in the archive."""
+    if not experiment.amendments.archived:
+        raise InputError(
+            f"{experiment.store.url}: it is not in the archive; `sweep list --all` shows what is"
+        )
+    experiment.amendments.add({ARCHIVED: False}, by)
+
+
+def rename(experiment: Experiment, new: str, by: str) -> Experiment:
+    """Give a sweep another name in the same folder of sweeps, and return it. Raises `InputError`."""
+    old = experiment.store.url
+    require_idle(experiment, "renamed")
+    was_latest = latest_name(parent(old)) == name_of(old)
+    renamed = renaming.rename(experiment, new, by)
+    if was_latest:
+        remember(renamed.store)
+    return renamed
+
+
+def contents(experiment: Experiment) -> removal.Stock:
+    """Return what `delete` would remove. Raises `InputError` while workers live."""
+    require_idle(experiment, "deleted")
+    return removal.stock(experiment)
+
+
+def delete(experiment: Experiment, by: str) -> None:
+    """Remove a sweep with all that it holds, for good. Raises `InputError` while workers live."""
+    require_idle(experiment, "deleted")  # again: a person may have thought for a while
+    removal.remove(experiment.store, by)
+
+
+def require_idle(experiment: Experiment, verb: str) -> None:
+    """Raise `InputError` while workers live."""
+    if workers := removal.living(experiment):
+        raise InputError(
+            f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "
+            f"({', '.join(workers[:3])}); "
+            f"it can be {verb} when they have left: `sweep down` or `sweep stop`"
+        )

@@ -1,0 +1,102 @@
+"""Limits of a sweep that exists: a new run cap, a new budget, and who changed which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from sweeps.experiment import Experiment
+from sweeps.space.definition import Space
+from sweeps.space.space_limits import BUDGET_KEYS
+from sweeps.text.counted import counted
+from sweeps.text.shorten import shorten
+from sweeps.text.timestamp import timestamp
+from sweeps.trials.amendments import LIMITS, Amendment, Amendments, limits
+from sweeps.trials.budget import spent
+from sweeps.trials.record import Trial
+
+NONE = "none"
+"""Value that lifts a limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """New limits of a sweep.
+
+    Args:
+        differences: a line for each limit that has changed: `run_cap 40 → 60`.
+        reached: each new limit that the sweep has reached already, as a clause.
+        is_idle: whether trials may be begun, and none is running.
+    """
+
+    differences: list[str]
+    reached: list[str]
+    is_idle: bool
+
+
+def extend(experiment: Experiment, changes: Mapping[str, float | None], by: str) -> Extension:
+    """Change limits of the sweep for all workers, from their next claim on. See `Experiment.extend`."""
+    before = experiment.amendments.refresh()
+    amendment = experiment.extend(changes, by=by)
+    records, _ = experiment.readable_trials()
+    return Extension(
+        differences=differences(before, amendment),
+        reached=_reached(amendment, records, experiment.store.now()),
+        is_idle=not any(record.status == "running" for record in records) and not experiment.is_full(records),
+    )
+
+
+def _reached(amendment: Amendment, records: Sequence[Trial], now: float) -> list[str]:
+    """Return each new limit that the sweep has reached already, as a clause."""
+    cap, found = amendment.changes.get("run_cap"), []
+    own = sum(record.is_own for record in records)
+    if isinstance(cap, int | float) and own >= cap:
+        found.append(f"run_cap is {cap:g}, and there {'is' if own == 1 else 'are'} {counted(own, 'trial')}")
+    used = asdict(spent(records, now))
+    for name in BUDGET_KEYS:
+        limit = amendment.changes.get(name)
+        if isinstance(limit, int | float) and used[name] >= limit:
+            found.append(f"{used[name]:.5g} of {limit:.5g} {name} are spent")
+    return found
+
+
+def differences(before: Space, amendment: Amendment) -> list[str]:
+    """Return a line for each limit that an amendment has changed: `run_cap 40 → 60`."""
+    present = limits(before)
+    return [
+        f"{name} {shown(name, present[name])} → {shown(name, amendment.changes[name])}"
+        for name in LIMITS
+        if name in amendment.changes
+    ]
+
+
+def amendment_lines(made: Amendments) -> list[str]:
+    """Return who changed what and when, a line for each amendment of limits that still counts."""
+    newest: dict[str, Amendment] = {}
+    for amendment in made.made:
+        newest |= dict.fromkeys((name for name in amendment.changes if name in LIMITS), amendment)
+    by_amendment: dict[int, list[str]] = {}
+    for name, amendment in newest.items():
+        change = f"{name} {shown(name, amendment.changes[name])}"
+        by_amendment.setdefault(amendment.number, []).append(change)
+    at = {amendment.number: amendment for amendment in made.made}
+    return [
+        f"{', '.join(changes)} by {at[number].by}, {timestamp(at[number].at)}"
+        for number, changes in sorted(by_amendment.items())
+    ]
+
+
+def shown(name: str, limit: object) -> str:
+    """Return a limit for people."""
+    if limit is None:
+        return NONE
+    return timestamp(limit) if name == "until" and isinstance(limit, float | int) else shorten(limit)
+
+
+def document(made: Amendments) -> list[Mapping[str, object]]:
+    """Return the amendments for programs."""
+    return [
+        {"number": a.number, "changes": dict(a.changes), "by": a.by, "at": a.at}
+        for a in made.made
+        if a.changes
+    ]

@@ -1,0 +1,102 @@
+"""Operations from Python: they return what they did, pass on notices, and print nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps.errors import InputError
+from sweeps.experiment import Experiment
+from sweeps.operations import lifetime, limits
+from sweeps.operations.creation import create_sweep
+from sweeps.operations.listing import sweep_rows
+from sweeps.operations.opening import latest_name, open_sweep
+from sweeps.space.space_file import loads
+
+SPACE = """\
+name: toy
+objectives: [{metric: loss, goal: minimize}]
+program: {function: "objectives_for_tests:paraboloid"}
+parameters:
+  x: {min: 0.0, max: 1.0}
+  n: {min: 1, max: 100}
+search: {method: random}
+run_cap: 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def silent(capfd: pytest.CaptureFixture[str]) -> Any:
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> str:
+    return str(tmp_path / "sweeps")
+
+
+def made(storage: str, text: str = SPACE, **options: Any) -> tuple[Experiment, list[str]]:
+    notices: list[str] = []
+    created = create_sweep(
+        loads(text, "space.yaml"), storage, **{"skip_if_exists": False, **options}, on_notice=notices.append
+    )
+    return created, notices
+
+
+class TestCreate:
+    def test_sweep_is_stored_and_the_default(self, storage):
+        created, notices = made(storage)
+        assert notices == []
+        assert open_sweep(storage, None).written == created.written
+
+    def test_warnings_go_to_the_caller(self, storage):
+        (notice,) = made(storage, SPACE + "budget: {usd: 3}\n")[1]
+        assert notice.startswith("warning: budget.usd counts the metric `usd`")
+
+    def test_raised_limits_go_to_the_caller(self, storage):
+        made(storage)
+        again = made(storage, SPACE.replace("run_cap: 5", "run_cap: 8"), skip_if_exists=True)
+        assert again[1] == [f"{storage}/toy: extended: run_cap 5 → 8"]
+
+    def test_nothing_is_written_if_the_program_is_missing(self, storage):
+        with pytest.raises(InputError, match="no_such_module"):
+            made(storage, SPACE.replace("objectives_for_tests", "no_such_module"))
+        assert not Path(storage).exists()
+
+
+def test_extension_says_what_is_reached_already(storage):
+    experiment, _ = made(storage)
+    experiment.ask("w")
+    extended = limits.extend(experiment, {"run_cap": 1, "usd": 2.0}, "ada")
+    assert extended.differences == ["run_cap 5 → 1", "usd none → 2"]
+    assert extended.reached == ["run_cap is 1, and there is 1 trial"]
+    assert not extended.is_idle
+
+
+def test_archived_sweep_is_listed_so_until_it_is_taken_out(storage):
+    experiment, _ = made(storage)
+    assert lifetime.archive(experiment, "ada")
+    assert not lifetime.archive(experiment, "ada")
+    assert [row["state"] for row in sweep_rows(storage)] == ["archived"]
+    lifetime.unarchive(experiment, "ada")
+    assert [row["state"] for row in sweep_rows(storage)] == ["stopped"]
+    with pytest.raises(InputError, match="not in the archive"):
+        lifetime.unarchive(experiment, "ada")
+
+
+def test_renamed_sweep_stays_the_default(storage):
+    renamed = lifetime.rename(made(storage)[0], "other", "ada")
+    assert (renamed.store.url, latest_name(storage)) == (f"{storage}/other", "other")
+
+
+def test_sweep_with_a_worker_is_not_deleted(storage):
+    experiment, _ = made(storage)
+    experiment.ask("w")
+    with pytest.raises(InputError, match=r"1 worker still at work \(w\)"):
+        lifetime.contents(experiment)
+    with pytest.raises(InputError, match="still at work"):
+        lifetime.delete(experiment, "ada")
+    assert open_sweep(storage, "toy").trials()
