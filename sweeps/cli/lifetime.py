@@ -14,6 +14,7 @@ from sweeps.operations.control import user_name
 from sweeps.operations.opening import is_named, open_sweep
 from sweeps.storage.urls import name_of
 from sweeps.text.counted import counted
+from sweeps.text.shorten import shown_bytes
 
 
 @click.command()
@@ -53,8 +54,6 @@ def delete(storage: str | None, name: str | None, yes: bool) -> None:
 
     It must be named, by --name or a full URL: the default is never deleted.
     """
-    from sweeps.upkeep.machine import shown_bytes
-
     if not is_named(storage, name):
         raise InputError(
             "say which sweep to delete: --name NAME, or its full URL in --storage; see `sweep list`"

@@ -19,12 +19,11 @@ from sweeps.operations.opening import open_sweep
 from sweeps.storage.run_files import stored_stages
 from sweeps.storage.run_files.stored_stages import StoredStage
 from sweeps.text.counted import counted
-from sweeps.text.shorten import shorten
+from sweeps.text.shorten import shorten, shown_bytes
 from sweeps.trials import costs
 from sweeps.trials import snapshots as by_records
 from sweeps.trials.record import Trial
 from sweeps.trials.snapshots import Snapshot, Verdict
-from sweeps.upkeep.machine import shown_bytes
 from sweeps.worker import collection
 
 _SHOWN_DIGITS = 8

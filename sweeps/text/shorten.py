@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sweeps.text.counted import counted
+
 
 def shorten(value: Any) -> str:
     """Return a value for people, with five significant digits."""
@@ -16,3 +18,13 @@ def shorten(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**7:
         return f"{value:.3e}"
     return "".join(c if c.isprintable() else " " for c in str(value))  # no escape codes of a program
+
+
+def shown_bytes(count: int | None) -> str:
+    """Return a size in bytes for people; None is an unknown size."""
+    if count is None:
+        return "of unknown size"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return counted(count, "byte")

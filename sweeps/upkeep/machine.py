@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from sweeps.text.counted import counted
+from sweeps.text.shorten import shown_bytes
 from sweeps.upkeep.finding import Finding
 from sweeps.worker import program
 
@@ -60,16 +60,6 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
 def cache_folder() -> Path:
     """Return the trainer's folder of corpora, tokenizers and teachers. Raises RuntimeError without a home."""
     return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/stagesweep").expanduser().absolute()
-
-
-def shown_bytes(count: int | None) -> str:
-    """Return a size in bytes for people; None is an unknown size."""
-    if count is None:
-        return "of unknown size"
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return counted(count, "byte")
 
 
 # ---- versions

@@ -22,11 +22,11 @@ from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import stored_stages
 from sweeps.text.counted import counted
+from sweeps.text.shorten import shown_bytes
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
 from sweeps.upkeep import amended, run_files
 from sweeps.upkeep.inventory import QUARANTINE, StoredRecord, Survey
-from sweeps.upkeep.machine import shown_bytes
 from sweeps.upkeep.runs import RUNS
 from sweeps.upkeep.snapshots import Mismatch, listed
 

@@ -198,17 +198,3 @@ def test_a_full_disk_is_reported_before_the_teacher_fills_it(bare, monkeypatch):
     _, (finding,) = machine.examine(bare)
     assert finding.what.startswith("only ")
     assert "are free" in finding.what
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        (None, "of unknown size"),
-        (0, "0 bytes"),
-        (1536, "1.5 KiB"),
-        (2**20, "1.0 MiB"),
-        (5 * 2**30, "5.0 GiB"),
-    ],
-)
-def test_sizes_are_reported_in_the_unit_that_fits(count, expected):
-    assert machine.shown_bytes(count) == expected
