@@ -190,7 +190,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(case: str, small: tuple[str,
 def test_a_choice_that_was_forgotten_is_named(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         api.check(overrides)
-    assert str(caught.value) == message
+    assert message in str(caught.value).splitlines()  # each of the settings that lack a value has a line
 
 
 def test_where_the_teacher_runs_is_not_part_of_what_a_run_is(
