@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from runners.errors import RunnerError
 from runners.pools.pool import Pool
 from sweeps.text.atomic_file import write_atomic
+from sweeps.text.regular_file import read_regular
 
 FILE = "launched.json"
 SCHEMA = 1
@@ -56,20 +58,19 @@ def read(folder: Path) -> Launched | None:
         RunnerError: the file is not a record that this version reads.
     """
     try:
-        document = from_json((folder / FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise RunnerError(f"{folder / FILE}: {error}; remove it if no pool of this sweep runs") from None
-    try:
+        document = from_json(read_regular(folder / FILE))
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema is {document['schema']!r}, this version reads {SCHEMA}")
-        fields = {**document["pool"], "folder": folder}
-        for name in ("command", "devices", "secrets", "setup"):
-            fields[name] = tuple(fields[name])
-        return Launched(runner=document["runner"], pool=Pool(**fields), notes=document["notes"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunnerError(f"{folder / FILE}: {error}; remove it if no pool of this sweep runs") from None
+        document["pool"]["folder"] = str(folder)
+        return TypeAdapter(Launched).validate_json(json.dumps(document), strict=True)
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = str(error)
+    raise RunnerError(f"{folder / FILE}: {problem}; remove it if no pool of this sweep runs")
 
 
 def remove(folder: Path) -> None:

@@ -11,6 +11,7 @@ from runners.pools import launched
 from runners.pools.pool import Pool
 from runners.pools.runner import Runner
 from sweeps.text.atomic_file import write_atomic
+from sweeps.text.regular_file import read_regular
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def launching(runner: Runner, pool: Pool) -> Iterator[None]:
     missing = [folder for folder in (pool.folder, *pool.folder.parents) if not folder.exists()]
     before = set() if missing else set(pool.folder.iterdir())
     record = pool.folder / launched.FILE
-    earlier = record.read_text(encoding="utf-8") if record in before else None
+    earlier = read_regular(record).decode() if record in before else None
     launched.write(launched.Launched(runner=runner.name, pool=pool))
     try:
         yield

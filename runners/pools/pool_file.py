@@ -16,6 +16,7 @@ import psutil
 from pydantic import TypeAdapter
 
 from sweeps.text.atomic_file import BY_UMASK, write_atomic
+from sweeps.text.regular_file import read_regular
 
 FILE = "pool.json"
 WANTED = "workers.wanted"
@@ -103,9 +104,7 @@ def write(folder: Path, pids: Mapping[int, int]) -> None:
 def read(folder: Path) -> PoolFile | None:
     """Return the pool that was last started; None where there is none, or the file is not legible."""
     try:
-        if not (folder / FILE).is_file():  # a pipe would keep the reader waiting
-            return None
-        return TypeAdapter(PoolFile).validate_json((folder / FILE).read_bytes(), strict=True)
+        return TypeAdapter(PoolFile).validate_json(read_regular(folder / FILE), strict=True)
     except (OSError, ValueError):
         return None
 
@@ -124,6 +123,6 @@ def request_workers(folder: Path, workers: int) -> None:
 def requested_workers(folder: Path) -> int | None:
     """Return the number of workers requested since the pool was started; None: no request."""
     try:
-        return int((folder / WANTED).read_text())
+        return int(read_regular(folder / WANTED))
     except (OSError, ValueError):
         return None

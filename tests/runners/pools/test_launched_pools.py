@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import stat
 from dataclasses import replace
@@ -37,4 +39,24 @@ def test_a_file_of_the_first_schema_is_read(tmp_path: Path) -> None:
 def test_what_is_not_legible_is_told_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / launched.FILE).write_text(text)
     with pytest.raises(RunnerError, match=r"launched\.json: .*remove it"):
+        launched.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("workers", "two"), ("command", "sweep"), ("environment", [1]), ("secrets", [1]), ("spot", 0)],
+    ids=str,
+)
+def test_value_of_a_wrong_type_is_named(field: str, value: object, tmp_path: Path) -> None:
+    document = json.loads((GOLDEN / "launched_v1.json").read_text())
+    document["pool"][field] = value
+    (tmp_path / launched.FILE).write_text(json.dumps(document))
+    with pytest.raises(RunnerError, match=rf"launched\.json: pool\.{field}\b.*remove it") as caught:
+        launched.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_pipe_in_its_place_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / launched.FILE)
+    with pytest.raises(RunnerError, match="a named pipe"):
         launched.read(tmp_path)
