@@ -108,10 +108,10 @@ def test_the_run_cap_holds(space, clock):
 def _cheap_surrogate(monkeypatch):
     """Points of the surrogate that cost no fit: these tests are about who creates a candidate, and when."""
 
-    def points(self, index, found):
-        yield self.sobol_point(20 + index)
+    def points(self, index, found, stored):
+        yield self._sobol[20 + index]
 
-    monkeypatch.setattr(Optimizer, "surrogate_points", points)
+    monkeypatch.setattr(Optimizer, "_surrogate_points", points)
 
 
 def searching(space, clock, **rest) -> Experiment:

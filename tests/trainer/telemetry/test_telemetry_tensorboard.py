@@ -73,8 +73,9 @@ def test_events_have_the_time_of_their_line(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_has_no_step_twice(tmp_path: Path) -> None:
     """The checkpoint has brought back `metrics.jsonl` up to step 1; the first attempt had got to step 3."""
     metrics, folder = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
+    metrics.touch()
     for append, last in ((False, 3), (True, 4)):
-        channel = TensorBoard(folder, metrics=metrics if append else Path("/dev/null"))
+        channel = TensorBoard(folder, metrics=metrics)
         with Telemetry(metrics, every=1, append=append, channels=[channel], out=None) as telemetry:
             begun(telemetry, 4)
             for index in range(2 if append else 1, last + 1):
