@@ -208,8 +208,8 @@ def _member(
     url: str, endpoint: str, retries: RetryPolicy, name: str, log: str, skew_s: float, gate: Any
 ) -> None:
     """Run `sweep worker`, on a machine whose clock may be wrong."""
+    from sweeps.programs.signals import Stop
     from sweeps.worker.loop import work
-    from sweeps.worker.signals import Stop
 
     right = time.time
     time.time = lambda: right() + skew_s

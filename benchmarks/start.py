@@ -26,10 +26,10 @@ from pathlib import Path
 
 from benchmarks.start_phases import FILE, PHASES
 from sweeps.experiment import Experiment
+from sweeps.programs import process
+from sweeps.programs.warm_start import VARIABLE, WarmStarts
 from sweeps.space.definition import Objective, Program, Range, Search, Space
 from sweeps.storage.local import LocalStore
-from sweeps.worker import process
-from sweeps.worker.warm_start import VARIABLE, WarmStarts
 from trainer import api
 
 PROGRAM = "benchmarks.start_phases"

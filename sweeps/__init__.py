@@ -9,7 +9,7 @@ From Python (docs/python.md):
 What a person can do to a sweep is in `operations`; Python, Hydra, the command line and the dashboard call it.
 The data flows from `space` through `experiment` (ask), `worker` and `experiment` (report) to `export`. The
 trial records in the store are the only state (`trials`, `storage`); only `search.optimizer` imports Ax, and
-only `worker.program` the trainer.
+only `programs.program` the trainer.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         SweepNotFound,
         TrialLost,
     )
-    from sweeps.worker.live_trial import Trial
+    from sweeps.programs.live_trial import Trial
 
 _ORIGINS = {
     "create": "sweeps.api:create",
@@ -35,7 +35,7 @@ _ORIGINS = {
     "Sweep": "sweeps.api:Sweep",
     "Result": "sweeps.api:Result",
     "AskedTrial": "sweeps.api_trial:AskedTrial",
-    "Trial": "sweeps.worker.live_trial:Trial",
+    "Trial": "sweeps.programs.live_trial:Trial",
     "SweepError": "sweeps.errors:SweepError",
     "InputError": "sweeps.errors:InputError",
     "SpaceError": "sweeps.errors:SpaceError",

@@ -18,6 +18,8 @@ from sweeps.api_trial import AskedTrial
 from sweeps.errors import InputError, NothingToAsk
 from sweeps.experiment import Experiment
 from sweeps.export import table
+from sweeps.programs.live_trial import Trial
+from sweeps.programs.result import Completed, Failed, Outcome, check_metrics, parse_result, stated_failure
 from sweeps.space import literals
 from sweeps.space.definition import Space, to_plain
 from sweeps.storage.base import Store
@@ -26,9 +28,7 @@ from sweeps.text.columns import PARAMETER
 from sweeps.text.counted import counted
 from sweeps.trials import record
 from sweeps.trials.redaction import redact_trials
-from sweeps.worker.live_trial import Trial
 from sweeps.worker.loop import identity
-from sweeps.worker.result import Completed, Failed, Outcome, check_metrics, parse_result, stated_failure
 
 if TYPE_CHECKING:
     import pandas as pd

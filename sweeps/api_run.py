@@ -13,12 +13,12 @@ from typing import Any
 
 from sweeps.errors import InputError, SweepClosed
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Value
 from sweeps.space.overrides import to_overrides
 from sweeps.trials import brake, control
 from sweeps.trials.record import Trial
 from sweeps.worker.loop import Limits, Tally, work
-from sweeps.worker.signals import Stop
 
 log = logging.getLogger(__name__)
 

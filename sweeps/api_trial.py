@@ -17,14 +17,14 @@ from typing import Any
 
 from sweeps.errors import InputError, SweepError, TrialLost
 from sweeps.experiment import Experiment
+from sweeps.programs import program
+from sweeps.programs.live_trial import Trial
+from sweeps.programs.result import Completed, Failed, NotStarted, Outcome, Preempted
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Value
 from sweeps.storage.run_files.mirror import Uploader
 from sweeps.trials import lifecycle, record
-from sweeps.worker import program
 from sweeps.worker.heartbeat import HeartbeatThread
-from sweeps.worker.live_trial import Trial
-from sweeps.worker.result import Completed, Failed, NotStarted, Outcome, Preempted
-from sweeps.worker.signals import Stop
 from sweeps.worker.trial_run import UPLOAD_GRACE_S, UPLOAD_S, TrialRun
 
 log = logging.getLogger(__name__)

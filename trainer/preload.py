@@ -1,6 +1,6 @@
 """Imports of a run, done before there is one: a sweep's worker forks its trials from a process that has them.
 
-`sweeps.worker.fork_server` calls these functions by the module's name. The process that imports opens no
+`sweeps.programs.fork_server` calls these functions by the module's name. The process that imports opens no
 device and starts no thread, since neither survives a fork; the forked one runs `python -m trainer`.
 """
 

@@ -13,6 +13,7 @@ from sweeps.cli.output import format_option, print_csv, print_json
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export.table import flat
 from sweeps.operations.opening import open_sweep
+from sweeps.programs.result import Failed, needed_metrics, parse_result, stated_failure
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.text import json_reader
@@ -20,7 +21,6 @@ from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.regular_file import MAX_BYTES
 from sweeps.trials import lifecycle
-from sweeps.worker.result import Failed, needed_metrics, parse_result, stated_failure
 
 
 @click.command()

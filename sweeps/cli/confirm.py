@@ -128,9 +128,9 @@ def _shown_row(plan: Plan, row: Row) -> dict[str, Any]:
 
 def _work(ctx: click.Context, experiment: Experiment) -> None:
     """Run trials of the confirmation until it is finished; leave with 75 if this process is told to go."""
+    from sweeps.programs.signals import Stop
     from sweeps.worker.loop import Limits, work
     from sweeps.worker.progress import watcher
-    from sweeps.worker.signals import Stop
 
     stop = Stop()
     stop.listen()

@@ -23,11 +23,11 @@ from sweeps.experiment import Experiment
 from sweeps.export.table import best, document
 from sweeps.operations.opening import exists, new_store, remember
 from sweeps.operations.rerun import command_line
+from sweeps.programs.process import describe_exit
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.trials import brake, control
-from sweeps.worker.process import describe_exit
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -178,7 +178,7 @@ def _prepare(space: Space) -> None:
 
     This comes before the sweep is created, which loads torch: torch reads the trainer's settings only once.
     """
-    from sweeps.worker.program import prepare
+    from sweeps.programs.program import prepare
 
     with _preparing() as report:
         prepare(space, os.cpu_count() or 1, report)

@@ -103,9 +103,9 @@ def worker(
     Trials of the trainer are forked from a process that has its imports done; STAGESWEEP_WARM_START=0 starts
     a new Python for each.
     """
+    from sweeps.programs.signals import Stop
     from sweeps.worker.loop import Limits, work
     from sweeps.worker.progress import watcher
-    from sweeps.worker.signals import Stop
 
     experiment = open_sweep(storage, name)
     stop = Stop()

@@ -15,6 +15,8 @@ from sweeps.experiment import Experiment
 from sweeps.export import sharing, table
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.rerun import command_line
+from sweeps.programs.process import end_of, last_lines
+from sweeps.programs.program import LOG_FILE
 from sweeps.space.definition import cell_of
 from sweeps.storage.base import Store
 from sweeps.storage.urls import is_remote
@@ -24,8 +26,6 @@ from sweeps.text.timestamp import timestamp
 from sweeps.trials import record as records
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.redaction import redact, redact_trials
-from sweeps.worker.process import end_of, last_lines
-from sweeps.worker.program import LOG_FILE
 
 
 @click.command("show")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 from sweeps.dashboard.run_files import RunFiles
+from sweeps.programs.progress_log import MAX_LINE, METRICS_FILE
 from sweeps.text import json_reader
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
-from sweeps.worker.progress_log import MAX_LINE, METRICS_FILE
 
 Axis = Literal["steps", "tokens", "seconds", "dollars"]
 AXES: tuple[Axis, ...] = get_args(Axis)

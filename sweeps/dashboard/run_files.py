@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from sweeps.dashboard.readonly import folder_of
 from sweeps.errors import DamagedObject, SweepError
+from sweeps.programs.process import end_of
 from sweeps.storage.base import NotFound, Store
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.redaction import redact
-from sweeps.worker.process import end_of
 
 FRESH_S = 5.0
 """Seconds for which a listing of an attempt's files is used again."""

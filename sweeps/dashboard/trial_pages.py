@@ -22,9 +22,9 @@ from sweeps.dashboard.trial_table import selected
 from sweeps.errors import SweepError
 from sweeps.export import sharing, table
 from sweeps.operations.rerun import command_line
+from sweeps.programs.program import LOG_FILE
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
-from sweeps.worker.program import LOG_FILE
 
 LOG_LINES = 60
 COMPARED = 16

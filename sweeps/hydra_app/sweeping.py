@@ -156,8 +156,8 @@ def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_load
 
 
 def _work(experiment: Experiment, config: DictConfig) -> dict[str, float | None] | None:
+    from sweeps.programs.signals import Stop
     from sweeps.worker.loop import Limits, work
-    from sweeps.worker.signals import Stop
 
     folder = Path(config.hydra.sweep.dir)
     folder.mkdir(parents=True, exist_ok=True)

@@ -99,8 +99,8 @@ def _new_plan(
     on_notice: Callable[[str], None],
 ) -> Plan:
     """Return a plan by the options and the records. Raises `InputError`."""
+    from sweeps.programs import program
     from sweeps.search.confirm.finalists import choose
-    from sweeps.worker import program
 
     space, url = experiment.space, experiment.store.url
     metric = options["objective"] or space.metrics()[0]

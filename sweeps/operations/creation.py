@@ -10,6 +10,8 @@ from sweeps.experiment import Experiment
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import differences
 from sweeps.operations.opening import new_store, remember
+from sweeps.programs import program
+from sweeps.programs.result import needed_metrics
 from sweeps.space.definition import Fixed, Space
 from sweeps.space.probes import probes
 from sweeps.space.stages import Stages
@@ -18,8 +20,6 @@ from sweeps.space.trainer_trunks import with_trunks
 from sweeps.storage.urls import is_remote
 from sweeps.trials.budget import REPORTED, amounts
 from sweeps.trials.redaction import refuse_secrets
-from sweeps.worker import program
-from sweeps.worker.result import needed_metrics
 
 REMOTE_EXPIRE_S = 150.0
 """Minimal lease in a bucket, in seconds: a request may be retried for over two minutes."""

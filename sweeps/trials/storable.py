@@ -1,8 +1,8 @@
 """Conversion of texts, names and numbers of any origin to what a record can hold.
 
 JSON in UTF-8 has no lone surrogates, no NaN and no unlimited integers, and records of megabytes would slow
-every listing. `Records.apply` passes each event through `event`; `worker.result` and `worker.progress_log`
-use the parts and log what they leave out.
+every listing. `Records.apply` passes each event through `event`; `result` and `progress_log` in
+`sweeps.programs` use the parts and log what they leave out.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from sweeps.programs.result import needed_metrics
 from sweeps.space.constraints import parse
 from sweeps.space.definition import (
     Choice,
@@ -35,7 +36,6 @@ from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
 from sweeps.upkeep.other_tools import understand
 from sweeps.upkeep.tables import Cell, Row, Table, TableError
-from sweeps.worker.result import needed_metrics
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator
 
+from sweeps.programs.result import RESULT_FILE
 from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm import plan
 from sweeps.space.definition import Space
@@ -22,7 +23,6 @@ from sweeps.upkeep import amended, snapshots
 from sweeps.upkeep.finding import Finding
 from sweeps.upkeep.inventory import Survey
 from sweeps.upkeep.runs import RUNS
-from sweeps.worker.result import RESULT_FILE
 
 _FORGOTTEN_S = 24 * 3600.0
 _REPAIR = "`sweep repair --yes`"

@@ -19,9 +19,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from sweeps.programs import program
 from sweeps.text.shorten import shown_bytes
 from sweeps.upkeep.finding import Finding
-from sweeps.worker import program
 
 DISTRIBUTION = "stagesweep"
 CACHE_VARIABLE = "STAGESWEEP_CACHE"

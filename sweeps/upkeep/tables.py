@@ -17,13 +17,13 @@ from types import MappingProxyType
 from typing import Any
 
 from sweeps.errors import InputError
+from sweeps.programs.program import TRIAL_FILE
+from sweeps.programs.result import RESULT_FILE
 from sweeps.text import csv_format, json_reader
 from sweeps.text.columns import METRIC, MOST_BYTES, MOST_CELLS, PARAMETER
 from sweeps.text.counted import counted
 from sweeps.text.regular_file import open_regular
 from sweeps.trials import storable
-from sweeps.worker.program import TRIAL_FILE
-from sweeps.worker.result import RESULT_FILE
 
 _HEAD = 1000
 """Bytes in which a text in UTF-16 has a NUL."""

@@ -1,1 +1,1 @@
-"""Worker: its loop, the run of a trial, the heartbeat, the trial's program and its outcome."""
+"""Worker: its loop, the run of a trial, the heartbeat, uploads and early stopping."""

@@ -18,12 +18,12 @@ from typing import TypeVar
 
 from sweeps.errors import IllegalTransition, StoreUnavailable
 from sweeps.experiment import Experiment
+from sweeps.programs import progress_log
 from sweeps.space.definition import Value
 from sweeps.storage.base import NotFound
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.stage_run import StageRun
-from sweeps.worker import progress_log
 
 log = logging.getLogger(__name__)
 

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 
 from sweeps.errors import Busy, Interrupted, NothingToAsk, StoreUnavailable, SweepClosed
 from sweeps.experiment import Experiment
+from sweeps.programs import program
+from sweeps.programs.signals import Stop
 from sweeps.search.confirm import rounds
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing
 from sweeps.text.counted import counted
 from sweeps.trials import budget, storable
 from sweeps.trials.record import Trial
-from sweeps.worker import backoff, collection, program
+from sweeps.worker import backoff, collection
 from sweeps.worker.last_uploads import LastUploads
-from sweeps.worker.signals import Stop
 from sweeps.worker.trial_run import End, TrialRun, Watcher
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
+from sweeps.programs import program
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
-from sweeps.worker import program, stage_runs
+from sweeps.worker import stage_runs
 from sweeps.worker.publishing import Publishing
 from sweeps.worker.snapshot_fetch import Fetched, SnapshotFetch
 from sweeps.worker.stage_folder import SNAPSHOTS, Details, Part, Parts, clause, details

@@ -25,20 +25,21 @@ from sweeps.errors import (
     WriteRefused,
 )
 from sweeps.experiment import Experiment
+from sweeps.programs import program
+from sweeps.programs.result import Completed, Failed, NotStarted, Preempted
+from sweeps.programs.signals import Stop
+from sweeps.programs.warm_start import WarmStarts
 from sweeps.space.definition import Value
 from sweeps.storage.run_files.mirror import Uploader
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
-from sweeps.worker import backoff, program
+from sweeps.worker import backoff
 from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.last_uploads import LastUploads
-from sweeps.worker.result import Completed, Failed, NotStarted, Preempted
 from sweeps.worker.resuming import behind, bring_checkpoints
 from sweeps.worker.run_folder import require_writable
-from sweeps.worker.signals import Stop
 from sweeps.worker.snapshots import Snapshots
 from sweeps.worker.stage_folder import SNAPSHOTS
-from sweeps.worker.warm_start import WarmStarts
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ SAYS_OF_WHAT = {
     "sweeps/trials/control.py: read",
     "sweeps/trials/control.py: write",
     "sweeps/upkeep/tables.py: read",
-    "sweeps/worker/program.py: check",
+    "sweeps/programs/program.py: check",
     "trainer/api.py: check",
     "trainer/checkpoint/config_pin.py: check",
     "trainer/checkpoint/reader.py: read",

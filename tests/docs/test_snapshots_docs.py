@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from sweeps.experiment import Experiment
+from sweeps.programs.result import Completed, parse_result
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Space
 from sweeps.space.space_file import loads
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials.stage_run import nominal, paid
 from sweeps.worker.loop import work
-from sweeps.worker.result import Completed, parse_result
-from sweeps.worker.signals import Stop
 
 PAGE = (Path(__file__).parents[2] / "docs" / "snapshots.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)

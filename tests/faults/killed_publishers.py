@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Fixed, Lease, Objective, Program, Search, Space, Stage, Trunk
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import snapshot
 from sweeps.trials.lifecycle import Expire
 from sweeps.trials.stage_run import paid
 from sweeps.worker.loop import Limits, work
-from sweeps.worker.signals import Stop
 
 WRITES = ("open", "os.link", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime")
 FILES = ("weights", "more/optimizer", "stage.json")

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from what_programs_write import FUNCTION, SPACE, Sweep, add_pending, must_be_sound, sweep
 
 from sweeps.experiment import Experiment
+from sweeps.programs.result import was_preempted
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Abandon
-from sweeps.worker.result import was_preempted
 
 THOROUGH = 250
 """Examples of a property in the profile `thorough`, with which ten thousand cases are tried; else fewer, by it."""

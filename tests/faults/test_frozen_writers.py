@@ -12,13 +12,13 @@ import pytest
 
 from sweeps.errors import Busy
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.local import LocalStore
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.trials.record import Trial
 from sweeps.worker import backoff, loop
-from sweeps.worker.signals import Stop
 from sweeps.worker.trial_run import TrialRun
 
 TRIALS = 4

@@ -32,8 +32,8 @@ def worker_process(folder: str, environment: dict[str, str]) -> None:
     """Do what `sweep worker` does, in a process forked from the server."""
     import sys
 
+    from sweeps.programs.signals import Stop
     from sweeps.worker.loop import work
-    from sweeps.worker.signals import Stop
 
     os.environ.update(environment)
     sys.path.insert(0, FUNCTIONS)

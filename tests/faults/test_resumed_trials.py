@@ -22,13 +22,13 @@ from fake_gcs import FakeGcs
 from worker_processes import trainer_of
 
 from sweeps.experiment import Experiment
+from sweeps.programs import program
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.manifest import MANIFEST, decode
 from sweeps.trials.record import run_prefix
-from sweeps.worker import program
 from trainer import api
 
 pytestmark = pytest.mark.timeout(400)  # three processes after each other, each of which loads torch

@@ -13,6 +13,7 @@ from what_programs_write import FUNCTION, SPACE, Sweep, must_be_sound, sweep
 
 from sweeps.errors import DamagedObject, InputError, StoreUnavailable, UnstorableRecord
 from sweeps.experiment import SWEEP_KEY, Experiment
+from sweeps.programs import progress_log
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Objective
 from sweeps.storage.gcs.classification import Response, document
@@ -25,7 +26,7 @@ from sweeps.trials import record as trial
 from sweeps.trials.lease import ObjectLease
 from sweeps.trials.lifecycle import Complete, Fail, Heartbeat
 from sweeps.trials.record import Trial
-from sweeps.worker import loop, progress_log
+from sweeps.worker import loop
 
 DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
 HUGE = b"1" + b"0" * 400

@@ -22,13 +22,14 @@ import pytest
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.export.table import replace_file
+from sweeps.programs import program
+from sweeps.programs.result import Completed
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lease import ObjectLease
-from sweeps.worker import loop, program
-from sweeps.worker.result import Completed
-from sweeps.worker.signals import Stop
+from sweeps.worker import loop
 
 LIMITED = """
 import resource

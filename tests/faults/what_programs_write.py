@@ -22,15 +22,16 @@ from unittest import mock
 
 from sweeps.cli import main
 from sweeps.experiment import Experiment
+from sweeps.programs import process
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
-from sweeps.worker import loop, process
+from sweeps.worker import loop
 from sweeps.worker.progress import Lines
-from sweeps.worker.signals import Stop
 
 COMMAND = Program(kind="command", command=("true",))
 FUNCTION = Program(kind="function", function=f"{__name__}:objective")

@@ -204,7 +204,7 @@ def test_order_is_of_the_numbers():
 
 
 def test_trainer_takes_null():
-    from sweeps.worker import program
+    from sweeps.programs import program
 
     overrides = ["model=tiny"]
     found = space_of(

@@ -588,7 +588,7 @@ class TestCreate:
 
     def test_a_worker_of_a_sweep_without_a_program_says_what_to_do(self, tmp_path):
         sweeps.create(GRID, storage=tmp_path)
-        from sweeps.worker.program import require_startable
+        from sweeps.programs.program import require_startable
 
         with pytest.raises(sweeps.InputError, match=r"sweeps\.open\(URL\)\.run\(function\)"):
             require_startable(Experiment.open(LocalStore(str(tmp_path / "grid"))).space)

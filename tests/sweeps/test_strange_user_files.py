@@ -12,9 +12,9 @@ from strange import KINDS, stand_in
 from analysis.errors import AnalysisError
 from analysis.table import read as read_analysis
 from sweeps.errors import EnvironmentFault, InputError
+from sweeps.programs import process
 from sweeps.space import space_file
 from sweeps.upkeep import tables
-from sweeps.worker import process
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -18,10 +18,10 @@ from fake_tpu import FakeTpu
 from runners.tpu_vm import client, watch
 from runners.tpu_vm.runner import TpuVm
 from sweeps.operations.opening import open_sweep
+from sweeps.programs.signals import Stop
 from sweeps.worker.loop import Limits
 from sweeps.worker.loop import work as work_on
 from sweeps.worker.progress import Lines
-from sweeps.worker.signals import Stop
 
 POOL = ("tpu-vm", "--workers", "2", "--accelerator", "v6e-4", "--spot", "--secret", "HF_TOKEN")
 OPTIONS = ("--option", "project=p", "--option", "zones=us-east5-b,us-central2-b")

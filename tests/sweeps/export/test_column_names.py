@@ -14,11 +14,11 @@ from named import METRICS, Named, sweeps
 from analysis.summaries.seeds import over_seeds
 from analysis.table import SEM, TrialsTable, label
 from sweeps.export import ax_export, optuna_journal, table
+from sweeps.programs.result import Completed, Failed, parse_result
 from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.text.columns import PARAMETER, TRIAL_COLUMNS, metric_column
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import admit
-from sweeps.worker.result import Completed, Failed, parse_result
 
 
 @pytest.mark.parametrize(

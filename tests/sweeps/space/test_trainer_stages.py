@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sweeps.programs import program
 from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space, Stage
 from sweeps.space.probes import probes
 from sweeps.space.space_file import load
 from sweeps.space.stages import Stages
 from sweeps.space.trainer_stages import trainer_stages
-from sweeps.worker import program
 
 SHIPPED = sorted((Path(__file__).parents[3] / "search_spaces").glob("*.yaml"))
 LR = Range(name="stage2.optimizer.lr", min=1e-3, max=1e-2, kind="float", log=True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sweeps.errors import SweepClosed
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Program
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
@@ -23,7 +24,6 @@ from sweeps.trials import brake, control
 from sweeps.trials.lifecycle import Complete, Fail, Retry
 from sweeps.trials.record import Attempt, Trial
 from sweeps.worker import loop
-from sweeps.worker.signals import Stop
 
 KEY_ERROR = "KeyError: 'lr'"
 

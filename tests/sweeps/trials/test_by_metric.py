@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sweeps.hydra_app.callback import result
+from sweeps.programs.result import Completed, check_metrics, parse_result
 from sweeps.space.definition import Objective
 from sweeps.trials.by_metric import by_metric
-from sweeps.worker.result import Completed, check_metrics, parse_result
 
 FORMS = [
     (0.5, 1, {"a": 0.5}),

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from sweeps.errors import SpaceError
 from sweeps.experiment import Experiment
+from sweeps.programs.process import last_lines
 from sweeps.space.definition import Fixed, Program
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lifecycle import Abandon, Complete, Fail, Heartbeat, Release, StopEarly
 from sweeps.trials.record import Attempt, Trial
 from sweeps.trials.redaction import RedactingFormatter, redact, redact_trials, refuse_secrets
-from sweeps.worker.process import last_lines
 
 SECRET = "s3cr3t-v4lue-0f-mine"
 ENVIRONMENT = {

@@ -13,6 +13,7 @@ from published import done, key_of, publish, publish_all, put, staged, with_poin
 
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Budget, Choice, Trunk
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
@@ -24,7 +25,6 @@ from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.repair import carry_out, plan
 from sweeps.worker import collection, loop
 from sweeps.worker.collection import collect, discard
-from sweeps.worker.signals import Stop
 from sweeps.worker.trial_run import Watcher
 
 QUICK = RetryPolicy(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)

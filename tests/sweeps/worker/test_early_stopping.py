@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sweeps.experiment import Experiment
 from sweeps.export.table import best
+from sweeps.programs.signals import Stop
 from sweeps.search.optimizer import AxError, Optimizer, PercentileEarlyStoppingStrategy, falls_behind
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import EarlyTerminate, Lease, Objective, Program, Range, Search, Space, Stage
@@ -21,7 +22,6 @@ from sweeps.storage.memory import MemoryStore
 from sweeps.trials.record import Trial
 from sweeps.worker import loop
 from sweeps.worker.early_stopping import should_stop
-from sweeps.worker.signals import Stop
 
 EARLY = EarlyTerminate(percentile=50.0, min_trials=3, min_step=10.0)
 

@@ -12,10 +12,10 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.worker import loop
-from sweeps.worker.signals import Stop
 from sweeps.worker.trial_run import Watcher
 
 DELAY_S = 1.0

@@ -12,13 +12,13 @@ import pytest
 
 from sweeps.errors import CannotStart, DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Budget, Lease, Program
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control
 from sweeps.trials.lifecycle import Abandon, Claim, Complete, Heartbeat, Release
 from sweeps.trials.record import Trial
 from sweeps.worker import backoff, loop, trial_run
-from sweeps.worker.signals import Stop
 
 
 class Diary:
@@ -438,7 +438,7 @@ class TestTheMachineIsAtFault:
     @pytest.mark.parametrize(
         "where",
         [
-            "sweeps.worker.program.run",
+            "sweeps.programs.program.run",
             "sweeps.worker.trial_run.bring_checkpoints",
         ],
         ids=["running", "fetching"],

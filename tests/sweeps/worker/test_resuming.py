@@ -15,6 +15,7 @@ from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Program
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
@@ -27,7 +28,6 @@ from sweeps.trials.lifecycle import Release
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.worker.loop import work
 from sweeps.worker.resuming import bring_checkpoints
-from sweeps.worker.signals import Stop
 
 QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
 PACE = UploadConfig(scan_s=0.05, growing_s=0.05, patience_s=1, first_wait_s=0.02, longest_wait_s=0.1)

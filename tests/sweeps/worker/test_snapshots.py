@@ -20,6 +20,8 @@ from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import Interrupted
 from sweeps.experiment import Experiment
+from sweeps.programs import program
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space, Stage
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
@@ -31,9 +33,8 @@ from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.trials import lifecycle
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.stage_run import StageRun, nominal, paid
-from sweeps.worker import program, publishing, snapshot_fetch
+from sweeps.worker import publishing, snapshot_fetch
 from sweeps.worker.loop import Limits, Tally, work
-from sweeps.worker.signals import Stop
 
 QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeps.programs import process, program
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun, paid
-from sweeps.worker import process, program, stage_runs
-from sweeps.worker.signals import Stop
+from sweeps.worker import stage_runs
 from sweeps.worker.stage_runs import Reported
 from trainer import api
 from trainer.errors import ConfigError

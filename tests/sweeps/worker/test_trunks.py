@@ -17,6 +17,8 @@ from fake_gcs import FakeGcs, Fault
 from published import put
 
 from sweeps.experiment import Experiment
+from sweeps.programs import process, program
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import (
     Choice,
     Fixed,
@@ -40,9 +42,8 @@ from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.trials import costs, lifecycle
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.stage_run import StageRun
-from sweeps.worker import collection, heartbeat, process, program, publishing, snapshot_fetch
+from sweeps.worker import collection, heartbeat, publishing, snapshot_fetch
 from sweeps.worker.loop import Limits, Tally, work
-from sweeps.worker.signals import Stop
 from sweeps.worker.stage_runs import TrunkKey
 from trainer import api
 from trainer.errors import ConfigError

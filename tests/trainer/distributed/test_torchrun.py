@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from shared_runs import assert_the_same, lines
 
-from sweeps.worker import process
+from sweeps.programs import process
 from trainer import api
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from sweeps.worker.result import OUT_OF_MEMORY
+from sweeps.programs.result import OUT_OF_MEMORY
 from trainer.config.compose import compose_config
 from trainer.devices.device import open_device
 from trainer.errors import DivergedError, OutOfMemory

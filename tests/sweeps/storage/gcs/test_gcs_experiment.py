@@ -11,6 +11,7 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.experiment import Experiment
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Program, Space
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
@@ -19,7 +20,6 @@ from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.worker.loop import work as work_on
 from sweeps.worker.progress import Lines
-from sweeps.worker.signals import Stop
 
 QUICK = RetryPolicy(total_s=20.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.2)
 

@@ -15,12 +15,12 @@ import sweeps
 from runners.pools.pool import worker_command
 from sweeps.errors import CannotStart
 from sweeps.experiment import Experiment
+from sweeps.programs import process, program
+from sweeps.programs.result import Completed
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Objective, Program, Search
 from sweeps.storage.local import LocalStore
 from sweeps.trials.record import Trial
-from sweeps.worker import process, program
-from sweeps.worker.result import Completed
-from sweeps.worker.signals import Stop
 from trainer import api
 
 ROOT = Path(sweeps.__file__).parents[1]

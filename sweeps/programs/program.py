@@ -21,19 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.errors import CannotStart, EnvironmentFault, InputError, Interrupted
-from sweeps.space.definition import Space, Value
-from sweeps.space.overrides import to_overrides, with_parameters
-from sweeps.space.stages import Stages
-from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk
-from sweeps.space.trunks import Trunks
-from sweeps.space.yaml_cursor import nearest
-from sweeps.trials import storable
-from sweeps.trials.record import Failure, Trial
-from sweeps.trials.trunk_points import TrunkPoints
-from sweeps.worker import live_trial, process, stage_runs, startable, warm_start
-from sweeps.worker.environment import in_environment, variables
-from sweeps.worker.progress_log import METRICS_FILE
-from sweeps.worker.result import (
+from sweeps.programs import live_trial, process, startable, warm_start
+from sweeps.programs.environment import in_environment, variables
+from sweeps.programs.progress_log import METRICS_FILE
+from sweeps.programs.result import (
     OUT_OF_MEMORY,
     RESULT_FILE,
     Failed,
@@ -48,10 +39,20 @@ from sweeps.worker.result import (
     was_limited,
     was_preempted,
 )
-from sweeps.worker.signals import Stop
+from sweeps.programs.signals import Stop
+from sweeps.programs.transient import network_was_lost
+from sweeps.programs.warm_start import WarmStarts
+from sweeps.space.definition import Space, Value
+from sweeps.space.overrides import to_overrides, with_parameters
+from sweeps.space.stages import Stages
+from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk
+from sweeps.space.trunks import Trunks
+from sweeps.space.yaml_cursor import nearest
+from sweeps.trials import storable
+from sweeps.trials.record import Failure, Trial
+from sweeps.trials.trunk_points import TrunkPoints
+from sweeps.worker import stage_runs
 from sweeps.worker.stage_runs import TrunkKey
-from sweeps.worker.transient import network_was_lost
-from sweeps.worker.warm_start import WarmStarts
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from sweeps.programs import process, startable
+from sweeps.programs.transient import network_was_lost
 from sweeps.space import constraints
 from sweeps.space.definition import Space
 from sweeps.text import json_reader
@@ -18,9 +20,8 @@ from sweeps.text.counted import counted
 from sweeps.trials import storable
 from sweeps.trials.by_metric import by_metric
 from sweeps.trials.record import Failure
-from sweeps.worker import process, stage_runs, startable
+from sweeps.worker import stage_runs
 from sweeps.worker.stage_runs import Reported
-from sweeps.worker.transient import network_was_lost
 
 log = logging.getLogger(__name__)
 

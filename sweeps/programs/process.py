@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from sweeps.errors import EnvironmentFault
+from sweeps.programs import parent_death
 from sweeps.text.regular_file import open_regular
-from sweeps.worker import parent_death
 
 LAST_LINES = 50
 GRACE_S = 25.0

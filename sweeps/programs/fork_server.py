@@ -1,4 +1,4 @@
-"""Process that forks a program's processes with its imports done: `python -m sweeps.worker.fork_server …`.
+"""Process that forks a program's processes with its imports done: `python -m sweeps.programs.fork_server …`.
 
 `warm_start` starts it beside a worker and is its only client. The server imports what the program imports,
 then forks one process at a time, each guarded by `parent_death` like one that is started by its command: it
@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sweeps.programs import parent_death
+from sweeps.programs.process_title import set_title
 from sweeps.text.counted import counted
-from sweeps.worker import parent_death
-from sweeps.worker.process_title import set_title
 
 MAX_PACKET = 1024 * 1024
 _TO_ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

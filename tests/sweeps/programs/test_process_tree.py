@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweeps.worker import process
-from sweeps.worker.warm_start import WarmStarts
+from sweeps.programs import process
+from sweeps.programs.warm_start import WarmStarts
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a parent for orphans"),
@@ -103,7 +103,7 @@ def test_daemon_ends_with_a_killed_worker(tmp_path):
     worker = """
 import sys
 from pathlib import Path
-from sweeps.worker import process
+from sweeps.programs import process
 argv = [sys.executable, "-m", "small_program"]
 process.run(argv, log_file=Path("log.txt"), env={}, should_stop=lambda: False)
 """

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sweeps.worker import startable
+from sweeps.programs import startable
 
 PYTHON = sys.executable
 

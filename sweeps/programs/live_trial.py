@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.errors import EnvironmentFault, InputError
+from sweeps.programs.progress_log import HELD_OUT, MAX_LINE, METRICS_FILE
 from sweeps.space.definition import to_plain
 from sweeps.trials import record, storable
 from sweeps.trials.record import LOSS
-from sweeps.worker.progress_log import HELD_OUT, MAX_LINE, METRICS_FILE
 
 _LOSSES = (LOSS, HELD_OUT)
 _NUMBERS = (*_LOSSES, "step", "of")

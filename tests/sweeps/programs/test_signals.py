@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from sweeps.worker import signals
+from sweeps.programs import signals
 
 PROGRAM = """
 import os, signal, sys, time
-from sweeps.worker import signals
+from sweeps.programs import signals
 signals.ECHO_S = float(sys.argv[1])
 stop = signals.Stop()
 stop.listen()

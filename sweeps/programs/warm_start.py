@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from sweeps.errors import CannotStart
-from sweeps.worker.fork_server import MAX_PACKET, decode, encode
-from sweeps.worker.process import Child, describe_exit, end_of
-from sweeps.worker.process_title import ROOM
+from sweeps.programs.fork_server import MAX_PACKET, decode, encode
+from sweeps.programs.process import Child, describe_exit, end_of
+from sweeps.programs.process_title import ROOM
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class _Server:
         numbers = [str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sweeps.worker.fork_server", *numbers, *argv],
+                [sys.executable, "-P", "-m", "sweeps.programs.fork_server", *numbers, *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from sweeps.errors import CannotStart, InputError
+from sweeps.programs import program as objective
+from sweeps.programs import progress_log
+from sweeps.programs.result import Completed, Failed, NotStarted, Preempted, classify_exit
+from sweeps.programs.signals import Stop
 from sweeps.space.definition import Objective, Program
 from sweeps.trials.record import Trial
-from sweeps.worker import program as objective
-from sweeps.worker import progress_log
-from sweeps.worker.result import Completed, Failed, NotStarted, Preempted, classify_exit
-from sweeps.worker.signals import Stop
 
 RECORD = Trial(
     trial=4, status="running", parameters={"x": 0.5, "n": 10}, generator="sobol", attempt=1, worker="w", heartbeat=1.0

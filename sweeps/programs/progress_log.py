@@ -14,12 +14,12 @@ import threading
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from sweeps.programs import process
 from sweeps.space.definition import Value
 from sweeps.text import json_reader
 from sweeps.text.regular_file import open_regular
 from sweeps.trials import storable
 from sweeps.trials.record import LOSS
-from sweeps.worker import process
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ import psutil
 import pytest
 
 from sweeps.errors import CannotStart
+from sweeps.programs import process, program, warm_start
+from sweeps.programs.warm_start import WarmStarts
 from sweeps.space.definition import Program
-from sweeps.worker import process, program, warm_start
-from sweeps.worker.warm_start import WarmStarts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has warm starts")
 
@@ -76,7 +76,7 @@ def write_preload(folder: Path, code: str = "") -> None:
 def servers() -> list[psutil.Process]:
     """Return the processes that fork; this one has other children as well."""
     children = psutil.Process().children()
-    return [child for child in children if "sweeps.worker.fork_server" in " ".join(child.cmdline())]
+    return [child for child in children if "sweeps.programs.fork_server" in " ".join(child.cmdline())]
 
 
 @pytest.fixture(autouse=True)
@@ -447,8 +447,8 @@ class TestStartedByItsCommandAfterAll:
 WORKER = """
 import sys
 from pathlib import Path
-from sweeps.worker import process
-from sweeps.worker.warm_start import WarmStarts
+from sweeps.programs import process
+from sweeps.programs.warm_start import WarmStarts
 with WarmStarts("small_program", preload="small_preload") as warm:
     argv = [sys.executable, "-P", "-m", "small_program"]
     process.run(argv, log_file=Path("log.txt"), env={}, should_stop=lambda: False, warm=warm)
