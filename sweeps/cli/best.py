@@ -11,7 +11,7 @@ from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
-from sweeps.export import sharing, table
+from sweeps.export import table
 from sweeps.operations import confirmation
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.rerun import command_line
@@ -19,6 +19,7 @@ from sweeps.search.confirm.answer import Answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
+from sweeps.stages import sharing
 from sweeps.text.printable import escape_controls
 from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial

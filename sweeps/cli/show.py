@@ -16,12 +16,13 @@ from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table
 from sweeps.cli.prices import Prices, price_options
 from sweeps.experiment import Experiment
-from sweeps.export import sharing, table
+from sweeps.export import table
 from sweeps.operations import confirmation
 from sweeps.operations.limits import amendment_lines, document
 from sweeps.operations.opening import open_sweep
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Budget, Space
+from sweeps.stages import sharing
 from sweeps.text.columns import FOR_PEOPLE, metric_column, parameter_column
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls

@@ -16,15 +16,14 @@ from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.operations.opening import open_sweep
-from sweeps.storage.run_files import stored_stages
-from sweeps.storage.run_files.stored_stages import StoredStage
+from sweeps.stages import retention as by_records
+from sweeps.stages.retention import Snapshot, Verdict
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten, shown_bytes
+from sweeps.transfer import removal, stored_stages
+from sweeps.transfer.stored_stages import StoredStage
 from sweeps.trials import costs
-from sweeps.trials import snapshots as by_records
 from sweeps.trials.record import Trial
-from sweeps.trials.snapshots import Snapshot, Verdict
-from sweeps.worker import collection
 
 _SHOWN_DIGITS = 8
 _BEGINNING = re.compile(r"[0-9a-f]{4,64}")
@@ -101,7 +100,7 @@ def _chosen(experiment: Experiment, present: Sequence[Snapshot], beginning: str)
 
 
 def _prunable(experiment: Experiment, records: Sequence[Trial]) -> list[str]:
-    judged = collection.verdicts(experiment, records, ended=True)
+    judged = removal.verdicts(experiment, records, ended=True)
     return [verdict.snapshot.key for verdict in judged if not verdict.kept]
 
 
@@ -109,7 +108,7 @@ def _remove(experiment: Experiment, keys: Sequence[str]) -> list[str]:
     """Remove the snapshots; return the keys of those that are gone by this command."""
     removed = []
     for key in keys:
-        if collection.discard(experiment, key):
+        if removal.discard(experiment, key):
             removed.append(key)
         else:
             notify(f"{key[:_SHOWN_DIGITS]} is left: a worker has removed it, or a trial has come to need it")
@@ -135,7 +134,7 @@ class _Listing:
         return cls(
             experiment=experiment,
             records=records,
-            verdicts=collection.verdicts(experiment, records),
+            verdicts=removal.verdicts(experiment, records),
             stored={stage.key: stage for stage in stored_stages.stored_stages(experiment.store)},
             now=experiment.store.now(),
         )

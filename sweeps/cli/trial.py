@@ -12,12 +12,13 @@ import click
 from sweeps.cli.options import storage_options
 from sweeps.cli.output import document_option, echo, print_json
 from sweeps.experiment import Experiment
-from sweeps.export import sharing, table
+from sweeps.export import table
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.rerun import command_line
 from sweeps.programs.process import end_of, last_lines
 from sweeps.programs.program import LOG_FILE
 from sweeps.space.definition import cell_of
+from sweeps.stages import sharing
 from sweeps.storage.base import Store
 from sweeps.storage.urls import is_remote
 from sweeps.text.printable import escape_controls

@@ -12,10 +12,11 @@ from analysis.labels import number, with_error
 from analysis.summaries.costs import Cost, Rate, cost
 from analysis.summaries.failures import kind_of
 from sweeps.dashboard.reader import View
-from sweeps.export import sharing, table
+from sweeps.export import table
 from sweeps.operations.confirmation import progress_line
 from sweeps.search.confirm.answer import answer
 from sweeps.space.definition import Space
+from sweeps.stages import sharing
 from sweeps.trials import budget
 from sweeps.trials.record import STATUSES, Trial
 

@@ -20,9 +20,10 @@ from sweeps.dashboard.site import Site
 from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_table import selected
 from sweeps.errors import SweepError
-from sweeps.export import sharing, table
+from sweeps.export import table
 from sweeps.operations.rerun import command_line
 from sweeps.programs.program import LOG_FILE
+from sweeps.stages import sharing
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
 

@@ -48,11 +48,11 @@ from sweeps.space.stages import Stages
 from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk
 from sweeps.space.trunks import Trunks
 from sweeps.space.yaml_cursor import nearest
+from sweeps.stages import stage_runs
+from sweeps.stages.stage_runs import TrunkKey
+from sweeps.stages.trunk_points import TrunkPoints
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
-from sweeps.trials.trunk_points import TrunkPoints
-from sweeps.worker import stage_runs
-from sweeps.worker.stage_runs import TrunkKey
 
 log = logging.getLogger(__name__)
 

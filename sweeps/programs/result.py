@@ -15,13 +15,13 @@ from sweeps.programs import process, startable
 from sweeps.programs.transient import network_was_lost
 from sweeps.space import constraints
 from sweeps.space.definition import Space
+from sweeps.stages import stage_runs
+from sweeps.stages.stage_runs import Reported
 from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.trials import storable
 from sweeps.trials.by_metric import by_metric
 from sweeps.trials.record import Failure
-from sweeps.worker import stage_runs
-from sweeps.worker.stage_runs import Reported
 
 log = logging.getLogger(__name__)
 

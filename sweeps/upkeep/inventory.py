@@ -17,9 +17,9 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm.plan import stored_plan
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
-from sweeps.storage.run_files import stored_stages
 from sweeps.storage.urls import local_path
 from sweeps.text import json_reader
+from sweeps.transfer import stored_stages
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial

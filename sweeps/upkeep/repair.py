@@ -20,9 +20,9 @@ from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
-from sweeps.storage.run_files import stored_stages
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shown_bytes
+from sweeps.transfer import stored_stages
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
 from sweeps.upkeep import amended, run_files

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sweeps.storage.base import Store
-from sweeps.storage.run_files import stored_stages
-from sweeps.storage.run_files.stored_stages import StoredStage, prefix, publisher
 from sweeps.text.counted import counted
+from sweeps.transfer import stored_stages
+from sweeps.transfer.stored_stages import StoredStage, prefix, publisher
 from sweeps.trials.record import Trial
 from sweeps.upkeep.finding import Finding
 

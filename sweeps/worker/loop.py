@@ -20,9 +20,10 @@ from sweeps.search.confirm import rounds
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing
 from sweeps.text.counted import counted
+from sweeps.transfer import removal
 from sweeps.trials import budget, storable
 from sweeps.trials.record import Trial
-from sweeps.worker import backoff, collection
+from sweeps.worker import backoff
 from sweeps.worker.last_uploads import LastUploads
 from sweeps.worker.trial_run import End, TrialRun, Watcher
 
@@ -117,7 +118,7 @@ def work(
             if end == "completed" and ended[end] == 1:
                 _warn_of_budget(experiment, record.trial)
             if not stop.requested:
-                collection.collect(experiment)
+                removal.collect(experiment)
     except Interrupted:
         log.debug("interrupted between trials")
     finally:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sweeps.experiment import Experiment
-from sweeps.export import sharing
 from sweeps.export.table import seconds, stage_costs
 from sweeps.space.definition import Value
 from sweeps.space.overrides import to_overrides
+from sweeps.stages import sharing
 from sweeps.text.printable import escape_json
 from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial

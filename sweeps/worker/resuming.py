@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
+from sweeps.stages.checkpoint import SNAPSHOTS
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.fetch import fetch_files
 from sweeps.text import json_reader
 from sweeps.text.regular_file import open_regular
 from sweeps.trials.record import Trial, run_prefix
-from sweeps.worker.stage_folder import SNAPSHOTS
 
 log = logging.getLogger(__name__)
 

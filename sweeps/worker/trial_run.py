@@ -29,8 +29,10 @@ from sweeps.programs import program
 from sweeps.programs.result import Completed, Failed, NotStarted, Preempted
 from sweeps.programs.signals import Stop
 from sweeps.programs.warm_start import WarmStarts
-from sweeps.space.definition import Value
+from sweeps.space.definition import Space, Value
+from sweeps.stages.checkpoint import SNAPSHOTS, Parts, clause
 from sweeps.storage.run_files.mirror import Uploader
+from sweeps.transfer.attempt import Snapshots
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker import backoff
@@ -38,8 +40,6 @@ from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.last_uploads import LastUploads
 from sweeps.worker.resuming import behind, bring_checkpoints
 from sweeps.worker.run_folder import require_writable
-from sweeps.worker.snapshots import Snapshots
-from sweeps.worker.stage_folder import SNAPSHOTS
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,8 @@ class TrialRun:
             CannotStart: the program never began, and this worker has not run it before.
         """
         with self._heartbeat() as heartbeat:
-            snapshots = Snapshots(self.experiment, self.record, heartbeat.folder)
+            shared = shared_parts(self.experiment.space, self.record)
+            snapshots = Snapshots(self.experiment, self.record, heartbeat.folder, shared)
             heartbeat.ended, heartbeat.points = lambda: snapshots.ended, lambda: snapshots.points
             uploader = self._uploader(heartbeat.folder, snapshots)
             try:
@@ -321,3 +322,15 @@ def _worker_survives(error: BaseException) -> TypeGuard[Exception]:
 
 def _in_one_line(error: BaseException) -> str:
     return " ".join(storable.raised(error).split())
+
+
+def shared_parts(space: Space, record: Trial) -> Parts:
+    """Return the ends of stages and the trunks that a trial can share; none, with a warning, on an error."""
+    shared = Parts(keys={}, trunks={})
+    try:
+        shared = Parts(keys=program.stage_keys(space, record.parameters), trunks={})
+        return Parts(keys=shared.keys, trunks=program.stage_trunks(space, record.parameters))
+    except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
+        what = "trunks" if shared else "stages"
+        log.warning("trial %d shares no %s: %s", record.trial, what, clause(error))
+        return shared

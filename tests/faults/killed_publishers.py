@@ -18,7 +18,7 @@ from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Fixed, Lease, Objective, Program, Search, Space, Stage, Trunk
 from sweeps.storage.local import LocalStore
-from sweeps.storage.run_files import snapshot
+from sweeps.transfer import copying
 from sweeps.trials.lifecycle import Expire
 from sweeps.trials.stage_run import paid
 from sweeps.worker.loop import Limits, work
@@ -155,7 +155,7 @@ def story(folder: Path, kill: Callable[[], object], of: Space) -> dict:
     first = [record.stages[0] for record in records]
     shared = [next(iter(record.points), record.stages[0]) for record in records]  # the point, or the end
     prefix = f"stages/{shared[0].key}"
-    found = snapshot.published(store, prefix)
+    found = copying.published(store, prefix)
     files = {e.key.removeprefix(f"{prefix}/") for e in store.list(prefix)} - {"manifest.json"}
     return {
         "killed": status == -signal.SIGKILL,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sweeps.experiment import Experiment
-from sweeps.export import sharing
+from sweeps.stages import sharing
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Complete, Fail, Heartbeat, StopEarly
 from sweeps.trials.record import Trial

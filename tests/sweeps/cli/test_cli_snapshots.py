@@ -14,7 +14,7 @@ from published import done, key_of, publish_all, put, staged, with_points
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Choice, Trunk
 from sweeps.storage.local import LocalStore
-from sweeps.storage.run_files import stored_stages
+from sweeps.transfer import stored_stages
 
 BEST, WORSE, NEEDED = key_of(0.1), key_of(0.5), key_of(0.9)
 
@@ -189,9 +189,9 @@ def test_what_is_missing_or_damaged_is_marked(sweep, shared):
 
 
 def test_one_that_another_has_removed_meanwhile_is_said_to_be_left(sweep, shared, monkeypatch):
-    from sweeps.worker import collection
+    from sweeps.transfer import removal
 
-    monkeypatch.setattr(collection, "discard", lambda experiment, key: False)
+    monkeypatch.setattr(removal, "discard", lambda experiment, key: False)
     ran = sweep("snapshots", "--delete", BEST)
     assert ran.status == 0
     assert f"{BEST[:8]} is left: a worker has removed it, or a trial has come to need it" in ran.err

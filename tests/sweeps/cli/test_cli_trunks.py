@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sweeps.experiment import Experiment
-from sweeps.export import sharing
+from sweeps.stages import sharing
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Complete, Heartbeat
 from sweeps.trials.stage_run import StageRun

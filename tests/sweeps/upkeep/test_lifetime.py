@@ -12,9 +12,9 @@ from fake_gcs import Fault
 from sweeps.errors import InputError, StoreUnavailable, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.storage.base import Store
-from sweeps.storage.run_files import snapshot
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.urls import join, open_store
+from sweeps.transfer import copying
 from sweeps.trials import amendments, control
 from sweeps.upkeep import renaming
 from sweeps.upkeep.doctor import examine
@@ -69,14 +69,14 @@ def release(record):
 
 def publish(store: Store, folder: Path) -> None:
     deadline = Deadline(UploadConfig(patience_s=1.0, first_wait_s=0.02, longest_wait_s=0.1))
-    assert snapshot.publish(store, KEY, folder, "000000-1", link=False, deadline=deadline) is not None
+    assert copying.publish(store, KEY, folder, "000000-1", link=False, deadline=deadline) is not None
 
 
 def fetched(store: Store, into: Path) -> str:
-    found = snapshot.published(store, KEY)
+    found = copying.published(store, KEY)
     assert found is not None
     into.mkdir()
-    snapshot.fetch(store, KEY, found, into, link=False, deadline=Deadline(UploadConfig()))
+    copying.fetch(store, KEY, found, into, link=False, deadline=Deadline(UploadConfig()))
     return (into / "weights.bin").read_text()
 
 

@@ -12,7 +12,7 @@ from published import done, key_of, publish, publish_all, put, staged, store_fil
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
-from sweeps.storage.run_files import stored_stages
+from sweeps.transfer import stored_stages
 from sweeps.trials.lifecycle import Complete
 from sweeps.upkeep import diagnostics, doctor
 from sweeps.upkeep.inventory import survey

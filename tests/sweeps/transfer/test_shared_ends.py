@@ -28,12 +28,11 @@ from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.storage.run_files import snapshot
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
+from sweeps.transfer import copying, fetching, publishing
 from sweeps.trials import lifecycle
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.stage_run import StageRun, nominal, paid
-from sweeps.worker import publishing, snapshot_fetch
 from sweeps.worker.loop import Limits, Tally, work
 
 QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
@@ -49,12 +48,12 @@ class Silent:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = {"scan_s": 0.05, "growing_s": 0.05, "first_wait_s": 0.02, "longest_wait_s": 0.1}
-    for module in (snapshot_fetch, publishing):
+    for module in (fetching, publishing):
         monkeypatch.setattr(
             module, "UploadConfig", lambda **given: UploadConfig(**pace | {"patience_s": 0.3})
         )
     monkeypatch.setattr(publishing, "POLL_S", 0.02)
-    monkeypatch.setattr(snapshot_fetch, "_rates", {})
+    monkeypatch.setattr(fetching, "_rates", {})
 
 
 @pytest.fixture
@@ -228,7 +227,7 @@ def test_a_snapshot_that_takes_too_long_to_fetch_is_not_fetched(
     size, seconds = 3, first(sweep.trial(0)).seconds  # "2.0" is all that is stored
     for share, reused in ((1.1, None), (0.9, 0)):
         pace = size / (0.1 * seconds * share)  # bytes per second
-        monkeypatch.setattr(snapshot_fetch, "ASSUMED_BYTES_PER_S", {True: pace, False: pace})
+        monkeypatch.setattr(fetching, "ASSUMED_BYTES_PER_S", {True: pace, False: pace})
         run(sweep)
         assert first(sweep.trials()[-1]).reused_from == reused
     assert not first(sweep.trial(1)).snapshot  # trial 0 has published it
@@ -236,10 +235,10 @@ def test_a_snapshot_that_takes_too_long_to_fetch_is_not_fetched(
 
 
 def test_the_rate_of_a_large_fetch_is_what_the_next_is_judged_by(sweep, two_stages, monkeypatch) -> None:
-    monkeypatch.setattr(snapshot_fetch, "_MEASURABLE", 1)
+    monkeypatch.setattr(fetching, "_MEASURABLE", 1)
     run(sweep, 2)
     assert first(sweep.trial(1)).reused_from == 0
-    monkeypatch.setitem(snapshot_fetch._rates, sweep.store.url, 1e-6)
+    monkeypatch.setitem(fetching._rates, sweep.store.url, 1e-6)
     run(sweep)
     assert first(sweep.trial(2)).reused_from is None
 
@@ -288,14 +287,14 @@ def test_a_snapshot_that_is_removed_while_it_is_fetched_is_computed(
     sweep, two_stages, monkeypatch, caplog
 ) -> None:
     run(sweep)
-    copy = snapshot.copy_regular
+    copy = copying.copy_regular
 
     def remove(source: Path, target: Path) -> None:
-        monkeypatch.setattr(snapshot, "copy_regular", copy)
+        monkeypatch.setattr(copying, "copy_regular", copy)
         shutil.rmtree(Path(source).parent)
         copy(source, target)
 
-    monkeypatch.setattr(snapshot, "copy_regular", remove)
+    monkeypatch.setattr(copying, "copy_regular", remove)
     run(sweep)
     assert (sweep.trial(1).status, paid(sweep.trial(1).stages)) == ("completed", 102)
     assert len(warnings(caplog)) == 1
@@ -304,14 +303,14 @@ def test_a_snapshot_that_is_removed_while_it_is_fetched_is_computed(
 def test_a_full_disk_costs_neither_trial_anything(staged, tmp_path, two_stages, monkeypatch, caplog) -> None:
     sweep = Experiment.create(LocalStore(tmp_path / "store"), staged)
     full = [True]
-    copy = snapshot.copy_regular
+    copy = copying.copy_regular
 
     def copy_if_there_is_room(source: Path, target: Path) -> None:
         if full:
             raise OSError(errno.ENOSPC, "No space left on device", str(target))
         copy(source, target)
 
-    monkeypatch.setattr(snapshot, "copy_regular", copy_if_there_is_room)
+    monkeypatch.setattr(copying, "copy_regular", copy_if_there_is_room)
     run(sweep)  # cannot publish
     assert not first(sweep.trial(0)).snapshot
     full.clear()
@@ -390,9 +389,9 @@ def publish_without_a_word(sweep: Experiment, trial: int, attempt: int) -> None:
     key = program.stage_keys(sweep.space, sweep.trial(trial).parameters)["first"]
     folder = sweep.store.folder(f"elsewhere/{trial}")
     (folder / "weights").write_text(repr(2 * sweep.trial(trial).parameters["x"]))
-    by = snapshot_fetch.folder_of(trial, attempt)
+    by = fetching.folder_of(trial, attempt)
     deadline = Deadline(UploadConfig())
-    snapshot.publish(sweep.store, f"stages/{key}", folder, by, link=False, deadline=deadline)
+    copying.publish(sweep.store, f"stages/{key}", folder, by, link=False, deadline=deadline)
 
 
 def test_a_trial_starts_from_what_its_own_earlier_attempt_published(sweep, two_stages) -> None:
@@ -489,18 +488,18 @@ def test_a_worker_that_is_preempted_while_it_fetches_hands_the_trial_back(
     sweep, two_stages, listening, monkeypatch
 ) -> None:
     run(sweep)
-    copy = snapshot.copy_regular
+    copy = copying.copy_regular
 
     def copy_and_signal(source: Path, target: Path) -> None:
         copy(source, target)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
-    monkeypatch.setattr(snapshot, "copy_regular", copy_and_signal)
+    monkeypatch.setattr(copying, "copy_regular", copy_and_signal)
     assert run(sweep, 1, listening).preempted_by == "SIGTERM"
     assert (sweep.trial(1).status, sweep.trial(1).stages) == ("pending", ())
     assert list(sweep.store.folder(run_prefix(1, 1)).iterdir()) == []
-    monkeypatch.setattr(snapshot, "copy_regular", copy)
+    monkeypatch.setattr(copying, "copy_regular", copy)
     run(sweep)
     assert (sweep.trial(1).attempt, first(sweep.trial(1)).reused_from) == (2, 0)
 
@@ -508,7 +507,7 @@ def test_a_worker_that_is_preempted_while_it_fetches_hands_the_trial_back(
 def test_a_worker_that_is_preempted_while_it_publishes_leaves_at_once(
     sweep, two_stages, listening, monkeypatch, caplog
 ) -> None:
-    publish = snapshot.publish
+    publish = copying.publish
 
     def publish_for_ever(*arguments, deadline: Deadline, **named):
         while True:
@@ -520,7 +519,7 @@ def test_a_worker_that_is_preempted_while_it_publishes_leaves_at_once(
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
-    monkeypatch.setattr(snapshot, "publish", publish_for_ever)
+    monkeypatch.setattr(copying, "publish", publish_for_ever)
     two_stages.between.append(preempt)
     began = time.monotonic()
     assert run(sweep, 1, listening).preempted_by == "SIGTERM"
@@ -528,7 +527,7 @@ def test_a_worker_that_is_preempted_while_it_publishes_leaves_at_once(
     assert sweep.trial(0).status == "pending"
     assert warnings(caplog) == ["trial 0: its snapshot of first is not published: there was no time left"]
     two_stages.between.clear()
-    monkeypatch.setattr(snapshot, "publish", publish)
+    monkeypatch.setattr(copying, "publish", publish)
     run(sweep, 2)
     assert two_stages.computed == [1.0, 1.0]  # nobody had it
     assert [paid(record.stages) for record in sweep.trials()] == [101, 2]
@@ -546,7 +545,7 @@ def test_a_report_waits_for_the_upload_but_not_after_a_request_to_leave(
             deadline.check()
             time.sleep(0.01)
 
-    monkeypatch.setattr(snapshot, "publish", publish_for_ever)
+    monkeypatch.setattr(copying, "publish", publish_for_ever)
     monkeypatch.setattr("sweeps.worker.trial_run.UPLOAD_GRACE_S", 0.2)
     run(sweep, 1, stop)
     assert (sweep.trial(0).status, first(sweep.trial(0)).snapshot) == ("completed", False)

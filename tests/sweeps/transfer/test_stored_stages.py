@@ -15,8 +15,8 @@ from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.storage.run_files import stored_stages as stages
 from sweeps.storage.run_files.client import Bucket
+from sweeps.transfer import stored_stages as stages
 
 KEY, OTHER = key_of(0.5), key_of(0.25)
 BY = "000000-1"

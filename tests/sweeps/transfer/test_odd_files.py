@@ -8,9 +8,9 @@ import pytest
 from strange import KINDS, stand_in
 
 from sweeps.storage.local import LocalStore
-from sweeps.storage.run_files import snapshot, stored_stages
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.fetch import fetch_files
+from sweeps.transfer import copying, stored_stages
 from sweeps.worker.resuming import behind
 
 pytestmark = pytest.mark.timeout(20)
@@ -26,11 +26,11 @@ def test_odd_file_of_a_stored_stage_is_damaged(tmp_path: Path, kind: str, link: 
     ended.mkdir()
     (ended / "weights.bin").write_text("w" * 100)
     deadline = Deadline(UploadConfig(patience_s=1.0))
-    found = snapshot.publish(store, PREFIX, ended, "000001-1", link=False, deadline=deadline)
+    found = copying.publish(store, PREFIX, ended, "000001-1", link=False, deadline=deadline)
     assert found is not None
     stand_in(kind, tmp_path / "sweep" / PREFIX / "000001-1" / "weights.bin")
-    with pytest.raises(snapshot.Damaged, match=r"weights\.bin"):
-        snapshot.fetch(store, PREFIX, found, tmp_path / "into", link=link, deadline=deadline)
+    with pytest.raises(copying.Damaged, match=r"weights\.bin"):
+        copying.fetch(store, PREFIX, found, tmp_path / "into", link=link, deadline=deadline)
     (stage,) = stored_stages.stored_stages(store)
     assert "weights.bin" in stored_stages.damaged_bytes(store, stage)
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sweeps.programs import process, program
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage
+from sweeps.stages import stage_runs
+from sweeps.stages.stage_runs import Reported
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun, paid
-from sweeps.worker import stage_runs
-from sweeps.worker.stage_runs import Reported
 from trainer import api
 from trainer.errors import ConfigError
 

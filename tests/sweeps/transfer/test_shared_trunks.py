@@ -32,19 +32,19 @@ from sweeps.space.definition import (
     Trunk,
 )
 from sweeps.space.trunks import point_key
+from sweeps.stages.stage_runs import TrunkKey
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.storage.run_files import snapshot
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
+from sweeps.transfer import copying, fetching, publishing, removal
 from sweeps.trials import costs, lifecycle
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.stage_run import StageRun
-from sweeps.worker import collection, heartbeat, publishing, snapshot_fetch
+from sweeps.worker import heartbeat
 from sweeps.worker.loop import Limits, Tally, work
-from sweeps.worker.stage_runs import TrunkKey
 from trainer import api
 from trainer.errors import ConfigError
 
@@ -61,12 +61,12 @@ class Silent:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = {"scan_s": 0.05, "growing_s": 0.05, "first_wait_s": 0.02, "longest_wait_s": 0.1}
-    for module in (snapshot_fetch, publishing):
+    for module in (fetching, publishing):
         monkeypatch.setattr(
             module, "UploadConfig", lambda **given: UploadConfig(**pace | {"patience_s": 0.3})
         )
     monkeypatch.setattr(publishing, "POLL_S", 0.02)
-    monkeypatch.setattr(snapshot_fetch, "_rates", {})
+    monkeypatch.setattr(fetching, "_rates", {})
 
 
 @pytest.fixture
@@ -320,7 +320,7 @@ def test_a_point_that_takes_too_long_to_fetch_is_not_fetched(
     run(sweep)
     size, seconds = stored_point(sweep, 0, 10).stat().st_size, sweep.trial(0).points[1].seconds
     pace = size / (0.1 * seconds * share)  # bytes per second
-    monkeypatch.setattr(snapshot_fetch, "ASSUMED_BYTES_PER_S", {True: pace, False: pace})
+    monkeypatch.setattr(fetching, "ASSUMED_BYTES_PER_S", {True: pace, False: pace})
     run(sweep)
     assert branch(sweep.trial(1)) == expected
     assert warnings(caplog) == []
@@ -359,14 +359,14 @@ def test_a_point_that_is_removed_while_it_is_fetched_is_done_without(
     sweep, one_trunk, monkeypatch, caplog
 ) -> None:
     run(sweep)
-    copy = snapshot.copy_regular
+    copy = copying.copy_regular
 
     def remove(source: Path, target: Path) -> None:
-        monkeypatch.setattr(snapshot, "copy_regular", copy)
+        monkeypatch.setattr(copying, "copy_regular", copy)
         shutil.rmtree(Path(source).parent)
         copy(source, target)
 
-    monkeypatch.setattr(snapshot, "copy_regular", remove)
+    monkeypatch.setattr(copying, "copy_regular", remove)
     run(sweep)
     assert (sweep.trial(1).status, branch(sweep.trial(1))) == ("completed", (0, 5, 10))
     assert len(warnings(caplog)) == 1
@@ -389,7 +389,7 @@ def test_a_program_that_leaves_a_point_after_every_step_fills_no_record(
 ) -> None:
     monkeypatch.setattr(one_trunk, "EVERY", 1)
     monkeypatch.setattr(publishing, "MOST_POINTS", 4)
-    monkeypatch.setattr(collection, "collect", lambda experiment: None)
+    monkeypatch.setattr(removal, "collect", lambda experiment: None)
     run(sweep)
     assert len(own(sweep.trial(0))) == 4
     assert len(warnings(caplog)) == 6
@@ -436,9 +436,9 @@ def publish_without_a_word(sweep: Experiment, trial: int, attempt: int, step: in
     for _ in range(step):
         weight = weight * 1.1 + 0.3
     (folder / "weight").write_text(repr(weight))
-    by = snapshot_fetch.folder_of(trial, attempt)
+    by = fetching.folder_of(trial, attempt)
     prefix = f"stages/{point_key(trunk.key, step)}"
-    snapshot.publish(sweep.store, prefix, folder, by, link=False, deadline=Deadline(UploadConfig()))
+    copying.publish(sweep.store, prefix, folder, by, link=False, deadline=Deadline(UploadConfig()))
 
 
 def test_a_trial_goes_on_from_a_point_that_its_own_killed_attempt_published(

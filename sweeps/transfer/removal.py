@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from sweeps.errors import Conflict, IllegalTransition, SweepError
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Space, Value
+from sweeps.stages import retention
+from sweeps.stages.retention import Verdict
 from sweeps.storage.base import NotFound
-from sweeps.storage.run_files import stored_stages
-from sweeps.trials import budget, lifecycle, snapshots
+from sweeps.transfer import stored_stages
+from sweeps.trials import budget, lifecycle
 from sweeps.trials.record import Trial
-from sweeps.trials.snapshots import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +46,14 @@ def verdicts(experiment: Experiment, records: Sequence[Trial], *, ended: bool | 
         records: all trials.
         ended: whether to judge as after the sweep's end; None: as it is.
     """
-    space, found = experiment.space, snapshots.published(experiment.space, records)
+    space, found = experiment.space, retention.published(experiment.space, records)
     sizes = {}
     if found and space.snapshots.keep_gib is not None:
         sizes = stored_stages.sizes(experiment.store, [snapshot.key for snapshot in found])
     if ended is None:
         ended = bool(found) and has_ended(experiment, records)
     to_come = _to_come(space, records) if found and not ended else []
-    return snapshots.judge(space, records, ended=ended, sizes=sizes, to_come=to_come)
+    return retention.judge(space, records, ended=ended, sizes=sizes, to_come=to_come)
 
 
 def _to_come(space: Space, records: Sequence[Trial]) -> list[dict[str, Value]]:
@@ -81,7 +82,7 @@ def discard(experiment: Experiment, key: str) -> bool:
         StoreUnavailable: some of it is left, for `sweep repair`.
     """
     stored = stored_stages.stored_stages(experiment.store, only=key)  # what is published later stays
-    present = snapshots.published(experiment.space, experiment.trials())
+    present = retention.published(experiment.space, experiment.trials())
     if any(snapshot.needed_by for snapshot in present if snapshot.key == key):
         return False
     if not forget(experiment, key):

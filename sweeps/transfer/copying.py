@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeps.errors import AlreadyExists, EnvironmentFault, StoreConflict, StoreUnavailable
+from sweeps.stages.checkpoint import Unfit
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
@@ -32,10 +33,6 @@ from sweeps.text.regular_file import NotRegular, copy_regular, open_regular
 
 class Damaged(EnvironmentFault):
     """A snapshot in the store that is not as its manifest says; the message is one clause."""
-
-
-class Unfit(EnvironmentFault):
-    """A folder that cannot be published as it is; the message is one clause."""
 
 
 @dataclass(frozen=True, kw_only=True)

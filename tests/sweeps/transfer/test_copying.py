@@ -20,10 +20,10 @@ from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.storage.run_files import snapshot
 from sweeps.storage.run_files.client import Changed
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
-from sweeps.storage.run_files.snapshot import Damaged, Published, Unfit
+from sweeps.transfer import copying
+from sweeps.transfer.copying import Damaged, Published, Unfit
 
 PREFIX = f"stages/{'ab' * 32}"
 MANIFEST = f"{PREFIX}/manifest.json"
@@ -60,14 +60,14 @@ def there(folder: Path) -> dict[str, str]:
 
 def publish(store: Store, folder: Path, by: str = "000012-1", **options) -> Published | None:
     options = {"link": False, "deadline": Deadline(PACE)} | options
-    return snapshot.publish(store, PREFIX, folder, by, **options)
+    return copying.publish(store, PREFIX, folder, by, **options)
 
 
 def fetch(store: Store, into: Path, *, link: bool = False) -> dict[str, str]:
-    found = snapshot.published(store, PREFIX)
+    found = copying.published(store, PREFIX)
     assert found is not None
     into.mkdir()
-    snapshot.fetch(store, PREFIX, found, into, link=link, deadline=Deadline(PACE))
+    copying.fetch(store, PREFIX, found, into, link=link, deadline=Deadline(PACE))
     return there(into)
 
 
@@ -82,10 +82,10 @@ def left_behind(store: Store, by: str) -> list[str]:
 
 
 def test_what_was_published_is_fetched(store, folder, tmp_path) -> None:
-    assert snapshot.published(store, PREFIX) is None
+    assert copying.published(store, PREFIX) is None
     first = publish(store, folder)
     assert (first.by, first.size) == ("000012-1", sum(map(len, FILES.values())))
-    assert snapshot.published(store, PREFIX) == first
+    assert copying.published(store, PREFIX) == first
     assert fetch(store, tmp_path / "fetched") == FILES
 
 
@@ -177,7 +177,7 @@ def test_a_folder_is_published_with_all_that_is_in_it_or_not_at_all(folder, tmp_
     store = LocalStore(tmp_path / "store")
     with pytest.raises(Unfit, match=r"cannot be published|it has no files"):
         publish(store, folder)
-    assert snapshot.published(store, PREFIX) is None
+    assert copying.published(store, PREFIX) is None
 
 
 def test_a_link_within_the_folder_is_published_as_a_file(folder, tmp_path) -> None:
@@ -189,7 +189,7 @@ def test_a_link_within_the_folder_is_published_as_a_file(folder, tmp_path) -> No
 
 def test_a_folder_that_is_written_meanwhile_is_not_published(store, folder, monkeypatch) -> None:
     """A program that writes into a stage that it has called finished."""
-    original = snapshot.scan
+    original = copying.scan
     calls = []
 
     def scan(*arguments):
@@ -199,21 +199,21 @@ def test_a_folder_that_is_written_meanwhile_is_not_published(store, folder, monk
             os.utime(folder / "weights.bin", ns=(1, 1))
         return original(*arguments)
 
-    monkeypatch.setattr(snapshot, "scan", scan)
+    monkeypatch.setattr(copying, "scan", scan)
     with pytest.raises(Changed):
         publish(store, folder)
-    assert snapshot.published(store, PREFIX) is None
+    assert copying.published(store, PREFIX) is None
     assert left_behind(store, "000012-1") == []
 
 
 def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch) -> None:
-    copy, store = snapshot.copy_regular, LocalStore(tmp_path / "store")
+    copy, store = copying.copy_regular, LocalStore(tmp_path / "store")
 
     def copy_until_full(source: Path, target: Path) -> None:
         copy(source, target)
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
-    monkeypatch.setattr(snapshot, "copy_regular", copy_until_full)
+    monkeypatch.setattr(copying, "copy_regular", copy_until_full)
     with pytest.raises(OSError, match="No space left"):
         publish(store, folder)
     assert left_behind(store, "000012-1") == []
@@ -224,7 +224,7 @@ def test_nothing_is_published_after_the_deadline(store, folder) -> None:
     over.set(time.monotonic())
     with pytest.raises(OutOfTime):
         publish(store, folder, deadline=over)
-    assert snapshot.published(store, PREFIX) is None
+    assert copying.published(store, PREFIX) is None
 
 
 @pytest.mark.parametrize("refused", ["*weights.bin", "*manifest.json"])
@@ -233,7 +233,7 @@ def test_what_a_bucket_refused_is_published_by_the_next_call(gcs: FakeGcs, folde
     fault = gcs.faults.add(Fault(action="status", operation="insert", name=refused, status=503, times=None))
     with pytest.raises(StoreUnavailable):
         publish(store, folder)
-    assert snapshot.published(store, PREFIX) is None
+    assert copying.published(store, PREFIX) is None
     gcs.faults.remove(fault)
     assert publish(store, folder).by == "000012-1"
     assert fetch(store, tmp_path / "fetched") == FILES
@@ -309,7 +309,7 @@ def test_what_is_damaged_is_not_used_and_the_next_publisher_replaces_it(
     if store.is_remote and name not in IN_A_BUCKET:
         pytest.skip("the download has tests of its own, and a bucket takes one change of a name in a second")
     DAMAGE[name](stored)
-    found = snapshot.published(store, PREFIX)
+    found = copying.published(store, PREFIX)
     with pytest.raises(EnvironmentFault):
         fetch(store, tmp_path / "fetched")
     time.sleep(store.write_interval_s)
@@ -318,7 +318,7 @@ def test_what_is_damaged_is_not_used_and_the_next_publisher_replaces_it(
 
 
 def test_a_snapshot_that_was_replaced_meanwhile_is_not_replaced_again(store, folder, stored) -> None:
-    found = snapshot.published(store, PREFIX)
+    found = copying.published(store, PREFIX)
     time.sleep(store.write_interval_s)
     second = publish(store, folder, "000013-1", replaces=found.version)
     assert second.by == "000013-1"
@@ -327,8 +327,8 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_not_replaced_again(store, fol
 
 
 def test_a_snapshot_that_is_removed_while_it_is_fetched_is_not_used(store, folder, tmp_path, stored) -> None:
-    found = snapshot.published(store, PREFIX)
+    found = copying.published(store, PREFIX)
     store.delete(MANIFEST, found.version)
     stored.remove()
     with pytest.raises(Damaged):
-        snapshot.fetch(store, PREFIX, found, tmp_path / "fetched", link=False, deadline=Deadline(PACE))
+        copying.fetch(store, PREFIX, found, tmp_path / "fetched", link=False, deadline=Deadline(PACE))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from published import done, key_of, staged
 
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage, Trunk
+from sweeps.stages.retention import judge, observed_ranks, published
 from sweeps.trials.record import Trial
-from sweeps.trials.snapshots import judge, observed_ranks, published
 from sweeps.trials.stage_run import StageRun
 
 SPACE = staged(

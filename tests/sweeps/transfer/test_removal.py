@@ -19,12 +19,12 @@ from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.storage.run_files import stored_stages
+from sweeps.transfer import removal, stored_stages
+from sweeps.transfer.removal import collect, discard
 from sweeps.trials.record import Trial
 from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.repair import carry_out, plan
-from sweeps.worker import collection, loop
-from sweeps.worker.collection import collect, discard
+from sweeps.worker import loop
 from sweeps.worker.trial_run import Watcher
 
 QUICK = RetryPolicy(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
@@ -125,8 +125,8 @@ def test_a_trial_that_was_claimed_since_the_listing_keeps_it(sweep, monkeypatch)
         put(sweep.store, replace(done(3, 0.9, status="running", now=sweep.store.now()), stages=()))
         return verdicts(experiment, records, **options)
 
-    verdicts = collection.verdicts
-    monkeypatch.setattr(collection, "verdicts", late)
+    verdicts = removal.verdicts
+    monkeypatch.setattr(removal, "verdicts", late)
     collect(sweep)
     assert complete(sweep) == by_records(sweep) == {*KEEP, GONE}
 
@@ -155,7 +155,7 @@ def test_of_two_workers_that_remove_one_snapshot_one_does_it(sweep, monkeypatch)
 
 
 def test_what_is_published_again_during_the_removal_stays(sweep, monkeypatch):
-    forget = collection.forget
+    forget = removal.forget
 
     def slowly(experiment, key):
         forgotten = forget(experiment, key)
@@ -165,7 +165,7 @@ def test_what_is_published_again_during_the_removal_stays(sweep, monkeypatch):
         put(experiment.store, done(3, 0.9, 5.0))
         return forgotten
 
-    monkeypatch.setattr(collection, "forget", slowly)
+    monkeypatch.setattr(removal, "forget", slowly)
     assert not discard(sweep, GONE)
     assert by_records(sweep) == complete(sweep) == {*KEEP, GONE}
 

@@ -19,15 +19,14 @@ from pathlib import Path
 
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
-from sweeps.programs import program
 from sweeps.space.stages import Stages
+from sweeps.stages import stage_runs
+from sweeps.stages.checkpoint import SNAPSHOTS, Details, Part, Parts, details
+from sweeps.stages.stage_runs import Branch, Reported
+from sweeps.transfer.fetching import Fetched, SnapshotFetch
+from sweeps.transfer.publishing import Publishing
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
-from sweeps.worker import stage_runs
-from sweeps.worker.publishing import Publishing
-from sweeps.worker.snapshot_fetch import Fetched, SnapshotFetch
-from sweeps.worker.stage_folder import SNAPSHOTS, Details, Part, Parts, clause, details
-from sweeps.worker.stage_runs import Branch, Reported
 
 log = logging.getLogger(__name__)
 
@@ -39,26 +38,17 @@ class Snapshots:
         experiment: the worker's.
         record: the claimed trial.
         folder: the run folder of the attempt.
+        shared: what trials share with this one: ends of stages, and trunks.
 
     Attributes:
-        shared: what trials share with this one: ends of stages, and trunks.
         names: of all stages in order.
     """
 
-    def __init__(self, experiment: Experiment, record: Trial, folder: Path) -> None:
+    def __init__(self, experiment: Experiment, record: Trial, folder: Path, shared: Parts) -> None:
         self._experiment, self._record, self._folder = experiment, record, folder
         self.names = tuple(stage.name for stage in experiment.space.stages)
-        self._costs: Mapping[str, float] = {}
-        self.shared = Parts(keys={}, trunks={})
-        try:
-            self._costs = Stages(experiment.space).costs(record.parameters) or {}
-            keys = program.stage_keys(experiment.space, record.parameters)
-            self.shared = Parts(keys=keys, trunks={})
-            trunks = program.stage_trunks(experiment.space, record.parameters)
-            self.shared = Parts(keys=keys, trunks=trunks)
-        except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
-            what = "trunks" if self.shared else "stages"
-            log.warning("trial %d shares no %s: %s", record.trial, what, clause(error))
+        self.shared = shared
+        self._costs = Stages(experiment.space).costs(record.parameters) or {}
         self._link = experiment.space.program.kind == "trainer"  # others may write into the files
         # Never changed in place: threads share them. Keys are names of stages, and of folders of points.
         self._runs = {run.name: run for run in record.stages}

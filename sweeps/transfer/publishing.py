@@ -15,13 +15,13 @@ from pathlib import Path
 
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.storage.run_files import snapshot, stored_stages
+from sweeps.stages import stage_runs
+from sweeps.stages.checkpoint import Part, Parts, Unfit, clause
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
-from sweeps.storage.run_files.snapshot import Published, Unfit
+from sweeps.transfer import copying, stored_stages
+from sweeps.transfer.copying import Published
+from sweeps.transfer.fetching import folder_of
 from sweeps.trials.record import Trial
-from sweeps.worker import stage_runs
-from sweeps.worker.snapshot_fetch import folder_of
-from sweeps.worker.stage_folder import Part, Parts, clause
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Publishing:
 
     def _is_stored(self, part: Part) -> bool:
         """Return whether the snapshot is stored and this trial's record should list it."""
-        found = snapshot.publish(
+        found = copying.publish(
             self._experiment.store,
             stored_stages.prefix(part.key),
             self._folder / part.name,

@@ -14,10 +14,10 @@ from types import MappingProxyType
 
 from sweeps.space import constraints
 from sweeps.space.definition import Space, Value
+from sweeps.stages.trunk_points import TrunkPoints
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
-from sweeps.trials.trunk_points import TrunkPoints
 
 _GIB = 2**30
 

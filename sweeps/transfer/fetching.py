@@ -17,14 +17,14 @@ from pathlib import Path
 
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
-from sweeps.storage.run_files import snapshot, stored_stages
+from sweeps.stages import stage_runs
+from sweeps.stages.checkpoint import SNAPSHOTS, Details, Part, Parts, Unfit, clause, details
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.manifest import MANIFEST
-from sweeps.storage.run_files.snapshot import Damaged, Published, Unfit
+from sweeps.transfer import copying, stored_stages
+from sweeps.transfer.copying import Damaged, Published
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
-from sweeps.worker import stage_runs
-from sweeps.worker.stage_folder import SNAPSHOTS, Details, Part, Parts, clause, details
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class SnapshotFetch:
         origin = stage_runs.publisher(self._experiment.recent_trials(), part.key, trial)
         if origin is None and self._record.attempt == 1:
             return None
-        found = snapshot.published(self._store, stored_stages.prefix(part.key))
+        found = copying.published(self._store, stored_stages.prefix(part.key))
         if origin is None:
             if found is None or not found.by.startswith(folder_of(trial)):
                 return None
@@ -184,7 +184,7 @@ class SnapshotFetch:
         incoming.mkdir(parents=True)
         try:
             prefix = stored_stages.prefix(part.key)
-            snapshot.fetch(self._store, prefix, found, incoming, link=self._link, deadline=pace)
+            copying.fetch(self._store, prefix, found, incoming, link=self._link, deadline=pace)
             stated = details(incoming, part)
         except (Damaged, Unfit):
             self.damaged[part.key] = found.version

@@ -14,15 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeps.errors import EnvironmentFault
 from sweeps.space.trunks import point_key
-from sweeps.storage.run_files.snapshot import Unfit
+from sweeps.stages.stage_runs import TrunkKey, amount
 from sweeps.text import json_reader
-from sweeps.worker.stage_runs import TrunkKey, amount
 
 SNAPSHOTS = "snapshots"
 STAGE_FILE = "stage.json"
 _SCHEMA = 1
 _POINT = re.compile(r"(.+)@([1-9][0-9]{0,17})")
+
+
+class Unfit(EnvironmentFault):
+    """A folder that cannot be published as it is; the message is one clause."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Stored checkpoints of stages: published, fetched, listed and removed."""
