@@ -63,8 +63,8 @@ test-fast: $(STAMP)
 
 # The tests that compare numbers, once more as on another processor: `make test` runs them as on this one. What has
 # instructions for bfloat16 is taken to have none, and the other way round; and on x86 vectors are AVX2's at most.
-NUMERICS := $(addprefix tests/trainer/,optim losses quant stages testing models/test_subln.py training/test_train_step.py \
-  training/test_activation_checkpointing.py devices/test_device.py \
+NUMERICS := $(addprefix tests/trainer/,optim losses quant stages models/test_subln.py training/test_train_step.py \
+  training/test_equivalence.py training/test_activation_checkpointing.py devices/test_device.py \
   distributed/test_parts_of_matrices.py distributed/test_shared_training.py \
   teachers/cached/test_cached_stage3.py teachers/http/test_remote_stage3.py)
 test-numerics: $(STAMP)

@@ -18,7 +18,7 @@ from trainer.devices.environment import before_torch, keep_freed_memory
 
 before_torch()
 
-from trainer.testing.equivalence import Stage, trace
+from benchmarks.equivalence import Stage, trace
 
 STAGES: tuple[Stage, ...] = ("stage1_9", "stage2")
 PRECISIONS = tuple(itertools.product(("float32", "bfloat16"), repeat=2))

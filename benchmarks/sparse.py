@@ -20,6 +20,7 @@ before_torch()
 
 import torch
 
+from benchmarks.tensor_memory import most_bytes
 from trainer.api import check
 from trainer.config import CachedTeacherConfig, Config
 from trainer.devices.device import open_device
@@ -28,7 +29,6 @@ from trainer.models.causal_lm import build_tiny, embedding_count, freeze
 from trainer.models.subln import make_student
 from trainer.stages import distill
 from trainer.stages.distill_cached import from_cache
-from trainer.testing.memory import most_bytes
 
 SHAPE = (
     "model.hidden_size=64",

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
 
 PREFIX = "runs/000012/attempt-1"

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from memory_store import MemoryStore
 
 from sweeps.errors import InputError
 from sweeps.storage import urls
@@ -19,7 +20,6 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.keys import checked_key
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files import manifest
 
 PARTS = [

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import AlreadyExists, Conflict
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 
 BACKENDS: dict[str, Callable[[Path, str], Store]] = {
     "memory": lambda folder, endpoint: MemoryStore(),

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.experiment import Experiment
 from sweeps.programs.result import Completed, parse_result
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Space
 from sweeps.space.space_file import loads
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.stage_run import nominal, paid
 from sweeps.worker.loop import work
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from fake_gcs import FakeGcs, Fault
+from memory_store import MemoryStore
 
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
@@ -17,7 +18,6 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.trials.record import Trial

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps import experiment
 from sweeps.errors import DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.programs import progress_log
 from sweeps.space.definition import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import lifecycle, repository
 from sweeps.trials import record as trial
 from sweeps.worker import early_stopping, heartbeat

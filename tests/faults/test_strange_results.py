@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_store import MemoryStore
 from what_programs_write import FUNCTION, SPACE, Sweep, must_be_sound, sweep
 
 from sweeps.errors import DamagedObject, InputError, StoreUnavailable, UnstorableRecord
@@ -18,7 +19,6 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Objective
 from sweeps.storage.gcs.classification import Response, document
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files import manifest
 from sweeps.text import json_reader
 from sweeps.trials import control, storable

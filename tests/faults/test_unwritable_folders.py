@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.experiment import Experiment
@@ -27,7 +28,6 @@ from sweeps.programs.result import Completed
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lease import ObjectLease
 from sweeps.worker import loop
 

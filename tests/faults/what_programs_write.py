@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from memory_store import MemoryStore
+
 from sweeps.cli import main
 from sweeps.experiment import Experiment
 from sweeps.programs import process
@@ -27,7 +29,6 @@ from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 from sweeps.worker import loop

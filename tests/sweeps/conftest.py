@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
-from sweeps.storage.memory import MemoryStore
 
 
 class Clock:

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Program, Stage
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import lifecycle
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete, Fail, Release

@@ -7,6 +7,7 @@ import warnings
 
 import pandas as pd
 import pytest
+from memory_store import MemoryStore
 from omegaconf import OmegaConf
 
 import sweeps
@@ -21,7 +22,6 @@ from sweeps.space.definition import Choice, Space, from_json, to_json
 from sweeps.space.domain import Domain
 from sweeps.space.overrides import to_options, to_overrides
 from sweeps.space.space_problem import problem
-from sweeps.storage.memory import MemoryStore
 from sweeps.upkeep import importing
 
 PARAMETERS = {

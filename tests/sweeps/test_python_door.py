@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from memory_store import MemoryStore
 
 import sweeps
 from sweeps.experiment import Experiment
@@ -21,7 +22,6 @@ from sweeps.search.curve_rule import EarlyStop
 from sweeps.space.definition import Choice, EarlyTerminate, Lease, Objective, Program, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lifecycle import Abandon
 from sweeps.worker import early_stopping
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trainer_precision import FLOAT32
 
-from trainer.testing.equivalence import Trace, likeness
+from benchmarks.equivalence import Trace, likeness
 
 BASE = (
     "model.hidden_size=32",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from memory_store import MemoryStore
+
 from sweeps.cli.show import running_rows
 from sweeps.experiment import Experiment
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lifecycle import Heartbeat
 
 

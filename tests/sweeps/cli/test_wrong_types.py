@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import DamagedObject
 from sweeps.experiment import SWEEP_KEY, Experiment
@@ -31,7 +32,6 @@ from sweeps.space.definition import (
 )
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files import manifest
 from sweeps.trials import actions, amendments, control
 from sweeps.trials.lease import ObjectLease

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from fake_gcs import Fault
+from memory_store import MemoryStore
 from published import put
 from served_dashboard import CountingStore, Dashboard, dashboard, make_sweep, record, run
 
@@ -21,7 +22,6 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 from fake_gcs import FakeGcs
+from memory_store import MemoryStore
 
 from sweeps.errors import Interrupted
 from sweeps.experiment import Experiment
@@ -21,7 +22,6 @@ from sweeps.search.optimizer import Optimizer
 from sweeps.space.definition import Budget, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control, lifecycle
 
 

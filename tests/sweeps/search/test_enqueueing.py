@@ -7,6 +7,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import InputError, SweepClosed
 from sweeps.experiment import Experiment
@@ -15,7 +16,6 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Budget, Choice, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lease import ObjectLease
 from sweeps.trials.lifecycle import Complete
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.experiment import Experiment
 from sweeps.search.grid import Grid
 from sweeps.space.definition import Choice, Fixed, Range, Search, Space
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import lifecycle
 
 GRID = Search(method="grid")

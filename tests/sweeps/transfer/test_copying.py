@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from fake_gcs import FakeGcs, Fault
+from memory_store import MemoryStore
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files.client import Changed
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
 from sweeps.transfer import copying

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from fake_gcs import Fault
+from memory_store import MemoryStore
 from published import done, key_of, publish, publish_all, put, staged, with_points
 
 from sweeps.errors import StoreUnavailable
@@ -18,7 +19,6 @@ from sweeps.space.definition import Budget, Choice, Trunk
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.transfer import removal, stored_stages
 from sweeps.transfer.removal import collect, discard
 from sweeps.trials.record import Trial

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from fake_gcs import FakeGcs, Fault
+from memory_store import MemoryStore
 
 from sweeps.errors import Interrupted
 from sweeps.experiment import Experiment
@@ -27,7 +28,6 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.transfer import copying, fetching, publishing
 from sweeps.trials import lifecycle

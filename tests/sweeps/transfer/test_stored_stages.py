@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 from published import FILES, key_of, publish, store_files
 
 from sweeps.errors import Conflict, StoreUnavailable
@@ -14,7 +15,6 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files.client import Bucket
 from sweeps.transfer import stored_stages as stages
 

@@ -6,11 +6,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 
 
 @pytest.fixture(params=["memory", "local", "gcs"])

@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import actions
 from sweeps.trials.actions import History, about_trials, note
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_store import MemoryStore
 
 from sweeps.errors import SweepClosed
 from sweeps.experiment import Experiment
@@ -19,7 +20,6 @@ from sweeps.space.definition import Brake, Program
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import brake, control
 from sweeps.trials.lifecycle import Complete, Fail, Retry
 from sweeps.trials.record import Attempt, Trial

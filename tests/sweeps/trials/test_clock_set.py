@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Budget
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import budget, lifecycle
 from sweeps.trials.lease import ObjectLease
 from sweeps.trials.lifecycle import Claim, Heartbeat

@@ -7,12 +7,12 @@ import re
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import DamagedObject
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.search.encoding import Encoding
 from sweeps.space.domain import Domain
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.record import Trial, encode, key
 from sweeps.upkeep import diagnostics
 from sweeps.upkeep.inventory import survey

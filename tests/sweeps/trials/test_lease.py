@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lease import ObjectLease
 
 

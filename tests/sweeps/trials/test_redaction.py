@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_store import MemoryStore
 
 from sweeps.errors import SpaceError
 from sweeps.experiment import Experiment
 from sweeps.programs.process import last_lines
 from sweeps.space.definition import Fixed, Program
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lifecycle import Abandon, Complete, Fail, Heartbeat, Release, StopEarly
 from sweeps.trials.record import Attempt, Trial
 from sweeps.trials.redaction import RedactingFormatter, redact, redact_trials, refuse_secrets

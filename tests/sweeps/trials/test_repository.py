@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import Conflict
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import lifecycle, repository
 from sweeps.trials.lifecycle import Abandon, Claim
 from sweeps.trials.record import Trial

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 from strange import KINDS, stand_in
 
 from sweeps.errors import AlreadyExists, Conflict, DamagedObject
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control
 from sweeps.trials import record as trial
 from sweeps.trials.lease import ObjectLease

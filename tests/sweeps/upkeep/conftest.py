@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 from upkeep_cases import healthy, put
 
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Space
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 
 
 @pytest.fixture(params=["memory", "local"])

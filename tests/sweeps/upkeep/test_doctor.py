@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
 
 from sweeps.errors import StoreUnavailable, SweepNotFound
@@ -15,7 +16,6 @@ from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm import plan
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control, record
 from sweeps.upkeep import diagnostics, doctor
 from sweeps.upkeep.inventory import survey

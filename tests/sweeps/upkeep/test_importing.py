@@ -7,13 +7,13 @@ import threading
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.export import table as export
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Search
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import record as trial
 from sweeps.trials.lease import ObjectLease
 from sweeps.upkeep import importing

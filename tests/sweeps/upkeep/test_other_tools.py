@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import optuna
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Choice, Objective, Program, Range
-from sweeps.storage.memory import MemoryStore
 from sweeps.upkeep.importing import import_table
 from sweeps.upkeep.tables import TableError
 

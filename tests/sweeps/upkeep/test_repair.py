@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
 
 from sweeps.errors import StoreUnavailable
@@ -14,7 +15,6 @@ from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_store import MemoryStore
 
 from sweeps.experiment import Experiment
 from sweeps.export.table import best
@@ -18,7 +19,6 @@ from sweeps.programs.signals import Stop
 from sweeps.search.optimizer import AxError, Optimizer, PercentileEarlyStoppingStrategy, falls_behind
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import EarlyTerminate, Lease, Objective, Program, Range, Search, Space, Stage
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials.record import Trial
 from sweeps.worker import loop
 from sweeps.worker.early_stopping import should_stop

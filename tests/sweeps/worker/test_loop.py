@@ -9,12 +9,12 @@ import time
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import CannotStart, DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Budget, Lease, Program
-from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control
 from sweeps.trials.lifecycle import Abandon, Claim, Complete, Heartbeat, Release
 from sweeps.trials.record import Trial

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fake_gcs import FakeGcs, Fault
+from memory_store import MemoryStore
 
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
@@ -21,7 +22,6 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files import fetch
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.trials.lifecycle import Release

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.tensor_memory import most_bytes
 from trainer.api import check
 from trainer.devices import sdpa, xla_attention
 from trainer.devices.device import Device, open_device
@@ -22,7 +23,6 @@ from trainer.models.causal_lm import load_pretrained, run, save
 from trainer.optim.attention_logits import record_logits, recorded
 from trainer.preflight.meta_model import blueprint
 from trainer.stages.pretrain import cross_entropy
-from trainer.testing.memory import most_bytes
 
 IDS = torch.arange(24).reshape(2, 12) % 50
 SIZES = {

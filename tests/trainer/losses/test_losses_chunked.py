@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.tensor_memory import peak_bytes
 from trainer.losses.chunked import HeadInputs, head_losses
-from trainer.testing.memory import peak_bytes
 
 
 def reads(

@@ -9,12 +9,12 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
+from benchmarks.equivalence import likeness, trace
 from trainer.api import check
 from trainer.devices.device import open_device
 from trainer.losses import chunked
 from trainer.losses.next_token import NextTokenLoss
 from trainer.models.causal_lm import build_tiny, freeze, plain_head
-from trainer.testing.equivalence import likeness, trace
 from trainer.training.evaluation import held_out_loss
 
 IDS = torch.randint(300, (4, 16), generator=torch.Generator().manual_seed(0))

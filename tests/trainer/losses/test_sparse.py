@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.tensor_memory import most_bytes
 from trainer.losses.chunked import HeadInputs
 from trainer.losses.distillation import tempered_divergence
 from trainer.losses.gathered import candidate_logits
 from trainer.losses.sparse import log_weights, sampled_cross_entropy, sparse_divergence
 from trainer.teachers.cached.sampling import Drawn, draw, uniforms
-from trainer.testing.memory import most_bytes
 
 N, V, H = 6, 11, 4
 CPU = torch.device("cpu")

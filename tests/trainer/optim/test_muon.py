@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from trainer_outcomes import weights_digest, without_times
 
+from benchmarks.tensor_memory import peak_bytes
 from trainer.api import check
 from trainer.distributed.ranks import Ranks
 from trainer.models.causal_lm import build_tiny
@@ -26,7 +27,6 @@ from trainer.optim.muon import BatchedMuon, LazyMuon, orthogonalised, stack_size
 from trainer.pipeline import Outcome
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.optimizer import optimizer_memory
-from trainer.testing.memory import peak_bytes
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 SHAPES = ((6, 6), (5, 9), (12, 4), (9, 5), (6, 6))

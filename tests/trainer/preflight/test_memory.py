@@ -13,6 +13,7 @@ import torch
 from pretrained import save_stand_in
 from torch import Tensor
 
+from benchmarks.tensor_memory import peak_bytes
 from trainer.api import check, quote
 from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
@@ -31,7 +32,6 @@ from trainer.preflight.trace import FEW
 from trainer.preflight.upper_bound import memory_upper_bound
 from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.teachers.cached import reader
-from trainer.testing.memory import peak_bytes
 from trainer.training.context import StageContext, StageHooks
 from trainer.training.weight_average import WeightAverage
 

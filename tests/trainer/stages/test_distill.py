@@ -14,6 +14,7 @@ from torch import nn
 from trainer_outcomes import weights_digest, without_times
 from trainer_precision import FLOAT32
 
+from benchmarks.tensor_memory import most_bytes
 from trainer.api import METRICS_FILE, check
 from trainer.checkpoint import config_pin
 from trainer.config.run import sha256
@@ -25,7 +26,6 @@ from trainer.models.projections import Projections
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
 from trainer.stages import distill
-from trainer.testing.memory import most_bytes
 
 Run = Callable[..., Outcome]
 ON = ("stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")

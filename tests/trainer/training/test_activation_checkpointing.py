@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.tensor_memory import peak_bytes
 from trainer.api import ConfigError, check
 from trainer.config import TinyModelConfig
 from trainer.devices.device import open_device
 from trainer.models.causal_lm import build_tiny
 from trainer.stages.pretrain import cross_entropy
-from trainer.testing.memory import peak_bytes
 from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.loop import train

@@ -16,12 +16,12 @@ from same_training import BASE
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
+from benchmarks.equivalence import Stage, Trace, likeness, trace
 from trainer.api import check
 from trainer.devices.device import Device, open_device
 from trainer.errors import DivergedError
 from trainer.models.causal_lm import build_tiny
 from trainer.optim.build import build_optimizer
-from trainer.testing.equivalence import Stage, Trace, likeness, trace
 from trainer.training.compilation import CACHE_VARIABLE, compiled, with_compiled_layers
 from trainer.training.context import StagePlan
 from trainer.training.train_step import TrainStep

@@ -17,6 +17,7 @@ from same_training import BASE
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.equivalence import Stage, trace
 from trainer.api import check
 from trainer.checkpoint.policy import NO_CHECKPOINTS, Parts
 from trainer.devices import device as devices
@@ -24,7 +25,6 @@ from trainer.devices import sdpa
 from trainer.devices.device import Device
 from trainer.errors import DivergedError, PreemptedError
 from trainer.optim.build import OptimizerSet
-from trainer.testing.equivalence import Stage, trace
 from trainer.training.context import StageContext, StageHooks, StagePlan
 from trainer.training.loop import Step, train
 from trainer.training.preemption import StopSignal
@@ -277,7 +277,7 @@ class HostReads(TorchDispatchMode):
     [("stage1_9", "muon"), ("stage2", "muonclip"), ("stage2", "apollo"), ("stage3", "adamw")],
 )
 def test_no_step_waits_for_the_device(stage: Stage, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.testing.equivalence.open_device", lambda config: LATE)
+    monkeypatch.setattr("benchmarks.equivalence.open_device", lambda config: LATE)
     small = [*BASE, "model.layers=1", f"{stage}.optimizer.type={kind}", f"{stage}.micro_batch_size=8"]
     with HostReads() as reads:
         trace(small, stage=stage, steps=4)

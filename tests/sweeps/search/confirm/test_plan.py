@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from sweeps.errors import AlreadyExists, DamagedObject
 from sweeps.search.confirm.plan import KEY, Finalist, Plan, decoded, encoded, store_plan, stored_plan
 from sweeps.storage.local import LocalStore
-from sweeps.storage.memory import MemoryStore
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "confirm_v1.json"
 

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainer_outcomes import weights_digest, without_times
 from transformers.modeling_outputs import BaseModelOutput
 
+from benchmarks.tensor_memory import most_bytes
 from trainer import __main__ as program
 from trainer.api import METRICS_FILE, check
 from trainer.checkpoint.state import State
@@ -37,7 +38,6 @@ from trainer.teacher_cache import __main__ as command
 from trainer.teachers.cached.feed import CachedFeed
 from trainer.teachers.cached.reader import open_cache
 from trainer.teachers.local import PreparedInputs
-from trainer.testing.memory import most_bytes
 from trainer.training import train_step as step
 from trainer.training.compilation import uncompiled
 from trainer.training.preemption import StopSignal

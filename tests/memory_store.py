@@ -1,4 +1,4 @@
-"""In-memory store, shared by the threads of one process: for tests and experiments."""
+"""In-memory store, shared by the threads of one process."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from same_training import BASE, assert_same
 
-from trainer.testing.equivalence import Trace, likeness, trace
+from benchmarks.equivalence import Trace, likeness, trace
 
 STAGES = ("stage1_9", "stage2", "stage3")
 
