@@ -92,7 +92,7 @@ def trace(
     device = open_device(config.device)
     if attention is not None:
         device = dataclasses.replace(device, attention=attention, eager_below=0)
-    teacher, student, strength = _models(config, device)
+    teacher, student, lambda_ = _models(config, device)
     settings = getattr(config, stage)
     ids = _ids(config, settings.batch_size)
     held_out_BT = next(ids)
@@ -102,7 +102,7 @@ def trace(
         losses.append(step.losses["loss"])
 
     with _FirstGradient(student) as first:
-        _TRAIN[stage](student, teacher, strength, settings, ids, StageContext(device=device, watch=watch))
+        _TRAIN[stage](student, teacher, lambda_, settings, ids, StageContext(device=device, watch=watch))
     student.eval()
     with torch.no_grad(), device.autocast():
         logits = run(student, device.place(held_out_BT)).logits
@@ -161,7 +161,7 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module, Lambd
         ).to(device.torch_device)
     )
     calibration = next(_ids(config, 2))
-    student, strength = make_student(
+    student, lambda_ = make_student(
         copy.deepcopy(teacher),
         config.stage1,
         [calibration],
@@ -169,7 +169,7 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module, Lambd
         device=device,
         master_dtype=config.model.master_dtype,
     )
-    return teacher, student, strength
+    return teacher, student, lambda_
 
 
 def _ids(config: Config, batch_size: int) -> Iterator[Tensor]:

@@ -88,8 +88,8 @@ def prepared(config: Config) -> tuple[Callable[[], None], int]:
             attention=device.attention_for(length),
         ).to(device.torch_device)
     )
-    student, strength = make_student(teacher, config.stage1, [], quant=config.quant, device=device)
-    strength.set(1.0)
+    student, lambda_ = make_student(teacher, config.stage1, [], quant=config.quant, device=device)
+    lambda_.set(1.0)
     vocabulary, rows = embedding_count(student), stage.micro_batch_size or stage.batch_size
     ids_BT = torch.randint(vocabulary, (rows, length), device=device.torch_device)
     if stage.teacher.kind == "cached":

@@ -127,12 +127,12 @@ def run(
             found = snapshots.find(place, identity)
             if found is None:
                 continue
-            student, strength = ternary(None)  # uncalibrated: its weights are restored as the stage begins
+            student, lambda_ = ternary(None)  # uncalibrated: its weights are restored as the stage begins
             if snapshots.start(found, place, student, evaluation):
                 alike = measured_alike(found, evaluation)
                 reached = place.stage if place.step is None else str(place)
                 telemetry.take_over(found.path / METRICS, reached, lengths, held_out=alike)
-                return student, strength
+                return student, lambda_
         return None
 
     def calibrated() -> tuple[nn.Module, Lambda]:
@@ -147,7 +147,7 @@ def run(
             )
 
     begun = at_snapshot(snapshots) if snapshots else None
-    student, strength = begun or calibrated()
+    student, lambda_ = begun or calibrated()
     require_student(config, student)
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, inputs.held_out[0][:1], stop=stop)
@@ -202,7 +202,7 @@ def run(
             flops_per_token=flops_per_token(config, name, student, teacher),
         )
         with stage_text(corpus, config, name, settings.batch_size, device.ranks) as feed:
-            traces[name] = stage(student, teacher, strength, settings, feed, watched)
+            traces[name] = stage(student, teacher, lambda_, settings, feed, watched)
 
     train(layerwise.NAME, layerwise.align)
 

@@ -169,20 +169,20 @@ def _train(
         with observer.observing():
             _plain(model.train(), config, device, batches, observer)
         return flops
-    student, strength = model, Lambda().to(device.torch_device)
+    student, lambda_ = model, Lambda().to(device.torch_device)
     if case.kind != "full precision":
         calibration = [next(batches)[: min(shape.micro, 4)]]
-        student, strength = make_student(model, config.stage1, calibration, quant=config.quant, device=device)
+        student, lambda_ = make_student(model, config.stage1, calibration, quant=config.quant, device=device)
     stage = "stage1_9" if case.kind == "stage 1.9" else "stage2"
     flops = flops_per_token(config, stage, student, model)
     if stage == "stage1_9":
         teacher = model.eval().requires_grad_(False).to(device.dtype)
         with observer.observing():
-            align(student, teacher, strength, config.stage1_9, batches, context)
+            align(student, teacher, lambda_, config.stage1_9, batches, context)
     else:
         del model
         with observer.observing():
-            pretrain(student, student, strength, config.stage2, batches, context)
+            pretrain(student, student, lambda_, config.stage2, batches, context)
     return flops
 
 

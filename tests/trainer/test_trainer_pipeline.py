@@ -136,7 +136,7 @@ def test_what_does_not_warm_up_is_at_lambda_one_all_through_stage2(
 
     def spying(layer: TernaryLinear, x: torch.Tensor) -> torch.Tensor:
         if layer.training:
-            values.append((float(layer.strength.weights.value), float(layer.strength.activations.value)))
+            values.append((float(layer.lambda_.weights.value), float(layer.lambda_.activations.value)))
         return forward(layer, x)
 
     monkeypatch.setattr(TernaryLinear, "forward", spying)

@@ -70,24 +70,24 @@ class SubLN(nn.Module):
         gain: initial value of the whole gain.
         like: a tensor with the gain's dtype and device.
         eps: added to the mean square; the model's own.
-        strength: lambda, which interpolates between input and normalised values; None: always 1.
+        lambda_: lambda, which interpolates between input and normalised values; None: always 1.
     """
 
     def __init__(
-        self, features: int, gain: float, like: Tensor, *, eps: float = EPS, strength: Lambda | None = None
+        self, features: int, gain: float, like: Tensor, *, eps: float = EPS, lambda_: Lambda | None = None
     ) -> None:
         super().__init__()
-        self.eps, self.strength = eps, strength
+        self.eps, self.lambda_ = eps, lambda_
         self.weight = nn.Parameter(torch.full((features,), gain, dtype=like.dtype, device=like.device))
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """Normalise [..., I] to [..., I], in the input's dtype."""
         # torch has no annotation for `apply`
-        if self.strength is None:
+        if self.lambda_ is None:
             return cast(Tensor, _RmsNorm.apply(x_TI, self.weight, self.eps))  # type: ignore[no-untyped-call]
         x32_TI = x_TI.float()
         normed_TI = _RmsNorm.apply(x32_TI, self.weight, self.eps)  # type: ignore[no-untyped-call]
-        return torch.lerp(x32_TI, normed_TI, self.strength.weights.value).to(x_TI.dtype)
+        return torch.lerp(x32_TI, normed_TI, self.lambda_.weights.value).to(x_TI.dtype)
 
 
 def make_student(
@@ -123,19 +123,19 @@ def make_student(
         gains = _input_scales(student, calibration, device)
     elif config.subln != "none":
         gains = dict.fromkeys(normalised_projections(student), 1.0)
-    strength = Lambda().to(device.torch_device)
-    quantise(student, strength, quant, gains, blended=config.subln == "blended")
-    return student, strength
+    lambda_ = Lambda().to(device.torch_device)
+    quantise(student, lambda_, quant, gains, blended=config.subln == "blended")
+    return student, lambda_
 
 
 def quantise(
-    model: nn.Module, strength: Lambda, quant: QuantConfig, gains: Mapping[str, float], *, blended: bool
+    model: nn.Module, lambda_: Lambda, quant: QuantConfig, gains: Mapping[str, float], *, blended: bool
 ) -> None:
     """Replace all linear layers but the head by ternary ones, and put a SubLN before each that has a gain.
 
     Args:
         model: changed in place.
-        strength: lambda, shared by all layers.
+        lambda_: lambda, shared by all layers.
         quant: settings of the ternary layers.
         gains: initial gain of SubLN, by name of the linear layer.
         blended: interpolate SubLN with lambda.
@@ -149,14 +149,14 @@ def quantise(
             continue
         for error in quant.check_group(name, module.in_features):
             raise ConfigError(error.problem, key=f"quant.{error.key}")
-        ternary: nn.Module = TernaryLinear(module, strength, quant)
+        ternary: nn.Module = TernaryLinear(module, lambda_, quant)
         if name in gains:
             norm = SubLN(
                 module.in_features,
                 gains[name],
                 module.weight,
                 eps=eps,
-                strength=strength if blended else None,
+                lambda_=lambda_ if blended else None,
             )
             ternary = nn.Sequential(OrderedDict(norm=norm, projection=ternary))
         parent, _, attribute = name.rpartition(".")
@@ -172,7 +172,7 @@ def _share_inputs(model: nn.Module) -> None:
                 layer for name in names if isinstance(layer := getattr(module, name, None), TernaryLinear)
             ]
             if len(layers) > 1:
-                shared = Int8Input(layers[0].strength.activations, readers=len(layers))
+                shared = Int8Input(layers[0].lambda_.activations, readers=len(layers))
                 for layer in layers:
                     layer.quantise_input = shared
 

@@ -53,7 +53,7 @@ class Models:
 
     student: nn.Module
     teacher: nn.Module
-    strength: Lambda
+    lambda_: Lambda
 
 
 def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, micro_batch: int) -> int:
@@ -171,13 +171,13 @@ def _without_named_layers(config: Config, layers: int) -> Config:
 def _models(config: Config, plan: Blueprint, student_layers: int, teacher_layers: int) -> Models:
     teacher = freeze(plan.build(teacher_layers))
     student = cast_weights(plan.build(student_layers), config.model.master_dtype)
-    strength = Lambda()
+    lambda_ = Lambda()
     gains = {} if config.stage1.subln == "none" else dict.fromkeys(normalised_projections(student), 1.0)
-    quantise(student, strength, config.quant, gains, blended=config.stage1.subln == "blended")
+    quantise(student, lambda_, config.quant, gains, blended=config.stage1.subln == "blended")
     if config.data.document_masks:
         for model in (teacher, student):
             separate_documents(model, 0)  # any token: where documents end is no matter of memory
-    return Models(student=student, teacher=teacher, strength=strength)
+    return Models(student=student, teacher=teacher, lambda_=lambda_)
 
 
 def _mark_top_layer(student: nn.Module, live: LiveStorages) -> None:

@@ -35,11 +35,11 @@ class _BlendActivation(torch.autograd.Function):
     """lerp(x, int8(x), lambda) in float32 with a straight-through gradient. A lambda of None stands for 1."""
 
     @staticmethod
-    def forward(ctx: Any, x_TI: Tensor, strength: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x_TI: Tensor, lambda_: Tensor | None) -> Tensor:
         x32_TI = x_TI.float()
         blend_TI = int8_activation(x32_TI)
-        if strength is not None:
-            blend_TI = torch.lerp(x32_TI, blend_TI, strength)
+        if lambda_ is not None:
+            blend_TI = torch.lerp(x32_TI, blend_TI, lambda_)
         return blend_TI.to(x_TI.dtype)
 
     @staticmethod
@@ -54,18 +54,18 @@ class Int8Input:
     Sharing the result also stores it only once for the backward pass.
 
     Args:
-        strength: lambda of the activations.
+        lambda_: lambda of the activations.
         readers: number of layers that are called with the same tensor, one after the other.
     """
 
-    def __init__(self, strength: SharedScalar, readers: int = 1) -> None:
-        self._strength, self._readers = strength, readers
+    def __init__(self, lambda_: SharedScalar, readers: int = 1) -> None:
+        self._lambda, self._readers = lambda_, readers
         self._cached: tuple[Tensor, int, Tensor] | None = None
         self._readers_left = 0
 
     def __call__(self, x_TI: Tensor) -> Tensor:
         """Quantise [..., I] to [..., I], in the input's dtype."""
-        if self._strength.known_to_be(0):
+        if self._lambda.known_to_be(0):
             return x_TI
         # A compiler eliminates the common subexpression itself, and state would break its graph.
         if self._readers == 1 or torch.compiler.is_compiling():
@@ -79,6 +79,6 @@ class Int8Input:
         return quantised
 
     def _blend(self, x_TI: Tensor) -> Tensor:
-        strength = None if self._strength.known_to_be(1) else self._strength.value
-        blend = _BlendActivation.apply(x_TI, strength)  # type: ignore[no-untyped-call] # torch has no annotation for it
+        lambda_ = None if self._lambda.known_to_be(1) else self._lambda.value
+        blend = _BlendActivation.apply(x_TI, lambda_)  # type: ignore[no-untyped-call] # torch has no annotation for it
         return cast(Tensor, blend)

@@ -41,15 +41,15 @@ class _BlendWeight(torch.autograd.Function):
     def forward(
         ctx: Any,
         w_OI: Tensor,
-        strength: Tensor | None,
+        lambda_: Tensor | None,
         salient_I: Tensor | None,
         weight_scale: WeightScale,
         group_size: int | None,
     ) -> Tensor:
         w32_OI = w_OI.float()
         blend_OI = ternary_weight(w32_OI, weight_scale, group_size)
-        if strength is not None:
-            blend_OI = torch.lerp(w32_OI, blend_OI, strength)
+        if lambda_ is not None:
+            blend_OI = torch.lerp(w32_OI, blend_OI, lambda_)
         if salient_I is not None:
             blend_OI = torch.where(salient_I, w32_OI, blend_OI)
         return blend_OI.to(w_OI.dtype)
@@ -60,22 +60,22 @@ class _BlendWeight(torch.autograd.Function):
 
 
 class TernaryLinear(nn.Module):
-    """A linear layer whose weights become ternary and whose inputs become int8 as `strength` rises to 1.
+    """A linear layer whose weights become ternary and whose inputs become int8 as `lambda_` rises to 1.
 
     Args:
         linear: the layer to replace; its parameters are shared, not copied.
-        strength: lambda, one object for all layers of a model.
+        lambda_: lambda, one object for all layers of a model.
         config: what is quantised, and to which values.
     """
 
-    def __init__(self, linear: nn.Linear, strength: Lambda, config: QuantConfig) -> None:
+    def __init__(self, linear: nn.Linear, lambda_: Lambda, config: QuantConfig) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight
         self.bias: nn.Parameter | None = linear.bias
-        self.strength, self.config = strength, config
+        self.lambda_, self.config = lambda_, config
         self.saliency: ColumnSaliency | None = None
-        self.quantise_input = Int8Input(strength.activations)
+        self.quantise_input = Int8Input(lambda_.activations)
         self._held: Tensor | None = None
         self.linear: Callable[[Tensor, Tensor, Tensor | None], Tensor] = F.linear
 
@@ -83,13 +83,13 @@ class TernaryLinear(nn.Module):
         """Return the weights [O, I] that the layer multiplies by."""
         if self._held is not None:
             return self._held
-        strength = self.strength.weights
-        if strength.known_to_be(0):
+        lambda_ = self.lambda_.weights
+        if lambda_.known_to_be(0):
             return self.weight
         salient_I = None if self.saliency is None else self.saliency.mask()
         blend = _BlendWeight.apply(  # type: ignore[no-untyped-call] # torch has no annotation for it
             self.weight,
-            None if strength.known_to_be(1) else strength.value,
+            None if lambda_.known_to_be(1) else lambda_.value,
             salient_I,
             self.config.weight_scale,
             self.config.group_size,
@@ -172,7 +172,7 @@ def as_deployed(model: nn.Module) -> Iterator[None]:
     scalars: dict[SharedScalar, float] = {
         scalar: scalar.last_set
         for layer in layers
-        for scalar in (layer.strength.weights, layer.strength.activations)
+        for scalar in (layer.lambda_.weights, layer.lambda_.activations)
     }
     before = [(layer.saliency, layer.linear) for layer in layers]
     try:
@@ -198,5 +198,5 @@ def fully_quantised(model: nn.Module) -> bool:
     A model without ternary layers counts as fully quantised.
     """
     layers = ternary_layers(model)
-    strengths = {layer.strength for layer in layers}  # mostly one: each waits for the device
-    return all(layer.saliency is None for layer in layers) and all(each.complete for each in strengths)
+    lambdas = {layer.lambda_ for layer in layers}  # mostly one: each waits for the device
+    return all(layer.saliency is None for layer in layers) and all(each.complete for each in lambdas)

@@ -1,4 +1,4 @@
-"""Lambda, the strength of quantisation in all layers of a model, and its warmup. Used by `stages`."""
+"""Lambda, the degree of quantisation in all layers of a model, and its warmup. Used by `stages`."""
 
 from __future__ import annotations
 

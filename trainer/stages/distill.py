@@ -70,13 +70,13 @@ def require_trainable(
 def distill(
     student: nn.Module,
     teacher: nn.Module,
-    strength: Lambda,
+    lambda_: Lambda,
     config: Stage3Config,
     batches: Feed,
     context: StageContext,
 ) -> StageTrace:
     """Train the student in place. Raises as `loop.train` does, and TeacherServerError."""
-    strength.set(1.0)
+    lambda_.set(1.0)
     with ExitStack() as stack:
         if config.teacher.kind == "http":
             batches = labelled = _labelled(batches, student, config.teacher, stack, context)

@@ -37,13 +37,13 @@ NAME = "stage1_9"
 def align(
     student: nn.Module,
     teacher: nn.Module,
-    strength: Lambda,
+    lambda_: Lambda,
     config: Stage19Config,
     batches: Iterator[Tensor],
     context: StageContext,
 ) -> StageTrace:
     """Train the student in place. Raises as `loop.train` does."""
-    strength.set(1.0)
+    lambda_.set(1.0)
     distill_weight = DistillWeight(config.distill_schedule.initial).to(context.device.torch_device)
     curriculum = None
     if config.saliency.enabled:

@@ -20,7 +20,7 @@ NAME = "stage2"
 def pretrain(
     student: nn.Module,
     teacher: nn.Module,
-    strength: Lambda,
+    lambda_: Lambda,
     config: Stage2Config,
     batches: Iterator[Tensor],
     context: StageContext,
@@ -33,19 +33,19 @@ def pretrain(
 
     def prepare(step: int) -> Mapping[str, float]:
         value = lambda_at(warmup, step)
-        strength.set(value, weights=warmup.weights, activations=warmup.activations)
+        lambda_.set(value, weights=warmup.weights, activations=warmup.activations)
         return {"lambda": value}
 
     objective = cross_entropy(student)
     if config.distill.enabled:
         objective = distillation(student, teacher, config.distill)
-    strength.set(1.0)  # what does not warm up stays there
+    lambda_.set(1.0)  # what does not warm up stays there
     try:
         with fp8_products(student, config.fp8_recipe) if config.fp8 else nullcontext():
             plan = StagePlan.of(NAME, config)
             return train(plan, student, objective, batches, context, prepare=prepare, teacher=teacher)
     finally:
-        strength.set(1.0)
+        lambda_.set(1.0)
 
 
 def distillation(student: nn.Module, teacher: nn.Module, config: Stage2DistillConfig) -> Objective:

@@ -23,7 +23,7 @@ NAME = "recovery"
 def recover(
     student: nn.Module,
     teacher: nn.Module,
-    strength: Lambda,
+    lambda_: Lambda,
     config: RecoveryConfig,
     batches: Iterator[Tensor],
     context: StageContext,
@@ -32,7 +32,7 @@ def recover(
 
     Auto-freeze watches parameters that earlier stages train, and an average is of an earlier stage.
     """
-    strength.set(1.0)
+    lambda_.set(1.0)
     own_context = replace(context, hooks=replace(context.hooks, freeze=None, average=None))
     return train(
         StagePlan.of(NAME, config),

@@ -38,7 +38,7 @@ def trained(parallel: Any, compile: Any) -> tuple[list[float], Tensor]:
     )
     torch.manual_seed(0)
     model = build_tiny(config.model, vocab_size=300, sequence_length=16, attention="eager")
-    student, strength = make_student(model, config.stage1, [ids(4, 0)], quant=config.quant, device=device)
+    student, lambda_ = make_student(model, config.stage1, [ids(4, 0)], quant=config.quant, device=device)
     losses = list[float]()
 
     def batches() -> Iterator[Tensor]:
@@ -49,7 +49,7 @@ def trained(parallel: Any, compile: Any) -> tuple[list[float], Tensor]:
         losses.append(step.losses["loss"])
 
     context = StageContext(device=shared, watch=watch)
-    pretrain(student, model, strength, config.stage2, batches(), context)  # type: ignore[arg-type]
+    pretrain(student, model, lambda_, config.stage2, batches(), context)  # type: ignore[arg-type]
     return losses, torch.cat([parameter.detach().flatten() for parameter in student.parameters()])
 
 

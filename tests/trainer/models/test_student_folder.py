@@ -114,7 +114,7 @@ def test_another_student_takes_its_place(folder: Path, tokenizer: Path) -> None:
 
 def test_a_student_below_lambda_one_is_no_finished_one(tmp_path: Path, tokenizer: Path) -> None:
     student = made()
-    ternary_layers(student)[0].strength.set(0.5)
+    ternary_layers(student)[0].lambda_.set(0.5)
     with pytest.raises(ValueError, match="lambda 1"):
         save(student, tmp_path / "model", tokenizer=tokenizer, config_sha256="")
 

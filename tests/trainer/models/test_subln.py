@@ -38,10 +38,10 @@ def ids() -> torch.Tensor:
 def test_every_linear_but_the_head_is_ternary_and_two_per_layer_are_normalised(
     teacher: nn.Module, ids: torch.Tensor
 ) -> None:
-    student, strength = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
+    student, lambda_ = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
     assert len(ternary_layers(student)) == 2 * 7
-    assert {id(layer.strength) for layer in ternary_layers(student)} == {id(strength)}
-    assert strength.complete
+    assert {id(layer.lambda_) for layer in ternary_layers(student)} == {id(lambda_)}
+    assert lambda_.complete
     assert type(student.get_output_embeddings()) is nn.Linear
     normed = {name for name, module in student.named_modules() if isinstance(module, SubLN)}
     assert {name.split(".")[-2] for name in normed} == {"o_proj", "down_proj"}
@@ -86,10 +86,10 @@ def test_a_calibrated_gain_changes_the_unquantised_model_less_than_ones(
     expected = run(teacher, ids).logits
     error = {}
     for kind in ("calibrated", "ones"):
-        student, strength = make_student(
+        student, lambda_ = make_student(
             teacher, dataclasses.replace(CONFIG, subln=kind), [ids], quant=BITNET, device=DEVICE
         )
-        strength.set(0.0)
+        lambda_.set(0.0)
         error[kind] = (run(student, ids).logits - expected).square().mean().item()
     assert error["calibrated"] < 0.5 * error["ones"]
 
@@ -101,8 +101,8 @@ def test_at_lambda_zero_stage1_changes_nothing_bit_for_bit(
 ) -> None:
     device = dataclasses.replace(DEVICE, dtype=dtype)
     config = dataclasses.replace(CONFIG, subln=kind)
-    student, strength = make_student(teacher, config, [ids], quant=BITNET, device=device)
-    strength.set(0.0)
+    student, lambda_ = make_student(teacher, config, [ids], quant=BITNET, device=device)
+    lambda_.set(0.0)
     with device.autocast():
         assert torch.equal(run(student, ids).logits, run(teacher, ids).logits)
 
@@ -118,8 +118,8 @@ def test_at_lambda_one_a_blended_student_is_the_calibrated_one(teacher: nn.Modul
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_a_blended_subln_agrees_with_autograd(share: float) -> None:
     torch.manual_seed(0)
-    strength = Lambda(share)
-    mine = SubLN(12, 0.7, torch.empty(0), strength=strength)
+    lambda_ = Lambda(share)
+    mine = SubLN(12, 0.7, torch.empty(0), lambda_=lambda_)
     x = torch.randn(3, 5, 12)
     inputs = [x.clone().requires_grad_(True) for _ in range(2)]
     gain = torch.full((12,), 0.7, requires_grad=True)

@@ -101,11 +101,11 @@ def test_ternary_layers_are_clipped_through_their_master_weights(
     llama: Build, group_size: int | None, clips: int
 ) -> None:
     """One scale for all heads lets a head shrink only as its weights round to zero, which takes some steps."""
-    model, strength = llama().train(), Lambda()
+    model, lambda_ = llama().train(), Lambda()
     attention = attention_of(model)
     form = QuantConfig(weight_scale="absmean", group_size=group_size, activations="int8")
     for name in ("q_proj", "k_proj"):
-        setattr(attention, name, TernaryLinear(getattr(attention, name), strength, form))
+        setattr(attention, name, TernaryLinear(getattr(attention, name), lambda_, form))
     clip = QkClip(model, 0.5, key="optimizer")
     reached = [bool((largest(model) <= 0.5001).all())]
     for _ in range(clips):

@@ -108,7 +108,7 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
     }[name]
     teacher = freeze(plan.build(plan.dimensions.layers).to(device.torch_device))
     without_text = dataclasses.replace(config.stage1, subln="ones")
-    student, strength = make_student(
+    student, lambda_ = make_student(
         teacher, without_text, [], quant=config.quant, device=device, master_dtype=config.model.master_dtype
     )
     if name == "recovery":
@@ -119,7 +119,7 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
     train(  # type: ignore[operator]
         student,
         teacher,
-        strength,
+        lambda_,
         stage,
         Zeros(stage.batch_size, config.data.sequence_length),
         StageContext(device=device, hooks=StageHooks(average=average)),

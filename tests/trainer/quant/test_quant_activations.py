@@ -43,15 +43,15 @@ def student() -> tuple[nn.Module, Lambda]:
     config = LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=LAYERS, num_attention_heads=2
     )
-    model, strength = LlamaForCausalLM(config), Lambda()
-    quantise(model, strength, QUANT, {}, blended=False)
-    return model, strength
+    model, lambda_ = LlamaForCausalLM(config), Lambda()
+    quantise(model, lambda_, QUANT, {}, blended=False)
+    return model, lambda_
 
 
-def apart(model: nn.Module, strength: Lambda) -> nn.Module:
+def apart(model: nn.Module, lambda_: Lambda) -> nn.Module:
     """The same model with a quantiser for each layer."""
     for layer in ternary_layers(model):
-        layer.quantise_input = Int8Input(layer.strength.activations)
+        layer.quantise_input = Int8Input(layer.lambda_.activations)
     return model
 
 
@@ -65,7 +65,7 @@ def test_a_llama_layer_quantises_four_inputs_for_its_seven_projections(
 ) -> None:
     model, _ = copy.deepcopy(student)
     for layer in ternary_layers(model):
-        layer.strength.set(value)
+        layer.lambda_.set(value)
     ids = torch.randint(32, (2, 5))
     shared = model(ids).logits
     assert len(counted) == 4 * LAYERS
@@ -87,7 +87,7 @@ def test_at_lambda_zero_nothing_is_quantised(
 ) -> None:
     model, _ = copy.deepcopy(student)
     for layer in ternary_layers(model):
-        layer.strength.set(0.0)
+        layer.lambda_.set(0.0)
     model(torch.randint(32, (2, 5)))
     assert not counted
 

@@ -30,10 +30,10 @@ def _fresh_compiler() -> Iterator[None]:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 def test_it_is_one_graph_for_all_steps(form: QuantConfig, blended: bool) -> None:
     torch.manual_seed(0)
-    strength, share = Lambda(0.5), Share(0.25)
-    ternary = TernaryLinear(nn.Linear(24, 16), strength, form)
+    lambda_, share = Lambda(0.5), Share(0.25)
+    ternary = TernaryLinear(nn.Linear(24, 16), lambda_, form)
     ternary.saliency = ColumnSaliency(ternary.weight, share, ema_decay=0.0)
-    norm = SubLN(24, 0.7, ternary.weight, strength=strength if blended else None)
+    norm = SubLN(24, 0.7, ternary.weight, lambda_=lambda_ if blended else None)
     eager = nn.Sequential(norm, ternary)
     graphs = 0
 
@@ -45,7 +45,7 @@ def test_it_is_one_graph_for_all_steps(form: QuantConfig, blended: bool) -> None
     compiled = torch.compile(eager, backend=count, fullgraph=True)
     x = torch.randn(5, 24)
     for value, k in ((0.0, 0.5), (0.3, 0.25), (1.0, 0.0)):
-        strength.set(value)
+        lambda_.set(value)
         share.set(k)
         with torch.no_grad():
             ternary.weight.mul_(torch.rand(16, 24) + 0.5)

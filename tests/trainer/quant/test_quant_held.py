@@ -24,8 +24,8 @@ PASSES = 3
 
 def two_layers(form: QuantConfig, value: float, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
-    strength = Lambda(value)
-    first, second = (TernaryLinear(nn.Linear(24, 24).to(dtype), strength, form) for _ in range(2))
+    lambda_ = Lambda(value)
+    first, second = (TernaryLinear(nn.Linear(24, 24).to(dtype), lambda_, form) for _ in range(2))
     first.saliency = ColumnSaliency(first.weight, Share(0.25), ema_decay=0.9)
     return nn.Sequential(first, second)
 
@@ -113,7 +113,7 @@ def test_held_weights_are_one_graph_for_all_steps() -> None:
     for value in (0.0, 0.5, 1.0):
         for each in (model, plain):
             each.zero_grad()
-            each[0].strength.set(value)
+            each[0].lambda_.set(value)
         with held_weights(model):
             passes(compiled, torch.float32)
         passes(plain, torch.float32)

@@ -136,7 +136,7 @@ def test_lambda_zero_is_bit_equal_to_the_full_precision_layer(
 ) -> None:
     weight = weight.to(dtype)
     linear, ternary = layer_of(weight, form, salient=salient)
-    ternary.strength.set(0.0)
+    ternary.lambda_.set(0.0)
     x = inputs_of(weight)
     assert torch.equal(ternary.effective_weight(), linear.weight)
     assert torch.equal(ternary(x), linear(x))
@@ -148,7 +148,7 @@ def test_lambda_zero_is_bit_equal_under_bfloat16_autocast(
     weight: Tensor, form: QuantConfig, salient: bool
 ) -> None:
     linear, ternary = layer_of(weight, form, salient=salient)
-    ternary.strength.set(0.0)
+    ternary.lambda_.set(0.0)
     x = inputs_of(weight)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(ternary(x), linear(x))
@@ -167,7 +167,7 @@ def test_lambda_one_is_exactly_the_ternary_weights(
 @bounded
 @given(matrices(), forms, dtypes, st.sampled_from([0.0, 0.3, 1.0]))
 def test_salient_columns_are_the_master_weights_bit_for_bit_and_the_others_are_not_touched(
-    weight: Tensor, form: QuantConfig, dtype: torch.dtype, strength: float
+    weight: Tensor, form: QuantConfig, dtype: torch.dtype, lambda_: float
 ) -> None:
     weight = weight.to(dtype)
     _, plain = layer_of(weight, form)
@@ -176,7 +176,7 @@ def test_salient_columns_are_the_master_weights_bit_for_bit_and_the_others_are_n
     kept = ternary.saliency.mask()
     assert int(kept.sum()) == round(0.25 * weight.shape[1])
     for layer in (plain, ternary):
-        layer.strength.set(strength)
+        layer.lambda_.set(lambda_)
     assert torch.equal(ternary.effective_weight()[:, kept], weight[:, kept])
     assert torch.equal(ternary.effective_weight()[:, ~kept], plain.effective_weight()[:, ~kept])
 
@@ -184,10 +184,10 @@ def test_salient_columns_are_the_master_weights_bit_for_bit_and_the_others_are_n
 @bounded
 @given(matrices(), forms, st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
 def test_the_gradient_of_the_effective_weights_reaches_the_master_weights_unchanged(
-    weight: Tensor, form: QuantConfig, strength: float, salient: bool
+    weight: Tensor, form: QuantConfig, lambda_: float, salient: bool
 ) -> None:
     _, ternary = layer_of(weight, form, salient=salient)
-    ternary.strength.set(strength)
+    ternary.lambda_.set(lambda_)
     upstream = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
     ternary.effective_weight().backward(upstream)
     assert torch.equal(ternary.weight.grad, upstream)  # type: ignore[arg-type]

@@ -37,12 +37,12 @@ def stream() -> Iterator[torch.Tensor]:
 
 
 @pytest.mark.parametrize("form", ["absmean, one scale, int8", "absmedian, groups of 8, none"])
-@pytest.mark.parametrize("strength", [0.0, 1.0])
+@pytest.mark.parametrize("lambda_", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("name", "poison"), [*zip(LAYERS, (math.nan, math.inf, math.nan, -math.inf), strict=True)]
 )
 def test_training_ends_at_the_step_that_met_it(
-    form: str, strength: float, name: str, poison: float, config: Config
+    form: str, lambda_: float, name: str, poison: float, config: Config
 ) -> None:
     assert isinstance(config.model, TinyModelConfig)
     torch.manual_seed(0)
@@ -51,7 +51,7 @@ def test_training_ends_at_the_step_that_met_it(
     layer = student.get_submodule(f"model.layers.1.{name}")
     assert isinstance(layer, TernaryLinear)
     layer.saliency = ColumnSaliency(layer.weight, Share(0.25), ema_decay=0.9)
-    blend.set(strength)
+    blend.set(lambda_)
 
     def prepare(step: int) -> Mapping[str, float]:
         if step == 1:

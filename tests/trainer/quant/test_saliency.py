@@ -91,23 +91,23 @@ def test_cosine_and_linear_differ_in_between() -> None:
     assert k_at(cosine, 2, 11) > k_at(CONFIG, 2, 11)
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.3, 1.0])
-def test_the_notebooks_bug_a_saliency_layer_must_obey_lambda(strength: float) -> None:
+@pytest.mark.parametrize("lambda_", [0.0, 0.3, 1.0])
+def test_the_notebooks_bug_a_saliency_layer_must_obey_lambda(lambda_: float) -> None:
     """Its saliency-aware layer quantised other columns and all activations fully at every lambda.
     The reference is computed column by column."""
     torch.manual_seed(0)
     linear = nn.Linear(10, 6)
     layer = TernaryLinear(linear, Lambda(), BITNET)
     layer.saliency = ColumnSaliency(linear.weight, Share(0.3), 0.9)
-    layer.strength.set(strength)
+    layer.lambda_.set(lambda_)
     salient = linear.weight.abs().amax(dim=0).topk(3).indices.tolist()
     weight, ternary = linear.weight.detach(), ternary_weight(linear.weight.detach(), "absmean", None)
     columns = [
-        weight[:, i] if i in salient else (1 - strength) * weight[:, i] + strength * ternary[:, i]
+        weight[:, i] if i in salient else (1 - lambda_) * weight[:, i] + lambda_ * ternary[:, i]
         for i in range(10)
     ]
     x = torch.randn(4, 10)
-    blended = (1 - strength) * x + strength * int8_activation(x)
+    blended = (1 - lambda_) * x + lambda_ * int8_activation(x)
     torch.testing.assert_close(layer(x), blended @ torch.stack(columns, dim=1).T + linear.bias)
 
 

@@ -70,7 +70,7 @@ def test_activations_have_at_most_255_levels_per_token_and_keep_their_largest() 
 @pytest.mark.parametrize("bias", [True, False])
 def test_at_lambda_zero_it_is_bit_equal_to_a_linear_layer(dtype: torch.dtype, bias: bool) -> None:
     linear, ternary = layer(dtype, bias=bias)
-    ternary.strength.set(0.0)
+    ternary.lambda_.set(0.0)
     x = torch.randn(3, 5, 24, dtype=dtype)
     assert torch.equal(ternary(x), linear(x))
 
@@ -86,19 +86,19 @@ def test_at_lambda_one_weights_have_exactly_three_values(dtype: torch.dtype) -> 
 
 def test_between_zero_and_one_weights_are_the_blend() -> None:
     linear, ternary = layer()
-    ternary.strength.set(0.25)
+    ternary.lambda_.set(0.25)
     expected = 0.75 * linear.weight + 0.25 * absmean(linear.weight)
     torch.testing.assert_close(ternary.effective_weight(), expected)
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
-def test_gradients_pass_straight_through_both_quantisers(strength: float) -> None:
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+def test_gradients_pass_straight_through_both_quantisers(lambda_: float) -> None:
     _, ternary = layer()
-    ternary.strength.set(strength)
+    ternary.lambda_.set(lambda_)
     x = torch.randn(7, 24, requires_grad=True)
     upstream = torch.randn(7, 16)
     ternary(x).backward(upstream)
-    blended = x + strength * (int8_activation(x) - x)
+    blended = x + lambda_ * (int8_activation(x) - x)
     torch.testing.assert_close(ternary.weight.grad, upstream.T @ blended.detach())
     torch.testing.assert_close(x.grad, upstream @ ternary.effective_weight().detach())
 
@@ -122,30 +122,30 @@ def test_a_row_of_zeros_stays_zero() -> None:
 
 
 def test_every_layer_obeys_one_lambda_also_after_a_copy_and_a_move() -> None:
-    strength = Lambda()
-    model = nn.Sequential(*(TernaryLinear(nn.Linear(8, 8), strength, BITNET) for _ in range(3)))
+    lambda_ = Lambda()
+    model = nn.Sequential(*(TernaryLinear(nn.Linear(8, 8), lambda_, BITNET) for _ in range(3)))
     for moved in (model, copy.deepcopy(model), copy.deepcopy(model).to(torch.bfloat16)):
         layers = ternary_layers(moved)
-        layers[0].strength.set(0.3)
+        layers[0].lambda_.set(0.3)
         for part in ("weights", "activations"):
-            values = [getattr(each.strength, part).value for each in layers]
+            values = [getattr(each.lambda_, part).value for each in layers]
             assert len({id(value) for value in values}) == 1
             assert values[2].dtype == torch.float32
             assert values[2] == torch.tensor(0.3)
-    assert not [name for name in model.state_dict() if "strength" in name]
+    assert not [name for name in model.state_dict() if "lambda" in name]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_lambda_of_weights_and_of_activations_are_switched_apart(dtype: torch.dtype) -> None:
     linear, ternary = layer(dtype)
     x = torch.randn(3, 24, dtype=dtype)
-    ternary.strength.set(0.0, activations=False)
+    ternary.lambda_.set(0.0, activations=False)
     assert torch.equal(ternary(x), linear(int8_activation(x.float()).to(dtype)))
-    ternary.strength.set(1.0)
-    ternary.strength.set(0.0, weights=False)
+    ternary.lambda_.set(1.0)
+    ternary.lambda_.set(0.0, weights=False)
     weight = absmean(linear.weight.float()).to(dtype)
     assert torch.equal(ternary(x), nn.functional.linear(x, weight, linear.bias))
-    assert not ternary.strength.complete
+    assert not ternary.lambda_.complete
 
 
 def test_the_salient_variant_does_not_forget_lambda() -> None:
@@ -153,9 +153,9 @@ def test_the_salient_variant_does_not_forget_lambda() -> None:
     linear, ternary = layer()
     ternary.saliency = ColumnSaliency(ternary.weight, Share(0.25), ema_decay=0.9)
     x = torch.randn(3, 24)
-    ternary.strength.set(0.0)
+    ternary.lambda_.set(0.0)
     assert torch.equal(ternary(x), linear(x))
-    ternary.strength.set(0.5)
+    ternary.lambda_.set(0.5)
     kept = ternary.saliency.mask()
     assert int(kept.sum()) == 6
     blend = torch.lerp(linear.weight, absmean(linear.weight), 0.5)
@@ -179,8 +179,8 @@ def test_as_deployed_a_layer_is_fully_quantised_and_afterwards_what_it_was(
     linear, ternary = layer()
     deployed = TernaryLinear(linear, Lambda(), BITNET)
     ternary.saliency = saliency = ColumnSaliency(ternary.weight, Share(0.5), ema_decay=0.9)
-    ternary.strength.set(0.1, activations=False)
-    ternary.strength.set(activations, weights=False)
+    ternary.lambda_.set(0.1, activations=False)
+    ternary.lambda_.set(activations, weights=False)
 
     def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return nn.functional.linear(x, weight, bias) + 1
@@ -196,6 +196,6 @@ def test_as_deployed_a_layer_is_fully_quantised_and_afterwards_what_it_was(
     assert not fully_quantised(model)
     assert torch.equal(model(x), before)
     assert ternary.saliency is saliency
-    assert float(ternary.strength.weights.value) == torch.tensor(0.1).item()
+    assert float(ternary.lambda_.weights.value) == torch.tensor(0.1).item()
     assert ternary.linear is product
-    assert (deployed.strength.weights.last_set, ternary.strength.weights.last_set) == (1.0, 0.1)
+    assert (deployed.lambda_.weights.last_set, ternary.lambda_.weights.last_set) == (1.0, 0.1)

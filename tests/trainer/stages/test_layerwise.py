@@ -93,10 +93,10 @@ def test_a_shallower_student_is_compared_with_the_layers_that_it_was_made_of(
         return hidden_loss(student, teacher, **others)
 
     monkeypatch.setattr(layerwise, "hidden_loss", spying)
-    student, strength = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
+    student, lambda_ = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
     steps: list[Step] = []
     context = StageContext(device=DEVICE, watch=steps.append)
-    layerwise.align(student, teacher, strength, config.stage1_9, iter([IDS] * 6), context)
+    layerwise.align(student, teacher, lambda_, config.stage1_9, iter([IDS] * 6), context)
     with torch.no_grad():
         expected = run(teacher, IDS, hidden=True).hidden
     assert len(expected) == 5
@@ -132,9 +132,9 @@ def test_every_distance_brings_the_student_nearer_to_its_teacher(
         "stage1_9.max_steps=25",
         "stage1_9.optimizer.lr=0.002",
     )
-    student, strength = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
+    student, lambda_ = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
     steps: list[Step] = []
     context = StageContext(device=DEVICE, watch=steps.append)
-    layerwise.align(student, teacher, strength, config.stage1_9, iter([IDS] * 25), context)
+    layerwise.align(student, teacher, lambda_, config.stage1_9, iter([IDS] * 25), context)
     offset = 1.0 if loss_type == "inner_product" else 0.0  # its least is -1
     assert steps[-1].losses["loss"] + offset < 0.7 * (steps[0].losses["loss"] + offset)

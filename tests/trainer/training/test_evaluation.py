@@ -78,7 +78,7 @@ def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run, spy: Ca
     metrics = outcome.result.metrics
     assert (metrics.final_loss, metrics.final_loss_text_sem) == (again.mean, again.sem)
     for layer in ternary_layers(outcome.student):
-        assert layer.strength.complete
+        assert layer.lambda_.complete
         assert layer.saliency is None
         assert layer.effective_weight().unique().numel() == 3
 
@@ -90,7 +90,7 @@ def test_lambda_is_one_whenever_a_loss_is_measured(run_small: Run, monkeypatch: 
     complete: list[set[bool]] = []
 
     def measure(student: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        complete.append({layer.strength.complete for layer in ternary_layers(student)})
+        complete.append({layer.lambda_.complete for layer in ternary_layers(student)})
         return held_out_loss(student, *args, **kwargs)
 
     monkeypatch.setattr(pipeline, "held_out_loss", measure)
@@ -109,7 +109,7 @@ def test_a_loss_is_never_measured_on_a_student_that_is_not_fully_quantised(half:
     if half == "saliency":
         layer.saliency = ColumnSaliency(layer.weight, Share(0.1), 0.9)
     else:
-        layer.strength.set(0.999, **{"weights": False, "activations": False, half: True})
+        layer.lambda_.set(0.999, **{"weights": False, "activations": False, half: True})
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
     with pytest.raises(RuntimeError, match="not fully quantised"):
         held_out_loss(student, [torch.zeros(1, 8, dtype=torch.int64)] * 2, device=device, stage="test")

@@ -69,14 +69,14 @@ def test_each_is_the_loss_of_the_student_as_it_would_be_deployed_then(
 
     def state(student: nn.Module) -> list[tuple[float, bool, bool]]:
         layers = ternary_layers(student)
-        return [(float(each.strength.weights.value), each.saliency is None, each.training) for each in layers]
+        return [(float(each.lambda_.weights.value), each.saliency is None, each.training) for each in layers]
 
     @contextmanager
     def spying(student: nn.Module) -> Iterator[None]:
         states.append(state(student))
         alone = copy.deepcopy(student)
         for layer in ternary_layers(alone):
-            layer.strength.set(1.0)
+            layer.lambda_.set(1.0)
             layer.saliency = None
         known.append(held_out_loss(alone, part, device=device, stage="here").mean)
         with as_deployed(student):

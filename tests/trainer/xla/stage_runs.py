@@ -80,7 +80,7 @@ def run_stage(
         config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention=opened.attention_for(LENGTH)
     )
     teacher = freeze(device.move(copy.deepcopy(teacher)))
-    student, strength = make_student(teacher, config.stage1, list(ids(1)), quant=config.quant, device=device)
+    student, lambda_ = make_student(teacher, config.stage1, list(ids(1)), quant=config.quant, device=device)
     ran.compiled.clear(), ran.launched.clear(), ran.fallen_back.clear()
     own = getattr(config, stage)
     memory = MemoryLog(memory_log, config, device, append=False) if memory_log else None
@@ -94,7 +94,7 @@ def run_stage(
     trace = TRAIN[stage](
         student,
         teacher,
-        strength,
+        lambda_,
         own,
         ids(own.max_steps, own.batch_size),
         StageContext(device=device, watch=ran.steps.append, hooks=hooks),
