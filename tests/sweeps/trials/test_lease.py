@@ -171,7 +171,7 @@ def test_a_process_that_ends_gives_the_lease_back_first():
         "    sys.exit(7)\n"
     )
     here = Path(__file__)
-    path = os.pathsep.join([str(here.parent), str(here.parents[3])])
+    path = os.pathsep.join(map(str, [here.parent, *here.parents[2:4]]))
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": path},
