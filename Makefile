@@ -57,7 +57,7 @@ FAST := $(addprefix tests/sweeps/,space text trials search/test_encoding.py sear
   $(addprefix tests/runners/,pools workers kubernetes skypilot) \
   $(addprefix tests/analysis/,statistics/test_analysis_curve.py statistics/test_analysis_efficiency.py \
   statistics/test_analysis_pareto.py statistics/test_analysis_hypervolume.py summaries/test_analysis_budget.py summaries/test_analysis_summary.py) \
-  $(addprefix tests/contracts/,test_words.py test_modules.py test_names.py) tests/docs/test_architecture_docs.py
+  $(addprefix tests/contracts/,test_modules.py test_names.py) tests/docs/test_architecture_docs.py
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest --fast -n 2 -k 'not eight_workers' --dist worksteal --timeout 10 $(FAST)
 
