@@ -12,8 +12,9 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -206,8 +207,8 @@ class Source:
                 root, _, rest = ast.unparse(node).partition(".")
                 yield f"{self.imported[root]}.{rest}" if root in self.imported else f":{name}"
 
-    def inside(self, everywhere: Counter[str]) -> set[str]:
-        """Return the private names of libraries that are used here."""
+    def inside(self, everywhere: Counter[str], libraries: Set[str]) -> set[str]:
+        """Return the private names of libraries that are used here, of `libraries` also those in texts."""
         texts = (
             node.value
             for node in self.nodes
@@ -219,20 +220,32 @@ class Source:
             *(
                 name
                 for name in spelt
-                if name.split(".")[0] in DEPENDED_ON and any(map(is_private, name.split(".")))
+                if name.split(".")[0] in libraries and any(map(is_private, name.split(".")))
             ),
             *self.private_attributes(everywhere),
         }
 
 
 DOTTED = re.compile(r"\b[a-z]\w*(?:\.\w+)+")
-SOURCES = {
-    str(file.relative_to(ROOT)): Source(file.read_text(encoding="utf-8"))
-    for package in PACKAGES
-    for file in sorted((ROOT / package).rglob("*.py"))
-}
-OWN = sum((source.own for source in SOURCES.values()), Counter())
-DEPENDED_ON = {name.split(".")[0] for source in SOURCES.values() for name in source.imported.values()}
+
+
+@cache
+def sources() -> dict[str, Source]:
+    return {
+        str(file.relative_to(ROOT)): Source(file.read_text(encoding="utf-8"))
+        for package in PACKAGES
+        for file in sorted((ROOT / package).rglob("*.py"))
+    }
+
+
+@cache
+def used_inside() -> frozenset[tuple[str, str]]:
+    """Return each private name of a library that is used, with the file."""
+    everywhere = Counter(name for source in sources().values() for name in source.own.elements())
+    libraries = {name.split(".")[0] for source in sources().values() for name in source.imported.values()}
+    return frozenset(
+        (name, file) for file, source in sources().items() for name in source.inside(everywhere, libraries)
+    )
 
 
 def listed(name: str) -> str | None:
@@ -264,20 +277,19 @@ def requirements() -> dict[str, list[Requirement]]:
 
 def test_every_library_is_declared():
     known = requirements()
-    names = {(name, file) for file, source in SOURCES.items() for name in source.imported.values()}
+    names = {(name, file) for file, source in sources().items() for name in source.imported.values()}
     assert {(name, file) for name, file in names if distribution_of(name) not in known} == set()
 
 
 def test_every_use_of_a_librarys_inside_is_listed_with_its_reason():
-    found = {(name, file) for file, source in SOURCES.items() for name in source.inside(OWN)}
-    unlisted = {(name, file) for name, file in found if not listed(name)}
+    unlisted = {(name, file) for name, file in used_inside() if not listed(name)}
     assert unlisted == set(), (
         "take what the library documents, or list it here and bound it in pyproject.toml"
     )
 
 
 def test_nothing_is_listed_that_is_not_used():
-    used = {listed(name) for source in SOURCES.values() for name in source.inside(OWN)}
+    used = {listed(name) for name, _ in used_inside()}
     assert set(INTERNALS) - used == set()
 
 
@@ -316,4 +328,4 @@ def test_a_library_whose_inside_is_used_has_an_upper_bound(distribution):
 )
 def test_the_search_finds_what_is_inside(source, found):
     module = Source(source)
-    assert module.inside(OWN + module.own) == found
+    assert module.inside(module.own, {"hydra"}) == found

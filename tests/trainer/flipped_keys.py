@@ -49,7 +49,7 @@ def flips(base: Sequence[str], by_hand: Mapping[str, Sequence[Overrides]]) -> It
 def dealt(flips: Sequence[Flip], hands: int) -> list[list[Flip]]:
     """Return the flips in so many hands: those of one section in different ones, where there are enough."""
     ordered = sorted(flips, key=lambda flip: flip.key)
-    return [ordered[hand::hands] for hand in range(hands) if ordered[hand::hands]]
+    return [ordered[hand::hands] for hand in range(hands)]
 
 
 def together(chosen: Sequence[Overrides], accepted: Callable[[Overrides], bool]) -> Iterator[list[Overrides]]:

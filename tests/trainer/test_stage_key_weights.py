@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -79,11 +79,13 @@ class Case:
         overrides: as `given` takes them.
         flipped: beginnings of the keys that are flipped in it.
         by_hand: flips that differ from those of the other cases.
+        hands: tests that the flips are dealt to, about a dozen to each.
     """
 
     overrides: Overrides
     flipped: Overrides
     by_hand: dict[str, tuple[Overrides, ...]] = field(default_factory=dict)
+    hands: int = 1
 
 
 def given(*overrides: str) -> Overrides:
@@ -100,11 +102,11 @@ def one(*overrides: str) -> dict[str, tuple[Overrides, ...]]:
 def trained_with(kind: str, *settings: str) -> Case:
     parts = ("stage1_9.optimizer", "model.teacher.optimizer")
     chosen = tuple(f"{part}.{each}" for part in parts for each in (f"type={kind}", *settings))
-    return Case(overrides=chosen, flipped=tuple(f"{part}." for part in parts))
+    return Case(overrides=chosen, flipped=tuple(f"{part}." for part in parts), hands=3)
 
 
 CASES = {
-    "plain": Case(overrides=(), flipped=("",)),
+    "plain": Case(overrides=(), flipped=("",), hands=20),
     "adamw": trained_with("adamw"),
     "muonclip": trained_with("muonclip", "muonclip.tau=1e-5"),
     "apollo": trained_with("apollo", "apollo.rank=4", "apollo.update_interval=1"),
@@ -140,9 +142,12 @@ CASES = {
             *("data.vocab_size", "stage1.", "stage1_9.schedule.", "model.teacher.schedule.", "device."),
             "stage1_9.optimizer.weight_decay_until",
         ),
+        hands=2,
     ),
     "fitted": Case(overrides=("device.auto_micro_batch=true",), flipped=("device.",)),
-    "lines": Case(overrides=LINES, flipped=("data.",), by_hand=one("data.lanes=1", "data.shuffle_windows=8")),
+    "lines": Case(
+        overrides=LINES, flipped=("data.",), by_hand=one("data.lanes=1", "data.shuffle_windows=8"), hands=2
+    ),
     "hf": Case(overrides=HF, flipped=("model.", "data.vocab_size")),
     "http": Case(overrides=(*HTTP, *NO_STAGE3), flipped=("stage3.teacher.",)),
     "cached": Case(overrides=(*CACHED, *NO_STAGE3), flipped=("stage3.teacher.",)),
@@ -263,29 +268,28 @@ def key(overrides: Overrides, places: Path) -> str:
     return stage_keys(filled(overrides, places))["stage1_9"]
 
 
-def all_flips() -> Iterator[tuple[str, Flip]]:
-    for name, case in CASES.items():
-        for flip in flips(given(*case.overrides), {**BY_HAND, **case.by_hand}):
-            if flip.key.startswith(case.flipped) and (name == "plain" or flip.key not in GROUPS):
-                here = tuple(each for each in flip.overrides if not NOT_HERE.keys() & set(each))
-                if here or not flip.overrides:
-                    yield name, Flip(flip.key, here)
-
-
-FLIPS = list(all_flips())
+def case_flips(name: str) -> list[Flip]:
+    case, found = CASES[name], []
+    for flip in flips(given(*case.overrides), {**BY_HAND, **case.by_hand}):
+        if flip.key.startswith(case.flipped) and (name == "plain" or flip.key not in GROUPS):
+            here = tuple(each for each in flip.overrides if not NOT_HERE.keys() & set(each))
+            if here or not flip.overrides:
+                found.append(Flip(flip.key, here))
+    return found
 
 
 def test_every_key_of_the_schema_is_flipped() -> None:
     """A key without a flip needs one in BY_HAND, or a reason in NOT_HERE."""
     chosen = [(), ("model=hf",), ("data=text",), ("data=parquet",), ("data=hub",)]
     chosen += [(f"stage3/teacher={kind}",) for kind in groups()["stage3/teacher"]]
-    flipped = {flip.key for _, flip in FLIPS if flip.overrides}
+    every = [flip for name in CASES for flip in case_flips(name)]
+    flipped = {flip.key for flip in every if flip.overrides}
     assert {each for choice in chosen for each in keys(choice)} == {
         *flipped,
         *(override.partition("=")[0] for override in NOT_HERE),
         *OTHER_SOURCES,
     }
-    assert all(flip.overrides for _, flip in FLIPS)
+    assert all(flip.overrides for flip in every)
 
 
 @pytest.mark.parametrize("what", ["true", "layers"])
@@ -293,17 +297,13 @@ def test_compiled_stages_have_keys_of_their_own(what: str, places: Path) -> None
     assert key(given(f"device.compile={what}"), places) != key(given(), places)
 
 
-def hands() -> Iterator[tuple[str, list[Flip]]]:
-    for case in CASES:
-        flips = [flip for name, flip in FLIPS if name == case]
-        yield from ((case, hand) for hand in dealt(flips, hands=1 + len(flips) // 12))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "hand"), list(hands()))
+@pytest.mark.parametrize(
+    ("case", "hand"), [(name, hand) for name, case in CASES.items() for hand in range(case.hands)]
+)
 def test_the_key_changes_where_the_weights_do(
     case: str,
-    hand: list[Flip],
+    hand: int,
     weights: Callable[[Overrides], str],
     places: Path,
     remembered: Callable[[str, Callable[[], str]], str],
@@ -315,7 +315,7 @@ def test_the_key_changes_where_the_weights_do(
         key(given(*own), places),
     )
     outside: list[Overrides] = []
-    for flip in hand:
+    for flip in dealt(case_flips(case), CASES[case].hands)[hand]:
         others = [overrides for overrides in flip.overrides if key(given(*own, *overrides), places) != here]
         if others:
             assert others == list(flip.overrides), (

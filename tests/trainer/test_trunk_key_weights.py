@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,11 @@ def trained_with(kind: str, *settings: str) -> Case:
     """Return a case in which both stages have this optimizer; the teacher's is in the other file."""
     parts = tuple(f"{stage}.optimizer" for stage in STAGES)
     chosen = tuple(f"{part}.{each}" for part in parts for each in (f"type={kind}", *settings))
-    return Case(overrides=chosen, flipped=tuple(f"{part}." for part in parts))
+    return Case(overrides=chosen, flipped=tuple(f"{part}." for part in parts), hands=3)
 
 
 CASES = {
-    "plain": Case(overrides=(), flipped=("",)),
+    "plain": Case(overrides=(), flipped=("",), hands=20),
     "adamw": trained_with("adamw"),
     "muonclip": trained_with("muonclip", "muonclip.tau=1e-5"),
     "apollo": trained_with("apollo", "apollo.rank=4", "apollo.update_interval=1"),
@@ -96,7 +96,9 @@ CASES = {
             f"{stage}.{each}" for stage in STAGES for each in ("schedule.", "optimizer.weight_decay_until")
         ),
     ),
-    "lines": Case(overrides=LINES, flipped=("data.",), by_hand=one("data.lanes=1", "data.shuffle_windows=8")),
+    "lines": Case(
+        overrides=LINES, flipped=("data.",), by_hand=one("data.lanes=1", "data.shuffle_windows=8"), hands=2
+    ),
 }
 MORE_BY_HAND: dict[str, tuple[Overrides, ...]] = {
     **one("stage2.optimizer.max_grad_norm=0.001"),
@@ -177,17 +179,13 @@ def base_of(case: str) -> Overrides:
     return with_text(*overrides) if "data=text" in overrides else given(*overrides)
 
 
-def all_flips() -> list[tuple[str, Flip]]:
-    found = []
-    for name, case in CASES.items():
-        for flip in flips(base_of(name), {**BY_HAND, **MORE_BY_HAND, **case.by_hand}):
-            here = tuple(each for each in flip.overrides if not NOT_HERE_EITHER.keys() & set(each))
-            if flip.key.startswith(case.flipped) and flip.key not in GROUPS[:2] and here:
-                found.append((name, Flip(flip.key, here)))
+def case_flips(name: str) -> list[Flip]:
+    case, found = CASES[name], []
+    for flip in flips(base_of(name), {**BY_HAND, **MORE_BY_HAND, **case.by_hand}):
+        here = tuple(each for each in flip.overrides if not NOT_HERE_EITHER.keys() & set(each))
+        if flip.key.startswith(case.flipped) and flip.key not in GROUPS[:2] and here:
+            found.append(Flip(flip.key, here))
     return found
-
-
-FLIPS = all_flips()
 
 
 def trunks_of(overrides: Overrides, places: Path) -> dict[str, StageTrunk]:
@@ -195,21 +193,18 @@ def trunks_of(overrides: Overrides, places: Path) -> dict[str, StageTrunk]:
 
 
 def test_every_key_is_flipped() -> None:
-    flipped = {flip.key for _, flip in FLIPS} | {override.partition("=")[0] for override in NOT_HERE_EITHER}
+    flipped = {flip.key for name in CASES for flip in case_flips(name)}
+    flipped |= {override.partition("=")[0] for override in NOT_HERE_EITHER}
     assert {flip.key for flip in flips(given(), {})} - flipped <= set(GROUPS)
 
 
-def hands() -> Iterator[tuple[str, list[Flip]]]:
-    for case in CASES:
-        flips = [flip for name, flip in FLIPS if name == case]
-        yield from ((case, hand) for hand in dealt(flips, hands=1 + len(flips) // 12))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "hand"), list(hands()))
+@pytest.mark.parametrize(
+    ("case", "hand"), [(name, hand) for name, case in CASES.items() for hand in range(case.hands)]
+)
 def test_a_trunks_key_changes_where_the_weights_on_it_do(
     case: str,
-    hand: list[Flip],
+    hand: int,
     weights: Callable[[Overrides], dict[str, list[str]]],
     places: Path,
     remembered: Callable[[str, Callable[[], str]], str],
@@ -234,7 +229,7 @@ def test_a_trunks_key_changes_where_the_weights_on_it_do(
         }
 
     outside: list[Overrides] = []
-    for flip in hand:
+    for flip in dealt(case_flips(case), CASES[case].hands)[hand]:
         if all(trunks_of((*base, *each), places) == trunks for each in flip.overrides):
             outside += flip.overrides
             continue
