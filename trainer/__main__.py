@@ -144,8 +144,8 @@ def preflight_only(overrides: Sequence[str]) -> int:
     from trainer.config.compose import compose_config
     from trainer.devices.device import open_device
     from trainer.models.causal_lm import import_architectures
-    from trainer.preflight import batch_size_search, report
-    from trainer.preflight.preflight import run_preflight
+    from trainer.preflight import batch_size_search
+    from trainer.preflight.preflight import run_preflight, show
 
     config = compose_config(overrides)
     import_architectures(config.model)
@@ -153,7 +153,7 @@ def preflight_only(overrides: Sequence[str]) -> int:
     device = open_device(config.device)
     fitted = batch_size_search.with_micro_batches(config, device)
     found = run_preflight(fitted, device, folder, detailed=True)
-    report.show(found, config)
+    show(found, config)
     return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
 
 
@@ -180,7 +180,7 @@ def train_in(
         from trainer.outcome import save
         from trainer.preflight import oom
         from trainer.teachers.local import prepare_all, prepare_inputs
-        from trainer.telemetry.channels import open_channels
+        from trainer.telemetry.run import open_channels
         from trainer.training.context import StageContext, StageHooks
 
         device = _checked_device(config, launch)
@@ -203,7 +203,7 @@ def train_in(
         snapshots = _snapshots(config, folder, keys, trunks, checkpoints, ranks)
         context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
         with telemetry, checkpoints, stop.unwrapped():
-            with oom.explained(fitted, device):
+            with oom.explain_errors(fitted, device):
                 progress = progress_lines(sys.stdout, telemetry.preparing)
                 outcome = pipeline.run(
                     fitted,

@@ -18,8 +18,7 @@ from trainer.cost.flops import usd
 from trainer.data.encoder import Encoder
 from trainer.errors import TrainerError
 from trainer.evaluations import hooks
-from trainer.evaluations.samples import write_samples
-from trainer.evaluations.student import FinishedStudent
+from trainer.evaluations.student import FinishedStudent, write_samples
 from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.models import student_folder
 from trainer.result import Metrics, Result, StageResult

@@ -22,9 +22,8 @@ from trainer.cost.stage_flops import flops_per_token
 from trainer.data.stage_text import stage_text
 from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
-from trainer.models.adapters import add_adapters, planned
-from trainer.models.causal_lm import seed_everything
-from trainer.models.master_weights import computes_in_bfloat16
+from trainer.models.adapters import adapters_for, add_adapters
+from trainer.models.causal_lm import computes_in_bfloat16, seed_everything
 from trainer.models.subln import make_student
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import optimizers, require_model, require_student
@@ -151,7 +150,7 @@ def run(
     require_student(config, student)
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, inputs.held_out[0][:1], stop=stop)
-    adapters = planned(student, config.recovery) if config.recovery.max_steps else None
+    adapters = adapters_for(student, config.recovery) if config.recovery.max_steps else None
 
     # What watches the steps of the stages.
     last = next(((name, steps) for name, (_, steps) in reversed(lengths.items()) if steps), None)
@@ -164,7 +163,7 @@ def run(
         device=device,
         # A run that starts at that snapshot needs the line of its step, which must come before the snapshot.
         last=None if ends_with_snapshot else last,
-        report=telemetry.measured,
+        report=telemetry.record_held_out,
         during=partial(telemetry.during, "evaluating"),
     )
     freeze = auto_freeze(config, student)

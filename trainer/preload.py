@@ -79,7 +79,7 @@ def _import_all() -> None:
     import trainer.preflight.oom
     import trainer.preflight.preflight
     import trainer.teachers.local
-    import trainer.telemetry.channels
+    import trainer.telemetry.run
     import trainer.training.preemption  # noqa: F401 - for their effect
 
 

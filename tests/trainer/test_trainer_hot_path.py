@@ -13,7 +13,7 @@ import trainer
 ROOT = Path(trainer.__file__).parent
 HOT = sorted(
     path
-    for place in ("losses", "quant", "stages", "optim", "training/train_step.py", "models/layer_mapping.py")
+    for place in ("losses", "quant", "stages", "optim", "training/train_step.py", "models/depth.py")
     for path in ((ROOT / place).rglob("*.py") if (ROOT / place).is_dir() else [ROOT / place])
 )
 READS = {"item", "tolist", "cpu", "numpy"}

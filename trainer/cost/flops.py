@@ -30,7 +30,7 @@ class Rate:
 
 
 # By a word of the device's name, for runs without `usd_per_hour`. GPUs are RunPod's, one each (as in the
-# research notebook); other clouds stand in `analysis/rates.yaml`. TPUs are Google's, per machine of 8 or 4
+# research notebook); other clouds are in `analysis/rates.yaml`. TPUs are Google's, per machine of 8 or 4
 # chips. `tests/contracts/test_rates.py` compares the two tables.
 RATES = {
     "H100": Rate(on_demand=2.89, listed="RunPod H100", dated="2024-12"),
@@ -68,7 +68,7 @@ def train_flops_per_token(student: ForwardCost, teacher: ForwardCost | None) -> 
 def adapter_flops_per_token(adapters: int, frozen: int) -> int:
     """Return the operations that adapters add, less those of gradients of the weights that are frozen.
 
-    The backward pass through what is below the first adapter, which nobody makes, is not subtracted.
+    The backward pass below the first adapter, which is not computed, is not subtracted.
 
     Args:
         adapters: number of their parameters.
@@ -125,12 +125,12 @@ def usd(device: Device, usd_per_hour: float | None, seconds: float, *, spot: boo
         spot: take the table's price of a machine that may be preempted.
     """
     if usd_per_hour is None:
-        listed = 0.0 if device.kind == "cpu" else _listed(device.name, spot)
+        listed = 0.0 if device.kind == "cpu" else _listed_rate(device.name, spot)
         usd_per_hour = None if listed is None else listed * device.ranks.world
     return None if usd_per_hour is None else usd_per_hour * seconds / 3600
 
 
-def _listed(name: str, spot: bool) -> float | None:
+def _listed_rate(name: str, spot: bool) -> float | None:
     for word, rate in RATES.items():
         if re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", name):
             return rate.spot if spot else rate.on_demand

@@ -21,7 +21,7 @@ class Peak:
     bfloat16: float | None = None
     float32: float | None = None
 
-    def of(self, dtype: torch.dtype) -> float | None:
+    def flops_per_second(self, dtype: torch.dtype) -> float | None:
         """Return operations per second in matrix products of that dtype; None if not known."""
         tera = {torch.bfloat16: self.bfloat16, torch.float32: self.float32}.get(dtype)
         return None if tera is None else tera * 1e12
@@ -74,5 +74,5 @@ def peak_of(name: str, dtype: torch.dtype) -> float | None:
         return None
     for wanted, peak in _PEAKS.items():
         if words.issuperset(wanted):
-            return peak.of(dtype)
+            return peak.flops_per_second(dtype)
     return None

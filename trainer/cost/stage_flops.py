@@ -46,6 +46,6 @@ def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.
             full=config.stage3.teacher.cross_entropy == "exact",
         )
     if stage == recover.NAME and config.recovery.max_steps:
-        count = adapters.parameter_count(student, adapters.planned(student, config.recovery))
+        count = adapters.parameter_count(student, adapters.adapters_for(student, config.recovery))
         flops += adapter_flops_per_token(count, matmul_parameters(student))
     return flops

@@ -104,7 +104,7 @@ def local_folder(name: str) -> str:
         ConfigError: a GGUF file cannot be converted.
     """
     if name.endswith(gguf.SUFFIX):
-        return str(gguf.converted(_local_file(name)))
+        return str(gguf.convert(_local_file(name)))
     if not is_url(name):
         return name
     filesystem, root = open_filesystem(name)

@@ -53,7 +53,7 @@ class BackgroundExecutor:
         while (call := self._calls.get()) is not None:
             try:
                 call()
-            except Exception as error:  # noqa: BLE001 - whatever a library raises is the caller's to judge
+            except Exception as error:  # noqa: BLE001 - the caller handles any error of a library
                 self._on_error(error)
 
 
@@ -65,7 +65,7 @@ def anything_hangs() -> bool:
 def leave(status: int) -> NoReturn:
     """End the process; without exit handlers if a background call hangs, as its library's would hang as well.
 
-    Also without them after a signal: to take torch apart costs a second of CPU, ten on a busy machine.
+    After a signal, too, they are skipped: torch's take a second of CPU, ten on a busy machine.
     """
     if status == EXIT_PREEMPTED or anything_hangs():
         for stream in (sys.stdout, sys.stderr):

@@ -33,7 +33,7 @@ def open_device(config: DeviceConfig) -> Device:
     if config.type == "cuda" and not has_cuda:
         raise MachineError("there is no CUDA device here; write device=auto or device=cpu", key="device.type")
     if config.type == "cpu" or not has_cuda:
-        torch.set_float32_matmul_precision("highest")  # oneDNN may compute float32 in less otherwise
+        torch.set_float32_matmul_precision("highest")  # otherwise oneDNN may round float32 to bfloat16
         return Device(
             torch_device=torch.device("cpu"),
             dtype=dtype_of(config, torch.device("cpu")),
@@ -56,7 +56,7 @@ def open_device(config: DeviceConfig) -> Device:
 
 
 def _compilation(config: DeviceConfig, *, auto: bool) -> bool | Literal["layers"]:
-    """Return what is compiled. The layers alone where processes exchange gradients between them."""
+    """Return what is compiled: only the layers if processes exchange gradients between the layers."""
     chosen = auto if config.compile == "auto" else config.compile
     return "layers" if chosen and config.parallel != "none" else chosen
 

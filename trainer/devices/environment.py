@@ -20,7 +20,7 @@ def before_torch() -> None:
     One variable is overruled: the precision that oneDNN may take for float32. An inherited BF16 would round
     products on some processors only, and no record would say so.
     """
-    os.environ["ONEDNN_DEFAULT_FPMATH_MODE"] = "STRICT"  # goes before DNNL_DEFAULT_FPMATH_MODE
+    os.environ["ONEDNN_DEFAULT_FPMATH_MODE"] = "STRICT"  # takes precedence over DNNL_DEFAULT_FPMATH_MODE
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -2,12 +2,11 @@
 
 Used on CUDA, for long sequences on a CPU, and by `xla_attention`.
 
-A model that is called without a mask has transformers look through the positions for packed texts: eagerly
-the host waits for the device once per forward pass; while a step is compiled nothing can be looked at, so a
-mask tensor is built, with which SDPA has neither its flash kernel nor grouped heads. So models are called
-with a mask of ones, which `attention_mask` ignores: no text is padded here, and only windows are masked.
-Where documents are apart (`models.documents`) the argument has three dimensions, and transformers passes it
-on as it is.
+Without a mask, transformers searches the positions for packed texts. Eagerly, the host then waits for the
+device once per forward pass. In a compiled step positions cannot be read, so a mask tensor is built, with
+which SDPA can use neither its flash kernel nor grouped heads. So models are called with a mask of ones, which
+`attention_mask` ignores: no text is padded here, and only windows are masked. With masks between documents
+(`models.documents`) the argument has three dimensions, and transformers passes it on unchanged.
 
 Shapes: B sequences, T tokens.
 """
@@ -19,9 +18,9 @@ from typing import Any, TypeVar, cast
 from torch import Tensor, nn
 
 PREFIX = "stagesweep_"
-"""With which the names of all attention implementations begin whose mask function is `attention_mask`."""
+"""Prefix of the names of attention implementations whose mask function is `attention_mask`."""
 RECORDING = "recording_"
-"""With which the name of an implementation begins that records logits and then calls the one named."""
+"""Prefix of the name of an implementation that records logits and then calls the one named after it."""
 
 NAME = f"{PREFIX}causal"  # with "sdpa" in it, transformers would refuse models that cap their scores
 

@@ -165,13 +165,15 @@ def pip_line(names: Sequence[str], versions: Mapping[str, str], *, tpu: bool) ->
         wanted |= set(_OPTIONAL)
         if tpu:
             wanted.add("libtpu")
-    pins = {
-        package.name: versions[package.name]
-        if package.name not in names and package.name == "libtpu" and _fits_row(package, versions)
-        else package.pin
-        for package in MATRIX
-        if package.name in wanted
-    }
+    pins = {}
+    for package in MATRIX:
+        if package.name in wanted:
+            pins[package.name] = package.pin
+            # libtpu that was not asked for, and works, stays as it is.
+            present = versions.get(package.name)
+            added = package.name == "libtpu" and package.name not in names
+            if added and present is not None and _fits(present, package.allowed):
+                pins[package.name] = present
     return f"pip install {' '.join(f'{name}=={pin}' for name, pin in pins.items())}"
 
 
@@ -183,10 +185,6 @@ def _problem(package: Package, present: str | None, versions: Mapping[str, str])
     if package.name == "jaxlib" and "jax" in versions and versions["jax"] != present:
         return f"jaxlib {present} is not jax's version, {versions['jax']}"
     return ""
-
-
-def _fits_row(package: Package, versions: Mapping[str, str]) -> bool:
-    return package.name in versions and _fits(versions[package.name], package.allowed)
 
 
 def _fits(present: str, allowed: str) -> bool:

@@ -57,7 +57,9 @@ def evaluate(student: FinishedStudent) -> Mapping[str, float]:
     asked = student.config.hooks.cpp
     problems = read_problems(asked)
     prompts = [problem.prompt for problem in problems]
-    completions = student.continuations(prompts, asked.tokens, done=_is_complete)
+    completions = student.continuations(
+        prompts, asked.tokens, done=lambda text: end_of_body(text) is not None
+    )
     lines = []
     unknown = 0
     for problem, written in zip(problems, completions, strict=True):
@@ -66,7 +68,7 @@ def evaluate(student: FinishedStudent) -> Mapping[str, float]:
             compiled, passed, reason = verdict(problem, completion, asked)
         except TrainerError:  # of the run, such as a preemption, not of this program
             raise
-        except Exception as error:  # noqa: BLE001 - it shall cost no other problem its score
+        except Exception as error:  # noqa: BLE001 - the other problems keep their scores
             unknown += 1
             compiled, passed, reason = False, False, f"no verdict: {type(error).__name__}: {error}"
         line = {"name": problem.name, "completion": completion, "compiled": compiled, "passed": passed}
@@ -93,7 +95,7 @@ def check_compiler(config: Config) -> None:
     key = "hooks.cpp.sandbox"
     first = Problem(name="first", prompt="#include <string>\nint main() {\n", tests="")
     try:
-        # A machine that is busy elsewhere shall not be refused.
+        # 60 s, because a busy machine compiles slowly and must not be refused.
         _, passed, reason = verdict(first, 'return std::string("").size(); }', replace(asked, seconds=60.0))
     except (OSError, SandboxError) as error:
         problem = f"completions cannot be isolated on this machine ({error})"
@@ -126,13 +128,13 @@ def read_problems(asked: CppConfig) -> tuple[Problem, ...]:
         raise ConfigError(f"{str(path)!r} is {': '.join(kind)}", key="hooks.cpp.problems")
     # Lines end in LF alone: U+2028 may be part of a program.
     lines = data.removeprefix(BOM).split(b"\n")
-    found = [_problem(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    found = [_parse_problem(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise ConfigError(f"{str(path)!r} has no problems", key="hooks.cpp.problems")
     return tuple(found)
 
 
-def _problem(line: bytes, where: str) -> Problem:
+def _parse_problem(line: bytes, where: str) -> Problem:
     try:
         values = from_json(line)
     except ValueError as error:
@@ -150,8 +152,7 @@ def verdict(problem: Problem, completion: str, asked: CppConfig) -> tuple[bool, 
 
     Raises:
         MachineError: there is no compiler here, or no bubblewrap.
-        SandboxError: there is no verdict, through no fault of the program's.
-        OSError: likewise.
+        SandboxError, OSError: the sandbox failed, and not the program.
     """
     compiler = shutil.which(asked.compiler)
     if compiler is None:
@@ -166,7 +167,7 @@ def verdict(problem: Problem, completion: str, asked: CppConfig) -> tuple[bool, 
             f"(apt-get install bubblewrap); {_ON_TRUST}",
             key="hooks.cpp.sandbox",
         )
-    prefixes = [str(each) for each in _prefixes(Path(compiler))]
+    prefixes = [str(each) for each in _install_prefixes(Path(compiler))]
     libraries = [f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")]
     limits = Limits(seconds=asked.seconds, memory=asked.memory_mib * 2**20)
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as program:
@@ -181,18 +182,19 @@ def verdict(problem: Problem, completion: str, asked: CppConfig) -> tuple[bool, 
             kept=program,
         )
         if not built.succeeded:
-            return False, False, _reason("compiler", built.end, built.status, _first_error(built.output))
+            error = next((line for line in built.output.splitlines() if "error" in line), built.output)
+            return False, False, _reason("compiler", built.end, built.status, error)
         ended = run([], limits, bwrap=bwrap, tree=(*LIBRARIES, *libraries), program=program)
         if not ended.succeeded:
             return True, False, _reason("program", ended.end, ended.status, ended.output)
     return True, True, None
 
 
-def _prefixes(compiler: Path) -> set[Path]:
-    """Return where a compiler is installed that is none of the system's.
+def _install_prefixes(compiler: Path) -> set[Path]:
+    """Return the folders that hold the installation of a compiler; none for one of the system.
 
     Raises:
-        MachineError: among the files of a user's home.
+        MachineError: the installation is a folder that a user's home is in, which the sandbox would show.
     """
     found = set()
     try:
@@ -218,14 +220,6 @@ def _reason(what: str, end: str, status: int, output: str) -> str:
     return f"{what} {how}" + (f": {shown}" if shown else "")
 
 
-def _first_error(output: str) -> str:
-    return next((line for line in output.splitlines() if "error" in line), output)
-
-
-def _is_complete(text: str) -> bool:
-    return end_of_body(text) is not None
-
-
 def end_of_body(text: str) -> int | None:
     """Return the length of the rest of a function's body, its closing brace included; None: it goes on.
 
@@ -239,7 +233,7 @@ def end_of_body(text: str) -> int | None:
         elif rest.startswith("/*"):
             position += _skipped(rest, "*/", 2)
         elif text[position] in "\"'":
-            position += _quoted(rest)
+            position += _literal_length(rest)
         else:
             depth += {"{": 1, "}": -1}.get(text[position], 0)
             position += 1
@@ -253,7 +247,7 @@ def _skipped(rest: str, end: str, start: int) -> int:
     return len(rest) if found < 0 else found + len(end)
 
 
-def _quoted(rest: str) -> int:
+def _literal_length(rest: str) -> int:
     """Return the length of a literal that begins with a quote, and ends with its line at the latest."""
     position = 1
     while position < len(rest) and rest[position] not in (rest[0], "\n"):

@@ -46,11 +46,11 @@ class Scored:
 
 
 class HookTimeout(BaseException):
-    """The end of a hook's time. Not an Exception: a hook that catches all of those ends, too."""
+    """A hook ran out of time. Not an Exception, so that a hook that catches all of those ends too."""
 
 
 def check_hooks(config: Config) -> None:
-    """Load the hooks, and have each look at its part of the configuration and of the machine.
+    """Load the hooks, and let each check its part of the configuration and this machine.
 
     A hook may have an attribute `check`, a function that takes the configuration and raises ConfigError.
 
@@ -58,13 +58,13 @@ def check_hooks(config: Config) -> None:
         ConfigError: one cannot be loaded, or cannot work here.
     """
     for name in config.hooks.names:
-        hook = _loaded(name)
+        hook = _load_hook(name)
         if callable(examine := getattr(hook, "check", None)):
             examine(config)
 
 
 def run(student: FinishedStudent) -> Scored:
-    """Call the hooks in order. What one raises, or returns that is no number, is its failure alone."""
+    """Call the hooks in order; one that raises or returns something else than numbers fails alone."""
     metrics: dict[str, float] = {}
     failed: dict[str, str] = {}
     asked = student.config.hooks
@@ -72,8 +72,8 @@ def run(student: FinishedStudent) -> Scored:
         prefix = name_of(name)
         try:
             with _time_limit(asked.timeout_s):
-                scores = _loaded(name)(student)
-            metrics |= _numbers(scores, prefix)
+                scores = _load_hook(name)(student)
+            metrics |= _checked_scores(scores, prefix)
         except PreemptedError:
             raise
         except HookTimeout:
@@ -83,7 +83,7 @@ def run(student: FinishedStudent) -> Scored:
     return Scored(metrics=metrics, failed=failed)
 
 
-def _numbers(scores: object, prefix: str) -> dict[str, float]:
+def _checked_scores(scores: object, prefix: str) -> dict[str, float]:
     if not isinstance(scores, Mapping):
         raise TypeError(f"it returned {type(scores).__name__}, not numbers by name")
     for name, value in scores.items():
@@ -93,7 +93,7 @@ def _numbers(scores: object, prefix: str) -> dict[str, float]:
     return {f"{prefix}_{name}": float(value) for name, value in scores.items()}
 
 
-def _loaded(name: str) -> Hook:
+def _load_hook(name: str) -> Hook:
     module, _, function = _PLACES.get(name, name).partition(":")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)

@@ -19,7 +19,7 @@ from trainer.evaluations.student import FinishedStudent
 def evaluate(student: FinishedStudent) -> Mapping[str, float]:
     """Return the scores of the tasks, by task and measure; standard errors end in `_stderr`."""
     import lm_eval  # type: ignore[import-not-found]  # an extra
-    from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]  # likewise
+    from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]  # an extra
 
     asked = student.config.hooks.lm_eval
     found = lm_eval.simple_evaluate(
@@ -59,7 +59,7 @@ def _adapter(student: FinishedStudent) -> Any:
     """Return the student as a model of the harness."""
     from lm_eval.api.model import TemplateLM  # type: ignore[import-not-found]  # an extra
 
-    class Student(TemplateLM):  # type: ignore[misc]  # likewise
+    class Student(TemplateLM):  # type: ignore[misc]  # its base is untyped
         @property
         def eot_token_id(self) -> int:
             return 0 if student.end is None else student.end

@@ -49,7 +49,7 @@ LIBRARIES = (
 """What a program needs to see that is linked to the system's libraries: no shell, no other program."""
 
 _GRACE_S = 30.0
-"""How much longer than the supervisor the trainer waits: fork bombs end slowly on a busy machine."""
+"""Seconds that the trainer waits longer than the supervisor: fork bombs end slowly on a busy machine."""
 _SCRATCH = "/sys"
 """Where the supervisor mounts the tmpfs, in its own namespace: it exists, and bubblewrap can do without."""
 
@@ -83,12 +83,8 @@ DENIED = {
     **{"acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443), "syslog": (103, 116)},
     **{"name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262)},
     **{"lookup_dcookie": (212, 18), "vhangup": (153, 58), "personality": (135, 92)},
-    **{
-        "mbind": (237, 235),
-        "move_pages": (279, 239),
-        "migrate_pages": (256, 238),
-        "set_mempolicy": (238, 237),
-    },
+    **{"mbind": (237, 235), "move_pages": (279, 239)},
+    **{"migrate_pages": (256, 238), "set_mempolicy": (238, 237)},
 }
 CLONE, CLONE3, IOCTL = (56, 220), (435, 435), (16, 29)
 _LAST_KNOWN = 462
@@ -193,9 +189,9 @@ def run(
         stream = process.stderr if kept else process.stdout
         assert stream is not None  # noqa: S101 - it is a pipe
         try:
-            output, end = _read(stream.fileno(), limits, shown)
+            output, end = _read_output(stream.fileno(), limits, shown)
         finally:
-            _end(process)
+            _end_supervisor(process)
             stream.close()
         text = output.decode("utf-8", errors="replace")
         if end != "exited":
@@ -212,8 +208,8 @@ def run(
     raise SandboxError(" ".join((rest or text or f"the supervisor ended with {process.returncode}").split()))
 
 
-def _read(stream: int, limits: Limits, shown: int) -> tuple[bytes, End]:
-    """Return the first bytes of the output, and whether it ended, did not in time, or was too much.
+def _read_output(stream: int, limits: Limits, shown: int) -> tuple[bytes, End]:
+    """Return the first bytes of the output, and whether it ended, ran out of time or exceeded the limit.
 
     The supervisor has the pipe open, too, and ends last: the end of the output is the end of all processes.
     """
@@ -232,7 +228,7 @@ def _read(stream: int, limits: Limits, shown: int) -> tuple[bytes, End]:
     return first, "timeout"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_supervisor(process: subprocess.Popen[bytes]) -> None:
     """End a supervisor, which ends all below it; if it does not, the kernel does when it is killed."""
     if process.poll() is None:
         try:
@@ -273,16 +269,17 @@ def _supervise(order: dict[str, Any]) -> NoReturn:
             folder = Path(tempfile.mkdtemp(prefix="cpp-", dir=order["temporary"]))
         _leave_root(libc, folder)
         if folder is None:
-            _mount_tmpfs(libc, limits, program_size=_size(order["program"]))
+            copied = 0 if order["program"] is None else os.fstat(order["program"]).st_size
+            _mount_tmpfs(libc, limits, program_size=copied)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # after the change of user, which would undo it
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever loses its parent is ours to end
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process, which ends them
         if os.getppid() != order["parent"]:
             raise _Over(signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, limits.seconds)
         line = _run_below(libc, order, limits, folder)
     except _Over as over:
         line = "timeout" if over.args[0] == signal.SIGALRM else "ended"
-    except Exception as error:  # noqa: BLE001 - whatever it is, the trainer gets a line
+    except Exception as error:  # noqa: BLE001 - the trainer must get a line
         line = f"failed {error}"
     for each in (signal.SIGALRM, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
@@ -308,10 +305,6 @@ def _leave_root(libc: Any, folder: Path | None) -> None:
     except OSError as error:
         raise SandboxError(f"root cannot become the user {NOBODY} here: {error.strerror}") from error
     libc.prctl(_PR_SET_DUMPABLE, 1)  # else /proc/self stays root's, and no map of users can be written
-
-
-def _size(program: int | None) -> int:
-    return 0 if program is None else os.fstat(program).st_size
 
 
 def _mount_tmpfs(libc: Any, limits: Limits, *, program_size: int) -> None:
@@ -361,7 +354,7 @@ def _run_below(libc: Any, order: dict[str, Any], limits: Limits, folder: Path | 
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        with suppress(OSError):  # of all processes here, the kernel shall end this one for the lack of memory
+        with suppress(OSError):  # if memory runs out, the kernel ends this process first
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
         for which, most in (
             (resource.RLIMIT_CPU, max(1, round(limits.seconds))),
@@ -397,16 +390,8 @@ def _run_below(libc: Any, order: dict[str, Any], limits: Limits, folder: Path | 
         *("--unshare-net", "--unshare-uts", "--hostname", "sandbox", "--unshare-cgroup-try"),
         *("--seccomp", str(filtered), "--json-status-fd", str(begins)),
         *_binds(order["tree"]),
-        *(
-            "--dir",
-            "/dev",
-            "--dev-bind",
-            "/dev/null",
-            "/dev/null",
-            "--dev-bind",
-            "/dev/urandom",
-            "/dev/urandom",
-        ),
+        *("--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null"),
+        *("--dev-bind", "/dev/urandom", "/dev/urandom"),
         *("--bind", str(work), place),
         *(("--ro-bind", str(scratch / "program"), "/program") if order["program"] is not None else ()),
         *("--remount-ro", "/", "--chdir", place, "--", *argv),
@@ -441,6 +426,7 @@ def _filter() -> bytes:
     load, equal, above, any_bit, give = 0x20, 0x15, 0x25, 0x45, 0x06  # codes of struct sock_filter
     number_at, architecture_at, first_at, second_at = 0, 4, 16, 24  # in struct seccomp_data
     allow, kill, refuse, unknown = 0x7FFF0000, 0x80000000, 0x50000 | 1, 0x50000 | 38  # EPERM, ENOSYS
+    # Each is (code, jump if true, jump if false, constant); a jump is the number of instructions to skip.
     program = [
         *((load, 0, 0, architecture_at), (equal, 1, 0, architecture), (give, 0, 0, kill)),
         *((load, 0, 0, number_at), (above, 0, 1, _LAST_KNOWN), (give, 0, 0, unknown)),
@@ -459,9 +445,9 @@ def _filter() -> bytes:
 
 
 def _end_children() -> None:
-    """End all processes below this one. What loses its parent becomes a child, before its parent is gone."""
+    """End all processes below this one. Orphans become its children (PR_SET_CHILD_SUBREAPER)."""
     while True:
-        # Stopped ones keep their places in the limit on processes: a fork bomb cannot go on meanwhile.
+        # Stopped processes still count against the limit, so that a fork bomb cannot make new ones.
         stopped: set[int] = set()
         while new := _descendants() - stopped:
             _signal(new, signal.SIGSTOP)
@@ -487,7 +473,13 @@ def _signal(pids: set[int], number: int) -> None:
 
 
 def _threads_of_user() -> int:
-    return sum(threads for pid, _, threads in _processes() if _owner(pid) == os.getuid())
+    """Return the number of threads that count against this user's RLIMIT_NPROC."""
+    count = 0
+    for pid, _, threads in _processes():
+        with suppress(OSError):  # gone meanwhile
+            if Path(f"/proc/{pid}").stat().st_uid == os.getuid():
+                count += threads
+    return count
 
 
 def _processes() -> list[tuple[int, int, int]]:
@@ -499,13 +491,6 @@ def _processes() -> list[tuple[int, int, int]]:
                 stat = Path(f"/proc/{each}/stat").read_bytes().rpartition(b")")[2].split()
                 found.append((int(each), int(stat[1]), int(stat[17])))
     return found
-
-
-def _owner(pid: int) -> int | None:
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None
 
 
 if __name__ == "__main__":

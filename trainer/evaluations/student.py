@@ -5,6 +5,7 @@ Shapes: B prompts, T tokens of the longest, V entries of the vocabulary, D the h
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from sweeps.text.atomic_file import atomic_write
 from trainer.config import Config
 from trainer.devices.device import Device
+from trainer.layout import SAMPLES_FILE
 from trainer.models.causal_lm import inputs
 
 _ROWS = 16
@@ -65,29 +68,30 @@ class FinishedStudent:
         found: list[str] = []
         for start in range(0, len(prompts), _ROWS):
             rows = [self.encode(prompt) for prompt in prompts[start : start + _ROWS]]
-            found += [self.decode(ids) for ids in self._continued(rows, tokens, done)]
+            found += [self.decode(ids) for ids in self._continue_rows(rows, tokens, done)]
         return found
 
     def log_likelihood(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
         """Return the log probability of ids after a context, in nats, and whether each is the likeliest."""
+        # The last token is only predicted, so that one more than the positions fits.
         kept = max(1, self._positions + 1 - len(continuation))
         ids = [*context[-kept:], *continuation]
-        logits_BTV = self._head(self._hidden(self._placed([ids[:-1]])))
+        logits_BTV = self._head(self._hidden(self._padded_batch([ids[:-1]])))
         ours_CV = logits_BTV[0, -len(continuation) :].float()
         target_C1 = torch.tensor(list(continuation), device=ours_CV.device).unsqueeze(-1)
         log_probabilities_C = ours_CV.log_softmax(-1).gather(-1, target_C1)
         return float(log_probabilities_C.sum()), bool((ours_CV.argmax(-1) == target_C1.squeeze(-1)).all())
 
-    def _continued(
+    def _continue_rows(
         self, rows: list[list[int]], tokens: int, done: Callable[[str], bool] | None
     ) -> list[list[int]]:
         added: list[list[int]] = [[] for _ in rows]
-        going = [row for row, ids in enumerate(rows) if ids]
+        going = [row for row, ids in enumerate(rows) if ids]  # indices of rows that are not done
         for _ in range(tokens):
             going = [row for row in going if len(rows[row]) + len(added[row]) < self._positions]
             if not going:
                 break
-            likeliest = self._likeliest([rows[row] + added[row] for row in going])
+            likeliest = self._likeliest_tokens([rows[row] + added[row] for row in going])
             for row, token in zip(going, likeliest, strict=True):
                 if token != self.end:
                     added[row].append(token)
@@ -96,15 +100,15 @@ class FinishedStudent:
             going = [row for row in going if row not in ended]
         return added
 
-    def _likeliest(self, rows: Sequence[Sequence[int]]) -> list[int]:
+    def _likeliest_tokens(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Return the likeliest next token of each row. Padding follows a row, so nothing attends to it."""
-        hidden_BTD = self._hidden(self._placed(rows))
+        hidden_BTD = self._hidden(self._padded_batch(rows))
         last_B = torch.tensor([len(row) - 1 for row in rows], device=hidden_BTD.device)
         last_BD = hidden_BTD[torch.arange(len(rows), device=hidden_BTD.device), last_B]
         found: list[int] = self._head(last_BD).argmax(-1).tolist()
         return found
 
-    def _placed(self, rows: Sequence[Sequence[int]]) -> Tensor:
+    def _padded_batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
         longest = max(map(len, rows))
         padded = [[*row, *[0] * (longest - len(row))] for row in rows]
         return self.device.place(torch.tensor(padded, dtype=torch.long))
@@ -125,3 +129,17 @@ class FinishedStudent:
     @property
     def _positions(self) -> int:
         return int(cast(Any, self.model).config.max_position_embeddings)
+
+
+def write_samples(student: FinishedStudent) -> None:
+    """Continue the prompts of the configuration and write `samples.json` into the run's folder.
+
+    Raises:
+        OSError: the disk refuses it.
+    """
+    asked = student.config.samples
+    texts = student.continuations(asked.prompts, asked.tokens)
+    samples = [{"prompt": prompt, "text": text} for prompt, text in zip(asked.prompts, texts, strict=True)]
+    document = {"schema": 1, "tokens": asked.tokens, "samples": samples}
+    with atomic_write(student.folder / SAMPLES_FILE) as draft:
+        draft.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -6,3 +6,9 @@ own_class.py    source code of a class, for a student that transformers has none
 checkpoint.py   the folder, written and read back
 gguf_file.py    a file for llama.cpp instead
 """
+
+from trainer.errors import TrainerError
+
+
+class ExportError(TrainerError):
+    """A checkpoint that could not be written, or does not compute what the student does."""

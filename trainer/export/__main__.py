@@ -44,25 +44,6 @@ _DONE = {"packed": "packed", "dense": "dense", "master": "as master weights"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        if options.format == "i2_s":
-            raise ConfigError(_I2_S, key="--format")
-        _check(options.run_dir, options.out, is_file=options.format in _GGUF)
-        saved = _load(options.run_dir)
-        if options.without_adapters:
-            _remove_adapters(saved)
-        if options.format in _GGUF:
-            _export_file(saved, options.out, options.format)
-        else:
-            _export(saved, options.out, "packed" if options.format == "hf" else options.format)
-    except TrainerError as error:
-        Lines(sys.stderr).write(f"export: error: {' '.join(str(error).split())}")
-        return error.exit_status
-    return EXIT_DONE
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer.export", description=_DESCRIPTION)
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a finished run")
     parser.add_argument(
@@ -75,10 +56,29 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave out what the stage `recovery` trained, for the ternary student as it was before",
     )
-    return parser
+    options = parser.parse_args(arguments)
+    try:
+        if options.format == "i2_s":
+            raise ConfigError(_I2_S, key="--format")
+        _check_paths(options.run_dir, options.out, is_file=options.format in _GGUF)
+        saved = _load_student(options.run_dir)
+        if options.without_adapters:
+            from trainer.models.adapters import adapters_of, remove_adapters
+
+            if adapters_of(saved.model) is None:
+                raise ConfigError("this student has none", key="--without-adapters")
+            remove_adapters(saved.model)
+        if options.format in _GGUF:
+            _export_file(saved, options.out, options.format)
+        else:
+            _export(saved, options.out, "packed" if options.format == "hf" else options.format)
+    except TrainerError as error:
+        Lines(sys.stderr).write(f"export: error: {' '.join(str(error).split())}")
+        return error.exit_status
+    return EXIT_DONE
 
 
-def _check(run_dir: Path, out: Path, *, is_file: bool) -> None:
+def _check_paths(run_dir: Path, out: Path, *, is_file: bool) -> None:
     if not run_dir.is_dir():
         raise ConfigError(f"there is no folder {str(run_dir)!r}", key="RUN_DIR")
     if not (run_dir / RESULT_FILE).is_file():
@@ -92,26 +92,22 @@ def _check(run_dir: Path, out: Path, *, is_file: bool) -> None:
         raise ConfigError(f"{str(out)!r} is there already; name a new {kind}", key="OUT")
 
 
-def _load(run_dir: Path) -> SavedStudent:
+def _load_student(run_dir: Path) -> SavedStudent:
     before_torch()
     from trainer.models.student_folder import load
 
-    saved = load(run_dir / MODEL_FOLDER)
-    if saved.config_sha256 != _config_sha256(run_dir / RESULT_FILE):
+    saved, result = load(run_dir / MODEL_FOLDER), run_dir / RESULT_FILE
+    try:
+        expected = from_json(read_regular(result))["provenance"]["config_sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainerError(f"cannot read {str(result)!r}: {error}") from error
+    if saved.config_sha256 != expected:
         raise ConfigError(
             f"the model in {str(run_dir)!r} is of another run than its result; run it again with "
             "save_model=true",
             key="RUN_DIR",
         )
     return saved
-
-
-def _remove_adapters(saved: SavedStudent) -> None:
-    from trainer.models.adapters import adapters_of, remove_adapters
-
-    if adapters_of(saved.model) is None:
-        raise ConfigError("this student has none", key="--without-adapters")
-    remove_adapters(saved.model)
 
 
 def _export(saved: SavedStudent, out: Path, form: Form) -> None:
@@ -121,8 +117,7 @@ def _export(saved: SavedStudent, out: Path, form: Form) -> None:
     console = Lines(sys.stdout)
     console.write(
         f"{out}: {done.class_name}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
-        f"{_DONE[form]}, "
-        f"{byte_size(done.weight_bytes)}"
+        f"{_DONE[form]}, {byte_size(done.weight_bytes)}"
     )
     console.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
     extra = ", trust_remote_code=True" if done.trusts_code else ""
@@ -151,13 +146,6 @@ def _export_file(saved: SavedStudent, out: Path, form: str) -> None:
             "that 256 divides"
         )
     console.write("read back: ternary codes equal, scales in float16")
-
-
-def _config_sha256(result: Path) -> object:
-    try:
-        return from_json(read_regular(result))["provenance"]["config_sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrainerError(f"cannot read {str(result)!r}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from trainer.errors import ConfigError
-from trainer.export.errors import ExportError
+from trainer.export import ExportError
 from trainer.export.readback import LOADED_TOLERANCE, difference_of, load_as, probe, quiet
 from trainer.export.target import Target
 from trainer.export.tensors import FORMAT_KEY
@@ -106,7 +106,7 @@ def write_adapters(folder: Path, taken: TakenAdapters, target: Target) -> None:
 
 @torch.no_grad()
 def read_adapters_back(folder: Path, taken: TakenAdapters, target: Target) -> float:
-    """Return how far the logits of checkpoint and adapters are from the student's, over their size.
+    """Return the difference of the logits of checkpoint and adapters from the student's, over their size.
 
     Raises:
         ExportError: peft cannot load them, a weight changed, or they compute something else.

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from trainer.export import ExportError
 from trainer.export.adapters import (
     FOLDER,
     read_adapters_back,
@@ -18,7 +19,6 @@ from trainer.export.adapters import (
     take_adapters,
     write_adapters,
 )
-from trainer.export.errors import ExportError
 from trainer.export.readback import read_back
 from trainer.export.target import Target, choose
 from trainer.export.tensors import Form, quantization, tensors

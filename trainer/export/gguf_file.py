@@ -25,8 +25,8 @@ from pydantic_core import from_json
 from torch import Tensor, nn
 
 from trainer.errors import ConfigError
+from trainer.export import ExportError
 from trainer.export.adapters import refuse_adapters
-from trainer.export.errors import ExportError
 from trainer.export.target import is_llama
 from trainer.models.gguf import require_package
 from trainer.models.student_folder import SavedStudent
@@ -90,7 +90,13 @@ def export_file(saved: SavedStudent, out: Path, *, form: str) -> ExportedFile:
     student = saved.model
     refuse_adapters(student, form)
     architecture = _architecture(student)
-    _check_quantisation(student)
+    groups = {layer.config.group_size or 256 for layer in ternary_layers(student)}
+    if any(group % 256 for group in groups):
+        raise ConfigError(
+            f"blocks of 256 weights share a scale, and quant.group_size={min(groups)} is no "
+            f"multiple of that; write {FORMAT_KEY} dense",
+            key=FORMAT_KEY,
+        )
     temporary = out.with_name(f"{out.name}-{os.getpid()}-unfinished")
     try:
         wide = _write(temporary, saved, architecture, form)
@@ -129,16 +135,6 @@ def _architecture(student: nn.Module) -> str:
     return "bitnet"
 
 
-def _check_quantisation(student: nn.Module) -> None:
-    groups = {layer.config.group_size for layer in ternary_layers(student)} - {None}
-    if any(group % 256 for group in groups if group is not None):
-        raise ConfigError(
-            f"blocks of 256 weights share a scale, and quant.group_size={min(g for g in groups if g)} is no "
-            f"multiple of that; write {FORMAT_KEY} dense",
-            key=FORMAT_KEY,
-        )
-
-
 @torch.no_grad()
 def _write(path: Path, saved: SavedStudent, architecture: str, form: str) -> int:
     """Write the file; return the number of ternary matrices that are in Q8_0."""
@@ -156,7 +152,7 @@ def _write(path: Path, saved: SavedStudent, architecture: str, form: str) -> int
             fits = values.shape[1] % 256 == 0
             wide += not fits
             kind = ternary if fits else GGMLQuantizationType.Q8_0
-            if values.shape[1] % 32:
+            if values.shape[1] % 32:  # not even the blocks of Q8_0 fit
                 kind = GGMLQuantizationType.F16
             writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
         else:
@@ -197,7 +193,7 @@ def _tensors(student: nn.Module, architecture: str) -> Iterator[tuple[str, np.nd
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     tied = config.tie_word_embeddings
     for name, module in student.named_modules():
-        found = _name_of(name)
+        found = _gguf_name(name)
         if found is None or isinstance(module, nn.Sequential) or (tied and name == "lm_head"):
             continue  # a sequence is a projection with its SubLN, which follow
         is_ternary = isinstance(module, TernaryLinear)
@@ -209,7 +205,8 @@ def _tensors(student: nn.Module, architecture: str) -> Iterator[tuple[str, np.nd
         yield f"{found}.weight", values.numpy(), is_ternary
 
 
-def _name_of(name: str) -> str | None:
+def _gguf_name(name: str) -> str | None:
+    """Return llama.cpp's name of a module; None for one without tensors of its own."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     if not name.startswith("model.layers."):
@@ -267,13 +264,10 @@ def _pre_tokenizer(found: Mapping[str, Any] | None) -> str | None:
         return "smollm"
     if kinds == ["Split", "ByteLevel"]:
         pattern = str(steps[0]["pattern"].get("Regex", ""))
-        return {r"\p{N}{1,3}": "llama-bpe", r"\p{N}": "qwen2"}.get(_digits(pattern))
+        # Llama 3's pattern and Qwen's differ in the part that splits digits.
+        digits = next((part for part in pattern.split("|") if part.startswith(r"\p{N}")), "")
+        return {r"\p{N}{1,3}": "llama-bpe", r"\p{N}": "qwen2"}.get(digits)
     return None
-
-
-def _digits(pattern: str) -> str:
-    """Return the part of a pre-tokenizer's pattern that splits digits: what tells Llama 3's from Qwen's."""
-    return next((part for part in pattern.split("|") if part.startswith(r"\p{N}")), "")
 
 
 @torch.no_grad()

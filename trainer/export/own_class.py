@@ -78,7 +78,7 @@ def with_subln(student: nn.Module) -> OwnClass:
     base, base_config = type(student).__name__, type(theirs).__name__
     own, own_config = f"SubLN{base}", f"SubLN{base_config}"
     model_type = f"subln_{theirs.model_type}"
-    # transformers writes the class's `model_type`, whatever the dictionary says.
+    # transformers writes the class's `model_type` and ignores that of the dictionary.
     subclass: Any = type(own_config, (type(theirs),), {"model_type": model_type})
     named = {
         "model_type": model_type,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainer.export.errors import ExportError
+from trainer.export import ExportError
 from trainer.export.target import Target
 from trainer.models import pretrained
 from trainer.models.causal_lm import run
@@ -46,12 +46,14 @@ def read_back(folder: Path, student: nn.Module, target: Target) -> float:
     Raises:
         ExportError: it cannot be loaded, a weight changed, or it computes something else.
     """
-    with (
-        quiet(),
-        torch.compiler.set_stance("force_eager"),
-    ):  # transformers compiles its quantisers; they run once
+    # Eager, because transformers compiles its quantisers, and they run only once here.
+    with quiet(), torch.compiler.set_stance("force_eager"):
         loaded = load_as(folder, target)
-        _compare_weights(student, loaded, target)
+        for name, layer in student.named_modules():
+            if isinstance(layer, TernaryLinear):
+                theirs = loaded.get_submodule(target.module(name))
+                if not torch.equal(_weight(theirs), layer.effective_weight()):
+                    raise ExportError(f"the weights of {name} came back changed; nothing was written")
         ids_BT = probe(student)
         expected_BTV = run(student, ids_BT).logits.float()
         difference = difference_of(loaded, ids_BT, expected_BTV)
@@ -82,14 +84,6 @@ def load_as(folder: Path, target: Target) -> nn.Module:
     if misfits:
         raise ExportError(f"the checkpoint {misfits}, when transformers loads it; nothing was written")
     return cast(nn.Module, loaded).eval()
-
-
-def _compare_weights(student: nn.Module, loaded: nn.Module, target: Target) -> None:
-    for name, layer in student.named_modules():
-        if isinstance(layer, TernaryLinear):
-            theirs = loaded.get_submodule(target.module(name))
-            if not torch.equal(_weight(theirs), layer.effective_weight()):
-                raise ExportError(f"the weights of {name} came back changed; nothing was written")
 
 
 def difference_of(model: nn.Module, ids_BT: Tensor, expected_BTV: Tensor) -> float:

@@ -52,9 +52,15 @@ def choose(student: nn.Module) -> Target:
     """Return the class for the student, one of transformers if it has one."""
     theirs = cast(Any, student).config
     if not any(isinstance(module, SubLN) for module in student.modules()):
-        return Target(name=type(student).__name__, config=_copy(theirs), rename=str, code={})
+        return Target(
+            name=type(student).__name__, config=type(theirs).from_dict(theirs.to_dict()), rename=str, code={}
+        )
     if is_llama(student):
-        return Target(name=BITNET, config=_bitnet(theirs), rename=_as_bitnet, code={})
+        from transformers import BitNetConfig
+
+        shared = {name: getattr(theirs, name) for name in _SHARED if hasattr(theirs, name)}
+        bitnet = BitNetConfig(**shared, architectures=[BITNET])
+        return Target(name=BITNET, config=bitnet, rename=_bitnet_name, code={})
     own = with_subln(student)
     return Target(name=own.name, config=own.config, rename=str, code=own.files)
 
@@ -74,18 +80,7 @@ def is_llama(student: nn.Module) -> bool:
     return plain and head * config.num_attention_heads == config.hidden_size
 
 
-def _bitnet(theirs: Any) -> Any:
-    from transformers import BitNetConfig
-
-    shared = {name: getattr(theirs, name) for name in _SHARED if hasattr(theirs, name)}
-    return BitNetConfig(**shared, architectures=[BITNET])
-
-
-def _as_bitnet(name: str) -> str:
+def _bitnet_name(name: str) -> str:
     for ours, bitnets in (("o_proj.norm.", "attn_sub_norm."), ("down_proj.norm.", "ffn_sub_norm.")):
         name = name.replace(ours, bitnets)
     return name.replace(".projection.", ".")
-
-
-def _copy(config: Any) -> Any:
-    return type(config).from_dict(config.to_dict())

@@ -3,7 +3,7 @@
 Shapes: O outputs, I inputs; `w_OI`. transformers' `AutoBitLinear` multiplies by `weight · weight_scale`.
 Dense, the weight is the student's effective one, and its scale 1. Packed, the weight is -1, 0 or 1, four rows
 to a byte: bits 2i and 2i+1 of row r hold row i·ceil(O/4) + r, plus 1. Master weights are quantised whenever
-they are loaded: bitnet.cpp's converter quantises whatever it reads, and of ternary weights it would take the
+they are loaded: bitnet.cpp's converter quantises all that it reads, and of ternary weights it would take the
 mean magnitude, zeros included, for their scale. They keep their dtype, as rounding would change some codes.
 """
 
@@ -47,7 +47,11 @@ def tensors(student: nn.Module, target: Target, form: Form) -> dict[str, Tensor]
         if layer is None or part != "weight" or form == "master":
             found[target.rename(name)] = tensor.detach().contiguous()
             continue
-        weight, scale = _packed(owner, layer) if form == "packed" else _dense(layer)
+        if form == "packed":
+            weight, scale = _packed(owner, layer)
+        else:
+            weight = layer.effective_weight()
+            scale = torch.ones(1, dtype=weight.dtype)
         found[target.rename(name)] = weight
         if layer.config.activations == "int8":
             found[target.rename(f"{owner}.weight_scale")] = scale
@@ -82,11 +86,6 @@ def unpack(packed: Tensor, rows: int) -> Tensor:
     shifts = torch.arange(0, 2 * ROWS_PER_BYTE, 2, dtype=torch.uint8, device=packed.device)
     codes = (packed.unsqueeze(0) >> shifts.view(-1, 1, 1)) & 3
     return codes.flatten(0, 1)[:rows].to(torch.int8) - 1
-
-
-def _dense(layer: TernaryLinear) -> tuple[Tensor, Tensor]:
-    weight = layer.effective_weight()
-    return weight, torch.ones(1, dtype=weight.dtype)
 
 
 def _packed(name: str, layer: TernaryLinear) -> tuple[Tensor, Tensor]:

@@ -8,10 +8,9 @@ The loss is L_AD of BitDistill (arXiv:2510.13998), eq. 10 to 12, at one layer, a
     R = softmax(A·Aᵀ / √d)      A: the queries, the keys or the values of one head
     L_AD = Σ over Q, K, V of the mean over sequences, heads and tokens of KL(R_teacher ‖ R_student)
 
-Nothing is masked: the paper's relation is over all pairs of tokens; where documents are apart, over those of
-a document. `cosine` is the paper's algorithm 1
-instead of its eq. 12: the states are made unit vectors and there is no √d. Its relations are flatter, and its
-losses smaller.
+Nothing is masked: the paper's relation is over all pairs of tokens (with `data.document_masks`, over pairs in
+one document). `cosine` is the paper's algorithm 1 instead of its eq. 12: the states are made unit vectors and
+there is no √d. Its relations are flatter, and its losses smaller.
 
 The research notebook takes for A the attention weights of the layer, softmax(Q·Kᵀ). The paper does not: its
 Φ is {Q, K, V} (eq. 10). The authors' published code takes queries and keys after the rotary embedding (and
@@ -54,9 +53,7 @@ def relation_divergence(
     if documents_BT is not None:
         other_B1TT = (documents_BT[:, :, None] != documents_BT[:, None, :])[:, None]
     per_state = [
-        _divergence(
-            _log_relation(s, heads, relation, other_B1TT), _log_relation(t, heads, relation, other_B1TT)
-        )
+        _mean_kl(_log_relation(s, heads, relation, other_B1TT), _log_relation(t, heads, relation, other_B1TT))
         for s, t in zip(student, teacher, strict=True)
     ]
     return torch.stack(per_state).sum()
@@ -77,5 +74,5 @@ def _log_relation(states_BTD: Tensor, heads: int, relation: Relation, other_B1TT
         return F.log_softmax(products_BATT, dim=-1)
 
 
-def _divergence(log_student_BATT: Tensor, log_teacher_BATT: Tensor) -> Tensor:
+def _mean_kl(log_student_BATT: Tensor, log_teacher_BATT: Tensor) -> Tensor:
     return (log_teacher_BATT.exp() * (log_teacher_BATT - log_student_BATT)).sum(dim=-1).mean()

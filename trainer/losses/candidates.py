@@ -99,13 +99,15 @@ def candidate_losses(
         n = (slice(None),) * (labels_N.ndim - 1) + (slice(start, start + size),)
         chunk = Candidates(ids=ids[n], logprobs=logprobs[n], rest=rest_N[n])
         sums.append(
-            checkpoint(_sums, states_NH[n], head_VH, labels_N[n], chunk, temperature, use_reentrant=False)
+            checkpoint(
+                _chunk_sums, states_NH[n], head_VH, labels_N[n], chunk, temperature, use_reentrant=False
+            )
         )
     ce, kl = torch.stack([torch.stack(each) for each in sums]).sum(dim=0) / labels_N.numel()
     return ce, kl
 
 
-def _sums(
+def _chunk_sums(
     states_nH: Tensor, head_VH: Tensor, labels_n: Tensor, teacher: Candidates, temperature: float
 ) -> tuple[Tensor, Tensor]:
     logits_nV = at_least_float32(F.linear(states_nH, head_VH))

@@ -177,7 +177,7 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_NH, grad_VH = ctx.saved_tensors
-        scale = grads[0].to(grad_NH.dtype)
+        scale = grads[0].to(grad_NH.dtype)  # of `total`; the gradients themselves were computed in forward
         return grad_NH * scale, grad_VH * scale, None, None, None, None, None, None, None
 
 

@@ -20,8 +20,29 @@ from torch.nn import functional as F
 from trainer.devices.lazy_tensor import is_lazy
 from trainer.losses import chunked
 from trainer.losses.distillation import tempered_divergence
-from trainer.losses.varied import Varied
 from trainer.models.causal_lm import embedding_count, inputs, plain_head, run
+
+
+class GraphInput:
+    """A number of a loss that a sweep varies: an input of the graph while a step is compiled.
+
+    As a constant it would be part of the graph. As an input, the trials of a sweep share one graph, whose
+    kernels are found in inductor's cache.
+
+    Args:
+        value: the number.
+        model: on whose device the tensor is.
+    """
+
+    def __init__(self, value: float, model: nn.Module) -> None:
+        self._value = value
+        parameter = next(model.parameters(), None)
+        device = None if parameter is None else parameter.device
+        self._tensor = torch.tensor(value, dtype=torch.float32, device=device)
+
+    def __call__(self) -> float | Tensor:
+        """Return the number; a 0-d float32 tensor while torch.compile traces."""
+        return self._tensor if torch.compiler.is_compiling() else self._value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +89,9 @@ class NextTokenLoss:
     ) -> None:
         self._model, self._teacher = model, teacher
         self._hidden = hidden
-        self._factor = Varied(factor, model)
+        self._factor = GraphInput(factor, model)
         # At 1 the losses share their softmax: a graph of its own.
-        self._temperature = Varied(temperature, model) if temperature != 1 else lambda: temperature
+        self._temperature = GraphInput(temperature, model) if temperature != 1 else lambda: temperature
         self._chunkable = all(plain_head(each) is not None for each in (model, teacher) if each is not None)
         self._vocabulary = embedding_count(model) if self._chunkable else 0
 

@@ -19,7 +19,7 @@ What is exact, and what is not:
 
 - With every token among the candidates (K = V, or K + R = V) both are the dense losses, and so are their
   gradients.
-- KL is a divergence whatever the candidates: never negative, and zero with a zero gradient where the
+- KL is a divergence for any candidates: never negative, and zero with a zero gradient where the
   student's candidates agree with the teacher's up to a constant. Both normalisers come from the same
   candidates, so most of what chance does to them cancels.
 - A normaliser is estimated without bias, its logarithm is not: E log Ẑ ≤ log Z (Jensen), by about

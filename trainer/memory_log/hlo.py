@@ -54,7 +54,7 @@ class _Instruction:
 
 def hlo_sizes(text: str) -> HloSizes:
     """Return the sizes of a graph; all are 0 for a text without an entry computation."""
-    entry = list(_entry(text))
+    entry = list(_entry_instructions(text))
     inputs = sum(step.size for step in entry if step.opcode == "parameter")
     values = [step for step in entry if step.opcode not in _NO_COPIES]
     largest = max(values, key=lambda step: step.size, default=None)
@@ -72,7 +72,7 @@ def hlo_sizes(text: str) -> HloSizes:
 def _peak(steps: list[_Instruction]) -> int:
     """Return the peak of live bytes: values live from operation to last use; tuples copy nothing."""
     last = {name: index for index, step in enumerate(steps) for name in (step.name, *step.operands)}
-    dying: dict[int, int] = {}
+    dying: dict[int, int] = {}  # bytes whose last use is the step of that index
     alive = most = 0
     for index, step in enumerate(steps):
         if step.opcode in _NO_COPIES:
@@ -85,7 +85,8 @@ def _peak(steps: list[_Instruction]) -> int:
     return most
 
 
-def _entry(text: str) -> Iterator[_Instruction]:
+def _entry_instructions(text: str) -> Iterator[_Instruction]:
+    """Yield the instructions of the graph's entry computation."""
     inside = False
     for line in text.splitlines():
         if line.startswith("ENTRY"):
@@ -93,21 +94,17 @@ def _entry(text: str) -> Iterator[_Instruction]:
         elif inside and line.startswith("}"):
             return
         elif inside and (found := _INSTRUCTION.match(line)):
-            yield _instruction(found)
-
-
-def _instruction(found: re.Match[str]) -> _Instruction:
-    root, name, text = found.groups()
-    split = _end_of_shape(text)
-    shape, (opcode, _, operands) = text[:split], text[split:].strip().partition("(")
-    return _Instruction(
-        name=name,
-        root=root is not None,
-        shape=re.sub(r"\{[\d,]*\}", "", shape),
-        opcode=opcode,
-        size=_bytes(shape),
-        operands=tuple(_NAME.findall(operands)),
-    )
+            root, name, text = found.groups()
+            split = _end_of_shape(text)
+            shape, (opcode, _, operands) = text[:split], text[split:].strip().partition("(")
+            yield _Instruction(
+                name=name,
+                root=root is not None,
+                shape=re.sub(r"\{[\d,]*\}", "", shape),  # without the layout, such as {1,0}
+                opcode=opcode,
+                size=_shape_bytes(shape),
+                operands=tuple(_NAME.findall(operands)),
+            )
 
 
 def _end_of_shape(text: str) -> int:
@@ -120,7 +117,8 @@ def _end_of_shape(text: str) -> int:
     return len(text)
 
 
-def _bytes(shape: str) -> int:
+def _shape_bytes(shape: str) -> int:
+    """Return the size of a shape such as `f32[8,16]`, or of all the shapes in a tuple."""
     total = 0
     for kind, digits, dimensions in _SHAPE.findall(shape):
         bits = _BITS[kind] if kind in _BITS else int(digits)

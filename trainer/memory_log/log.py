@@ -77,7 +77,7 @@ class MemoryLog:
         self._stage, self._optimizers, self._first, self._done = stage, optimizers, done, done
         self._mark("after_optimizer_init", "init")
 
-    def recorded(self) -> None:
+    def read_graph(self) -> None:
         """Read the graph of the next step, which is recorded but not yet run."""
         phase, _ = self._next_point()
         if self._level >= LEVELS.index("hlo") and phase in self._phases and self._student is not None:
@@ -92,7 +92,7 @@ class MemoryLog:
             return "warmup", "after_first_step" if taken == 1 else "after_warmup_compile"
         return ("train", "after_step") if (self._done + 1) % self._config.memory_log.every == 0 else ("", "")
 
-    def stepped(self, *, saved: bool, froze: bool) -> None:
+    def log_step(self, *, saved: bool, froze: bool) -> None:
         """Log a step that is done.
 
         Args:
@@ -109,10 +109,13 @@ class MemoryLog:
             self._mark("on_checkpoint_save", "save")
 
     def _mark(self, point: str, phase: str) -> None:
-        if phase in self._phases:
-            self._write(self._line(point, phase))
-
-    def _line(self, point: str, phase: str) -> dict[str, Any]:
+        """Write the line of a point, if its phase is logged."""
+        if phase not in self._phases:
+            return
+        stage = getattr(self._config, self._stage, None)
+        micro_batches = 1
+        if stage is not None:
+            micro_batches = stage.batch_size // (stage.micro_batch_size or stage.batch_size)
         counts = asdict(self._device.memory_counts())
         used, total = counts["used_bytes"], counts["total_bytes"]
         line: dict[str, Any] = {
@@ -121,24 +124,27 @@ class MemoryLog:
             "point": point,
             "phase": phase,
             "stage": self._stage or None,
-            "micro_step": self._done * self._micro_batches(),
+            "micro_step": self._done * micro_batches,
             "opt_step": self._done,
             "elapsed_sec": round(time.monotonic() - self._began, 3),
             "device": self._device.name,
             "hbm": counts | {"used_pct": round(100 * used / total, 1) if used and total else None},
         }
         if self._level >= LEVELS.index("tensors"):
-            line |= {"estimates": self._estimates(), "tensors": self._tensors()}
+            models = [model for model in (self._student, self._teacher) if model is not None]
+            weights = [p for model in models for p in (*model.parameters(), *model.buffers())]
+            gradients = [] if self._student is None else [p.grad for p in self._student.parameters()]
+            line["estimates"] = self._estimates()
+            line["tensors"] = {  # those that outlast a step
+                "weights_bytes": _bytes(weights),
+                "gradients_bytes": _bytes(gradient for gradient in gradients if gradient is not None),
+                "optimizer_bytes": _bytes(self._states()),
+            }
         if self._level >= LEVELS.index("metrics"):
             line["metrics"] = dict(self._device.counters())
         if self._level >= LEVELS.index("hlo"):
             line["hlo"] = self._graph
-        return line
-
-    def _micro_batches(self) -> int:
-        """Return the number of micro-batches in a step of the stage."""
-        stage = getattr(self._config, self._stage, None)
-        return 1 if stage is None else stage.batch_size // (stage.micro_batch_size or stage.batch_size)
+        self._write(line)
 
     def _estimates(self) -> Mapping[str, Any] | None:
         """Return the estimates of the stage's passes; before the first stage, of an evaluation's."""
@@ -154,17 +160,6 @@ class MemoryLog:
             vocabulary=embedding_count(self._student),
             candidates=teacher.logits_read if self._stage == "stage3" and teacher.kind == "cached" else None,
         )
-
-    def _tensors(self) -> dict[str, int]:
-        """Return the bytes of tensors that outlast a step, by shape and dtype."""
-        models = [model for model in (self._student, self._teacher) if model is not None]
-        weights = [p for model in models for p in (*model.parameters(), *model.buffers())]
-        gradients = [] if self._student is None else [p.grad for p in self._student.parameters()]
-        return {
-            "weights_bytes": _bytes(weights),
-            "gradients_bytes": _bytes(gradient for gradient in gradients if gradient is not None),
-            "optimizer_bytes": _bytes(self._states()),
-        }
 
     def _states(self) -> list[Tensor]:
         """Return the tensors of the optimizers' state."""

@@ -8,7 +8,7 @@ the student's weights are. Used by `pipeline`, `preflight`, `student_folder` and
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
@@ -53,13 +53,16 @@ def require_package(key: str) -> None:
         ) from error
 
 
-def planned(student: nn.Module, config: RecoveryConfig) -> Adapters:
+def adapters_for(student: nn.Module, config: RecoveryConfig) -> Adapters:
     """Return the adapters that a configuration asks for.
 
     Raises:
         ConfigError: the student has no such layers.
     """
-    names = [name for name, _ in _ternary(student) if _is_target(name, config.targets)]
+    names = [name for name, _ in _ternary(student)]
+    if config.targets != "all":
+        last = _TARGETS[config.targets]
+        names = [name for name in names if name.removesuffix(".projection").rpartition(".")[2] in last]
     if not names:
         raise ConfigError(
             f"{type(student).__name__} has no ternary layers named {', '.join(_TARGETS[config.targets])}; "
@@ -154,8 +157,3 @@ def _ternary(student: nn.Module) -> Iterator[tuple[str, TernaryLinear]]:
     for name, module in student.named_modules():
         if isinstance(module, TernaryLinear):
             yield without_base(name), module
-
-
-def _is_target(name: str, targets: str) -> bool:
-    parts: Sequence[str] = name.removesuffix(".projection").split(".")
-    return targets == "all" or parts[-1] in _TARGETS[targets]

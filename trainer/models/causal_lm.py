@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trainer.config import HfModelConfig, TinyModelConfig
+from trainer.config.model import MasterDtype
 from trainer.devices.lazy_tensor import copy_to_host, is_lazy
 from trainer.devices.sdpa import ignores_padding, with_supported_attention
 from trainer.errors import ConfigError, TrainerError
@@ -248,7 +249,7 @@ def output_head(model: nn.Module) -> OutputHead:
 
 @torch.no_grad()
 def plain_head(model: nn.Module) -> OutputHead | None:
-    """Return the model's head, verified on four tokens; None if logits are processed further or norm-free."""
+    """Return the model's head, verified on four tokens; None if it has no norm or processes its logits."""
     decoder = getattr(model, "get_decoder", lambda: None)()
     norm, linear = getattr(decoder, "norm", None), getattr(model, "get_output_embeddings", lambda: None)()
     if not isinstance(norm, nn.Module) or not isinstance(linear, nn.Linear):
@@ -274,6 +275,32 @@ def plain_head(model: nn.Module) -> OutputHead | None:
 def freeze(model: nn.Module) -> nn.Module:
     """Put the model into evaluation mode without gradients, and return it."""
     return model.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def cast_weights(model: nn.Module, dtype: MasterDtype) -> nn.Module:
+    """Return the model with all parameters in this dtype, cast in place; `auto` leaves them as they are.
+
+    These are the master weights, which the optimizer updates and each forward pass quantises. An update is
+    lost where it is smaller than half the distance of two numbers: in bfloat16, which has 8 significant bits,
+    2^-9 of the weight. Buffers keep their dtype: the frequencies of rotary embeddings are float32 whatever
+    the weights are. Tied weights stay tied.
+    """
+    if dtype == "auto":
+        return model
+    wanted: torch.dtype = getattr(torch, dtype)
+    if any(parameter.dtype != wanted for parameter in model.parameters()):
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(wanted)
+        cast(Any, model).config.dtype = wanted
+    return model
+
+
+def computes_in_bfloat16(teacher: nn.Module, dtype: MasterDtype) -> bool:
+    """Return whether a student of this teacher computes products in bfloat16 even on a float32 device."""
+    if dtype == "auto":
+        return any(parameter.dtype == torch.bfloat16 for parameter in teacher.parameters())
+    return dtype == "bfloat16"
 
 
 def is_head(model: nn.Module, module: nn.Module) -> bool:

@@ -1,4 +1,7 @@
-"""Depth pruning: a student with fewer layers than its teacher. Called by `subln` before other changes."""
+"""Depth pruning: a student with fewer layers than its teacher, and which of the teacher's they match.
+
+Called by `models.subln` before other changes, and by stages that compare layers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,29 @@ from typing import Any, cast
 from torch import nn
 
 from trainer.errors import ConfigError
+
+
+def matched_layers(student: int, teacher: int) -> tuple[int, ...]:
+    """Return, for each layer of the student, the zero-based index of the teacher's layer.
+
+    First maps to first, last to last, and the others are evenly spaced between, rounded to the nearest layer,
+    halves up: the "maximally spaced" layers of Distil-Whisper, arXiv:2311.00430. A student of one layer maps
+    to the teacher's last. Equal depths give the identity; no layer is used twice.
+
+    Args:
+        student: its number of layers.
+        teacher: its number of layers.
+
+    Raises:
+        ValueError: `student` is not between 1 and `teacher`.
+    """
+    if not 1 <= student <= teacher:
+        raise ValueError(f"{student} layers cannot be matched with {teacher}")
+    if student == 1:
+        return (teacher - 1,)
+    gaps = student - 1
+    # index·(teacher - 1)/gaps in integers, halves up.
+    return tuple((2 * index * (teacher - 1) + gaps) // (2 * gaps) for index in range(student))
 
 
 def keep_layers(model: nn.Module, kept: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
-"""Documents of a packed window, apart: `data.document_masks`. Used by `causal_lm.inputs` and by Stage 3.
+"""Masks between documents of a packed window (`data.document_masks`). Used by `causal_lm` and Stage 3.
 
-A token attends to tokens of its own document alone, and positions start again with each document. The losses
-are those of the same tokens as ever: the last token of a document, its end, predicts the next one's first.
+A token attends only to tokens of its own document, and positions restart at 0 in each document. The losses
+still cover all tokens: the last token of a document, its end, predicts the first one of the next.
 
 Shapes: B sequences, T tokens; `ids_BT`.
 """
@@ -55,7 +55,7 @@ def separate_documents(model: _Model, end: int | None) -> _Model:
 
 
 def document_numbers(model: nn.Module, ids_BT: Tensor) -> Tensor | None:
-    """Return the number of each token's document in its window [B, T], from 0; None: they are not apart."""
+    """Return the number of each token's document in its window [B, T], from 0; None: no masks are used."""
     end: int | None = getattr(model, _END, None)
     if end is None:
         return None
@@ -71,11 +71,12 @@ def positions(numbers_BT: Tensor) -> Tensor:
     """
     index_T = torch.arange(numbers_BT.shape[-1], device=numbers_BT.device)
     begins_BT = torch.diff(numbers_BT, dim=-1, prepend=numbers_BT[:, :1]) != 0
+    # The running maximum of the indices of first tokens is where the present document began.
     return index_T - (begins_BT * index_T).cummax(dim=-1).values
 
 
 def arguments(model: nn.Module, ids_BT: Tensor) -> dict[str, Tensor]:
-    """Return the arguments that keep the documents of token ids apart; none if the model does not."""
+    """Return the model's arguments for masks between documents; none if it does not use them."""
     numbers_BT = document_numbers(model, ids_BT)
     if numbers_BT is None:
         return {}

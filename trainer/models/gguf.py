@@ -10,7 +10,7 @@ import dataclasses
 import io
 import re
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from typing import Any
 from trainer.cache import artifact
 from trainer.errors import ConfigError
 from trainer.models import gguf_header, pretrained
-from trainer.models.pretrained import Misfits, in_order, shortened
+from trainer.models.pretrained import Misfits, in_order, truncate
 
 SUFFIX = ".gguf"
 FORMAT = 2  # increase it when the same file would give another folder; 1 took files that lacked tensors
@@ -37,8 +37,8 @@ _KEY = "model.name"
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 
-def converted(path: Path) -> Path:
-    """Return the folder of a GGUF file's model and tokenizer, converting it if that is not in the cache.
+def convert(path: Path) -> Path:
+    """Convert a GGUF file, unless the cache has it, and return the folder of its model and tokenizer.
 
     Raises:
         ConfigError: there is no such file, it is damaged, lacks a tensor, has one more than the model or is
@@ -46,7 +46,15 @@ def converted(path: Path) -> Path:
     """
     _check_file(path)
     require_package(_KEY)
-    header = _read_header(path)
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+
+    header: gguf_header.Header = _read_or_explain(path, lambda: gguf_header.read_header(path))
+    if header.architecture not in GGUF_SUPPORTED_ARCHITECTURES:
+        raise ConfigError(
+            f"{path} holds a model of architecture {truncate(header.architecture)!r}, which transformers "
+            f"{version('transformers')} does not read from GGUF; take a model of the Llama or Qwen family",
+            key=_KEY,
+        )
     found = path.stat()
     spec = {
         "format": FORMAT,
@@ -56,7 +64,7 @@ def converted(path: Path) -> Path:
         "gguf": version("gguf"),
         "transformers": version("transformers"),
     }
-    return artifact("gguf", spec, lambda folder: _convert(path, header, folder))
+    return artifact("gguf", spec, lambda folder: _write(path, header, folder))
 
 
 def _check_file(path: Path) -> None:
@@ -88,46 +96,38 @@ def require_package(key: str) -> None:
         ) from None
 
 
-def _read_header(path: Path) -> gguf_header.Header:
-    """Return the header; raise ConfigError for one that cannot be read or names an unknown architecture."""
-    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
-
-    header: gguf_header.Header = _readable(path, lambda: gguf_header.read_header(path))
-    if header.architecture not in GGUF_SUPPORTED_ARCHITECTURES:
-        raise ConfigError(
-            f"{path} holds a model of architecture {shortened(header.architecture)!r}, which transformers "
-            f"{version('transformers')} does not read from GGUF; take a model of the Llama or Qwen family",
-            key=_KEY,
-        )
-    return header
-
-
-def _convert(path: Path, header: gguf_header.Header, folder: Path) -> None:
+def _write(path: Path, header: gguf_header.Header, folder: Path) -> None:
     """Write the model, its configuration and its tokenizer into the folder."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     source: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
-    # Alone in a folder: transformers would also take a tokenizer's settings or adapters that lie beside it.
+    # Alone in a folder: transformers would also take a tokenizer's settings or adapters beside it.
     with TemporaryDirectory() as place, redirect_stderr(io.StringIO()):  # progress bars
         (Path(place) / path.name).symlink_to(path.resolve())
-        described = _readable(path, lambda: AutoConfig.from_pretrained(place, **source))
+        described = _read_or_explain(path, lambda: AutoConfig.from_pretrained(place, **source))
         with torch.device("meta"):
-            sketch = _readable(path, lambda: AutoModelForCausalLM.from_config(described))
+            sketch = _read_or_explain(path, lambda: AutoModelForCausalLM.from_config(described))
         _check_size(path, sketch, header)
-        arguments = {"dtype": torch.float32, **source, **_dequantised()}
-        loaded, misfits = _readable(path, lambda: pretrained.load(AutoModelForCausalLM, place, **arguments))
+        arguments = {"dtype": torch.float32, **source}
+        with suppress(ImportError):  # without it, older releases of transformers dequantise by default
+            from transformers import GgufConfig
+
+            arguments["quantization_config"] = GgufConfig(dequantize=True)
+        loaded, misfits = _read_or_explain(
+            path, lambda: pretrained.load(AutoModelForCausalLM, place, **arguments)
+        )
         # A model that was loaded from GGUF refuses to be saved, so its weights go into a plain one.
         config = copy.deepcopy(loaded.config)
         if hasattr(config, "quantization_config"):
             del config.quantization_config
-        misfits = _in_names_of_the_file(misfits, loaded, header)
+        misfits = _with_file_names(misfits, loaded, header)
         if ROTARY in misfits.unexpected and _scale_rotation(config, loaded, path):
             others = tuple(name for name in misfits.unexpected if name != ROTARY)
             misfits = dataclasses.replace(misfits, unexpected=others)
         if misfits:
             raise ConfigError(f"cannot load {path}: it {misfits}; take a complete file", key=_KEY)
-        tokenizer = _readable(path, lambda: AutoTokenizer.from_pretrained(place, **source))
+        tokenizer = _read_or_explain(path, lambda: AutoTokenizer.from_pretrained(place, **source))
         plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         plain.load_state_dict(loaded.state_dict())
         plain.save_pretrained(folder)
@@ -148,7 +148,7 @@ def _check_size(path: Path, sketch: Any, header: gguf_header.Header) -> None:
         )
 
 
-def _in_names_of_the_file(misfits: Misfits, model: Any, header: gguf_header.Header) -> Misfits:
+def _with_file_names(misfits: Misfits, model: Any, header: gguf_header.Header) -> Misfits:
     """Return the misfits with the file's names of tensors, and those that transformers passed over."""
     from transformers import modeling_gguf_pytorch_utils as reader
 
@@ -196,23 +196,14 @@ def _scale_rotation(config: Any, loaded: Any, path: Path) -> bool:
     return False
 
 
-def _dequantised() -> dict[str, Any]:
-    """Return the setting that has weights unpacked; older releases of transformers know no other way."""
-    try:
-        from transformers import GgufConfig
-    except ImportError:
-        return {}
-    return {"quantization_config": GgufConfig(dequantize=True)}
-
-
-def _readable(path: Path, read: Callable[[], Any]) -> Any:
-    """Return what `read` returns; raise ConfigError for what it raises, of which libraries name nothing."""
+def _read_or_explain(path: Path, read: Callable[[], Any]) -> Any:
+    """Return what `read` returns; raise ConfigError, with the path, for any error of a library."""
     try:
         return read()
     except (MemoryError, ConfigError):
         raise
     except Exception as error:  # a damaged header gives anything from IndexError to UnicodeDecodeError
-        first = shortened(next(iter(str(error).strip().splitlines()), ""), 300)
+        first = truncate(next(iter(str(error).strip().splitlines()), ""), 300)
         if isinstance(error, gguf_header.HeaderError):
             raise ConfigError(f"cannot load {path}: {first}", key=_KEY) from error
         detail = f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,8 +1,8 @@
 """The header of a GGUF file, read within limits. Called by `gguf`.
 
 gguf's own reader makes an array for each item that the header announces, and transformers builds the model
-that it describes, whatever their number: a small file would keep them busy for minutes. What is accepted here
-is small, lies in the file, and is UTF-8 where it is text.
+that it describes, without a limit: a small file would keep them busy for minutes. This one checks that what
+is announced is small, is inside the file, and is UTF-8 where it is text.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trainer.models.pretrained import shortened
+from trainer.models.pretrained import truncate
 
 # Each is far above that of any published model: 126 layers, 2,000 tensors, vocabulary and merges of 800,000
 # strings, templates of 100 kB.
@@ -69,7 +69,7 @@ class _Reader:
         self._data, self._at, self._order, self._items = data, 4, "<", 0
 
     def header(self) -> Header:
-        if self._number("I") & 0xFFFF == 0:
+        if self._number("I") & 0xFFFF == 0:  # the version, which is small: read in the wrong byte order
             self._order = ">"
         tensors, keys = self._number("Q"), self._number("Q")
         for count, most, noun in ((tensors, MOST_TENSORS, "tensors"), (keys, MOST_KEYS, "keys")):
@@ -123,7 +123,7 @@ class _Reader:
         """Return a scalar or a string; of an array, None."""
         if kind in _SCALARS:
             return self._number(_SCALARS[kind])
-        key = shortened(key)
+        key = truncate(key)
         if kind == _STRING:
             return self._text(key, LONGEST_TEXT)
         if kind != _ARRAY:
@@ -151,7 +151,7 @@ class _Reader:
         """Return the number of elements, offset and bytes of a tensor."""
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-        name, count = shortened(name), self._number("I")
+        name, count = truncate(name), self._number("I")
         if count > MOST_DIMENSIONS:
             raise HeaderError(f"tensor {name} has {count:,} dimensions; {MOST_DIMENSIONS} is the most")
         elements = math.prod(self._number("Q") for _ in range(count))
@@ -170,10 +170,10 @@ class _Reader:
         end, last = 0, ""
         for name, offset, size in sorted(extents, key=lambda each: each[1:]):
             if offset < end:
-                raise HeaderError(f"tensors {shortened(last)} and {shortened(name)} share bytes of the file")
+                raise HeaderError(f"tensors {truncate(last)} and {truncate(name)} share bytes of the file")
             end, last = offset + size, name
             if begin + end > len(self._data):
                 raise HeaderError(
-                    f"it ends at byte {len(self._data):,}, and tensor {shortened(name)} at {begin + end:,}; "
+                    f"it ends at byte {len(self._data):,}, and tensor {truncate(name)} at {begin + end:,}; "
                     "copy or download it again"
                 )

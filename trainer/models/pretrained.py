@@ -1,4 +1,6 @@
-"""Checkpoints as transformers loads them, with what does not fit. Used by `causal_lm`, `gguf` and `export`.
+"""Loading of checkpoints by transformers, which reports tensors that do not fit.
+
+Used by `causal_lm`, `gguf` and `export`.
 
 transformers gives a tensor that a checkpoint lacks random numbers, drops one that the model has no place for,
 and logs both. No other module of the trainer calls a model's `from_pretrained`.
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _SHOWN = 3
-_LONGEST = 120  # characters of a name that are shown: whoever wrote the file chose it
+_LONGEST = 120  # characters of a name that are shown: names come from untrusted files
 _NUMBER = re.compile(r"\d+")
 _CONVERSION = re.compile(r"^(\S.*?)\s*\|\s*\S*CONVERSION", re.MULTILINE)
 # Causal masks that checkpoints of GPT-Neo and GPT-J hold as buffers. Today's classes compute them, and say
@@ -91,7 +93,7 @@ def load(model_class: Any, source: str | Path, **arguments: Any) -> tuple[Any, M
             if odd := _CONVERSION.findall("\n".join(reports)):
                 raise RuntimeError(f"{some_of(odd)} cannot be converted") from error
             raise
-    buffers = {name for name, _ in model.named_buffers()}  # persistent ones are expected, the others computed
+    buffers = {name for name, _ in model.named_buffers()}  # checkpoints hold the persistent ones
     return model, Misfits(
         missing=in_order(info["missing_keys"]),
         unexpected=in_order(
@@ -112,10 +114,10 @@ def some_of(names: Iterable[str]) -> str:
     """Return the first names, shortened, and the number of the others."""
     names = list(names)
     rest = len(names) - _SHOWN
-    return ", ".join(map(shortened, names[:_SHOWN])) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(map(truncate, names[:_SHOWN])) + (f" and {rest} more" if rest > 0 else "")
 
 
-def shortened(text: str, length: int = _LONGEST) -> str:
+def truncate(text: str, length: int = _LONGEST) -> str:
     """Return so many characters of a text from a file, on one line."""
     printable = text[:length] if text[:length].isprintable() else repr(text[:length])[1:-1]
     return printable + ("…" if len(text) > length else "")
@@ -123,7 +125,7 @@ def shortened(text: str, length: int = _LONGEST) -> str:
 
 @contextmanager
 def _without_report() -> Iterator[list[str]]:
-    """Keep transformers' table of what did not fit out of the log, and yield the list that it comes into."""
+    """Collect transformers' load reports in the list that is yielded, instead of the log."""
     reports: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:

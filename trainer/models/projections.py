@@ -58,7 +58,7 @@ class Projections:
         self._handles: list[RemovableHandle] = []
 
     def begin(self) -> None:
-        """Capture the next forward pass; those that nobody takes from, as of evaluations, leave nothing."""
+        """Capture the next forward pass; without this, as in evaluations, nothing is kept."""
         self._captures = True
 
     def take(self) -> tuple[Tensor, ...]:

@@ -114,7 +114,16 @@ def _write(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        document = _document(student) | {"config_sha256": config_sha256}
+        model, found = cast(Any, student), adapters.adapters_of(student)
+        document = {
+            "schema": SCHEMA,
+            "dtype": str(next(student.parameters()).dtype).removeprefix("torch."),
+            "quant": asdict(ternary_layers(student)[0].config),
+            "model_config": model.config.to_dict(),
+            "generation_config": model.generation_config.to_dict() if model.generation_config else None,
+            **({"adapters": asdict(found)} if found else {}),
+            "config_sha256": config_sha256,
+        }
         (temporary / DOCUMENT).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         save_file(tensors, temporary / WEIGHTS)
         shutil.copytree(tokenizer, temporary / TOKENIZER, ignore=shutil.ignore_patterns(MANIFEST))
@@ -138,7 +147,7 @@ def load(folder: Path) -> SavedStudent:
     from safetensors.torch import load_model
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    document = _read(folder)
+    document = _read_document(folder)
     if document.get("adapters"):
         adapters.require_package(str(folder))
     try:
@@ -150,8 +159,12 @@ def load(folder: Path) -> SavedStudent:
         open_regular(folder / WEIGHTS).close()  # safetensors would wait for the writer of a pipe
         with safe_open(folder / WEIGHTS, framework="pt") as weights:
             found = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
-        gains = _normalised_layers({adapters.without_base(name) for name in found})
-        quantise(model, Lambda(), quant, dict.fromkeys(gains, 1.0), blended=False)
+        # Layers with a SubLN, by the names of their weights. Not by those of the gains: one that is missing
+        # would make a model without it, which fits.
+        stems, suffix = {adapters.without_base(name) for name in found}, ".projection.weight"
+        stems = {name.removesuffix(suffix) for name in stems if name.endswith(suffix)}
+        gains = {stem: 1.0 for stem in stems if stem.rpartition(".")[2] in BEFORE}
+        quantise(model, Lambda(), quant, gains, blended=False)
         if settings := document.get("adapters"):
             settings = adapters.Adapters(**settings | {"modules": tuple(settings["modules"])})
             adapters.add_adapters(model, settings, seed=0)
@@ -171,19 +184,7 @@ def load(folder: Path) -> SavedStudent:
     )
 
 
-def _document(student: nn.Module) -> dict[str, Any]:
-    model, found = cast(Any, student), adapters.adapters_of(student)
-    return {
-        "schema": SCHEMA,
-        "dtype": str(next(student.parameters()).dtype).removeprefix("torch."),
-        "quant": asdict(ternary_layers(student)[0].config),
-        "model_config": model.config.to_dict(),
-        "generation_config": model.generation_config.to_dict() if model.generation_config else None,
-        **({"adapters": asdict(found)} if found else {}),
-    }
-
-
-def _read(folder: Path) -> dict[str, Any]:
+def _read_document(folder: Path) -> dict[str, Any]:
     try:
         document = from_json(read_regular(folder / DOCUMENT))
     except FileNotFoundError as error:
@@ -194,10 +195,3 @@ def _read(folder: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         raise StudentFolderError(folder, f"{DOCUMENT} has schema {schema}, and this version reads {SCHEMA}")
     return cast(dict[str, Any], document)
-
-
-def _normalised_layers(names: set[str]) -> set[str]:
-    """Return the linear layers that have a SubLN, from the names of the tensors."""
-    # Not by those of the gains: one that is missing would make a model without it, which fits.
-    stems = {name.removesuffix(".projection.weight") for name in names if name.endswith(".projection.weight")}
-    return {stem for stem in stems if stem.rpartition(".")[2] in BEFORE}

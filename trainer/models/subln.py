@@ -21,10 +21,8 @@ from trainer.config import QuantConfig, Stage1Config
 from trainer.config.model import MasterDtype
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
-from trainer.models.causal_lm import depth, inputs, is_head
-from trainer.models.depth import keep_layers
-from trainer.models.layer_mapping import matched_layers
-from trainer.models.master_weights import cast_weights
+from trainer.models.causal_lm import cast_weights, depth, inputs, is_head
+from trainer.models.depth import keep_layers, matched_layers
 from trainer.quant.activations import Int8Input
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda

@@ -29,6 +29,7 @@ from trainer.optim.stochastic_rounding import StochasticRounding
 MAX_NORM_GROWTH = 1.01  # gamma of the norm-growth limiter, §4.1
 
 Corrections = tuple[float | Tensor, float | Tensor]
+"""1 - beta^step of both moments."""
 
 
 class Apollo(OwnOptimizer):
@@ -93,7 +94,12 @@ class Apollo(OwnOptimizer):
             self._rounding.begin(self.param_groups)
         for group in self.param_groups:
             group["step"] += 1
-            corrections = _bias_corrections(group)
+            beta1, beta2 = group["betas"]
+            first = group["params"][0]  # under XLA each is one transfer to the device, for all matrices
+            corrections = (
+                step_scalar(1 - beta1 ** group["step"], first),
+                step_scalar(1 - beta2 ** group["step"], first),
+            )
             for index, parameter in enumerate(group["params"]):
                 if parameter.grad is not None:
                     self._update(parameter, full_tensor(parameter.grad).float(), index, group, corrections)
@@ -106,7 +112,7 @@ class Apollo(OwnOptimizer):
         group: dict[str, Any],
         corrections: Corrections,
     ) -> None:
-        wide = parameter.shape[0] < parameter.shape[1]
+        wide = parameter.shape[0] < parameter.shape[1]  # otherwise transposed, so that M is the smaller side
         g_MN = gradient if wide else gradient.T
         p_RM = self._projection(parameter, index, group, small=g_MN.shape[0])
         r_RN = p_RM @ g_MN
@@ -115,7 +121,7 @@ class Apollo(OwnOptimizer):
         scaled_MN = self._limit_norm_growth(parameter, scaled_MN)
         alpha = group["scale"] if group["scale"] is not None else (p_RM.shape[1] / p_RM.shape[0]) ** 0.5
         # In float32, rounded once: bfloat16 loses a weight decay of about 1e-5.
-        decayed = parameter.float() * self._kept(group)
+        decayed = parameter.float() * self._decay_factor(group)
         scaled_MN = self._unless_skipped(scaled_MN)
         update = redistribute_like(parameter, scaled_MN if wide else scaled_MN.T)
         rate = group["lr"] * alpha
@@ -172,13 +178,6 @@ class Apollo(OwnOptimizer):
             cached = (name, random_projection(min(group["rank"], small), small, name, parameter.device))
             self._projections[parameter] = cached
         return cached[1]
-
-
-def _bias_corrections(group: dict[str, Any]) -> Corrections:
-    """Return 1 - beta^step of both moments; under XLA, two host-to-device transfers for all matrices."""
-    beta1, beta2 = group["betas"]
-    first = group["params"][0]
-    return step_scalar(1 - beta1 ** group["step"], first), step_scalar(1 - beta2 ** group["step"], first)
 
 
 def _scaling_factors(adam_RN: Tensor, r_RN: Tensor, *, tensorwise: bool) -> Tensor:

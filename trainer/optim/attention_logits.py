@@ -37,7 +37,7 @@ def record_logits(model: nn.Module, attentions: dict[nn.Module, int]) -> None:
     for attention, heads in attentions.items():
         device = next(attention.parameters()).device
         attention.register_buffer(_BUFFER, torch.full((heads,), -torch.inf, device=device), persistent=False)
-    _switch(model, _registered(inner))
+    cast(Any, model).set_attn_implementation(_register(inner))
 
 
 def stop_recording(model: nn.Module) -> None:
@@ -47,17 +47,17 @@ def stop_recording(model: nn.Module) -> None:
             delattr(module, _BUFFER)
     implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if isinstance(implementation, str) and implementation.startswith(RECORDING):
-        _switch(model, implementation.removeprefix(RECORDING))
+        cast(Any, model).set_attn_implementation(implementation.removeprefix(RECORDING))
 
 
-def recorded(attention: nn.Module) -> Tensor:
+def recorded_logits(attention: nn.Module) -> Tensor:
     """Return the largest logits [H] since `reset`, float32; minus infinity for a head that has none."""
     return attention.get_buffer(_BUFFER)
 
 
 def reset(*attentions: nn.Module) -> None:
     """Set the recorded logits of modules with as many heads back to minus infinity."""
-    buffers = [recorded(attention) for attention in attentions]
+    buffers = [recorded_logits(attention) for attention in attentions]
     torch._foreach_copy_(buffers, [torch.full_like(buffers[0], -torch.inf)] * len(buffers))
 
 
@@ -105,7 +105,7 @@ def _visible(mask: Tensor | None, start: int, logits_BHRT: Tensor) -> Tensor:
     return part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2
 
 
-def _registered(inner: str) -> str:
+def _register(inner: str) -> str:
     """Register a recording version of the attention function `inner` with transformers; return its name."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
@@ -118,7 +118,7 @@ def _registered(inner: str) -> str:
         if module.training and _BUFFER in module._buffers:
             scaling = options.get("scaling") or query.shape[-1] ** -0.5
             mask = attention_mask if isinstance(attention_mask, Tensor) else None
-            largest_H = recorded(module)
+            largest_H = recorded_logits(module)
             largest_H.copy_(torch.maximum(largest_H, largest_logits(query, key, mask, scaling)))
         function: Any = eager_attention(module) if inner == "eager" else ALL_ATTENTION_FUNCTIONS[inner]
         return function(module, query, key, value, attention_mask, **options)
@@ -127,7 +127,3 @@ def _registered(inner: str) -> str:
         AttentionInterface.register(name, attend)
         AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[inner])
     return name
-
-
-def _switch(model: Any, implementation: str) -> None:
-    model.set_attn_implementation(implementation)

@@ -30,7 +30,7 @@ class OwnOptimizer(Optimizer):
                 for name, t in state.items()
             }
 
-    def _kept(self, group: dict[str, Any]) -> Any:
+    def _decay_factor(self, group: dict[str, Any]) -> Any:
         """Return the share of a weight that its decay leaves; 1 in a step that is skipped."""
         kept = 1 - group["lr"] * group["weight_decay"]
         return kept if self.found_inf is None else torch.where(self.found_inf > 0, 1.0, kept)

@@ -55,7 +55,7 @@ class OptimizerSet:
                 group["lr"] = peak * factor
 
     def scale_weight_decay(self, factor: float) -> None:
-        """Set every weight decay to `factor` times the configured one; on XLA another value compiles anew."""
+        """Set every weight decay to `factor` times the configured one; on XLA a change recompiles."""
         for group, configured in zip(self._groups(), self._weight_decays, strict=True):
             group["weight_decay"] = configured * factor
 
@@ -141,6 +141,7 @@ def _optimizers(model: nn.Module, config: OptimizerConfig, key: str, ranks: Rank
     """Return the torch optimizers over the trainable parameters; none if there are no such parameters."""
     matrices = hidden_matrices(model)
     hidden_ids = {id(parameter) for parameter in matrices}
+    # Embeddings, head, gains and biases, which Muon and Apollo leave to AdamW.
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden_ids]
     others = _groups(rest, config, config.adamw_lr_ratio)
     match config.type:

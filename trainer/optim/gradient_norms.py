@@ -30,21 +30,15 @@ class GradientNorms:
         trained = [p for p in self._model.parameters() if p.grad is not None]
         if not trained:
             return torch.zeros(()), {}
-        norms_P = full_tensor(torch.stack(_norms([cast(Tensor, p.grad) for p in trained])))
+        gradients = [cast(Tensor, p.grad) for p in trained]
+        # XLA has no norm of a list, and compiles a loop to one graph.
+        lazy = is_lazy(gradients[0])
+        norms = [vector_norm(each) for each in gradients] if lazy else torch._foreach_norm(gradients)
+        norms_P = full_tensor(torch.stack(list(norms)))
         kinds: dict[str, list[Tensor]] = {}
         for parameter, norm in zip(trained, norms_P.unbind(), strict=True):
-            kinds.setdefault(self._kind(parameter), []).append(norm)
+            ends_or_gains = KINDS[1] if parameter.ndim >= 2 else KINDS[2]
+            kind = KINDS[0] if id(parameter) in self._hidden else ends_or_gains
+            kinds.setdefault(kind, []).append(norm)
         by_kind = {name: vector_norm(torch.stack(kinds[name])) for name in KINDS if name in kinds}
         return vector_norm(norms_P), by_kind
-
-    def _kind(self, parameter: nn.Parameter) -> str:
-        if id(parameter) in self._hidden:
-            return KINDS[0]
-        return KINDS[1] if parameter.ndim >= 2 else KINDS[2]
-
-
-def _norms(gradients: list[Tensor]) -> list[Tensor]:
-    """Return the norm of each, in one pass; XLA has no such operation, and compiles to one."""
-    if is_lazy(gradients[0]):
-        return [vector_norm(gradient) for gradient in gradients]
-    return list(torch._foreach_norm(gradients))

@@ -45,8 +45,8 @@ class BatchedMuon(OwnOptimizer, torch.optim.Muon):
     """Muon whose matrices of one shape, transposed ones among them, are orthogonalised as one stack.
 
     Its state is that of `torch.optim.Muon`. A step's updates are scaled to AdamW's root mean square
-    (arXiv:2502.16982, equation 4). Of processes that train together each orthogonalises its share of every
-    stack and gets the other updates from the others; sharded matrices are gathered stack by stack.
+    (arXiv:2502.16982, equation 4). Processes that train together each orthogonalise a share of every stack
+    and exchange the updates; sharded matrices are gathered stack by stack.
 
     Args:
         params: 2-D parameters.
@@ -82,14 +82,17 @@ class BatchedMuon(OwnOptimizer, torch.optim.Muon):
         return loss
 
     def _step_group(self, weights: Sequence[nn.Parameter], group: dict[str, Any]) -> None:
-        for alike in stacks(weights, self._ranks.world):
-            self._update(alike, group)
+        for stack in stacks(weights, self._ranks.world):
+            self._update(stack, group)
 
     def _update(self, weights: Sequence[nn.Parameter], group: dict[str, Any]) -> None:
-        """Update matrices of one shape, which may be transposed."""
+        """Update matrices of one shape, which may be transposed.
+
+        A function of its own, so that the tensors of one stack are freed before those of the next are made.
+        """
         parts = [[w for w in weights if is_tall(w) is tall] for tall in (False, True)]
         parts = [part for part in parts if part]
-        ahead = [self._ahead(part, group) for part in parts]
+        ahead = [self._advance_momenta(part, group) for part in parts]
         # Divided by their norms before they are transposed, as sums follow the order in memory.
         full = [_normalised(full_tensor(each_NOI).to(self.dtype), group["eps"]) for each_NOI in ahead]
         wide = [_transposed_if_tall(each_NOI) for each_NOI in full]
@@ -99,7 +102,7 @@ class BatchedMuon(OwnOptimizer, torch.optim.Muon):
             update_NOI = update.mT if is_tall(part[0]) else update
             self._subtract(part, local_tensor(redistribute_like(like, update_NOI)), group)
 
-    def _ahead(self, weights: Sequence[nn.Parameter], group: dict[str, Any]) -> Tensor:
+    def _advance_momenta(self, weights: Sequence[nn.Parameter], group: dict[str, Any]) -> Tensor:
         """Advance the momenta of matrices of one shape; return what is to be orthogonalised, [N, O, I]."""
         grads_NOI = torch.stack([local_tensor(_gradient(weight)) for weight in weights])
         if self._rounding:
@@ -124,16 +127,16 @@ class BatchedMuon(OwnOptimizer, torch.optim.Muon):
     def _subtract(self, weights: Sequence[nn.Parameter], update_NOI: Tensor, group: dict[str, Any]) -> None:
         """Let the weights of one shape decay, and subtract their updates."""
         ours = [local_tensor(weight) for weight in weights]
-        rate, kept = _rate(group, weights[0]), self._kept(group)
+        rate, decay = _rate(group, weights[0]), self._decay_factor(group)
         dtype = torch.float32 if self._rounding else ours[0].dtype
         update_NOI = self._unless_skipped(update_NOI.to(dtype, memory_format=torch.contiguous_format))
         if ours[0].dtype == torch.float32:
             if group["weight_decay"]:
-                torch._foreach_mul_(ours, kept)
+                torch._foreach_mul_(ours, decay)
             torch._foreach_add_(ours, update_NOI.unbind(), alpha=-rate)
             return
         # In a stack, as `_foreach_mul_` rounds the factor to bfloat16 on a CPU.
-        new_NOI = torch.stack(ours).to(dtype).mul_(kept).add_(update_NOI, alpha=-rate)
+        new_NOI = torch.stack(ours).to(dtype).mul_(decay).add_(update_NOI, alpha=-rate)
         if self._rounding:
             self._rounding.copy_(ours, new_NOI)
         else:
@@ -215,7 +218,7 @@ def newton_schulz(x_SL: Tensor, coefficients: Coefficients, steps: int) -> Tenso
         steps: number of iterations.
     """
     a, b, c = coefficients
-    # One kernel for product and sum, which XLA has not. In float32 the sums are apart, as they always were.
+    # One kernel for product and sum, which XLA lacks. Not in float32, where it would round otherwise.
     fused = x_SL.ndim == 3 and x_SL.dtype == torch.bfloat16 and not is_lazy(x_SL)
     for _ in range(steps):
         if fused:
@@ -229,7 +232,7 @@ def newton_schulz(x_SL: Tensor, coefficients: Coefficients, steps: int) -> Tenso
             del square_SS
             product_SL = _product(gram_SS, x_SL)
             x_SL.mul_(a).add_(product_SL)
-            del product_SL  # else it would be there beside the next iteration's products
+            del product_SL  # otherwise it would stay in memory during the next iteration
     return x_SL
 
 

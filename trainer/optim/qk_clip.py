@@ -27,7 +27,13 @@ from torch import Tensor, nn
 
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ConfigError
-from trainer.optim.attention_logits import eager_attention, record_logits, recorded, reset, stop_recording
+from trainer.optim.attention_logits import (
+    eager_attention,
+    record_logits,
+    recorded_logits,
+    reset,
+    stop_recording,
+)
 
 _NORMS = ("q_norm", "k_norm", "qk_norm", "q_layernorm", "k_layernorm")
 
@@ -85,7 +91,7 @@ class QkClip:
         """
         self._all_reduce()
         for alike in self._alike:
-            logits_NH = _recorded(alike)
+            logits_NH = _stacked_logits(alike)
             gamma_NH = self._gamma(logits_NH)
             if finite is not None:
                 gamma_NH = torch.where(finite, gamma_NH, 1.0)
@@ -98,7 +104,7 @@ class QkClip:
     def readings(self) -> dict[str, Tensor]:
         """Return the largest logit since the last `clip`, and the number of heads that the next will clip."""
         self._all_reduce()
-        logits = torch.cat([_recorded(alike).flatten() for alike in self._alike])
+        logits = torch.cat([_stacked_logits(alike).flatten() for alike in self._alike])
         clipped = (self._gamma(logits) < 1).sum().float()
         return {"qk_max_logit": logits.max(), "qk_clipped_heads": clipped}
 
@@ -109,7 +115,9 @@ class QkClip:
     def _all_reduce(self) -> None:
         """Replace the logits of this process's rows by the maximum over all processes, once for a step."""
         if not self._all_reduced:
-            self._ranks.all_reduce_max_([recorded(each.module) for alike in self._alike for each in alike])
+            self._ranks.all_reduce_max_(
+                [recorded_logits(each.module) for alike in self._alike for each in alike]
+            )
         self._all_reduced = True
 
     def _gamma(self, largest: Tensor) -> Tensor:
@@ -117,9 +125,9 @@ class QkClip:
         return torch.where(largest > self.tau, self.tau / largest, 1.0)
 
 
-def _recorded(alike: Sequence[Attention]) -> Tensor:
+def _stacked_logits(alike: Sequence[Attention]) -> Tensor:
     """Return the largest logits of modules with as many heads, [N, H]."""
-    return torch.stack([recorded(attention.module) for attention in alike])
+    return torch.stack([recorded_logits(attention.module) for attention in alike])
 
 
 def clippable_attentions(model: nn.Module, *, key: str) -> list[Attention]:
@@ -129,28 +137,24 @@ def clippable_attentions(model: nn.Module, *, key: str) -> list[Attention]:
         ConfigError: there are none, or scaling their projections would not scale their logits. `key` is the
             optimizer's in the configuration.
     """
-    found = [_attention(module) for module in model.modules() if _is_attention(module)]
+    found = []
+    for module in model.modules():
+        if all(hasattr(module, name) for name in ("q_proj", "k_proj", "head_dim")):
+            each: Any = module
+            attention = Attention(
+                module=module,
+                query=each.q_proj,
+                key=each.k_proj,
+                heads=each.q_proj.weight.shape[0] // each.head_dim,
+                key_heads=each.k_proj.weight.shape[0] // each.head_dim,
+            )
+            found.append(attention)
     obstacles = [_obstacle(attention.module) for attention in found]
     if not found:
         obstacles = ["has no attention with q_proj and k_proj, which muonclip scales"]
     for obstacle in filter(None, obstacles):
         raise ConfigError(f"{type(model).__name__} {obstacle}; write muon", key=f"{key}.type")
     return found
-
-
-def _is_attention(module: nn.Module) -> bool:
-    return all(hasattr(module, name) for name in ("q_proj", "k_proj", "head_dim"))
-
-
-def _attention(module: Any) -> Attention:
-    query, key, size = module.q_proj, module.k_proj, module.head_dim
-    return Attention(
-        module=module,
-        query=query,
-        key=key,
-        heads=query.weight.shape[0] // size,
-        key_heads=key.weight.shape[0] // size,
-    )
 
 
 def _obstacle(module: nn.Module) -> str | None:

@@ -81,7 +81,7 @@ class RoundedAdamW(OwnOptimizer, AdamW):
         torch._foreach_addcmul_(list(squares), shaped, shaped, 1 - beta2)
         root = _flat(squares).div_(1 - beta2**step).sqrt_().add_(group["eps"])
         update = self._unless_skipped(_flat(means).div_(root))
-        kept = _flat(weights).float().mul_(self._kept(group))
+        kept = _flat(weights).float().mul_(self._decay_factor(group))
         self._rounding.copy_(weights, kept.add_(update, alpha=-group["lr"] / (1 - beta1**step)))
 
 

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,11 @@ from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.errors import ConfigError, TrainerError
 from trainer.preflight import fitting, trace
-from trainer.preflight.memory import stages, student_dimensions, trained_dimensions
+from trainer.preflight.memory import memory_upper_bound, stages, student_dimensions, trained_dimensions
 from trainer.preflight.meta_model import Blueprint, blueprint
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.preflight import per_process
-from trainer.preflight.resources import free_memory
 from trainer.preflight.trace import Stage
-from trainer.preflight.upper_bound import memory_upper_bound
 
 KIND = "micro_batches"
 _USABLE = 0.9  # of the memory: the estimate counts tensors, and not what libraries take
@@ -54,8 +51,14 @@ def with_micro_batches(config: Config, device: Device, *, processes: int = 1) ->
     """
     if not config.device.auto_micro_batch or config.device.parallel == "fsdp":
         return config
+    own = per_process(config, processes)
+    found: dict[str, Any] = {}
     try:
-        return _fitted(config, device, processes)
+        plan = blueprint(own, device)
+        for name, stage in stages(own):
+            if stage.micro_batch_size is None:
+                size = _micro_batch(own, name, stage, plan, device)
+                found[name] = dataclasses.replace(getattr(config, name), micro_batch_size=size)
     except TrainerError:
         raise
     except Exception as error:
@@ -64,16 +67,6 @@ def with_micro_batches(config: Config, device: Device, *, processes: int = 1) ->
             f"no micro-batch could be found ({reason}); write false, and a stage's micro_batch_size yourself",
             key="device.auto_micro_batch",
         ) from error
-
-
-def _fitted(config: Config, device: Device, processes: int) -> Config:
-    own = per_process(config, processes)
-    plan = blueprint(own, device)
-    found: dict[str, Any] = {}
-    for name, stage in stages(own):
-        if stage.micro_batch_size is None:
-            size = _size(own, name, stage, plan, device)
-            found[name] = dataclasses.replace(getattr(config, name), micro_batch_size=size)
     return dataclasses.replace(config, **found)
 
 
@@ -83,17 +76,24 @@ def cache_file(config: Config, stage: Stage, plan: Blueprint, device: Device) ->
     return cache_root() / KIND / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _size(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
+def _micro_batch(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
+    """Return the remembered micro-batch, or search for one and remember it."""
     path = cache_file(config, stage, plan, device)
-    size = _read(path, stage.batch_size)
-    if size is None:
-        size = _search(config, name, stage, plan, device)
-        _write(path, {"micro_batch_size": size, "spec": _spec(config, stage, plan, device)})
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged file is searched anew
+        size = from_json(read_regular(path))["micro_batch_size"]
+        if isinstance(size, int) and 0 < size <= stage.batch_size and stage.batch_size % size == 0:
+            return size
+    size = _search(config, name, stage, plan, device)
+    document = {"micro_batch_size": size, "spec": _spec(config, stage, plan, device)}
+    with contextlib.suppress(OSError):  # if the cache is not writable, the next run searches again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as draft:
+            draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return size
 
 
 def _search(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
-    free = fitting.memory_limit(config, free_memory(device))
+    free = fitting.memory_limit(config, device.free_memory_bytes())
     if free is None or 2 * memory_upper_bound(config, plan.dimensions) <= free:
         return stage.batch_size
     free = int(_USABLE * free)
@@ -142,20 +142,3 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
         },
         "torch": torch.__version__,
     }
-
-
-def _read(path: Path, batch: int) -> int | None:
-    """Return the remembered size if it divides the batch; None for a damaged file."""
-    try:
-        size = from_json(read_regular(path))["micro_batch_size"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return size if isinstance(size, int) and 0 < size <= batch and batch % size == 0 else None
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    """Write the file; if the cache is not writable, the next run searches again."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as draft:
-            draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

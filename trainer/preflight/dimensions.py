@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from trainer.config import Config, RecoveryConfig, TinyModelConfig
+from trainer.config import Config, RecoveryConfig
 from trainer.config.model import MasterDtype
 from trainer.errors import ConfigError
 
@@ -96,7 +96,7 @@ class AdapterDimensions(Dimensions):
     targets: str
 
     @classmethod
-    def of(cls, student: Dimensions, config: RecoveryConfig) -> AdapterDimensions:
+    def for_student(cls, student: Dimensions, config: RecoveryConfig) -> AdapterDimensions:
         """Return the sizes of a student's adapters, which are float32."""
         sizes = {field.name: getattr(student, field.name) for field in fields(Dimensions)}
         return cls(**sizes | {"weight_bytes": 4}, rank=config.rank, targets=config.targets)
@@ -129,30 +129,24 @@ def teacher_dimensions(config: Config, pretrained: Any = None) -> Dimensions:
     Raises:
         ConfigError: the pretrained configuration lacks a size.
     """
-    if config.model.kind == "tiny":
-        return _tiny(config.model, config.data.vocab_size)
-    return _pretrained(pretrained, config.model.dtype)
-
-
-def _tiny(model: TinyModelConfig, vocabulary: int) -> Dimensions:
-    return Dimensions(
-        layers=model.layers,
-        hidden=model.hidden_size,
-        intermediate=model.intermediate_size,
-        heads=model.heads,
-        key_heads=model.heads,
-        head_size=model.hidden_size // model.heads,
-        vocabulary=vocabulary,
-        tied=False,
-        weight_bytes=4,
-        vectors=2 * model.hidden_size,
-    )
-
-
-def _pretrained(found: Any, dtype: str) -> Dimensions:
+    model, found = config.model, pretrained
+    if model.kind == "tiny":
+        return Dimensions(
+            layers=model.layers,
+            hidden=model.hidden_size,
+            intermediate=model.intermediate_size,
+            heads=model.heads,
+            key_heads=model.heads,
+            head_size=model.hidden_size // model.heads,
+            vocabulary=config.data.vocab_size,
+            tied=False,
+            weight_bytes=4,
+            vectors=2 * model.hidden_size,
+        )
     try:
         head_size = getattr(found, "head_dim", None) or found.hidden_size // found.num_attention_heads
-        kept = str(getattr(found, "dtype", None) or "float32") if dtype == "auto" else dtype
+        stored = str(getattr(found, "dtype", None) or "float32")
+        dtype = stored if model.dtype == "auto" else model.dtype
         return Dimensions(
             layers=found.num_hidden_layers,
             hidden=found.hidden_size,
@@ -162,7 +156,7 @@ def _pretrained(found: Any, dtype: str) -> Dimensions:
             head_size=head_size,
             vocabulary=found.vocab_size,
             tied=bool(getattr(found, "tie_word_embeddings", False)),
-            weight_bytes=2 if "16" in kept else 4,
+            weight_bytes=2 if "16" in dtype else 4,
             # Two norms a layer, and Qwen3's two of queries and keys; biases are negligible.
             vectors=2 * found.hidden_size + (2 * head_size if found.model_type.startswith("qwen3") else 0),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,9 @@ from trainer.errors import ConfigError, MachineError
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import average_bytes, stages, trained_dimensions
 from trainer.preflight.optimizer import optimizer_memory
-from trainer.preflight.resources import free_disk, size_of
 from trainer.text import byte_size
 
-_SMALL = 2**20  # metrics, configuration and the like
+_SMALL = 2**20  # metrics, configuration and other small files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +49,16 @@ def disk(config: Config, student: Dimensions, folder: Path) -> Disk:
     trained = [(stage, trained_dimensions(stage, student)) for _, stage in stages(config)]
     state = max((optimizer_memory(each, stage.optimizer).state for stage, each in trained), default=0)
     adapters = sum(each.parameters * each.weight_bytes for _, each in trained if each is not student)
+    existing_parent = folder.absolute()
+    while not existing_parent.exists():
+        existing_parent = existing_parent.parent
     saves = config.checkpoint.every_steps or config.checkpoint.every_seconds
     return Disk(
         checkpoint=weights + adapters + state + average,
-        checkpoints=config.checkpoint.keep + 1 if saves else 1,  # SIGTERM's
+        checkpoints=config.checkpoint.keep + 1 if saves else 1,  # the one that SIGTERM writes
         model=weights + adapters if config.save_model else 0,
-        existing=size_of(folder / FOLDER),
-        free=free_disk(folder),
+        existing=sum(path.stat().st_size for path in (folder / FOLDER).rglob("*") if path.is_file()),
+        free=shutil.disk_usage(existing_parent).free,
     )
 
 

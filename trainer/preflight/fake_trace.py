@@ -6,8 +6,9 @@ The program runs under torch's FakeTensorMode, where tensors have a shape, a dty
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,26 +50,21 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch 
             return self._device
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._add(leaf.untyped_storage(), func)
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            storage: Any = leaf.untyped_storage()
+            if id(storage) in self._alive:  # a view, or written in place
+                continue
+            size = storage.nbytes()
+            self._alive[id(storage)] = weakref.ref(storage, partial(self._remove, id(storage), size))
+            self.now += size
+            for moment in (self._phase, (self._phase, func, size)):
+                self.peaks[moment] = max(self.peaks.get(moment, 0), self.now)
         return result
 
-    def _add(self, storage: Any, operation: Hashable) -> None:
-        key = id(storage)
-        if key in self._alive:
-            return
-        size = storage.nbytes()
-        self._alive[key] = weakref.ref(storage, self._remover(key, size))
-        self.now += size
-        for moment in (self._phase, (self._phase, operation, size)):
-            self.peaks[moment] = max(self.peaks.get(moment, 0), self.now)
-
-    def _remover(self, key: int, size: int) -> Callable[[Any], None]:
-        def remove(reference: object) -> None:
-            del self._alive[key]
-            self.now -= size
-
-        return remove
+    def _remove(self, key: int, size: int, reference: object) -> None:
+        del self._alive[key]
+        self.now -= size
 
 
 @contextmanager

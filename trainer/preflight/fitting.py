@@ -76,8 +76,15 @@ def largest_micro_batch(
 
 
 def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Device, free: int) -> ConfigError:
+    sizes = {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "activations and logits": memory.activations,
+    }
+    parts = ", ".join(f"{name} {byte_size(size)}" for name, size in sizes.items() if size)
     problem = (
-        f"{memory.name} takes an estimated {byte_size(memory.peak)} of memory ({_parts(memory)}), and "
+        f"{memory.name} takes an estimated {byte_size(memory.peak)} of memory ({parts}), and "
         f"{byte_size(free)} are free"
     )
     if memory.name == EVALUATION:
@@ -92,11 +99,10 @@ def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Devic
         if micro is not None:
             return ConfigError(f"{problem}; write true, and {key}={micro}", key="device.recompute")
     if student_dimensions(config, plan.dimensions).weight_bytes > 2 and config.device.dtype != "float32":
-        model = dataclasses.replace(config.model, master_dtype="bfloat16")
-        lighter, recomputing = (
-            dataclasses.replace(config, model=model),
-            dataclasses.replace(device, recompute=True),
+        lighter = dataclasses.replace(
+            config, model=dataclasses.replace(config.model, master_dtype="bfloat16")
         )
+        recomputing = dataclasses.replace(device, recompute=True)
         micro = largest_micro_batch(lighter, memory.name, plan, recomputing, free=free)
         if micro is not None:
             more = f"{key}={micro}" if device.recompute else f"device.recompute=true {key}={micro}"
@@ -117,13 +123,3 @@ def _smaller_evaluation(
         return ConfigError(f"{problem}; take a smaller model or a larger device", key="eval.batch_size")
     batches = config.eval.batches * config.eval.batch_size // size
     return ConfigError(f"{problem}; write {size}, and eval.batches={batches}", key="eval.batch_size")
-
-
-def _parts(memory: StageMemory) -> str:
-    parts = {
-        "weights": memory.weights,
-        "gradients": memory.gradients,
-        "optimizer": memory.optimizer,
-        "activations and logits": memory.activations,
-    }
-    return ", ".join(f"{name} {byte_size(size)}" for name, size in parts.items() if size)

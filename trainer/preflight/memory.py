@@ -1,4 +1,4 @@
-"""Estimates of each stage's peak memory, by kind of tensor."""
+"""Estimates of each stage's peak memory, by kind of tensor, and an upper bound that takes no trace."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.trace import Stage, evaluation_peak, step_peak
 
 EVALUATION = "evaluation"
+
+# Of the upper bound: float32 copies of each width that a layer may keep, with a wide margin.
+_FLOAT = 4
+_HIDDEN, _QUERIES, _INNER, _SCORES, _LOGITS = 40, 20, 16, 10, 14
+_CHUNKS = 2**30  # of losses that are computed in chunks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +67,7 @@ def student_dimensions(config: Config, teacher: Dimensions) -> Dimensions:
 
 def trained_dimensions(stage: Stage, student: Dimensions) -> Dimensions:
     """Return the dimensions of what a stage trains: the student, or its adapters."""
-    return AdapterDimensions.of(student, stage) if isinstance(stage, RecoveryConfig) else student
+    return AdapterDimensions.for_student(student, stage) if isinstance(stage, RecoveryConfig) else student
 
 
 def weight_bytes(config: Config, teacher: Dimensions) -> int:
@@ -111,6 +116,7 @@ def stage_memory(
     own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
     computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))
     lasting = average + buckets + optimizer.state
+    # The traced step has weights and gradients in it; in the update, activations are gone.
     peak = lasting + max(computing, weights + gradients + optimizer.temporary)
     weights += average
     return StageMemory(
@@ -148,3 +154,26 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
         activations=max(0, peak - weights - buckets - optimizer),
         peak=peak,
     )
+
+
+def memory_upper_bound(config: Config, teacher: Dimensions) -> int:
+    """Return an upper bound on memory, in bytes, over stages, evaluations and the teacher's training.
+
+    It is in closed form, and a test compares it with traces.
+    """
+    student, length = student_dimensions(config, teacher), config.data.sequence_length
+    trained = [(stage, trained_dimensions(stage, student)) for _, stage in stages(config)]
+    parameters = student.parameters + sum(each.parameters for _, each in trained if each is not student)
+    # Weights, gradients, two moments and a temporary copy, all in float32; their average, and the teacher's.
+    lasting = _FLOAT * (5 * parameters + teacher.parameters) + average_bytes(config, student)
+    optimizers = [optimizer_memory(each, stage.optimizer) for stage, each in trained]
+    lasting += max((optimizer.temporary for optimizer in optimizers), default=0)
+    computed = [stage for _, stage in stages(config)]
+    recipes = [*computed, config.model.teacher] if config.model.kind == "tiny" else computed
+    sequences = max([config.eval.batch_size, *(each.micro_batch_size or each.batch_size for each in recipes)])
+    queries = teacher.heads * teacher.head_size
+    layer = _HIDDEN * teacher.hidden + _QUERIES * queries + _INNER * teacher.intermediate
+    layer += _SCORES * teacher.heads * length
+    token = (teacher.layers + 1) * layer + _LOGITS * teacher.vocabulary
+    chunked = _CHUNKS if config.stage1_9.max_steps and config.stage1_9.loss_type == "kl" else 0
+    return lasting + _FLOAT * sequences * length * token + chunked

@@ -42,7 +42,7 @@ def blueprint(config: Config, device: Device) -> Blueprint:
     """
     model = config.model
     if model.kind == "hf":
-        return _pretrained(config, model, device)
+        return _pretrained_blueprint(config, model, device)
 
     def build(layers: int) -> nn.Module:
         return build_tiny(
@@ -55,7 +55,7 @@ def blueprint(config: Config, device: Device) -> Blueprint:
     return Blueprint(dimensions=teacher_dimensions(config), build=build)
 
 
-def _pretrained(config: Config, model: HfModelConfig, device: Device) -> Blueprint:
+def _pretrained_blueprint(config: Config, model: HfModelConfig, device: Device) -> Blueprint:
     from transformers.models.auto.configuration_auto import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
@@ -64,7 +64,6 @@ def _pretrained(config: Config, model: HfModelConfig, device: Device) -> Bluepri
     found = AutoConfig.from_pretrained(local_folder(model.name))
     dimensions = teacher_dimensions(config, found)
     dtype = torch.bfloat16 if dimensions.weight_bytes == 2 else torch.float32
-
     attention = device.attention_for(config.data.sequence_length)
 
     def build(layers: int) -> nn.Module:

@@ -45,7 +45,10 @@ def optimizer_memory(
     embeddings = [o * i for o, i in student.embeddings]
     others = sum(embeddings) + student.gains
     if config.type == "adamw_8bit":
-        state = sum(map(_eight_bits, [*matrices, *embeddings])) + 8 * student.gains
+        state = 8 * student.gains
+        for elements in (*matrices, *embeddings):
+            scales = 4 * -(-elements // _BLOCK)
+            state += 8 * elements if elements < _SMALL else 2 * (elements + scales)
         return OptimizerMemory(state=state, temporary=0)
     # Weights, gradients, moments and random numbers of a piece: about six copies in float32.
     temporary = 24 * min(PIECE, student.parameters) if rounded else 0
@@ -57,7 +60,11 @@ def optimizer_memory(
         temporary = max(temporary, _muon_temporary(student, processes, size, computed))
     else:
         rank = config.apollo.rank if config.type == "apollo" else 1
-        state = sum(_projected(o, i, rank) for o, i in student.matrices)
+        state = 0
+        for shape in student.matrices:
+            small, large = sorted(shape)
+            r = min(rank, small)
+            state += 4 * (2 * r * large + r * small)  # two moments of the projected gradient; the projection
         # One matrix at a time, in about five copies in float32.
         temporary = max(temporary, 20 * max(matrices))
     return OptimizerMemory(state=state + 2 * size * others, temporary=temporary)
@@ -84,14 +91,3 @@ def _muon_temporary(student: Dimensions, processes: int, size: int, computed: in
         gram = small * computed
         peak = max(peak, small * (stack + gram) * min(count, stack_size(small * large, processes)))
     return peak
-
-
-def _eight_bits(elements: int) -> int:
-    return 8 * elements if elements < _SMALL else 2 * (elements + 4 * -(-elements // _BLOCK))
-
-
-def _projected(outputs: int, inputs: int, rank: int) -> int:
-    """Return the bytes of two moments of the projected gradient and of the projection, in float32."""
-    small, large = sorted((outputs, inputs))
-    rank = min(rank, small)
-    return 4 * (2 * rank * large + rank * small)

@@ -1,4 +1,4 @@
-"""Preflight check: estimated resources and reasons to refuse. Called by `__main__`."""
+"""Preflight check: estimated resources of a run, and reasons to refuse it. Called by `__main__`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from trainer.devices.dtypes import dtype_name
 from trainer.errors import ConfigError
 from trainer.preflight import disk, fitting, price
 from trainer.preflight.disk import Disk
-from trainer.preflight.memory import StageMemory, evaluation_memory, stage_memory, stages, student_dimensions
+from trainer.preflight.memory import (
+    StageMemory,
+    evaluation_memory,
+    memory_upper_bound,
+    stage_memory,
+    stages,
+    student_dimensions,
+)
 from trainer.preflight.meta_model import Blueprint, blueprint
-from trainer.preflight.resources import free_memory
-from trainer.preflight.upper_bound import memory_upper_bound
 from trainer.text import byte_size
 
 
@@ -67,7 +72,12 @@ def run_preflight(
     """
     found = Preflight(refusals=long_runs.refusals(config, device=device.kind, dtype=dtype_name(device.dtype)))
     if detailed:
-        found.refusals += _text_refusals(config)
+        try:
+            loading.require_text(config.data)
+        except ConfigError as error:
+            found.refusals.append(error)
+        except DataError as error:
+            found.refusals.append(ConfigError(str(error)))
     try:
         plan = blueprint(config, device)
         if config.device.parallel == "fsdp":
@@ -85,21 +95,12 @@ def run_preflight(
     return found
 
 
-def _text_refusals(config: Config) -> list[ConfigError]:
-    try:
-        loading.require_text(config.data)
-    except ConfigError as error:
-        return [error]
-    except DataError as error:
-        return [ConfigError(str(error))]
-    return []
-
-
 def _estimate_memory(
     found: Preflight, config: Config, plan: Blueprint, device: Device, *, detailed: bool
 ) -> None:
-    found.free = fitting.memory_limit(config, free_memory(device))
+    found.free = fitting.memory_limit(config, device.free_memory_bytes())
     bound = memory_upper_bound(config, plan.dimensions)
+    # A trace takes about a second, which is long for a small run.
     if not detailed and found.free is not None and 2 * bound <= found.free:
         found.upper_bound = bound
         return
@@ -121,27 +122,47 @@ def per_process(config: Config, processes: int) -> Config:
 
 def summary_line(found: Preflight) -> str:
     """Return the estimates in one line for people."""
-    parts = [_memory(found)]
+    free = "" if found.free is None else f" of {byte_size(found.free)} free"
+    if found.unknown:
+        parts = [f"memory not estimated ({found.unknown})"]
+    elif found.peak is not None:
+        parts = [f"memory about {byte_size(found.peak)}{free}"]
+    else:
+        parts = [f"memory below {byte_size(found.upper_bound or 0)}{free}"]
     if found.disk:
         parts.append(f"disk {byte_size(found.disk.needed)} of {byte_size(found.disk.free)} free")
     if found.seconds is not None:
-        parts.append(f"roughly {_time(found.seconds)} of training")
+        parts.append(f"roughly {_duration(found.seconds)} of training")
     if found.usd:
         parts.append(f"{found.usd:.2f} $")
     return f"preflight: {', '.join(parts)}"
 
 
-def _time(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
 
 
-def _memory(found: Preflight) -> str:
-    if found.unknown:
-        return f"memory not estimated ({found.unknown})"
-    free = "" if found.free is None else f" of {byte_size(found.free)} free"
-    if found.peak is not None:
-        return f"memory about {byte_size(found.peak)}{free}"
-    return f"memory below {byte_size(found.upper_bound or 0)}{free}"
+def show(found: Preflight, config: Config) -> None:
+    """Print what `python -m trainer … --preflight` does: the memory of each stage, the rest and refusals."""
+    from rich import box  # not at the top: a run does not print tables
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    if found.stages:
+        # Narrow enough for 80 columns: a wider one is cut off.
+        table = Table(title="estimated memory", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("")
+        for name in ("at once", "weights", "gradients", "optimizer", "activations", "peak"):
+            table.add_column(name, justify="right")
+        for stage in found.stages:
+            sizes = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.peak)
+            table.add_row(stage.name, str(stage.micro_batch), *(byte_size(size) for size in sizes))
+        console.print(table)
+    console.print(summary_line(found), markup=False)
+    for refusal in found.refusals:
+        word = "forced" if config.force else "refused"
+        console.print(f"{word}: {refusal}", markup=False)

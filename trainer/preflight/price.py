@@ -36,21 +36,23 @@ def _flops(config: Config, teacher: Dimensions, device: Device) -> float:
     length, student = config.data.sequence_length, student_dimensions(config, teacher)
     ours, theirs = student.forward_flops(length), teacher.forward_flops(length)
     passes = 4 if device.recompute else 3
-    return float(
-        sum(
-            stage.max_steps
-            * stage.batch_size
-            * length
-            * (passes * ours + theirs * _runs_teacher(stage) + _more(stage, student, length))
-            for _, stage in stages(config)
-        )
-    )
+    total = 0.0
+    for _, stage in stages(config):
+        if isinstance(stage, Stage2Config | RecoveryConfig):
+            runs_teacher = stage.distill.enabled
+        else:
+            runs_teacher = isinstance(stage, Stage19Config) or stage.runs_teacher
+        a_token = passes * ours + theirs * runs_teacher + _extra_flops(stage, student, length)
+        total += stage.max_steps * stage.batch_size * length * a_token
+    return total
 
 
-def _more(stage: Stage, student: Dimensions, length: int) -> float:
-    """Return the difference that adapters on frozen weights make, or a head with candidate logits only."""
+def _extra_flops(stage: Stage, student: Dimensions, length: int) -> float:
+    """Return the operations per token that adapters, or a head for candidates only, add or save."""
     if isinstance(stage, RecoveryConfig):
-        return adapter_flops_per_token(AdapterDimensions.of(student, stage).parameters, student.multiplied)
+        return adapter_flops_per_token(
+            AdapterDimensions.for_student(student, stage).parameters, student.multiplied
+        )
     if not isinstance(stage, Stage3Config) or stage.teacher.kind != "cached":
         return 0.0
     return candidate_flops_per_token(
@@ -62,12 +64,6 @@ def _more(stage: Stage, student: Dimensions, length: int) -> float:
     )
 
 
-def _runs_teacher(stage: Stage) -> bool:
-    if isinstance(stage, Stage2Config | RecoveryConfig):
-        return stage.distill.enabled
-    return isinstance(stage, Stage19Config) or stage.runs_teacher
-
-
 def _speed(device: Device) -> float | None:
     """Return the operations per second in training."""
     if device.kind != "cpu":
@@ -76,16 +72,12 @@ def _speed(device: Device) -> float | None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # two threads that wait for each other on a busy machine took ten times as long
     try:
-        return threads * _CPU_SHARE * 2 * _SIDE**3 / _fastest(device.dtype)
+        matrix, elapsed = torch.ones(_SIDE, _SIDE, dtype=device.dtype), list[float]()
+        while len(elapsed) < 2 or sum(elapsed) < _MEASURE_S:  # the first product makes buffers
+            started = time.perf_counter()
+            torch.mm(matrix, matrix)
+            elapsed.append(time.perf_counter() - started)
     finally:
         torch.set_num_threads(threads)
-
-
-def _fastest(dtype: torch.dtype) -> float:
-    """Return the seconds of the fastest product, which other processes disturbed least."""
-    matrix, taken = torch.ones(_SIDE, _SIDE, dtype=dtype), list[float]()
-    while len(taken) < 2 or sum(taken) < _MEASURE_S:  # the first one makes buffers
-        started = time.perf_counter()
-        torch.mm(matrix, matrix)
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+    # The fastest is the one that other processes disturbed least.
+    return threads * _CPU_SHARE * 2 * _SIDE**3 / min(elapsed)

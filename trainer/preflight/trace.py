@@ -28,10 +28,9 @@ from trainer.devices.device import Device
 from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
-from trainer.models.adapters import add_adapters, planned
-from trainer.models.causal_lm import freeze
+from trainer.models.adapters import adapters_for, add_adapters
+from trainer.models.causal_lm import cast_weights, freeze
 from trainer.models.documents import separate_documents
-from trainer.models.master_weights import cast_weights
 from trainer.models.subln import normalised_projections, quantise
 from trainer.preflight.fake_trace import LiveStorages, fake_tensors
 from trainer.preflight.meta_model import Blueprint
@@ -98,10 +97,10 @@ def step_once(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
     Raises:
         torch.OutOfMemoryError: they do not fit.
     """
-    theirs = plan.dimensions.layers
-    ours = config.stage1.keep_layers or theirs
-    shallow = _without_named_layers(config, ours)
-    models = _models(shallow, plan, ours, theirs)
+    teacher_layers = plan.dimensions.layers
+    student_layers = config.stage1.keep_layers or teacher_layers
+    shallow = _without_named_layers(config, student_layers)
+    models = _models(shallow, plan, student_layers, teacher_layers)
     student = _trained(models, stage)
     if device.recompute:
         recompute_layers(student)
@@ -131,8 +130,8 @@ def _over_depths(
     config: Config, plan: Blueprint, device: Device, run: Callable[[LiveStorages, Models, Config], None]
 ) -> int:
     """Return the peak at the run's depths, extrapolated from few layers."""
-    theirs = plan.dimensions.layers
-    ours = config.stage1.keep_layers or theirs
+    teacher_layers = plan.dimensions.layers
+    student_layers = config.stage1.keep_layers or teacher_layers
 
     def peaks(student: int, teacher: int) -> Mapping[Hashable, int]:
         shallow = _without_named_layers(config, student)
@@ -140,28 +139,31 @@ def _over_depths(
             run(live, _models(shallow, plan, student, teacher), shallow)
             return dict(live.peaks)
 
-    if max(ours, theirs) <= ONE_MORE:
-        return max(peaks(ours, theirs).values())
-    if ours == theirs:
+    if max(student_layers, teacher_layers) <= ONE_MORE:
+        return max(peaks(student_layers, teacher_layers).values())
+    if student_layers == teacher_layers:
         few, more = peaks(FEW, FEW), peaks(ONE_MORE, ONE_MORE)
-        return max(few[each] + (ours - FEW) * (more[each] - few[each]) for each in few.keys() & more.keys())
-    shallow = min(ours, FEW)
+        return max(
+            few[each] + (student_layers - FEW) * (more[each] - few[each]) for each in few.keys() & more.keys()
+        )
+    shallow = min(student_layers, FEW)
     few, deeper, both = peaks(shallow, FEW), peaks(shallow, ONE_MORE), peaks(shallow + 1, ONE_MORE)
     return max(
         few[each]
-        + (theirs - FEW) * (deeper[each] - few[each])
-        + (ours - shallow) * (both[each] - deeper[each])
+        + (teacher_layers - FEW) * (deeper[each] - few[each])
+        + (student_layers - shallow) * (both[each] - deeper[each])
         for each in few.keys() & deeper.keys() & both.keys()
     )
 
 
 def _without_named_layers(config: Config, layers: int) -> Config:
     """Replace settings that name layers, which do not matter for memory, by some that fit any depth."""
+    model = config.model
+    if model.kind == "tiny":
+        model = dataclasses.replace(model, layers=layers)
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(config.model, layers=layers)
-        if config.model.kind == "tiny"
-        else config.model,
+        model=model,
         stage1=dataclasses.replace(config.stage1, keep_layers=None),
         stage1_9=dataclasses.replace(config.stage1_9, layer_weights="uniform"),
         stage3=dataclasses.replace(config.stage3, attention_layer=-1),
@@ -176,7 +178,7 @@ def _models(config: Config, plan: Blueprint, student_layers: int, teacher_layers
     quantise(student, lambda_, config.quant, gains, blended=config.stage1.subln == "blended")
     if config.data.document_masks:
         for model in (teacher, student):
-            separate_documents(model, 0)  # any token: where documents end is no matter of memory
+            separate_documents(model, 0)  # any token: memory does not depend on where documents end
     return Models(student=student, teacher=teacher, lambda_=lambda_)
 
 
@@ -195,7 +197,7 @@ def _mark_top_layer(student: nn.Module, live: LiveStorages) -> None:
 
     layer = student.get_decoder().layers[-1]  # type: ignore[operator]
     trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-    # The norm of the layer's input comes last; where it is frozen, any of the adapters may.
+    # The gradient of the input norm is the last; where the norm is frozen, that of any adapter may be.
     for parameter in [each for each in trained if each.ndim == 1] or trained:
         left.add(id(parameter))
         parameter.register_post_accumulate_grad_hook(arrived)
@@ -204,7 +206,7 @@ def _mark_top_layer(student: nn.Module, live: LiveStorages) -> None:
 def _trained(models: Models, stage: Stage) -> nn.Module:
     """Return the student in training mode, with adapters where the stage trains those."""
     if isinstance(stage, RecoveryConfig):
-        add_adapters(models.student, planned(models.student, stage), seed=0)
+        add_adapters(models.student, adapters_for(models.student, stage), seed=0)
     return models.student.train()
 
 
@@ -218,13 +220,13 @@ def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -
     if isinstance(stage, RecoveryConfig):
         return recover.recovery(student, teacher, stage)
     if stage.teacher.kind == "cached":
-        return from_cache(student, _targets(config, stage.teacher), config.stage3, stage.teacher)
+        return from_cache(student, _fake_targets(config, stage.teacher), config.stage3, stage.teacher)
     if stage.teacher.kind == "http":  # a remote teacher's candidates are small
         return cross_entropy(student)
     return distill.from_teacher(student, teacher, config.stage3, stack)
 
 
-def _targets(config: Config, teacher: CachedTeacherConfig) -> Callable[[int], Targets]:
+def _fake_targets(config: Config, teacher: CachedTeacherConfig) -> Callable[[int], Targets]:
     """Return a cache of so many sequences, whose candidates are all the first token."""
     positions, candidates = config.data.sequence_length - 1, teacher.top_k + teacher.negatives
 

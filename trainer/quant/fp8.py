@@ -5,7 +5,7 @@
 By default the two products of the backward pass alone are in 8 bits. Ternary weights of one scale are exact
 in e4m3, as the scale is kept apart; 8-bit integer activations are not, as they have up to seven significant
 bits and e4m3 has four. In the forward pass that would add an error of 0.026 to the 0.0075 that quantising
-them has, whatever the scale is, and evaluation would compute something else than what is trained.
+them has, with any scale, and evaluation would compute something else than what is trained.
 
 A factor has one scale per row or column that is not summed over (of g in dx: per token), which maps its
 largest magnitude to e4m3's (arXiv:2209.05433). Gradients are e4m3 too: a row spans less than its range, and
@@ -79,7 +79,7 @@ def require_multiples(
             f"stage2.micro_batch_size or data.sequence_length, or write {_KEY}=false",
             key=_KEY,
         )
-    chosen = dict(_chosen(student, config.fp8_recipe))
+    chosen = dict(_configured_layers(student, config.fp8_recipe))
     odd = [name for name, layer in chosen.items() if not _fits(layer)]
     if len(odd) == len(chosen):
         raise ConfigError(
@@ -95,7 +95,7 @@ def require_multiples(
         )
 
 
-def _chosen(model: nn.Module, config: Fp8Config) -> Iterator[tuple[str, TernaryLinear]]:
+def _configured_layers(model: nn.Module, config: Fp8Config) -> Iterator[tuple[str, TernaryLinear]]:
     """Yield the ternary layers that the configuration does not leave out."""
     for name, layer in model.named_modules():
         if (
@@ -113,7 +113,7 @@ def _fits(layer: TernaryLinear) -> bool:
 @contextmanager
 def fp8_products(model: nn.Module, config: Fp8Config) -> Iterator[None]:
     """Make the ternary layers of `model` that are chosen, and can, multiply in FP8 within the context."""
-    layers = [layer for _, layer in _chosen(model, config) if _fits(layer)]
+    layers = [layer for _, layer in _configured_layers(model, config) if _fits(layer)]
     multiply = partial(fp8_linear, config=config)
     for layer in layers:
         layer.linear = multiply
@@ -151,10 +151,10 @@ class _Fp8Linear(torch.autograd.Function):
         ctx: Any, x_NI: Tensor, w_OI: Tensor, dtype: torch.dtype, forward_too: bool, fast: bool
     ) -> Tensor:
         # In 8 bits: a quarter, or half, of what a plain layer stores for the backward pass.
-        ctx.save_for_backward(*_scaled(x_NI.t()), *_scaled(w_OI.t()))
+        ctx.save_for_backward(*_quantise_rows(x_NI.t()), *_quantise_rows(w_OI.t()))
         ctx.dtypes, ctx.fast = (x_NI.dtype, w_OI.dtype), fast
         if forward_too:
-            return _product(_scaled(x_NI), _scaled(w_OI), fast=fast).to(dtype)
+            return _product(_quantise_rows(x_NI), _quantise_rows(w_OI), fast=fast).to(dtype)
         return nn.functional.linear(x_NI.to(dtype), w_OI.to(dtype))
 
     @staticmethod
@@ -163,26 +163,25 @@ class _Fp8Linear(torch.autograd.Function):
         x_dtype, w_dtype = ctx.dtypes
         g_NO, grad_x_NI, grad_w_OI = grads[0], None, None
         if ctx.needs_input_grad[0]:
-            grad_x_NI = _product(_scaled(g_NO), (w8_IO, w_scale), fast=ctx.fast).to(x_dtype)
-        if ctx.needs_input_grad[
-            1
-        ]:  # over all tokens, so many that the tensor cores' own precision is too little
-            grad_w_OI = _product(_scaled(g_NO.t()), (x8_IN, x_scale), fast=False).to(w_dtype)
+            grad_x_NI = _product(_quantise_rows(g_NO), (w8_IO, w_scale), fast=ctx.fast).to(x_dtype)
+        if ctx.needs_input_grad[1]:
+            # Not `fast`: it sums over all tokens, too many for the tensor cores' own precision.
+            grad_w_OI = _product(_quantise_rows(g_NO.t()), (x8_IN, x_scale), fast=False).to(w_dtype)
         return grad_x_NI, grad_w_OI, None, None, None
 
 
-Scaled = tuple[Tensor, Tensor]
+QuantisedRows = tuple[Tensor, Tensor]
 """Values in 8 bits, and the float32 scale of each row that undoes it, [rows, 1]."""
 
 
-def _scaled(x: Tensor) -> Scaled:
+def _quantise_rows(x: Tensor) -> QuantisedRows:
     """Scale and round each row of a matrix; an inf or NaN makes all of its row NaN."""
     wide = x.float()
     scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=_TINY) / torch.finfo(FORMAT).max
     return (wide / scale).to(FORMAT).contiguous(), scale.contiguous()
 
 
-def _product(a_NI: Scaled, b_OI: Scaled, *, fast: bool) -> Tensor:
+def _product(a_NI: QuantisedRows, b_OI: QuantisedRows, *, fast: bool) -> Tensor:
     """Return a·bᵀ, [N, O] in bfloat16, the only dtype that CUDA has for scales of rows.
 
     `fast` accumulates in the tensor cores' own precision, some 14 bits (arXiv:2412.19437, section 3.3.2).

@@ -99,7 +99,7 @@ class TernaryLinear(nn.Module):
     def hold_weight(self, effective_OI: Tensor) -> None:
         """Multiply by these effective weights in all passes until `release_weight`."""
         self._held = effective_OI.detach().requires_grad_(self.weight.requires_grad)
-        self._held.grad = self.weight.grad
+        self._held.grad = self.weight.grad  # micro-batches add to what is there
 
     def release_weight(self) -> None:
         """Hand the gradient of the held weights to the master weights (straight-through) and drop them."""
@@ -164,9 +164,9 @@ def _blocks(model: nn.Module) -> list[list[TernaryLinear]]:
 
 @contextmanager
 def as_deployed(model: nn.Module) -> Iterator[None]:
-    """Let every ternary layer compute as deployed within the context, whatever its stage has set.
+    """Let every ternary layer compute as deployed within the context.
 
-    That is lambda 1, no salient columns and no 8-bit products. Afterwards all is as it was, to the bit.
+    That is lambda 1, no salient columns and no 8-bit products. Afterwards the settings are restored exactly.
     """
     layers = ternary_layers(model)
     scalars: dict[SharedScalar, float] = {

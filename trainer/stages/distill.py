@@ -18,11 +18,10 @@ from trainer.data.labelled_feed import L, LabelledFeed
 from trainer.errors import ConfigError
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.candidates import Candidates, candidate_divergence, candidate_losses
-from trainer.losses.next_token import NextTokenLoss, head_inputs, next_token_loss
-from trainer.losses.varied import Varied
+from trainer.losses.next_token import GraphInput, NextTokenLoss, head_inputs, next_token_loss
 from trainer.models.causal_lm import depth, embedding_count, key_heads, run
+from trainer.models.depth import matched_layers
 from trainer.models.documents import document_numbers
-from trainer.models.layer_mapping import matched_layers
 from trainer.models.projections import Projections, attention_layers, widths
 from trainer.quant.warmup import Lambda
 from trainer.stages.distill_cached import cached_text, from_cache
@@ -121,7 +120,10 @@ def _labelled(
 def from_answers(student: nn.Module, take: Callable[[int], Candidates], config: Stage3Config) -> Objective:
     """Return the objective with a teacher's answers, which `take` returns for the next so many sequences."""
     alone = NextTokenLoss(student)
-    logits_weight, temperature = Varied(config.logits_weight, student), Varied(config.temperature, student)
+    logits_weight, temperature = (
+        GraphInput(config.logits_weight, student),
+        GraphInput(config.temperature, student),
+    )
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         answers = take(len(ids_BT))
@@ -147,7 +149,7 @@ def from_teacher(student: nn.Module, teacher: nn.Module, config: Stage3Config, s
         ours = stack.enter_context(Projections(student, layer))
         theirs = stack.enter_context(Projections(teacher, source))
     heads = config.attention_heads or key_heads(student)
-    attention_weight = Varied(config.attention_weight, student)
+    attention_weight = GraphInput(config.attention_weight, student)
     predict = NextTokenLoss(student, teacher, factor=config.logits_weight, temperature=config.temperature)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:

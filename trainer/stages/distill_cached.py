@@ -16,9 +16,8 @@ from trainer.data import Feed
 from trainer.devices.device import Device
 from trainer.losses import chunked
 from trainer.losses.gathered import candidate_logits
-from trainer.losses.next_token import head_inputs
+from trainer.losses.next_token import GraphInput, head_inputs
 from trainer.losses.sparse import Sample, Targets, log_weights, sampled_cross_entropy, sparse_divergence
-from trainer.losses.varied import Varied
 from trainer.models.causal_lm import embedding_count
 from trainer.training.train_step import Objective
 
@@ -59,8 +58,11 @@ def from_cache(
     device, vocabulary = next(student.parameters()).device, embedding_count(student)
     log_w_C = log_weights(teacher.top_k, teacher.negatives, vocabulary=vocabulary, device=device)
     sampled = teacher.cross_entropy == "sampled"
-    logits_weight, temperature = Varied(config.logits_weight, student), Varied(config.temperature, student)
-    anchor_weight = Varied(teacher.anchor_weight, student)
+    logits_weight, temperature = (
+        GraphInput(config.logits_weight, student),
+        GraphInput(config.temperature, student),
+    )
+    anchor_weight = GraphInput(teacher.anchor_weight, student)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         targets = take(len(ids_BT))

@@ -21,10 +21,9 @@ from trainer.losses.hidden_state_loss import (
     hidden_loss,
     layer_weights,
 )
-from trainer.losses.next_token import NextTokenLoss
-from trainer.losses.varied import Varied
+from trainer.losses.next_token import GraphInput, NextTokenLoss
 from trainer.models.causal_lm import depth
-from trainer.models.layer_mapping import matched_layers
+from trainer.models.depth import matched_layers
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
 from trainer.quant.ternary import ternary_layers
 from trainer.quant.warmup import Lambda
@@ -74,8 +73,8 @@ def alignment(
     """
     layers = depth(student)
     matched = matched_layers(layers, depth(teacher))
-    weights = [Varied(weight, student) for weight in layer_weights(config.layer_weights, layers)]
-    lm_loss_weight = Varied(config.lm_loss_weight, student)
+    weights = [GraphInput(weight, student) for weight in layer_weights(config.layer_weights, layers)]
+    lm_loss_weight = GraphInput(config.lm_loss_weight, student)
     distances = hidden_distances.layer_distances(config.loss_type, teacher, layers)
     predict = NextTokenLoss(student, teacher, hidden=True)
 

@@ -4,7 +4,7 @@ run.py         `Telemetry`, the interface to all of it
 line.py        a line of metrics.jsonl: numbers of the steps since the last one
 heartbeat.py   heartbeat.json: the present phase of the run, written by a thread of its own
 health.py      checks of the numbers: plateau, throughput, memory
-channels.py    trackers: tensorboard.py, wandb_run.py
+tensorboard.py, wandb_run.py   trackers
 """
 
 from __future__ import annotations

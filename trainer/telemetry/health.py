@@ -171,7 +171,7 @@ class Health:
     def _memory_growth(self) -> str | None:
         found = memory_growth(self._memory)
         return found and (
-            f"memory grows all along, from {byte_size(found[0])} to {byte_size(found[1])} "
+            f"memory grows steadily, from {byte_size(found[0])} to {byte_size(found[1])} "
             f"over {len(self._memory)} blocks of steps"
         )
 

@@ -77,24 +77,24 @@ class Heartbeat:
         self._thread.start()
 
     def enter(self, name: str, detail: str = "", **position: str | int) -> None:
-        """Begin a phase, which ends the one before. Cheap, as the thread does the writing."""
+        """Begin a phase and end the previous one. Cheap, as the thread does the writing."""
         if not self._over.is_set():
             self._phase = Phase(name=name, detail=detail, position=position, began=time.monotonic())
 
-    def stepped(self, seconds: float | None) -> None:
+    def record_step(self, seconds: float | None) -> None:
         """Record the duration of a step; None begins a stage, whose steps are not comparable with others."""
         if seconds is None:
             self._steps = deque(maxlen=_TYPICAL_OF)
         else:
             self._steps.append(seconds)
 
-    def measured(self, loss: float | None) -> None:
+    def record_held_out(self, loss: float | None) -> None:
         """Record the held-out loss that was last measured within a stage; None: it was not finite."""
         self._held_out = loss
 
     @contextmanager
     def during(self, name: str, detail: str = "") -> Iterator[None]:
-        """Enter a phase for the block, and return to the one before."""
+        """Enter a phase for the block, and return to the previous one."""
         before = self._phase
         self.enter(name, detail)
         try:

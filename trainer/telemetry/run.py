@@ -22,12 +22,16 @@ from pydantic_core import from_json
 
 from sweeps.text.counted import counted
 from sweeps.text.regular_file import open_regular
+from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.errors import TrainerError
+from trainer.layout import METRICS_FILE
 from trainer.result import Result
 from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
 from trainer.telemetry.line import StageLines, StepTotals, share_done
+from trainer.telemetry.tensorboard import FOLDER, TensorBoard
+from trainer.telemetry.wandb_run import open_wandb
 from trainer.text import Lines
 from trainer.training.loop import Step
 from trainer.training.stage_evaluation import HeldOutPoint
@@ -47,6 +51,16 @@ class Channel(Protocol):
 
     def close(self, status: int) -> None:
         """End the record with the run's exit status. May be called twice."""
+
+
+def open_channels(config: Config, folder: Path) -> list[Channel]:
+    """Return the trackers that are configured and could be opened; others have warned on stderr."""
+    channels: list[Channel] = []
+    if config.telemetry.tensorboard:
+        channels.append(TensorBoard(folder / FOLDER, metrics=folder / METRICS_FILE))
+    if wandb := open_wandb(config, folder):
+        channels.append(wandb)
+    return channels
 
 
 class Telemetry:
@@ -111,6 +125,7 @@ class Telemetry:
         lines = [line for line in lines if held_out or "held_out_loss" not in line]
         tagged = ""
         for line in lines:
+            # Effective steps of the stages before that of the line.
             before = sum(w * n for w, n in (stages[name] for name in takewhile(line["stage"].__ne__, stages)))
             weight, line["of"] = stages[line["stage"]]
             line["done"] = share_done(before, weight * line["step"], self._total)
@@ -145,7 +160,7 @@ class Telemetry:
         )
         self._totals, self._health = StepTotals(), Health(stage)
         if self._heartbeat:
-            self._heartbeat.stepped(None)
+            self._heartbeat.record_step(None)
             # The first step of a stage compiles its graph.
             phase = "compiling" if device.compiles else "training"
             self._heartbeat.enter(phase, f"the first step of {stage}")
@@ -187,7 +202,7 @@ class Telemetry:
         if step.inspection and step.inspection.decision:
             self._console.write(f"{step.stage} {step.step}/{step.of}  {step.inspection.decision}")
 
-    def measured(self, point: HeldOutPoint) -> None:
+    def record_held_out(self, point: HeldOutPoint) -> None:
         """Record a held-out loss within the present stage, unless an earlier attempt has done so."""
         if (point.stage, point.step) == (self._held_out.get("stage"), self._held_out.get("step")):
             return
@@ -212,7 +227,7 @@ class Telemetry:
         if "held_out_loss" in line:
             self._held_out = line
             if self._heartbeat:
-                self._heartbeat.measured(line["held_out_loss"])
+                self._heartbeat.record_held_out(line["held_out_loss"])
 
     def finish(self, result: Result) -> None:
         """Report the result of a finished run."""
@@ -268,7 +283,7 @@ class Telemetry:
         """Report to the heartbeat that this step ended, and the next began."""
         if self._heartbeat is None:
             return
-        self._heartbeat.stepped(step.seconds)
+        self._heartbeat.record_step(step.seconds)
         if step.step < step.of:
             self._heartbeat.enter(
                 "training",

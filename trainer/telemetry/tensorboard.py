@@ -1,4 +1,4 @@
-"""Event files for TensorBoard: each number of `metrics.jsonl` as a scalar `stage/name`. Opened by `channels`.
+"""Event files for TensorBoard: each number of `metrics.jsonl` as a scalar `stage/name`. Opened by `run`.
 
 A resumed run writes them anew from the lines of `metrics.jsonl`, so that no step is in them twice. The record
 writer of tensorboardX has no thread; whatever it raises is reported once, and training goes on.

@@ -1,4 +1,4 @@
-"""Weights & Biases: one run per training run, tagged with its stages. Opened by `channels`.
+"""Weights & Biases: one run per training run, tagged with its stages. Opened by `run`.
 
 wandb never fails or delays a run: all of it but its import runs in the background, whatever it raises is
 reported once on stderr, and training goes on. A run that ends waits for it at most CLOSING_S, and LEAVING_S
@@ -42,7 +42,7 @@ class WandbRun:
         self._leaving_s = LEAVING_S if leaving_s is None else leaving_s
         self._run: Any = None
         self._off = self._closed = False
-        self._executor = BackgroundExecutor(self._failed)
+        self._executor = BackgroundExecutor(lambda error: self._switch_off(str(error)))
 
         def begin() -> None:
             self._run = start()
@@ -96,9 +96,6 @@ class WandbRun:
         if not self._off and not self._executor.submit(unless_off):
             self._switch_off("it does not answer")
 
-    def _failed(self, error: Exception) -> None:
-        self._switch_off(str(error))
-
     def _switch_off(self, problem: str) -> None:
         if self._off:
             return
@@ -119,7 +116,7 @@ def open_wandb(config: Config, folder: Path) -> WandbRun | None:
             project=settings["project"],
             group=settings["group"],
             name=settings["name"],
-            id=settings["id"] or _kept_id(folder),
+            id=settings["id"] or _run_id(folder),
             resume="allow",
             tags=settings["tags"],
             config=shown,
@@ -135,7 +132,7 @@ def open_wandb(config: Config, folder: Path) -> WandbRun | None:
     return WandbRun(start)
 
 
-def _kept_id(folder: Path) -> str:
+def _run_id(folder: Path) -> str:
     """Return the id that the folder keeps for its run, a new one in a new folder."""
     file = folder / WANDB_ID_FILE
     if file.is_file() and re.fullmatch("[a-z0-9]{32}", kept := file.read_text("utf-8", "replace").strip()):

@@ -245,7 +245,7 @@ class _StageLoop:
                 self._points.write(plan.name, number, self._trace.seconds)
             self._save_seconds = time.perf_counter() - began
             if self._memory:
-                self._memory.stepped(saved=saved, froze=inspection is not None and inspection.froze)
+                self._memory.log_step(saved=saved, froze=inspection is not None and inspection.froze)
 
     def _compute(self, micro: Sequence[Tensor], number: int) -> StepResult:
         """Return the result of the step, once what is to be read now was read."""
@@ -253,7 +253,7 @@ class _StageLoop:
         if self._average:
             self._average.after(number)
         if self._memory:
-            self._memory.recorded()
+            self._memory.read_graph()
         self._device.end_step()
         if self._device.reads(number, self._plan.steps):
             self._pending.read([result])

@@ -20,7 +20,7 @@ from trainer.api import check
 from trainer.devices import sdpa, xla_attention
 from trainer.devices.device import Device, open_device
 from trainer.models.causal_lm import load_pretrained, run, save
-from trainer.optim.attention_logits import record_logits, recorded
+from trainer.optim.attention_logits import record_logits, recorded_logits
 from trainer.preflight.meta_model import blueprint
 from trainer.stages.pretrain import cross_entropy
 
@@ -88,7 +88,7 @@ def _twelve_tokens_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", [sdpa.NAME, xla_attention.NAME])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str, name: str) -> None:
+def test_logits_and_gradients_equal_the_models_own_attention(family: str, name: str) -> None:
     ours, theirs = sdpa.with_supported_attention(build(family, name)), build(family, "eager")
     assert ours.config._attn_implementation == ("eager" if family == "gemma2" else name)
     found, expected = logits(ours), logits(theirs)
@@ -100,9 +100,7 @@ def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str,
 
 
 @pytest.mark.parametrize(("family", "kept"), [("mistral", xla_attention.NAME), ("gemma2", "eager")])
-def test_a_model_that_sdpa_cannot_compute_is_loaded_and_estimated_with_its_own_attention(
-    family: str, kept: str, tmp_path: Path
-) -> None:
+def test_model_without_sdpa_uses_its_own_attention(family: str, kept: str, tmp_path: Path) -> None:
     save(build(family, "eager"), tmp_path)
     loaded = load_pretrained(str(tmp_path), dtype="float32", attention=xla_attention.NAME)
     config = check(["model=hf", f"model.name={tmp_path}", "data.sequence_length=16"])
@@ -164,7 +162,7 @@ def calls(model: nn.Module) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_compiled_steps_are_causal_with_grouped_heads_and_without_a_mask(family: str) -> None:
+def test_compiled_attention_is_causal_without_a_mask(family: str) -> None:
     found = calls(
         build(family, sdpa.NAME, sliding_window=None) if family == "mistral" else build(family, sdpa.NAME)
     )
@@ -178,7 +176,7 @@ def test_a_window_is_masked_in_compiled_steps_too() -> None:
     assert len(found) == 2
 
 
-def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
+def test_float32_queries_and_keys_are_cast() -> None:
     ours, theirs = build("llama", xla_attention.NAME), build("llama", "eager")
     exact = logits(theirs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -187,7 +185,7 @@ def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
     assert (found - exact).abs().mean() < 1.1 * (expected - exact).abs().mean() < 0.1 * exact.abs().mean()
 
 
-def test_a_mask_is_made_where_layers_see_a_window_and_no_tensor_is_read_for_it() -> None:
+def test_windowed_layers_get_a_mask_without_reading_tensors() -> None:
     padding = torch.ones(2, 12, dtype=torch.bool, device="meta")  # a tensor without numbers
     arguments = {"batch_size": 2, "q_length": 12, "kv_length": 12, "attention_mask": padding, "device": "cpu"}
     assert sdpa.attention_mask(**arguments, allow_is_causal_skip=True, local_size=None) is None
@@ -197,7 +195,7 @@ def test_a_mask_is_made_where_layers_see_a_window_and_no_tensor_is_read_for_it()
 
 
 @pytest.mark.usefixtures("_twelve_tokens_are_long")
-def test_long_texts_go_through_the_kernel_and_come_to_the_same(
+def test_long_texts_use_the_kernel_with_equal_results(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With each key head repeated for the query heads that share it; muonclip finds the same logits."""
@@ -211,12 +209,12 @@ def test_long_texts_go_through_the_kernel_and_come_to_the_same(
         record_logits(model.train(), attentions)
         logits(model)
     for one, other in zip(*heads, strict=True):
-        torch.testing.assert_close(recorded(one), recorded(other), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(recorded_logits(one), recorded_logits(other), rtol=1e-5, atol=1e-5)
     assert not caplog.messages
 
 
 @pytest.mark.usefixtures("_twelve_tokens_are_long")
-def test_where_the_kernel_cannot_be_called_sdpa_is_and_one_line_says_why(
+def test_sdpa_replaces_a_missing_kernel_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     xla_attention.register(no_kernel, "jax is not installed; pip install jax==0.9.0")

@@ -20,7 +20,7 @@ def over() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_calls_are_made_in_order_and_an_error_ends_none_of_those_after_it() -> None:
+def test_calls_run_in_order_and_survive_errors() -> None:
     made: list[int] = []
     errors: list[Exception] = []
     calls = BackgroundExecutor(errors.append)
@@ -32,7 +32,7 @@ def test_calls_are_made_in_order_and_an_error_ends_none_of_those_after_it() -> N
     assert not anything_hangs()
 
 
-def test_one_that_hangs_is_left_behind_and_known_to_hang(over: threading.Event) -> None:
+def test_hanging_call_is_abandoned_and_detected(over: threading.Event) -> None:
     calls = BackgroundExecutor(lambda error: None)
     calls.submit(lambda: over.wait(60))
     began = time.monotonic()

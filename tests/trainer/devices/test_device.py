@@ -69,7 +69,7 @@ def test_the_dtype_is_that_of_matrix_products(dtype: str) -> None:
     ],
     ids=["avx512", "amx", "arm", "without", "no such file"],
 )
-def test_the_fastest_is_bfloat16_where_the_processor_multiplies_it_and_auto_does_not_ask(
+def test_fastest_dtype_depends_on_processor_and_auto_does_not(
     flags: str | None, has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("STAGESWEEP_CPU_BFLOAT16", raising=False)
@@ -85,7 +85,7 @@ def test_the_fastest_is_bfloat16_where_the_processor_multiplies_it_and_auto_does
 
 @pytest.mark.parametrize(("forced", "dtype"), [("0", torch.float32), ("1", torch.bfloat16)])
 @pytest.mark.parametrize("flags", ["avx2", "avx2 avx512_bf16"])
-def test_one_variable_says_what_the_processor_can_do_whatever_it_is(
+def test_variable_overrules_processor_capability(
     forced: str, dtype: torch.dtype, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
@@ -105,7 +105,7 @@ def test_another_value_of_that_variable_is_refused(value: str, monkeypatch: pyte
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device takes less for float32, and says so")
-def test_float32_on_a_cpu_is_float32_whatever_the_process_was_told_before() -> None:
+def test_cpu_float32_ignores_earlier_matmul_precision() -> None:
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
@@ -116,7 +116,7 @@ def test_float32_on_a_cpu_is_float32_whatever_the_process_was_told_before() -> N
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_is_refused_where_there_is_none_and_auto_takes_the_cpu() -> None:
+def test_missing_cuda_is_refused_and_auto_takes_the_cpu() -> None:
     with pytest.raises(ConfigError, match=r"device.type: there is no CUDA device"):
         open_device(config(type="cuda"))
     assert open_device(config(type="auto")).kind == "cpu"
@@ -138,7 +138,7 @@ def test_a_batch_comes_to_a_cuda_device_as_it_was() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_what_is_fetched_from_a_cuda_device_is_what_it_held_then_without_a_wait() -> None:
+def test_cuda_fetch_does_not_wait_and_keeps_values() -> None:
     device = open_device(config(type="cuda"))
     values = torch.arange(3.0, device=device.torch_device)
     torch.cuda.set_sync_debug_mode("error")
@@ -168,7 +168,7 @@ def test_the_peak_of_a_cuda_device_counts_from_its_reset() -> None:
     assert device.peak_memory_bytes() < 2**26
 
 
-def test_a_token_costs_three_forward_passes_and_a_taught_one_the_teachers_too() -> None:
+def test_token_costs_three_forward_passes_plus_teacher() -> None:
     student, teacher = ForwardCost(flops_per_token=10), ForwardCost(flops_per_token=100)
     assert train_flops_per_token(student, None) == 3 * 10
     assert train_flops_per_token(student, teacher) == 3 * 10 + 100

@@ -31,7 +31,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-def test_memory_that_was_used_once_costs_no_page_faults_again() -> None:
+def test_reused_memory_costs_no_page_faults() -> None:
     faults = {
         how: int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, check=True).stdout)
         for how in ("leave", "keep")
@@ -53,7 +53,7 @@ torch.mkldnn_convolution(inputs, kernel, None, (0, 0), (1, 1), (1, 1), 1)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
-def test_onednn_takes_no_less_than_float32_for_float32_whatever_it_is_told() -> None:
+def test_onednn_computes_float32_in_float32() -> None:
     """By what oneDNN itself logs of each operation: on most processors the numbers do not show it."""
     asked = dict.fromkeys(["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"], "BF16")
 
@@ -69,7 +69,7 @@ def test_onednn_takes_no_less_than_float32_for_float32_whatever_it_is_told() -> 
     assert "attr-fpmath" not in strict
 
 
-def test_learning_rates_are_no_part_of_the_graphs_that_xla_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learning_rates_are_not_constants_of_xla_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless somebody says otherwise: torch_xla would build 0 and 1 into them, and compile each anew."""
     monkeypatch.delenv("XLA_NO_SPECIAL_SCALARS", raising=False)
     before_torch()

@@ -57,9 +57,7 @@ def changed(change: dict[str, str | None]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("change", "wrong"), TRIED, ids=[str(change) for change, _ in TRIED])
-def test_what_was_tried_is_told_apart_as_it_was_found(
-    change: dict[str, str | None], wrong: list[str]
-) -> None:
+def test_tried_versions_are_judged_as_found(change: dict[str, str | None], wrong: list[str]) -> None:
     assert [misfit.name for misfit in misfits(changed(change), tpu=True)] == wrong
 
 
@@ -128,7 +126,7 @@ def test_the_words_are_exact() -> None:
         ),
     ],
 )
-def test_what_flash_attention_misses_is_told_with_the_command(
+def test_flash_attention_obstacle_names_the_command(
     changes: dict[str, str | None], tpu: bool, obstacle: str
 ) -> None:
     assert flash_obstacle(changed(changes), tpu=tpu) == obstacle
@@ -167,7 +165,7 @@ SOME = [
     versions=st.fixed_dictionaries({package.name: st.sampled_from(SOME) for package in MATRIX}),
     tpu=st.booleans(),
 )
-def test_whoever_does_what_is_said_is_told_nothing_more(versions: dict[str, str | None], tpu: bool) -> None:
+def test_following_the_advice_leaves_no_misfit(versions: dict[str, str | None], tpu: bool) -> None:
     """One misfit after the other, and in the order given without looking again."""
     there = changed(versions)
     one_by_one, in_order = dict(there), dict(there)
@@ -179,7 +177,7 @@ def test_whoever_does_what_is_said_is_told_nothing_more(versions: dict[str, str 
     assert misfits(one_by_one, tpu=tpu) == misfits(in_order, tpu=tpu) == []
 
 
-def test_a_run_is_refused_for_what_it_needs_and_for_nothing_else() -> None:
+def test_run_is_refused_only_for_required_packages() -> None:
     require(changed({"jax": "0.10.2"}), tpu=True)
     with pytest.raises(
         ConfigError, match=r"^device\.type: libtpu 0\.0\.24 is not .*; pip install libtpu==0\.0\.23\.1$"

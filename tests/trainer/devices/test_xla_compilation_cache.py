@@ -43,9 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_machine_finds_what_others_compiled_and_gives_what_it_compiled_itself(
-    tmp_path: Path, url: str
-) -> None:
+def test_machines_share_compiled_graphs(tmp_path: Path, url: str) -> None:
     one, two = machine(tmp_path, "one", a=b"A"), machine(tmp_path, "two", b=b"B")
     first, second = mirror_of(url, one), mirror_of(url, two)
     first.download()  # there is nothing yet
@@ -59,9 +57,7 @@ def test_a_machine_finds_what_others_compiled_and_gives_what_it_compiled_itself(
     assert contents(third) == {"a": b"A", "b": b"B", "c": b"C"}
 
 
-def test_nothing_is_asked_of_the_bucket_where_nothing_is_new(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_request_without_new_files(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = mirror_of(url, machine(tmp_path, "one", a=b"A"))
     mirror.upload()
     monkeypatch.setattr(mirror, "_bucket", lambda: pytest.fail("the bucket was asked"))
@@ -79,7 +75,7 @@ def test_a_file_that_may_still_be_written_is_sent_later(tmp_path: Path, url: str
     assert bucket.exists(f"{root}/a")
 
 
-def test_what_was_compiled_last_is_sent_at_the_end_as_soon_as_it_has_settled(
+def test_last_compilation_is_uploaded_once_settled(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, slept = machine(tmp_path, "one", a=b"A", b=b"B"), list[float]()
@@ -99,7 +95,7 @@ def test_what_was_compiled_last_is_sent_at_the_end_as_soon_as_it_has_settled(
     assert len(slept) == 1
 
 
-def test_a_bucket_that_hangs_at_the_end_is_left_behind(
+def test_hanging_bucket_is_abandoned_at_the_end(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     mirror, over = mirror_of(url, machine(tmp_path, "one", a=b"A")), threading.Event()
@@ -121,16 +117,14 @@ def test_a_bucket_that_hangs_at_the_end_is_left_behind(
                 thread.join(30.0)
 
 
-def test_a_file_that_is_not_whole_is_neither_sent_nor_left(tmp_path: Path, url: str) -> None:
+def test_partial_files_are_neither_uploaded_nor_kept(tmp_path: Path, url: str) -> None:
     one = machine(tmp_path, "one", a=b"A")
     (one / ".b.tmp").write_bytes(b"half")
     mirror_of(url, one).upload()
     assert uploaded(url) == ["a"]
 
 
-def test_a_bucket_that_fails_is_told_once_and_costs_no_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_bucket_warns_once_and_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mirror = mirror_of("nosuchscheme://bucket", machine(tmp_path, "one", a=b"A"))
     with caplog.at_level(logging.WARNING):
         mirror.download()

@@ -91,7 +91,7 @@ def test_a_right_solution_passes(name: str) -> None:
     ],
     ids=["wrong", "undeclared", "endless", "include"],
 )
-def test_a_wrong_completion_is_counted_with_its_reason(
+def test_wrong_completion_is_counted_with_a_reason(
     completion: str, compiled: bool, reason: str, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
@@ -118,7 +118,7 @@ class Scripted:
 
 
 @ISOLATED
-def test_the_rates_count_all_problems_and_the_completions_are_kept(tmp_path: Path) -> None:
+def test_rates_count_all_problems(tmp_path: Path) -> None:
     problems = tmp_path / "problems.jsonl"
     problems.write_text(
         "\n".join(
@@ -166,7 +166,7 @@ def test_a_missing_verdict_is_one_problems_failure(
     assert reasons == dict.fromkeys(failing, "no verdict: RecursionError: too deep")
 
 
-def test_a_compiler_that_is_not_there_is_a_machine_that_cannot_run_it() -> None:
+def test_missing_compiler_is_a_machine_error() -> None:
     with pytest.raises(
         MachineError, match=r"hooks\.cpp\.compiler: there is no program 'clang-99' in the PATH"
     ):
@@ -246,9 +246,7 @@ def test_a_home_is_not_shown_for_its_compiler(compilers: Path, monkeypatch: pyte
         (b"\x1f\x8b\x08\0", "is compressed by gzip; unpack it"),
     ],
 )
-def test_problems_that_cannot_be_read_are_refused_with_their_line(
-    tmp_path: Path, text: bytes, says: str
-) -> None:
+def test_unreadable_problems_are_refused_with_their_line(tmp_path: Path, text: bytes, says: str) -> None:
     file = tmp_path / "p.jsonl"
     file.write_bytes(text)
     with pytest.raises(ConfigError) as caught:

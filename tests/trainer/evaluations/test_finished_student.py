@@ -46,11 +46,11 @@ def greedy(student: FinishedStudent, prompt: str, tokens: int) -> str:
     return student.decode(added)
 
 
-def test_prompts_of_different_lengths_are_continued_as_each_alone(student: FinishedStudent) -> None:
+def test_batched_prompts_continue_as_each_alone(student: FinishedStudent) -> None:
     assert student.continuations(PROMPTS, 8) == [greedy(student, prompt, 8) for prompt in PROMPTS]
 
 
-def test_a_continuation_ends_where_it_is_done_and_where_the_positions_end(student: FinishedStudent) -> None:
+def test_continuation_ends_when_done_or_out_of_positions(student: FinishedStudent) -> None:
     (short,) = student.continuations(["the cat"], 8, done=lambda text: len(text) >= 3)
     (longer,) = student.continuations(["the cat"], 8)
     assert longer.startswith(short)

@@ -80,7 +80,7 @@ def test_folder_is_first_while_a_hook_is_loaded(tmp_path: Path, monkeypatch: pyt
     assert (sys.path[0], sys.path[-1]) == (str(elsewhere), str(tmp_path))
 
 
-def test_a_hook_that_fails_leaves_the_others_their_numbers(module: str) -> None:
+def test_failing_hook_leaves_other_scores(module: str) -> None:
     found = called(module, "broken", "words", "nothing", "exam")
     assert set(found.metrics) == {"exam_points", "exam_share"}
     assert found.failed == {
@@ -154,7 +154,7 @@ def test_scores_of_the_harness_are_named_by_task_and_measure() -> None:
     }
 
 
-def test_signals_are_heeded_while_hooks_run_and_ignored_again_after_them() -> None:
+def test_signals_are_handled_only_while_hooks_run() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     stop = StopSignal()
     stop.install()

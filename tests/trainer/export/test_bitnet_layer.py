@@ -52,9 +52,7 @@ def inputs(seed: int, size: float, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("kind", ["online", "offline", "packed"])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**16), exponent=st.integers(-10, 10))
-def test_it_computes_what_transformers_layer_computes(
-    kind: str, dtype: torch.dtype, seed: int, exponent: int
-) -> None:
+def test_equals_transformers_layer(kind: str, dtype: torch.dtype, seed: int, exponent: int) -> None:
     ours, theirs = layers(kind, dtype, seed)
     x = inputs(seed, 2.0**exponent, dtype)
     with torch.no_grad():
@@ -70,7 +68,7 @@ def test_a_wrong_scale_would_not_pass() -> None:
     assert not torch.allclose(ours(x), theirs(x), rtol=1e-4)
 
 
-def test_on_any_input_it_differs_by_a_level_of_few_of_them_at_most() -> None:
+def test_any_input_differs_by_few_levels_at_most() -> None:
     """transformers multiplies by 127 / max, we divide by max / 127: values halfway between levels may part."""
     ours, theirs = layers("online", torch.float32, 3)
     x = torch.randn(4000, INPUTS)

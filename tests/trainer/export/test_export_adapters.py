@@ -14,10 +14,10 @@ from students import ids, student
 from torch import nn
 
 from trainer.errors import ConfigError
+from trainer.export import ExportError
 from trainer.export import adapters as room
 from trainer.export.adapters import TakenAdapters
 from trainer.export.checkpoint import export
-from trainer.export.errors import ExportError
 from trainer.export.gguf_file import export_file
 from trainer.models import student_folder
 from trainer.models.adapters import Adapters, adapters_of, add_adapters

@@ -16,9 +16,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations import bitnet
 
-from trainer.export import checkpoint
+from trainer.export import ExportError, checkpoint
 from trainer.export.checkpoint import export
-from trainer.export.errors import ExportError
 from trainer.models.student_folder import SavedStudent
 from trainer.quant.activations import int8_activation
 from trainer.quant.ternary import ternary_layers
@@ -99,9 +98,7 @@ def test_a_bfloat16_student_stays_one(tokenizer: Path, tmp_path: Path) -> None:
     assert (logits(loaded) - expected).square().mean().sqrt() < 0.05 * expected.square().mean().sqrt()
 
 
-def test_the_checkpoint_brings_its_tokenizer_and_tells_the_end_of_a_text(
-    tokenizer: Path, tmp_path: Path
-) -> None:
+def test_checkpoint_has_tokenizer_and_end_token(tokenizer: Path, tmp_path: Path) -> None:
     export(saved(student("Llama"), tokenizer), tmp_path / "out", form="packed")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").eos_token_id == 0
     assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == 0
@@ -116,7 +113,7 @@ def test_without_trust_no_wrong_class_is_loaded(tokenizer: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     "change", [{"hidden_act": "relu"}, {"rms_norm_eps": 1e-3}, {"rope_parameters": None}]
 )
-def test_a_class_that_computes_something_else_is_found_out(
+def test_class_that_computes_something_else_is_refused(
     change: dict[str, Any], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose = checkpoint.choose
@@ -132,7 +129,7 @@ def test_a_class_that_computes_something_else_is_found_out(
     assert not list(tmp_path.glob("out*")), "nothing is left behind"
 
 
-def test_weights_that_come_back_changed_are_found_out(
+def test_changed_weights_are_refused(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = student("Llama")

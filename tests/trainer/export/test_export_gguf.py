@@ -18,9 +18,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from trainer.errors import ConfigError
-from trainer.export.errors import ExportError
+from trainer.export import ExportError
 from trainer.export.gguf_file import FORMATS, export_file, interleaved
-from trainer.models.gguf import converted
+from trainer.models.gguf import convert
 from trainer.models.student_folder import SavedStudent
 from trainer.quant.ternary import TernaryLinear
 
@@ -68,7 +68,7 @@ def test_a_llama_with_subln_is_a_bitnet(form: str, bpe: Path, tmp_path: Path):
     assert "output.weight" not in stored  # tied
 
 
-def test_settings_and_tokenizer_are_those_of_the_student(bpe: Path, tmp_path: Path):
+def test_gguf_has_the_students_settings_and_tokenizer(bpe: Path, tmp_path: Path):
     export_file(saved(student("Llama", **SIZES), bpe), tmp_path / "out.gguf", form="gguf-tq2_0")
     reader = GGUFReader(tmp_path / "out.gguf")
 
@@ -97,9 +97,7 @@ def test_a_llama_without_subln_computes_the_same_in_transformers(
     made = student("Llama", subln="none", quant=plain, tie_word_embeddings=False, **SIZES)
     done = export_file(saved(made, bpe), tmp_path / "out.gguf", form="gguf-tq1_0")
     assert done.architecture == "llama"
-    loaded = AutoModelForCausalLM.from_pretrained(
-        converted(tmp_path / "out.gguf"), attn_implementation="eager"
-    )
+    loaded = AutoModelForCausalLM.from_pretrained(convert(tmp_path / "out.gguf"), attn_implementation="eager")
     ids = torch.arange(24).view(2, 12)
     with torch.no_grad():
         expected, got = made(input_ids=ids).logits, loaded.eval()(input_ids=ids).logits
@@ -107,7 +105,7 @@ def test_a_llama_without_subln_computes_the_same_in_transformers(
     assert off < 2e-3  # scales, embeddings and head are in float16
 
 
-def test_rows_that_256_does_not_divide_are_ternary_in_wider_blocks(bpe: Path, tmp_path: Path):
+def test_rows_not_divisible_by_256_use_q8_0(bpe: Path, tmp_path: Path):
     made = student("Llama", hidden_size=64, intermediate_size=256, num_attention_heads=4)
     done = export_file(saved(made, bpe), tmp_path / "out.gguf", form="gguf-tq1_0")
     assert (done.ternary, done.wide) == (2, 12)
@@ -148,7 +146,7 @@ def test_what_llama_cpp_cannot_compute_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_another_tokenizer_is_refused_and_a_damaged_file_is_not_left(
+def test_unknown_tokenizer_is_refused_and_no_file_left(
     tokenizer: Path, bpe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     made = student("Llama", **SIZES)

@@ -62,7 +62,7 @@ def test_transformers_measures_the_loss_of_the_run(
     assert model.generate(prompt, max_new_tokens=3, do_sample=False).shape[1] <= prompt.shape[1] + 3
 
 
-def test_adapters_are_put_on_what_is_exported_or_left_out(
+def test_adapters_are_exported_or_left_out(
     small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("peft")

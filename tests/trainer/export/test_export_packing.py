@@ -41,7 +41,7 @@ def test_transformers_unpacks_the_same(quarter: int, columns: int, seed: int) ->
     assert torch.equal(unpack_weights(pack(codes), dtype=torch.float32), codes.float())
 
 
-def test_the_order_of_the_bits_is_that_of_published_checkpoints() -> None:
+def test_bit_order_equals_published_checkpoints() -> None:
     column = torch.tensor(
         [[-1], [0], [1], [0], [0], [-1], [1], [1]]
     )  # rows 0 2 4 6 and 1 3 5 7, plus 1: 0211 1102
@@ -49,7 +49,7 @@ def test_the_order_of_the_bits_is_that_of_published_checkpoints() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_packed_student_is_its_ternary_weights_at_two_bits_each(dtype: torch.dtype) -> None:
+def test_packed_student_has_two_bits_a_weight(dtype: torch.dtype) -> None:
     made = student("Llama", dtype=dtype)
     found = tensors(made, choose(made), form="packed")
     packed = {name: tensor for name, tensor in found.items() if tensor.dtype == torch.uint8}

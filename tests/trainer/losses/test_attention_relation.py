@@ -49,7 +49,7 @@ def reference(student: list[Tensor], teacher: list[Tensor], heads: int, kind: Re
 
 @pytest.mark.parametrize("kind", ["scaled", "cosine"])
 @pytest.mark.parametrize("heads", [1, 2, 4])
-def test_it_is_the_papers_sum_over_queries_keys_and_values(kind: Relation, heads: int) -> None:
+def test_equals_the_papers_sum_over_q_k_v(kind: Relation, heads: int) -> None:
     student, teacher = states(1, 8, 4, 4), states(2, 8, 4, 4)  # keys and values are shared by query heads
     ours = relation_divergence(student, teacher, heads=heads, relation=kind)
     assert ours.dtype == torch.float64
@@ -73,7 +73,7 @@ def test_cosine_is_the_papers_algorithm_but_for_its_mean() -> None:
     torch.testing.assert_close(relation_divergence(student, teacher, heads=2, relation="cosine"), total)
 
 
-def test_equal_states_have_no_divergence_and_others_pull_the_student_only() -> None:
+def test_equal_states_have_no_divergence() -> None:
     student, teacher = states(1, 8, 8, 8), states(2, 8, 8, 8)
     assert relation_divergence(student, student, heads=2, relation="scaled").item() == pytest.approx(
         0, abs=1e-12
@@ -94,7 +94,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(loss, student)
 
 
-def test_a_query_and_a_key_that_turn_alike_relate_tokens_alike() -> None:
+def test_relations_are_invariant_to_rotation() -> None:
     """A relation knows no basis: an orthogonal change of a head's features costs nothing."""
     teacher = states(1, 8, 8, 8)
     turn, _ = torch.linalg.qr(

@@ -167,9 +167,7 @@ class Products(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("dtype", "together"), [(torch.bfloat16, 32), (torch.float32, 16)])
-def test_the_gradient_of_the_head_is_computed_from_many_chunks_at_once(
-    dtype: torch.dtype, together: int
-) -> None:
+def test_head_gradient_takes_many_chunks_at_once(dtype: torch.dtype, together: int) -> None:
     """Each such product is added to a float32 matrix as large as the head: with few tokens that takes longest."""
     tokens, vocabulary, width, chunk = 128, 64, 16, 4
     states = torch.randn(tokens, width, dtype=dtype, requires_grad=True)

@@ -41,7 +41,7 @@ def test_of_two_vectors_by_hand(distance: str, expected: float) -> None:
 
 
 @pytest.mark.parametrize("distance", WITHOUT_HEAD)
-def test_it_is_the_mean_over_tokens_of_its_definition(distance: str) -> None:
+def test_equals_the_mean_of_its_definition(distance: str) -> None:
     student, teacher = pair()
     tokens = zip(student.flatten(0, 1).tolist(), teacher.flatten(0, 1).tolist(), strict=True)
     expected = sum(REFERENCES[distance](s, t) for s, t in tokens) / 6
@@ -49,7 +49,7 @@ def test_it_is_the_mean_over_tokens_of_its_definition(distance: str) -> None:
 
 
 @pytest.mark.parametrize("distance", WITHOUT_HEAD)
-def test_in_bfloat16_it_is_computed_in_float32_of_the_rounded_states(distance: str) -> None:
+def test_bfloat16_distances_are_computed_in_float32(distance: str) -> None:
     student, teacher = pair(torch.bfloat16)
     measured = WITHOUT_HEAD[distance](student, teacher)
     assert measured.dtype == torch.float32
@@ -69,7 +69,7 @@ def test_the_scale_counts_in_mse() -> None:
     assert mse(h, 7 * h).item() == pytest.approx(36 * h.square().mean().item(), rel=1e-5)
 
 
-def test_cosine_is_half_of_mse_normalized_and_one_more_than_the_inner_product() -> None:
+def test_cosine_distance_is_half_of_mse_normalized() -> None:
     a, b = pair()
     torch.testing.assert_close(2 * cosine(a, b), mse_normalized(a, b))
     torch.testing.assert_close(inner_product(a, b) + 1, cosine(a, b))

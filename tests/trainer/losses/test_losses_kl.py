@@ -49,7 +49,7 @@ def by_torch(student: Tensor, teacher: Tensor, head: nn.Linear, norm: nn.Module 
 
 @pytest.mark.parametrize("tokens_at_once", [1, 3, 10, 1000])
 @pytest.mark.parametrize("inner", [True, False])
-def test_loss_and_gradient_are_torchs_whatever_the_chunks(
+def test_loss_and_gradient_equal_torchs_in_any_chunks(
     inner: bool, tokens_at_once: int, states: tuple[Tensor, Tensor], head: nn.Linear, norm: nn.Module
 ) -> None:
     student, teacher = states
@@ -130,7 +130,7 @@ def llama(**config: Any) -> LlamaForCausalLM:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_last_layer_is_compared_by_the_models_own_predictions(tied: bool) -> None:
+def test_last_layer_compares_the_models_predictions(tied: bool) -> None:
     """There the distance is the divergence of the logits; at inner layers, that behind the norm and the head."""
     teacher, student = llama(tie_word_embeddings=tied), llama(tie_word_embeddings=tied)
     for parameter in student.model.layers.parameters():
@@ -149,7 +149,7 @@ def test_the_last_layer_is_compared_by_the_models_own_predictions(tied: bool) ->
     torch.testing.assert_close(first(ours.hidden[0], theirs.hidden[0]), inner)
 
 
-def test_a_model_that_scales_its_logits_is_refused_by_the_losss_key() -> None:
+def test_scaled_logits_are_refused_by_the_losss_key() -> None:
     from transformers.models.granite.configuration_granite import GraniteConfig
     from transformers.models.granite.modeling_granite import GraniteForCausalLM
 

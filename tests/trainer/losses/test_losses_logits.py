@@ -10,7 +10,7 @@ import torch
 from trainer.losses.next_token import next_token_loss
 
 
-def test_next_token_loss_of_uniform_predictions_is_the_log_of_the_vocabulary() -> None:
+def test_uniform_predictions_cost_log_of_vocabulary() -> None:
     loss = next_token_loss(torch.zeros(2, 5, 11), torch.randint(11, (2, 5)))
     assert loss.item() == pytest.approx(math.log(11))
 

@@ -71,7 +71,7 @@ def test_the_combined_loss(lm_loss_weight: float, distill_weight: float, expecte
     assert loss.item() == pytest.approx(expected)
 
 
-def test_the_distillation_weight_reaches_the_loss_as_a_tensor_that_is_changed_in_place() -> None:
+def test_distillation_weight_is_a_tensor_changed_in_place() -> None:
     weight = DistillWeight(1.0)
     part = {"distill": torch.tensor(2.0), "predictions": torch.tensor(0.0)}
     captured = weight.value
@@ -105,12 +105,12 @@ def schedule(kind: str, initial: float, final: float) -> DistillScheduleConfig:
     return DistillScheduleConfig(type=kind, initial=initial, final=final)
 
 
-def test_a_cosine_from_a_half_to_nothing_is_where_the_notebook_saw_it() -> None:
+def test_cosine_schedule_matches_the_notebook() -> None:
     """0.5 → 0.29 at step 900 of 2000; a line would be at 0.275."""
     assert distill_weight_at(schedule("cosine", 0.5, 0.0), 900, 2000) == pytest.approx(0.29, abs=0.002)
 
 
-def test_linear_goes_straight_from_the_first_step_to_the_last() -> None:
+def test_linear_schedule_is_straight() -> None:
     values = [distill_weight_at(schedule("linear", 1.0, 0.2), step, 5) for step in range(5)]
     assert values == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
 
@@ -125,7 +125,7 @@ def test_constant_stays_at_the_initial_weight() -> None:
     final=st.floats(0, 10),
     steps=st.integers(2, 50),
 )
-def test_every_ramp_starts_and_ends_as_told_and_never_turns(
+def test_schedules_are_monotonic_between_their_ends(
     kind: str, initial: float, final: float, steps: int
 ) -> None:
     values = [distill_weight_at(schedule(kind, initial, final), step, steps) for step in range(steps)]

@@ -75,7 +75,7 @@ def test_large_logits_are_chunked_and_small_ones_are_not(
     assert chunks == [4 * 15]
 
 
-def test_the_parts_and_hidden_states_are_the_same_either_way(request: pytest.FixtureRequest) -> None:
+def test_chunked_parts_and_hidden_states_are_equal(request: pytest.FixtureRequest) -> None:
     student, teacher = tiny(0), freeze(tiny(1))
     predict = NextTokenLoss(student, teacher, factor=2.0, temperature=3.0, hidden=True)
     plain = predict(IDS)
@@ -105,7 +105,7 @@ def test_the_held_out_loss_is_chunked_too() -> None:
     ],
     ids=["capped", "scaled"],
 )
-def test_logits_that_are_more_than_a_product_are_left_to_the_model(model: object) -> None:
+def test_processed_logits_are_not_chunked(model: object) -> None:
     torch.manual_seed(0)
     this = model()  # type: ignore[operator]
     assert plain_head(this) is None

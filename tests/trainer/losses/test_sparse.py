@@ -44,9 +44,7 @@ ALL_TOKENS = {"K = V": (V, 0), "K + R = V": (4, V - 4)}
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 5.0])
 @pytest.mark.parametrize("case", ALL_TOKENS)
-def test_with_every_token_among_them_the_losses_are_the_dense_ones_and_so_are_their_gradients(
-    case: str, temperature: float
-) -> None:
+def test_all_tokens_sampled_equal_the_dense_losses(case: str, temperature: float) -> None:
     """From hidden states through a head, in float64: to 1e-12."""
     top_k, negatives = ALL_TOKENS[case]
     states, head = seeded(1, N, H).requires_grad_(), seeded(2, V, H).requires_grad_()
@@ -96,7 +94,7 @@ def test_it_is_a_divergence_whatever_the_candidates(
 
 
 @pytest.mark.parametrize("label", ["likeliest", "rarest"])
-def test_a_sampled_normaliser_is_right_on_average_and_its_logarithm_a_little_low(label: str) -> None:
+def test_sampled_normaliser_is_unbiased(label: str) -> None:
     """Over 700 draws of 16 of 300 tokens: the mean of Z to 1 %, that of log Z below it by Jensen's amount.
 
     A label among the candidates is not counted twice.
@@ -126,7 +124,7 @@ def test_a_sampled_normaliser_is_right_on_average_and_its_logarithm_a_little_low
     assert bias == pytest.approx(jensen, rel=0.5)
 
 
-def test_without_negatives_what_is_not_a_candidate_is_not_seen() -> None:
+def test_without_negatives_other_tokens_do_not_count() -> None:
     student, teacher = seeded(1, N, V), seeded(2, N, V)
     ids, theirs = drawn(teacher, 3, 0)
     labels = torch.arange(N)
@@ -150,7 +148,7 @@ def test_without_negatives_what_is_not_a_candidate_is_not_seen() -> None:
 @pytest.mark.parametrize("chunk_elements", [1, 2 * 4 * H, 10**6])
 @pytest.mark.parametrize("frozen", ["", "states", "head"])
 @pytest.mark.parametrize("positions", [(N,), (2, N // 2)], ids=["flat", "in rows"])
-def test_gathered_logits_are_those_of_the_whole_head_in_chunks_of_any_size(
+def test_gathered_logits_equal_those_of_the_head(
     chunk_elements: int, frozen: str, positions: tuple[int, ...]
 ) -> None:
     """Gradients too; ids that come again add up, and what is frozen gets none."""
@@ -171,7 +169,7 @@ def test_gathered_logits_are_those_of_the_whole_head_in_chunks_of_any_size(
         torch.testing.assert_close(one, other)
 
 
-def test_products_are_of_the_states_dtype_and_sums_over_positions_are_not() -> None:
+def test_products_in_states_dtype_sums_in_float32() -> None:
     """States in bfloat16 and a head in float32, as under autocast.
 
     256 positions add 1/256 each to one row; in bfloat16 the sum would stop growing at 1/2 of it.
@@ -186,7 +184,7 @@ def test_products_are_of_the_states_dtype_and_sums_over_positions_are_not() -> N
     torch.testing.assert_close(grad[0], torch.ones(H))
 
 
-def test_a_tied_head_gets_the_gradients_of_both_of_its_uses() -> None:
+def test_tied_head_gets_both_gradients() -> None:
     table = seeded(1, V, H).requires_grad_()
     ids = torch.tensor([[1, 2], [2, 2], [0, 9]])
     sparse = candidate_logits(HeadInputs(states=table[:3] * 2, head=table), ids)
@@ -197,12 +195,12 @@ def test_a_tied_head_gets_the_gradients_of_both_of_its_uses() -> None:
     )
 
 
-def test_more_candidates_than_tokens_are_a_mistake_of_the_program() -> None:
+def test_more_candidates_than_tokens_raise() -> None:
     with pytest.raises(ValueError, match=r"9 \+ 3 candidates of 11 tokens"):
         weights(9, 3)
 
 
-def test_at_a_long_sequence_and_a_large_vocabulary_no_tensor_is_as_large_as_all_logits() -> None:
+def test_no_tensor_is_as_large_as_all_logits() -> None:
     """L = 1024, V = 151,936, K = 128, R = 64: 768 KiB of logits in place of 593.5 MiB.
 
     Forward and backward pass make no tensor above the rows of one chunk.

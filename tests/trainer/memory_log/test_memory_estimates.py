@@ -18,7 +18,7 @@ def test_they_are_the_figures_of_the_guide() -> None:
     }
 
 
-def test_where_all_logits_are_computed_there_is_no_word_of_candidates() -> None:
+def test_full_logits_have_no_candidates() -> None:
     sizes = estimates(batch=2, heads=3, length=5, vocabulary=7)
     assert sizes["logits"] == {"logits_full": {"bytes": 2 * 5 * 7 * 4, "formatted": "280 B"}}
     assert sizes["attention"]["worst_case"]["bytes"] == 2 * 3 * 5 * 5 * 4

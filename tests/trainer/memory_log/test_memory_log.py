@@ -38,9 +38,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_run_tells_its_points_in_order_and_computes_what_it_did_without(
-    run_in: Run, tmp_path: Path
-) -> None:
+def test_log_lists_points_in_order_without_changing_the_run(run_in: Run, tmp_path: Path) -> None:
     overrides = ("memory_log.level=metrics", "memory_log.every=2", "checkpoint.every_steps=5")
     frozen = (*FREEZE, "auto_freeze.patience=1", "auto_freeze.threshold=1e9", "stage1_9.micro_batch_size=2")
     with_it = run_in(tmp_path / "with", *overrides, *frozen)
@@ -134,14 +132,12 @@ def test_what_nobody_counts_is_null(log: Callable[..., MemoryLog], tmp_path: Pat
     assert set(line["hbm"].values()) == {None}
 
 
-def test_an_attempt_that_goes_on_has_its_own_warmup_and_adds_to_the_file(
-    log: Callable[..., MemoryLog], tmp_path: Path
-) -> None:
+def test_resumed_attempt_warms_up_again_and_appends(log: Callable[..., MemoryLog], tmp_path: Path) -> None:
     for done, append in ((0, False), (5, True)):
         memory = log(tmp_path / "m", "memory_log.level=basic", "memory_log.every=4", append=append)
         memory.begin("stage2", [], done=done)
         for _ in range(4):
-            memory.stepped(saved=False, froze=False)
+            memory.log_step(saved=False, froze=False)
     lines = lines_of(tmp_path / "m")
     assert [(line["point"], line["opt_step"]) for line in lines] == [
         ("after_optimizer_init", 0),
@@ -155,7 +151,7 @@ def test_an_attempt_that_goes_on_has_its_own_warmup_and_adds_to_the_file(
     ]
 
 
-def test_a_file_that_cannot_be_written_is_reported_once(
+def test_unwritable_file_is_reported_once(
     log: Callable[..., MemoryLog], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     memory = log(tmp_path / "nowhere" / "m", "memory_log.level=tensors")

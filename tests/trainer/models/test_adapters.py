@@ -14,10 +14,10 @@ from trainer.devices.device import Device
 from trainer.errors import ConfigError, MachineError
 from trainer.models.adapters import (
     Adapters,
+    adapters_for,
     adapters_of,
     add_adapters,
     parameter_count,
-    planned,
     remove_adapters,
     require_package,
 )
@@ -45,7 +45,7 @@ def student(*overrides: str) -> nn.Module:
 def adapted(seed: int = 0, targets: str = "all", *overrides: str) -> nn.Module:
     made = student(*overrides)
     recovery = dataclasses.replace(check([]).recovery, rank=RANK, alpha=ALPHA, targets=targets)
-    add_adapters(made, planned(made, recovery), seed=seed)
+    add_adapters(made, adapters_for(made, recovery), seed=seed)
     return made
 
 
@@ -53,7 +53,7 @@ def trained(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
-def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained() -> None:
+def test_new_adapter_changes_nothing_and_alone_is_trained() -> None:
     before, made = student(), adapted()
     assert torch.equal(before(input_ids=IDS).logits, made(input_ids=IDS).logits)
     assert len(trained(made)) == 2 * 14
@@ -67,7 +67,7 @@ def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained() -> None:
     assert matmul_parameters(made) == matmul_parameters(before)
 
 
-def test_it_computes_the_ternary_layer_and_the_product_of_its_input() -> None:
+def test_adapted_layer_is_ternary_layer_plus_low_rank_product() -> None:
     made = adapted()
     layer = made.get_submodule("model.layers.1.self_attn.o_proj.projection")
     torch.manual_seed(1)
@@ -145,7 +145,7 @@ def test_a_student_without_such_layers_is_refused_in_one_line() -> None:
     with pytest.raises(
         ConfigError, match=r"^recovery.targets: LlamaForCausalLM has no ternary layers named ga"
     ):
-        planned(made, recovery)
+        adapters_for(made, recovery)
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def run_hf(
     return run
 
 
-def test_a_saved_checkpoint_goes_through_both_stages_in_its_own_dtype(run_hf: Callable[..., Outcome]) -> None:
+def test_saved_checkpoint_trains_in_its_own_dtype(run_hf: Callable[..., Outcome]) -> None:
     outcome = run_hf("model.master_dtype=auto")
     metrics = outcome.result.metrics
     assert 0 < metrics.final_loss < 10
@@ -62,7 +62,7 @@ def test_the_weights_dtype_can_be_chosen(run_hf: Callable[..., Outcome]) -> None
     assert outcome.result.provenance.dtype == "float32"
 
 
-def test_stage_3_compares_queries_keys_and_values_of_different_widths(
+def test_stage_3_compares_projections_of_different_widths(
     run_hf: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     """By default as many heads as there are key-value heads, which divide all widths."""
@@ -81,7 +81,7 @@ def test_stage_3_compares_queries_keys_and_values_of_different_widths(
         ("stage3.attention_layer=2", "stage3.attention_layer: there is no layer 2: the student has 2"),
     ],
 )
-def test_what_stage_3_asks_of_a_loaded_model_is_refused_before_anything_is_trained(
+def test_stage_3_requirements_are_checked_before_training(
     override: str, message: str, run_hf: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -94,9 +94,7 @@ def test_tied_embeddings_are_trained_once_and_stay_tied(run_hf: Callable[..., Ou
     assert student.get_input_embeddings().weight is student.get_output_embeddings().weight
 
 
-def test_a_pretrained_student_of_fewer_layers_is_saved_and_loads_back(
-    run_hf: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_pruned_pretrained_student_loads_back(run_hf: Callable[..., Outcome], tmp_path: Path) -> None:
     """Lists with one item per layer in Qwen3's configuration shrink too."""
     student = run_hf("stage1.keep_layers=1", "stage1_9.loss_type=kl", "stage2.max_steps=0").student
     assert len(ternary_layers(student)) == 7
@@ -113,7 +111,7 @@ def test_a_pretrained_student_of_fewer_layers_is_saved_and_loads_back(
         ("stage1_9.layer_weights=[1,2,3]", r"^stage1_9.layer_weights: 3 numbers for 2 layers"),
     ],
 )
-def test_what_does_not_fit_a_pretrained_models_depth_is_refused(
+def test_settings_beyond_the_models_depth_are_refused(
     override: str, refusal: str, run_hf: Callable[..., Outcome]
 ) -> None:
     with pytest.raises(ConfigError, match=refusal):
@@ -146,9 +144,7 @@ def copied(checkpoint: Path, tmp_path: Path) -> Path:
     return shutil.copytree(checkpoint, tmp_path / "copied")
 
 
-def test_a_checkpoint_in_float16_is_refused_unless_a_dtype_is_chosen(
-    run_hf: Callable[..., Outcome], copied: Path
-) -> None:
+def test_float16_checkpoint_needs_a_chosen_dtype(run_hf: Callable[..., Outcome], copied: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(copied, dtype=torch.float16)
     model.save_pretrained(copied)
     with pytest.raises(ConfigError, match=r"^model.dtype: .*float16.* write model.dtype=bfloat16"):
@@ -172,9 +168,7 @@ def test_a_name_without_a_tokenizer_is_refused_by_its_key(
         run_hf(name=tmp_path / "nothing here")
 
 
-def test_a_chosen_tokenizer_that_is_not_there_is_refused_by_its_own_key(
-    run_hf: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_missing_tokenizer_is_refused_by_its_key(run_hf: Callable[..., Outcome], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^data.tokenizer: no tokenizer can be loaded from"):
         run_hf(f"data.tokenizer={api.quote(str(tmp_path / 'nothing here'))}")
 
@@ -200,7 +194,7 @@ def test_a_truncated_checkpoint_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_error_without_a_message_is_told_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_a_message_is_named_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.models.causal_lm import load_pretrained
 
     def fail(*args: object, **kwargs: object) -> None:
@@ -211,9 +205,7 @@ def test_an_error_without_a_message_is_told_by_its_kind(monkeypatch: pytest.Monk
         load_pretrained("x", dtype="auto", attention="eager")
 
 
-def test_a_tokenizer_with_more_entries_than_embeddings_is_refused(
-    run_hf: Callable[..., Outcome], copied: Path
-) -> None:
+def test_tokenizer_larger_than_embeddings_is_refused(run_hf: Callable[..., Outcome], copied: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(copied)
     tokenizer.add_tokens(["return x"])
     tokenizer.save_pretrained(copied)

@@ -29,7 +29,7 @@ from trainer.models.causal_lm import Outputs, build_tiny, freeze, inputs, run
 from trainer.models.documents import document_numbers, positions, separate_documents
 from trainer.models.projections import Projections
 from trainer.models.subln import make_student
-from trainer.optim.attention_logits import record_logits, recorded
+from trainer.optim.attention_logits import record_logits, recorded_logits
 from trainer.preflight.preflight import run_preflight
 from trainer.stages import distill, layerwise, pretrain
 from trainer.training.evaluation import held_out_loss
@@ -146,7 +146,7 @@ def as_one_text(model: nn.Module) -> nn.Module:
     return model
 
 
-def test_the_objectives_of_all_stages_are_those_of_the_documents_alone(small: tuple[str, ...]) -> None:
+def test_objectives_equal_those_of_separate_documents(small: tuple[str, ...]) -> None:
     config, student, teacher = pair(small, "stage3.max_steps=2", "stage3.schedule.warmup_steps=1")
     weights = layerwise.DistillWeight(1.0)
     stage2 = dataclasses.replace(config.stage2.distill, weight=1.0, temperature=2.0)
@@ -200,7 +200,7 @@ def test_the_gradient_of_a_token_stays_in_its_document(small: tuple[str, ...]) -
     assert used == [9, 10, 11]
 
 
-def test_the_held_out_loss_is_of_all_tokens_in_their_documents(small: tuple[str, ...]) -> None:
+def test_held_out_loss_counts_all_tokens(small: tuple[str, ...]) -> None:
     """The same tokens count as without masks, the first one of the next document among them."""
     _, model = tiny(small)
     with torch.no_grad():
@@ -230,7 +230,7 @@ def test_the_largest_logits_are_those_within_documents(small: tuple[str, ...]) -
         attentions = {module: 2 for name, module in model.named_modules() if name.endswith("self_attn")}
         record_logits(model, attentions)
         run(model.train(), IDS)
-        found.append(torch.stack([recorded(each) for each in attentions]))
+        found.append(torch.stack([recorded_logits(each) for each in attentions]))
         as_one_text(model)
     torch.testing.assert_close(found[0], found[1])
 
@@ -255,7 +255,7 @@ def test_a_compiled_forward_pass_has_no_break(small: tuple[str, ...]) -> None:
     assert all(call.kwargs["attn_mask"] is not None and not call.kwargs["is_causal"] for call in calls)
 
 
-def test_a_run_keeps_documents_apart_from_the_teacher_on(
+def test_run_masks_documents_from_the_teacher_on(
     run_config: Callable[..., pipeline.Outcome], small: tuple[str, ...], tmp_path: Path
 ) -> None:
     lines = (json.dumps({"text": f"def f_{n}(x):\n    return x * {n * n}\n"}) for n in range(3000))
@@ -273,7 +273,7 @@ def test_a_run_keeps_documents_apart_from_the_teacher_on(
     assert on.student.document_end == 0
 
 
-def test_without_masks_a_run_is_that_of_the_version_before() -> None:
+def test_run_without_masks_is_unchanged() -> None:
     off, on = check([]), check([ON])
     assert off.data.document_masks is False
     assert sha256(off) == sha256(check(["data.document_masks=false"])) != sha256(on)

@@ -112,12 +112,12 @@ def test_a_file_becomes_a_folder_with_its_weights_and_tokenizer(tmp_path: Path):
 def test_a_file_is_converted_once_and_again_when_it_changes(tmp_path: Path):
     path = tmp_path / "small.gguf"
     write(path)
-    first = gguf.converted(path)
+    first = gguf.convert(path)
     written = (first / "model.safetensors").stat().st_mtime_ns
-    assert gguf.converted(path) == first
+    assert gguf.convert(path) == first
     assert (first / "model.safetensors").stat().st_mtime_ns == written
     path.write_bytes(path.read_bytes() + b"\0" * 32)
-    assert gguf.converted(path) != first
+    assert gguf.convert(path) != first
 
 
 def test_a_file_at_a_url_is_copied_first(tmp_path: Path):
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | None, 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=problem) as caught:
-        gguf.converted(path)
+        gguf.convert(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.key == "model.name"
@@ -153,17 +153,17 @@ def test_half_a_file_is_refused_and_leaves_nothing_in_the_cache(tmp_path: Path):
     write(path)
     path.write_bytes(path.read_bytes()[:-5000])
     with pytest.raises(ConfigError, match="cannot load"):
-        gguf.converted(path)
+        gguf.convert(path)
     assert not list((tmp_path / "cache").glob("gguf/[!.]*"))
 
 
-def test_another_architecture_and_a_part_of_several_are_refused(tmp_path: Path):
+def test_unknown_architectures_and_split_files_are_refused(tmp_path: Path):
     write(tmp_path / "other.gguf", architecture="rwkv7")
     with pytest.raises(ConfigError, match="architecture 'rwkv7'"):
-        gguf.converted(tmp_path / "other.gguf")
+        gguf.convert(tmp_path / "other.gguf")
     write(tmp_path / "big-00001-of-00002.gguf")
     with pytest.raises(ConfigError, match="one of several parts"):
-        gguf.converted(tmp_path / "big-00001-of-00002.gguf")
+        gguf.convert(tmp_path / "big-00001-of-00002.gguf")
 
 
 def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -174,7 +174,7 @@ def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(gguf, "version", missing)
     with pytest.raises(ConfigError, match=r"pip install 'stagesweep\[gguf\]'"):
-        gguf.converted(tmp_path / "small.gguf")
+        gguf.convert(tmp_path / "small.gguf")
 
 
 def test_the_command_line_takes_a_file_as_a_model(tmp_path: Path):
@@ -213,7 +213,7 @@ def test_other_tensors_are_refused_and_not_cached(what: str, tmp_path: Path):
     path = tmp_path / "small.gguf"
     write(path, spoil=spoil)
     with pytest.raises(ConfigError, match=problem) as caught:
-        gguf.converted(path)
+        gguf.convert(path)
     assert caught.value.key == "model.name"
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache").glob("gguf/[!.]*"))
@@ -233,13 +233,13 @@ def test_a_folder_of_an_earlier_release_is_not_taken(tmp_path: Path):
     }
     artifact("gguf", earlier, lambda folder: (folder / "config.json").write_text("{}") and None)
     with pytest.raises(ConfigError, match="lacks output_norm"):
-        gguf.converted(path)
+        gguf.convert(path)
 
 
 def test_files_beside_it_are_not_read(tmp_path: Path):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     write(tmp_path / "small.gguf")
-    assert (gguf.converted(tmp_path / "small.gguf") / "model.safetensors").exists()
+    assert (gguf.convert(tmp_path / "small.gguf") / "model.safetensors").exists()
 
 
 def text(value: bytes) -> bytes:
@@ -323,13 +323,13 @@ BEYOND: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", BEYOND)
-def test_a_header_beyond_the_limits_is_one_line_at_once(what: str, tmp_path: Path):
+def test_header_beyond_the_limits_is_refused_fast(what: str, tmp_path: Path):
     content, problem = BEYOND[what]
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     begun = time.process_time()
     with pytest.raises(ConfigError, match=problem) as caught:
-        gguf.converted(path)
+        gguf.convert(path)
     assert time.process_time() - begun < 5
     assert caught.value.key == "model.name"
     assert "\n" not in str(caught.value)
@@ -345,7 +345,7 @@ def test_a_model_far_larger_than_its_file_is_refused(tmp_path: Path, monkeypatch
     large = content.replace(key + struct.pack("<I", WIDE), key + struct.pack("<I", 2**30))
     (tmp_path / "large.gguf").write_bytes(large)
     with pytest.raises(ConfigError, match=r"describes a model of 412,3.* parameters, and its tensors have 7"):
-        gguf.converted(tmp_path / "large.gguf")
+        gguf.convert(tmp_path / "large.gguf")
 
 
 def divisors(factor: float) -> np.ndarray[Any, Any]:
@@ -364,7 +364,7 @@ def test_the_rotary_scaling_of_llama_3_is_kept(factor: float, tmp_path: Path):
     from transformers import AutoConfig
 
     write(tmp_path / "small.gguf", spoil=lambda t: t.update({gguf.ROTARY: divisors(factor)}))
-    rope = AutoConfig.from_pretrained(gguf.converted(tmp_path / "small.gguf")).rope_parameters
+    rope = AutoConfig.from_pretrained(gguf.convert(tmp_path / "small.gguf")).rope_parameters
     assert rope["rope_theta"] == 10000.0
     assert (rope["rope_type"], rope.get("factor", 1.0)) == ("default" if factor == 1 else "llama3", factor)
 
@@ -374,4 +374,4 @@ def test_another_rotary_scaling_is_refused(tmp_path: Path):
     other[3] += 1
     write(tmp_path / "small.gguf", spoil=lambda t: t.update({gguf.ROTARY: other}))
     with pytest.raises(ConfigError, match=r"no place in the model, rope_freqs\.weight;"):
-        gguf.converted(tmp_path / "small.gguf")
+        gguf.convert(tmp_path / "small.gguf")

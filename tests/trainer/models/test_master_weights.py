@@ -18,8 +18,7 @@ from trainer.config import sha256
 from trainer.config.compose import compose_config
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError
-from trainer.models.causal_lm import load_pretrained, parameter_count
-from trainer.models.master_weights import cast_weights
+from trainer.models.causal_lm import cast_weights, load_pretrained, parameter_count
 from trainer.models.subln import make_student
 from trainer.pipeline import Outcome
 from trainer.preflight.memory import stage_memory, student_dimensions
@@ -52,7 +51,7 @@ def test_the_student_is_cast_and_its_teacher_is_not(saved: Path) -> None:
     assert student.get_input_embeddings().weight is student.get_output_embeddings().weight
 
 
-def test_buffers_keep_their_dtype_and_weights_of_the_dtype_stay_the_same_tensors(saved: Path) -> None:
+def test_cast_keeps_buffers_and_weights_of_the_same_dtype(saved: Path) -> None:
     model = load_pretrained(str(saved), dtype="float32", attention="eager")
     storages = [each.data_ptr() for each in model.parameters()]
     cast_weights(model, "float32")
@@ -86,7 +85,7 @@ def test_small_updates_are_kept_in_float32_and_lost_in_bfloat16(dtype: str, run_
     assert share > 0.99 if dtype == "float32" else share < 0.5
 
 
-def test_the_tiny_teacher_is_the_same_whatever_its_students_are(run_small: Run) -> None:
+def test_tiny_teacher_does_not_depend_on_master_dtype(run_small: Run) -> None:
     here, there = run_small("stage1_9.max_steps=0"), run_small("model.master_dtype=bfloat16")
     assert here.held_out.reference == there.held_out.reference
     assert (here.result.provenance.dtype, there.result.provenance.dtype) == ("float32", "bfloat16")
@@ -101,7 +100,7 @@ def test_the_tiny_teacher_is_the_same_whatever_its_students_are(run_small: Run) 
     ],
     ids=["kl", "distilled", "stage3"],
 )
-def test_every_loss_takes_a_student_and_a_teacher_of_different_dtypes(
+def test_losses_accept_student_and_teacher_of_different_dtypes(
     overrides: tuple[str, ...], run_small: Run
 ) -> None:
     losses = [
@@ -156,14 +155,14 @@ def folder_of_before(folder: Path, *overrides: str) -> Path:
     ],
     ids=["tiny", "float32", "bfloat16", "bfloat16-auto", "auto"],
 )
-def test_a_run_from_before_goes_on_with_the_masters_that_it_has(
+def test_older_run_resumes_with_its_master_weights(
     before: tuple[str, ...], now: tuple[str, ...], tmp_path: Path
 ) -> None:
     refuse_another(check([*now, START]), folder_of_before(tmp_path, *before))
 
 
 @pytest.mark.parametrize(("gone", "difference"), [("model", "model.heads"), ("average", "")])
-def test_a_pin_without_a_group_is_of_another_version_and_not_damaged(
+def test_pin_without_a_group_is_another_version_not_damage(
     gone: str, difference: str, tmp_path: Path
 ) -> None:
     folder = folder_of_before(tmp_path)
@@ -185,7 +184,7 @@ def test_the_digest_of_such_a_run_is_what_it_was() -> None:
     assert sha256(check(["model=smollm2_135m", START])) != sha256(as_before)
 
 
-def test_one_in_bfloat16_is_refused_with_what_to_write(tmp_path: Path) -> None:
+def test_bfloat16_masters_are_refused_with_a_remedy(tmp_path: Path) -> None:
     folder = folder_of_before(tmp_path, "model=smollm2_135m")
     with pytest.raises(ConfigError) as refused:
         refuse_another(check(["model=smollm2_135m", START]), folder)

@@ -85,7 +85,7 @@ def test_a_model_composes_with_the_notebooks_settings(model: str, data: str) -> 
 
 
 @pytest.mark.parametrize("model", NAMES)
-def test_what_is_written_on_the_command_line_goes_before_wherever_it_stands(model: str) -> None:
+def test_command_line_overrides_presets_in_any_order(model: str) -> None:
     given = {
         "stage1_9.optimizer.lr": 1e-3,
         "stage2.max_steps": 2_000,
@@ -114,9 +114,7 @@ def test_the_tiny_model_is_what_it_was() -> None:
     assert (config.eval.batch_size, config.stage1_9.batch_size, config.data.sequence_length) == (16, 16, 128)
 
 
-def test_a_sweep_of_the_notebooks_setting_is_checked_without_a_network(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_sweep_of_a_preset_is_checked_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     from sweeps.cli import cli
@@ -194,9 +192,7 @@ def run(
     return run
 
 
-def test_stand_ins_go_through_all_stages_on_a_stand_in_for_fineweb(
-    stand_in: Path, run: Callable[..., Outcome]
-) -> None:
+def test_stand_in_models_pass_all_stages(stand_in: Path, run: Callable[..., Outcome]) -> None:
     outcome = run(str(stand_in))
     metrics, student = outcome.result.metrics, outcome.student
     assert 0 < metrics.final_loss < 2 * math.log(280)
@@ -209,9 +205,7 @@ def test_stand_ins_go_through_all_stages_on_a_stand_in_for_fineweb(
     assert student.get_input_embeddings().weight is student.get_output_embeddings().weight
 
 
-def test_the_norms_of_queries_and_keys_stay_and_sublns_go_where_they_belong(
-    stand_in: Path, run: Callable[..., Outcome]
-) -> None:
+def test_qk_norms_stay_and_sublns_are_placed(stand_in: Path, run: Callable[..., Outcome]) -> None:
     student = run(str(stand_in), "stage1_9.max_steps=0", "stage2.max_steps=0").student
     modules = dict(student.named_modules())
     sublns = {name for name, module in modules.items() if isinstance(module, SubLN)}
@@ -222,7 +216,7 @@ def test_the_norms_of_queries_and_keys_stay_and_sublns_go_where_they_belong(
     assert not any(isinstance(module, SubLN | nn.Linear) for module in kept)
 
 
-def test_a_model_and_its_tokenizer_may_lie_in_a_bucket(
+def test_model_and_tokenizer_load_from_a_bucket(
     gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch, stand_in: Path, run: Callable[..., Outcome]
 ) -> None:
     from gcsfs.core import GCSFileSystem

@@ -42,7 +42,7 @@ def hooks(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(("layer", "index"), [(0, 0), (1, 1), (-1, 2), (-3, 0)])
-def test_it_catches_what_the_layers_projections_put_out(layer: int, index: int) -> None:
+def test_captures_the_outputs_of_projections(layer: int, index: int) -> None:
     model = llama()
     attention = model.get_submodule(f"model.layers.{index}.self_attn")
     with Projections(model, layer) as projections:
@@ -67,7 +67,7 @@ def test_the_gradient_reaches_the_projections() -> None:
     assert weight.grad.abs().sum() > 0
 
 
-def test_ternary_and_wrapped_projections_are_caught_whole() -> None:
+def test_captures_ternary_and_wrapped_projections() -> None:
     model = llama(layers=1)
     attention = model.get_submodule("model.layers.0.self_attn")
     ternary = TernaryLinear(attention.q_proj, Lambda(), BITNET)
@@ -84,7 +84,7 @@ def test_ternary_and_wrapped_projections_are_caught_whole() -> None:
     assert keys.shape == (2, 6, 8)
 
 
-def test_the_hooks_go_with_the_block_also_when_it_fails() -> None:
+def test_hooks_are_removed_after_the_block_or_a_failure() -> None:
     model = llama()
     with Projections(model, -1):
         assert hooks(model) == 3
@@ -104,7 +104,7 @@ def test_what_was_taken_is_not_kept() -> None:
             projections.take()
 
 
-def test_a_forward_pass_that_nobody_asked_for_leaves_nothing() -> None:
+def test_forward_pass_without_begin_captures_nothing() -> None:
     """As an evaluation within the stage: it would keep tensors, and compile the next step again."""
     model = llama()
     with Projections(model, -1) as projections:

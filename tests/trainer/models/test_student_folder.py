@@ -93,11 +93,11 @@ def test_a_student_shallower_than_its_teacher_comes_back(tokenizer: Path, tmp_pa
         assert torch.equal(logits, student(input_ids=IDS).logits)
 
 
-def test_the_tokenizer_comes_along_without_the_caches_own_files(folder: Path) -> None:
+def test_tokenizer_is_copied_without_cache_files(folder: Path) -> None:
     assert [path.name for path in load(folder).tokenizer.iterdir()] == ["tokenizer.json"]
 
 
-def test_transformers_does_not_take_it_for_a_model_of_its_own(folder: Path) -> None:
+def test_transformers_does_not_load_the_folder(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     with pytest.raises((OSError, ValueError)):
@@ -112,7 +112,7 @@ def test_another_student_takes_its_place(folder: Path, tokenizer: Path) -> None:
     assert not list(folder.parent.glob(".*")), "something temporary was left"
 
 
-def test_a_student_below_lambda_one_is_no_finished_one(tmp_path: Path, tokenizer: Path) -> None:
+def test_student_below_lambda_one_is_not_saved(tmp_path: Path, tokenizer: Path) -> None:
     student = made()
     ternary_layers(student)[0].lambda_.set(0.5)
     with pytest.raises(ValueError, match="lambda 1"):

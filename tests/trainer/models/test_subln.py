@@ -35,7 +35,7 @@ def ids() -> torch.Tensor:
     return torch.randint(300, (4, 16), generator=torch.Generator().manual_seed(0))
 
 
-def test_every_linear_but_the_head_is_ternary_and_two_per_layer_are_normalised(
+def test_all_linears_but_the_head_are_ternary_two_are_normalised(
     teacher: nn.Module, ids: torch.Tensor
 ) -> None:
     student, lambda_ = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
@@ -80,9 +80,7 @@ def test_the_gain_is_the_scale_of_the_projections_input(teacher: nn.Module, ids:
     torch.testing.assert_close(gain, expected.expand_as(gain))
 
 
-def test_a_calibrated_gain_changes_the_unquantised_model_less_than_ones(
-    teacher: nn.Module, ids: torch.Tensor
-) -> None:
+def test_calibrated_gain_changes_the_model_less_than_ones(teacher: nn.Module, ids: torch.Tensor) -> None:
     expected = run(teacher, ids).logits
     error = {}
     for kind in ("calibrated", "ones"):
@@ -187,7 +185,7 @@ def test_a_model_without_the_projections_is_refused_by_name() -> None:
         make_student(Other(), CONFIG, [], quant=BITNET, device=DEVICE)
 
 
-def test_a_mixture_of_experts_is_refused_instead_of_left_in_full_precision(ids: torch.Tensor) -> None:
+def test_mixture_of_experts_is_refused(ids: torch.Tensor) -> None:
     from transformers import MixtralConfig, MixtralForCausalLM
 
     config = MixtralConfig(

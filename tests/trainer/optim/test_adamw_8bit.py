@@ -75,7 +75,7 @@ def test_the_groups_of_a_model_keep_their_rates(llama: Callable[..., nn.Module],
     assert rates == {(0.01, 0.1), (0.005, 0.1), (0.005, 0.0)}
 
 
-def test_without_the_package_the_run_is_refused_before_anything_is_touched(
+def test_missing_package_is_refused_before_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(adamw_8bit, "find_spec", lambda name: None)

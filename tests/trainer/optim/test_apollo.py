@@ -118,7 +118,7 @@ def test_its_step_grows_by_one_hundredth_at_most() -> None:
     assert max(growth) == pytest.approx(1.01, rel=1e-4)
 
 
-def test_gradients_of_zero_move_nothing_and_hold_nothing_back() -> None:
+def test_zero_gradients_do_not_block_later_steps() -> None:
     weight = nn.Parameter(torch.ones(4, 6))
     optimizer = build([weight], weight_decay=0.0)
     weight.grad = torch.zeros(4, 6)
@@ -129,7 +129,7 @@ def test_gradients_of_zero_move_nothing_and_hold_nothing_back() -> None:
     assert (weight.detach() - 1).square().mean().sqrt() > 0.1 * LR
 
 
-def test_a_rank_beyond_the_smaller_side_is_the_smaller_side() -> None:
+def test_rank_is_capped_at_the_smaller_side() -> None:
     weight = nn.Parameter(torch.zeros(4, 6))
     optimizer = build([weight], rank=100)
     weight.grad = gradients((4, 6))[0]
@@ -137,7 +137,7 @@ def test_a_rank_beyond_the_smaller_side_is_the_smaller_side() -> None:
     assert optimizer.state[weight]["exp_avg"].shape == (4, 6)
 
 
-def test_projections_are_normal_with_variance_one_over_the_rank_and_follow_the_name() -> None:
+def test_projections_are_normal_and_determined_by_name() -> None:
     cpu = torch.device("cpu")
     matrix = apollo.random_projection(50, 400, "7/0/0", cpu)
     assert matrix.mean().item() == pytest.approx(0, abs=0.01)
@@ -161,7 +161,7 @@ def test_every_option_counts(change: dict[str, float]) -> None:
     assert not torch.equal(*ended)
 
 
-def test_it_keeps_less_than_adamw_and_in_float32_for_bfloat16_weights() -> None:
+def test_state_is_float32_and_smaller_than_adamws() -> None:
     weight = nn.Parameter(torch.ones(8, 20, dtype=torch.bfloat16))
     optimizer = build([weight])
     weight.grad = torch.ones_like(weight)
@@ -175,7 +175,7 @@ def test_it_keeps_less_than_adamw_and_in_float32_for_bfloat16_weights() -> None:
     assert {value.dtype for value in state.values()} == {torch.float32}
 
 
-def test_torchs_own_round_trip_does_not_round_the_state_of_bfloat16_weights() -> None:
+def test_state_dict_round_trip_keeps_float32_state() -> None:
     weight = nn.Parameter(torch.ones(5, 8, dtype=torch.bfloat16))
     optimizer = build([weight])
     for gradient in gradients((5, 8), 4):

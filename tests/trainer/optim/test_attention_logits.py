@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer.optim import attention_logits
-from trainer.optim.attention_logits import largest_logits, record_logits, recorded, reset, stop_recording
+from trainer.optim.attention_logits import (
+    largest_logits,
+    record_logits,
+    recorded_logits,
+    reset,
+    stop_recording,
+)
 
 IDS = torch.arange(24).reshape(2, 12) % 50
 Build = Callable[..., nn.Module]
@@ -50,30 +56,32 @@ def test_it_records_what_the_softmax_sees(llama: Build, implementation: str) -> 
     plain = model(input_ids=IDS).logits
     record_logits(model, {attention_of(model): 4})
     assert torch.equal(model(input_ids=IDS).logits, plain)
-    torch.testing.assert_close(recorded(attention_of(model)).double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(recorded_logits(attention_of(model)).double(), expected, rtol=1e-5, atol=1e-6)
     assert expected.max() > 1.5 * expected.min()  # the heads differ, so that their order is tested
 
 
-def test_the_largest_over_several_passes_counts_until_it_is_reset(llama: Build) -> None:
+def test_largest_logit_over_passes_until_reset(llama: Build) -> None:
     model = llama().train()
     attention = attention_of(model)
     record_logits(model, {attention: 4})
     one, other = by_hand(model, IDS[:1]), by_hand(model, IDS[1:])
-    torch.testing.assert_close(recorded(attention).double(), torch.maximum(one, other), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        recorded_logits(attention).double(), torch.maximum(one, other), rtol=1e-5, atol=1e-6
+    )
     reset(attention)
-    assert recorded(attention).tolist() == [-math.inf] * 4
+    assert recorded_logits(attention).tolist() == [-math.inf] * 4
 
 
-def test_an_evaluation_is_not_recorded_and_training_after_it_is(llama: Build) -> None:
+def test_only_training_passes_are_recorded(llama: Build) -> None:
     model = llama().train()
     attention = attention_of(model)
     record_logits(model, {attention: 4})
     model.eval()
     model(input_ids=IDS)
-    assert recorded(attention).tolist() == [-math.inf] * 4
+    assert recorded_logits(attention).tolist() == [-math.inf] * 4
     model.train()
     model(input_ids=IDS)
-    assert recorded(attention).isfinite().all()
+    assert recorded_logits(attention).isfinite().all()
 
 
 def test_recomputed_activations_are_recorded_as_the_same(llama: Build) -> None:
@@ -81,29 +89,29 @@ def test_recomputed_activations_are_recorded_as_the_same(llama: Build) -> None:
     attention = attention_of(model)
     record_logits(model, {attention: 4})
     model(input_ids=IDS)
-    once = recorded(attention).clone()
+    once = recorded_logits(attention).clone()
     reset(attention)
     loss = checkpoint(lambda: model(input_ids=IDS, labels=IDS).loss, use_reentrant=False)
     loss.backward()
-    assert torch.equal(recorded(attention), once)
+    assert torch.equal(recorded_logits(attention), once)
 
 
-def test_a_compiled_model_records_too_and_again_after_an_evaluation(llama: Build) -> None:
+def test_compiled_model_records_after_an_evaluation(llama: Build) -> None:
     """Compiled with fullgraph: a graph break would be an error."""
     model = llama(attn_implementation="sdpa").train()
     attention = attention_of(model)
     record_logits(model, {attention: 4})
     model(input_ids=IDS)
-    plain = recorded(attention).clone()
+    plain = recorded_logits(attention).clone()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for training in (True, False, True):
         reset(attention)
         model.train(training)
         compiled(input_ids=IDS, use_cache=False)
-        assert torch.equal(recorded(attention), plain if training else torch.full((4,), -math.inf))
+        assert torch.equal(recorded_logits(attention), plain if training else torch.full((4,), -math.inf))
 
 
-def test_a_model_that_is_no_longer_recorded_is_what_it_was(llama: Build) -> None:
+def test_stop_recording_restores_the_model(llama: Build) -> None:
     model = llama(attn_implementation="sdpa").train()
     buffers = [name for name, _ in model.named_buffers()]
     record_logits(model, {attention_of(model): 4})
@@ -119,16 +127,16 @@ def test_another_model_of_the_kind_records_nothing(llama: Build) -> None:
     record_logits(watched, {attention_of(watched): 4})
     other(input_ids=IDS)
     assert other.config._attn_implementation == "eager"
-    assert recorded(attention_of(watched)).tolist() == [-math.inf] * 4
+    assert recorded_logits(attention_of(watched)).tolist() == [-math.inf] * 4
 
 
-def test_what_is_recorded_is_no_weight_and_leaves_no_graph(llama: Build) -> None:
+def test_recorded_logits_are_no_state_and_have_no_graph(llama: Build) -> None:
     model = llama().train()
     names = set(model.state_dict())
     record_logits(model, {attention_of(model): 4})
     model(input_ids=IDS)
     assert set(model.state_dict()) == names
-    assert recorded(attention_of(model)).grad_fn is None
+    assert recorded_logits(attention_of(model)).grad_fn is None
 
 
 @pytest.fixture

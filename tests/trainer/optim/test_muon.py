@@ -79,7 +79,7 @@ SETTINGS = pytest.mark.parametrize(
 
 
 @SETTINGS
-def test_it_steps_as_torchs_muon_does_around_the_same_iteration(
+def test_steps_equal_torchs_muon_with_the_same_iteration(
     settings: dict[str, float | bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch's own step, with only its orthogonalisation replaced by the float32 one, is the reference."""
@@ -114,7 +114,7 @@ def test_in_bfloat16_it_has_the_bits_of_torchs(
     assert all(torch.equal(mine, yours) for mine, yours in zip(ours, theirs, strict=True))
 
 
-def test_it_is_torchs_muon_up_to_the_rounding_of_bfloat16() -> None:
+def test_equals_torchs_muon_up_to_bfloat16_rounding() -> None:
     for mine, yours in zip(stepped(BatchedMuon), stepped(torchs), strict=True):
         # Four updates of root mean square 0.2 x 0.02, each to about 2 decimals.
         torch.testing.assert_close(mine, yours, rtol=0, atol=2e-3)
@@ -133,7 +133,7 @@ def test_products_and_sums_alone_take_the_same_steps(dtype: torch.dtype) -> None
     world=st.integers(1, 4),
     most=st.integers(1, 60),
 )
-def test_every_matrix_is_in_one_stack_of_one_shape_and_of_a_bounded_size(
+def test_stacks_cover_every_matrix_and_are_bounded(
     shapes: list[tuple[int, int]], world: int, most: int
 ) -> None:
     weights = [nn.Parameter(torch.empty(shape)) for shape in shapes]
@@ -196,7 +196,7 @@ def test_a_step_of_smollm2_135m_is_few_operations(
 
 @pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_its_temporary_memory_is_what_the_preflight_counts(
+def test_temporary_memory_is_what_the_preflight_counts(
     dtype: str, world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of stacks that are smaller than all matrices of a shape together."""
@@ -217,7 +217,7 @@ def test_its_temporary_memory_is_what_the_preflight_counts(
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3])
-def test_the_iteration_keeps_the_singular_vectors_and_brings_the_values_near_one(
+def test_iteration_keeps_singular_vectors(
     shape: tuple[int, int],
 ) -> None:
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -238,7 +238,7 @@ def test_a_gradient_of_zeros_leaves_the_weights_finite() -> None:
     assert torch.equal(orthogonalised(torch.zeros(3, 4), COEFFICIENTS, steps=5, eps=1e-7), torch.zeros(3, 4))
 
 
-def test_a_gradient_that_is_not_finite_reaches_its_own_matrix_alone() -> None:
+def test_infinite_gradient_reaches_its_own_matrix_alone() -> None:
     weights = [nn.Parameter(torch.eye(24)) for _ in range(3)]
     optimizer = BatchedMuon(weights, lr=0.1)
     for number, weight in enumerate(weights):
@@ -247,7 +247,7 @@ def test_a_gradient_that_is_not_finite_reaches_its_own_matrix_alone() -> None:
     assert [bool(weight.isfinite().all()) for weight in weights] == [True, False, True]
 
 
-def test_a_closure_is_called_with_gradients_on_and_its_loss_returned() -> None:
+def test_closure_runs_with_gradients() -> None:
     weight = nn.Parameter(torch.eye(3))
     optimizer = BatchedMuon([weight])
 
@@ -290,7 +290,7 @@ def test_state_comes_back_and_the_next_step_is_the_same(
     ("dtype", "expected"),
     [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
 )
-def test_the_setting_says_the_precision_and_the_processor_does_not(
+def test_precision_follows_the_setting_not_the_processor(
     dtype: str,
     expected: torch.dtype,
     optimizer: str,
@@ -326,7 +326,7 @@ def test_the_result_says_what_was_used(
     assert provenance.dtype == "float32"
 
 
-def test_a_run_ends_the_same_bit_for_bit_whatever_the_processor_is_said_to_have(
+def test_auto_run_is_bitwise_equal_on_any_processor(
     run_small: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As two workers of one sweep would: every default, the teacher trained by each."""

@@ -14,7 +14,7 @@ from trainer.optim.build import build_optimizer
 
 @pytest.mark.parametrize("kind", ["muon", "adamw", "adamw_8bit", "apollo", "apollo_mini"])
 @pytest.mark.parametrize("all_matrices", [False, True])
-def test_the_optimizer_keeps_what_it_knows_of_the_others(
+def test_freezing_keeps_the_state_of_other_parameters(
     kind: str, all_matrices: bool, llama: Callable[..., nn.Module], configure: Callable[..., OptimizerConfig]
 ) -> None:
     """Against one that is not rebuilt, whose frozen parameters have no gradient."""

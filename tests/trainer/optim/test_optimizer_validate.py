@@ -36,7 +36,7 @@ def test_the_key_of_a_refusal_is_the_stages(stage: str) -> None:
         require_model(config, nn.Identity())
 
 
-def test_the_second_stage_is_asked_before_the_first_is_trained(
+def test_second_stages_optimizer_is_checked_before_training(
     run_small: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(model: object, *, key: str) -> None:
@@ -48,7 +48,7 @@ def test_the_second_stage_is_asked_before_the_first_is_trained(
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
-def test_rounding_is_refused_for_the_tiny_teacher_whose_weights_are_float32() -> None:
+def test_rounding_is_refused_for_the_tiny_teacher() -> None:
     config = check(["model.teacher.optimizer.stochastic_rounding=true", "device=cpu"])
     with pytest.raises(ConfigError, match=r"^model\.teacher\.optimizer\.stochastic_rounding: .*write false$"):
         require_device(config, open_device(config.device))
@@ -61,7 +61,7 @@ def test_rounding_is_refused_on_xla() -> None:
         require_device(config, device)
 
 
-def test_rounding_is_refused_for_a_float32_student_before_any_stage() -> None:
+def test_rounding_is_refused_for_a_float32_student() -> None:
     config = check(["stage2.optimizer.stochastic_rounding=true"])
     require_student(config, torch.nn.Linear(2, 2).bfloat16())
     with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.stochastic_rounding: .* float32"):

@@ -44,7 +44,7 @@ def names_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "theirs"), [("muon", Muon), ("muonclip", Muon), ("apollo", Apollo), ("apollo_mini", Apollo)]
 )
-def test_these_take_the_hidden_matrices_and_adamw_the_rest(
+def test_hidden_matrices_and_the_rest_have_their_optimizers(
     model: nn.Module, kind: str, theirs: type[torch.optim.Optimizer]
 ) -> None:
     muon, adamw = build_optimizer(model, dataclasses.replace(MUON, type=kind)).optimizers
@@ -93,7 +93,7 @@ def test_adamw_alone_takes_every_parameter_once(model: nn.Module) -> None:
     assert len(parameters) == len({id(p) for p in parameters}) == len(list(model.parameters()))
 
 
-def test_one_fused_kernel_takes_the_step_of_many_to_rounding(model: nn.Module) -> None:
+def test_fused_adamw_equals_unfused_up_to_rounding(model: nn.Module) -> None:
     theirs = copy.deepcopy(model)
     fused = build_optimizer(model, ADAMW).optimizers
     composed = build_optimizer(theirs, ADAMW).optimizers
@@ -105,7 +105,7 @@ def test_one_fused_kernel_takes_the_step_of_many_to_rounding(model: nn.Module) -
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_embeddings_head_and_norms_have_the_ratio_and_norms_do_not_decay(model: nn.Module, kind: str) -> None:
+def test_lr_ratio_of_ends_and_no_decay_of_norms(model: nn.Module, kind: str) -> None:
     config = dataclasses.replace(MUON, type=kind)
     matrices = {id(p) for n, p in model.named_parameters() if ".layers." in n and p.ndim == 2}
     for optimizer in build_optimizer(model, config).optimizers:
@@ -124,7 +124,7 @@ def test_scaling_the_learning_rate_is_relative_to_the_peak(model: nn.Module) -> 
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_one_learning_rate_moves_a_matrix_about_as_far_with_every_type(model: nn.Module, kind: str) -> None:
+def test_every_type_updates_a_matrix_by_about_the_same(model: nn.Module, kind: str) -> None:
     """A search may share one range of learning rates between them."""
     config = dataclasses.replace(MUON, type=kind, weight_decay=0.0)
     config = dataclasses.replace(config, apollo=dataclasses.replace(config.apollo, rank=8))
@@ -151,7 +151,7 @@ def test_one_learning_rate_moves_a_matrix_about_as_far_with_every_type(model: nn
         ("apollo_mini", 8 / 128),
     ],
 )
-def test_a_hidden_matrix_costs_the_bytes_that_the_docs_say(kind: str, expected: float) -> None:
+def test_state_bytes_are_those_of_the_docs(kind: str, expected: float) -> None:
     config = check([f"optimizer@stage2.optimizer={kind}", "model.layers=1"])
     assert isinstance(config.model, TinyModelConfig)
     model = build_tiny(config.model, vocab_size=300, sequence_length=16, attention="eager")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainer.config import QuantConfig
 from trainer.errors import ConfigError
-from trainer.optim.attention_logits import recorded
+from trainer.optim.attention_logits import recorded_logits
 from trainer.optim.build import build_optimizer
 from trainer.optim.qk_clip import QkClip
 from trainer.quant.ternary import TernaryLinear
@@ -30,7 +30,7 @@ def attention_of(model: nn.Module) -> nn.Module:
 def largest(model: nn.Module) -> Tensor:
     """The largest logits [H] of a forward pass of a model that records; they stay recorded."""
     model(input_ids=IDS, use_cache=False)
-    return recorded(attention_of(model)).clone()
+    return recorded_logits(attention_of(model)).clone()
 
 
 def factors(before: Tensor, after: Tensor) -> list[float]:
@@ -57,7 +57,7 @@ def test_each_head_is_scaled_by_its_own_gamma(
     attention = attention_of(model)
     clip = QkClip(model, 1.0, key="optimizer")
     before = attention.q_proj.weight.detach().clone(), attention.k_proj.weight.detach().clone()
-    recorded(attention).copy_(torch.tensor(logits))
+    recorded_logits(attention).copy_(torch.tensor(logits))
     clip.clip()
     assert factors(before[0], attention.q_proj.weight.detach()) == pytest.approx(query)
     assert factors(before[1], attention.k_proj.weight.detach()) == pytest.approx(key)
@@ -65,9 +65,7 @@ def test_each_head_is_scaled_by_its_own_gamma(
 
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_after_it_the_same_text_gives_tau_where_it_gave_more(
-    llama: Build, key_heads: int, implementation: str
-) -> None:
+def test_clipped_heads_reach_tau_on_the_same_text(llama: Build, key_heads: int, implementation: str) -> None:
     model = llama(num_key_value_heads=key_heads, attn_implementation=implementation).train()
     clip = QkClip(model, 1.0, key="optimizer")
     before = largest(model)
@@ -140,7 +138,7 @@ def test_within_bounds_muonclip_is_muon_bit_for_bit(llama: Build, configure) -> 
     assert all(torch.equal(value, ended[1][name]) for name, value in ended[0].items())
 
 
-def test_it_bounds_the_logits_of_a_training_that_makes_them_grow(llama: Build, configure) -> None:
+def test_bounds_growing_logits_in_training(llama: Build, configure) -> None:
     logits = {}
     for tau in (3.0, 1e6):
         readings = train(llama().train(), configure("muonclip", lr=0.05, muonclip={"tau": tau}), 30)
@@ -198,7 +196,7 @@ class TestFaultsOfThePublicPackage:
         optimizer = build_optimizer(model, configure("muonclip", lr=1e-4, muonclip={"tau": 1.0}))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             model(input_ids=IDS, labels=IDS).loss.backward()
-        before = recorded(attention_of(model)).clone()
+        before = recorded_logits(attention_of(model)).clone()
         optimizer.step()
         assert before.dtype == torch.float32
         assert (before > 1.0).any()

@@ -17,7 +17,7 @@ KINDS = [(kind, rounded) for kind in ("muon", "adamw", "apollo", "apollo_mini") 
 
 @pytest.mark.parametrize("skipped", [True, False])
 @pytest.mark.parametrize(("kind", "rounded"), KINDS, ids=str)
-def test_weights_stay_as_they_are_in_a_step_that_is_skipped(
+def test_skipped_step_changes_no_weight(
     kind: str,
     rounded: bool,
     skipped: bool,
@@ -47,9 +47,7 @@ def test_weights_stay_as_they_are_in_a_step_that_is_skipped(
 
 
 @pytest.mark.parametrize("finite", [True, False])
-def test_a_clip_scales_nothing_in_a_step_that_is_skipped(
-    finite: bool, llama: Callable[..., nn.Module]
-) -> None:
+def test_skipped_step_clips_nothing(finite: bool, llama: Callable[..., nn.Module]) -> None:
     model = llama().train()
     clip = QkClip(model, 1e-3, key="optimizer")
     model(input_ids=torch.arange(8)[None])

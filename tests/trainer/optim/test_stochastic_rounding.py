@@ -88,9 +88,7 @@ def projection(moved: list[Tensor], like: list[Tensor]) -> float:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_tiny_updates_move_bfloat16_weights_as_far_as_float32_ones(
-    kind: str, llama: Build, configure: Configure
-) -> None:
+def test_tiny_updates_move_bfloat16_weights(kind: str, llama: Build, configure: Configure) -> None:
     """An update is 1e-4 of a weight of 1.5, a fortieth of the distance to the next bfloat16."""
     moved: dict[object, list[Tensor]] = {}
     for dtype, rounding in ((torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)):
@@ -171,7 +169,7 @@ def test_the_random_numbers_follow_the_runs_seed(kind: str, llama: Build, config
     assert not all(map(torch.equal, ended[0], ended[2]))
 
 
-def test_processes_draw_alike_for_equal_weights_and_otherwise_for_shards() -> None:
+def test_shards_round_differently_and_replicas_alike() -> None:
     found = []
     for name in ("adamw", "adamw", "adamw of process 1"):
         rounding, target = StochasticRounding(name, 3), torch.zeros(2, 50, dtype=torch.bfloat16)
@@ -183,7 +181,7 @@ def test_processes_draw_alike_for_equal_weights_and_otherwise_for_shards() -> No
     assert not torch.equal(found[0], found[2])
 
 
-def test_weights_of_other_dtypes_take_the_values_as_they_are(llama: Build, configure: Configure) -> None:
+def test_other_dtypes_are_not_rounded(llama: Build, configure: Configure) -> None:
     """As in a model whose norms are float32."""
     mixed, plain = (llama() for _ in range(2))
     for model in (mixed, plain):
@@ -226,7 +224,7 @@ def test_small_pieces_take_the_same_step(
     assert all(torch.equal(value, ended[1][name]) for name, value in ended[0].items())
 
 
-def test_freezing_a_part_goes_on_where_the_rounding_was(llama: Build, configure: Configure) -> None:
+def test_freezing_continues_the_rounding_sequence(llama: Build, configure: Configure) -> None:
     """A resumed run builds its optimizers without the frozen parameters, and has the same bits."""
     model = model_in(torch.bfloat16, llama)
     optimizer = build_optimizer(model, configure("muon", stochastic_rounding=True))
@@ -254,7 +252,7 @@ def test_eight_bit_moments_are_refused() -> None:
         check(["stage2.optimizer.type=adamw_8bit", "stage2.optimizer.stochastic_rounding=true"])
 
 
-def test_a_loaded_count_of_steps_is_not_on_the_device() -> None:
+def test_loaded_step_count_stays_on_the_cpu() -> None:
     """It is read in each step, which would wait for the device."""
     loaded = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(2, 2), "exp_avg_sq": torch.zeros(2, 2)}
     weight = nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16, device="meta"))

@@ -67,7 +67,7 @@ def test_every_type_takes_the_next_step_with_it(
     assert all(group["weight_decay"] == 0 for group in free)
 
 
-def test_after_a_freeze_it_is_still_that_of_the_configuration(
+def test_freezing_keeps_the_configured_weight_decay(
     llama: Callable[..., nn.Module], configure: Callable[..., OptimizerConfig]
 ) -> None:
     model = llama()
@@ -112,7 +112,7 @@ def without_new(node: Any) -> Any:
     return {key: without_new(value) for key, value in node.items() if key not in NEW}
 
 
-def test_a_run_of_the_version_before_goes_on_and_says_what_to_write_otherwise(tmp_path: Path) -> None:
+def test_run_of_the_version_before_goes_on(tmp_path: Path) -> None:
     """Its folder is pinned to a configuration without these keys."""
     config_pin.pin(check([]), tmp_path)
     file = tmp_path / config_pin.CONFIG_FILE
@@ -126,7 +126,7 @@ def test_a_run_of_the_version_before_goes_on_and_says_what_to_write_otherwise(tm
         config_pin.check(check(["stage2.optimizer.weight_decay_until=0.5"]), tmp_path)
 
 
-def test_the_keys_of_a_tiny_teachers_optimizer_are_in_its_recipe_where_they_change_it() -> None:
+def test_teacher_recipe_names_changed_optimizer_keys() -> None:
     document = {"model": asdict(check([]).model)}
     assert without_added(document)["model"]["teacher"] == without_new(document)["model"]["teacher"]
     ended = {"model": asdict(check(["model.teacher.optimizer.weight_decay_until=0.5"]).model)}

@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(fitting, "stage_memory", of_stage)
     monkeypatch.setattr(batch_size_search, "memory_upper_bound", lambda *_: 999 * GIB)
-    monkeypatch.setattr(batch_size_search, "free_memory", lambda device: 80 * GIB)
+    monkeypatch.setattr(Device, "free_memory_bytes", lambda self: 80 * GIB)
     return estimated
 
 
@@ -56,7 +56,7 @@ def sizes(config: Config, **more: int) -> tuple[int | None, int | None]:
     return found.stage1_9.micro_batch_size, found.stage2.micro_batch_size
 
 
-def test_the_largest_divisors_that_fit_and_none_where_it_is_off(
+def test_largest_fitting_divisors_unless_switched_off(
     small: tuple[str, ...], cache: Path, asked: list[str]
 ) -> None:
     assert sizes(compose_config([*small, *AUTO])) == (12, 6)
@@ -81,7 +81,7 @@ def test_chips_share_a_micro_batch(small: tuple[str, ...], cache: Path, asked: l
         assert (found.stage1_9.micro_batch_size, found.stage2.micro_batch_size) == expected, target
 
 
-def test_what_was_found_is_remembered_for_this_model_and_length(
+def test_found_size_is_remembered_by_model_and_length(
     small: tuple[str, ...], cache: Path, asked: list[str]
 ) -> None:
     tight = [*small, *AUTO, "device.memory_target_gib=6"]
@@ -115,7 +115,7 @@ def test_a_try_that_runs_out_of_memory_does_not_survive(
     assert not batch_size_search.survives(config, config.stage1_9, plan, device, 2)
 
 
-def test_a_run_with_found_micro_batches_ends_where_one_without_does(
+def test_found_micro_batches_give_the_same_result(
     small: tuple[str, ...], run_small: Callable[..., object], cache_folder: Path, asked: list[str]
 ) -> None:
     tight = compose_config([*small, "device.auto_micro_batch=true", "device.memory_target_gib=3.5"])
@@ -127,7 +127,7 @@ def test_a_run_with_found_micro_batches_ends_where_one_without_does(
     assert parts.effective_steps == full.effective_steps
 
 
-def test_a_model_that_cannot_be_looked_at_is_refused_in_one_line(
+def test_unreadable_model_is_refused_in_one_line(
     small: tuple[str, ...], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

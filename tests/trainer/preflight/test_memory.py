@@ -21,15 +21,20 @@ from trainer.cost.flops import forward_cost
 from trainer.data import Feed
 from trainer.devices.device import Device, open_device
 from trainer.losses.sparse import DTYPES, Sample
-from trainer.models.adapters import add_adapters, planned
+from trainer.models.adapters import adapters_for, add_adapters
 from trainer.models.causal_lm import freeze, parameter_count
 from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer
-from trainer.preflight.memory import evaluation_memory, stage_memory, stages, student_dimensions
+from trainer.preflight.memory import (
+    evaluation_memory,
+    memory_upper_bound,
+    stage_memory,
+    stages,
+    student_dimensions,
+)
 from trainer.preflight.meta_model import Blueprint, blueprint
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.trace import FEW
-from trainer.preflight.upper_bound import memory_upper_bound
 from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.teachers.cached import reader
 from trainer.training.context import StageContext, StageHooks
@@ -112,7 +117,7 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
         teacher, without_text, [], quant=config.quant, device=device, master_dtype=config.model.master_dtype
     )
     if name == "recovery":
-        add_adapters(student, planned(student, config.recovery), seed=0)
+        add_adapters(student, adapters_for(student, config.recovery), seed=0)
     average = None
     if config.averaged_stage:
         average = WeightAverage(student, config.average, stage=name, steps=stage.max_steps)
@@ -164,7 +169,7 @@ LONG = [
 @pytest.mark.parametrize(
     "case", [*SHORT, *(pytest.param(case, id=case[-60:], marks=pytest.mark.slow) for case in LONG)]
 )
-def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:
+def test_estimate_is_within_5_percent_of_tensors(case: str) -> None:
     if case.startswith("recovery"):
         pytest.importorskip("peft")
     config, plan, device = configured(*case.split())
@@ -179,7 +184,7 @@ def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:
     assert memory_upper_bound(config, plan.dimensions) > evaluation_memory(config, plan, device).peak
 
 
-def test_each_of_several_chips_takes_what_one_alone_takes_of_its_rows() -> None:
+def test_chip_of_several_takes_memory_of_its_own_rows() -> None:
     class TwoChips(Device):
         chips = 2  # type: ignore[assignment]  # a property there
 
@@ -195,7 +200,7 @@ def test_each_of_several_chips_takes_what_one_alone_takes_of_its_rows() -> None:
     assert evaluation_memory(config, plan, both).peak == evaluation_memory(half, plan, device).peak
 
 
-def test_what_is_estimated_from_few_layers_is_what_all_of_them_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extrapolation_from_few_layers_equals_full_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although a step's peak is in the head's losses with few layers, and in the layers' distances with many."""
     large = ("data.vocab_size=49152", "data.sequence_length=512", "stage1_9.batch_size=32", "model.layers=30")
     config, plan, device = configured("stage1_9", *large)
@@ -208,7 +213,7 @@ def test_what_is_estimated_from_few_layers_is_what_all_of_them_take(monkeypatch:
     assert estimated == pytest.approx(peak(), rel=0.001)
 
 
-def test_a_measurement_within_a_stage_takes_the_optimizers_state_too() -> None:
+def test_evaluation_within_a_stage_counts_optimizer_state() -> None:
     config, plan, device = configured("stage2", "stage2.optimizer.type=adamw", "eval.at=[0.5]")
     after, _, _ = configured("stage2", "eval.at=[]")
     within, alone = evaluation_memory(config, plan, device), evaluation_memory(after, plan, device)
@@ -222,7 +227,7 @@ def test_a_measurement_within_a_stage_takes_the_optimizers_state_too() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw", "adamw_8bit", "apollo", "apollo_mini"])
-def test_the_state_of_each_optimizer_is_what_it_holds(optimizer: str) -> None:
+def test_optimizer_estimates_equal_their_state(optimizer: str) -> None:
     config, plan, _ = configured("stage2", f"stage2.optimizer.type={optimizer}")
     model = plan.build(plan.dimensions.layers)
     made = build_optimizer(model, config.stage2.optimizer)
@@ -243,7 +248,7 @@ def test_the_state_of_each_optimizer_is_what_it_holds(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["smollm2", "qwen3"])
-def test_a_pretrained_model_is_known_from_its_configuration(architecture: str, tmp_path: Path) -> None:
+def test_pretrained_dimensions_come_from_the_configuration(architecture: str, tmp_path: Path) -> None:
     folder = save_stand_in(tmp_path, architecture)
     (folder / "model.safetensors").unlink()
     config = check(["model=smollm2_135m", f"model.name={quote(str(folder))}", "device=cpu", *SHAPE[-2:]])

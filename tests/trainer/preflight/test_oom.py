@@ -43,7 +43,7 @@ def estimate(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_running_out_is_told_with_the_estimate(error: Exception, small: tuple[str, ...]) -> None:
     config = compose_config([*small, "stage1_9.max_steps=0"])
-    with pytest.raises(OutOfMemory) as raised, oom.explained(config, open_device(config.device)):
+    with pytest.raises(OutOfMemory) as raised, oom.explain_errors(config, open_device(config.device)):
         raise error
     text = str(raised.value)
     assert text.startswith("out of memory (")
@@ -63,6 +63,6 @@ def test_running_out_is_told_with_the_estimate(error: Exception, small: tuple[st
 )
 def test_other_errors_stay_what_they_are(error: Exception, small: tuple[str, ...]) -> None:
     config = compose_config(small)
-    with pytest.raises(type(error)) as raised, oom.explained(config, open_device(config.device)):
+    with pytest.raises(type(error)) as raised, oom.explain_errors(config, open_device(config.device)):
         raise error
     assert raised.value is error

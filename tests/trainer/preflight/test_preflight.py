@@ -16,7 +16,7 @@ from trainer import api
 from trainer.config import Config
 from trainer.config.compose import compose_config
 from trainer.devices.device import Device, open_device
-from trainer.preflight import fitting, preflight, resources
+from trainer.preflight import disk, fitting, preflight
 from trainer.preflight.memory import StageMemory
 from trainer.preflight.preflight import Preflight
 
@@ -36,7 +36,7 @@ def free_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """So many bytes are free."""
     free = [GIB]
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: usage(0, 0, free[0]))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: usage(0, 0, free[0]))
     return free
 
 
@@ -48,7 +48,7 @@ def test_a_small_run_is_one_line_without_an_estimate(
     small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "stage_memory", lambda *_, **__: pytest.fail("it checked detailed"))
-    monkeypatch.setattr(preflight, "free_memory", lambda device: 8 * GIB)
+    monkeypatch.setattr(Device, "free_memory_bytes", lambda self: 8 * GIB)
     found = checked(compose_config(small), tmp_path / "run")
     assert (found.refusals, found.stages) == ([], [])
     assert preflight.summary_line(found).startswith("preflight: memory below ")
@@ -114,7 +114,7 @@ def test_too_little_memory_names_what_makes_it_fit(
 
 
 @pytest.mark.usefixtures("estimates")
-def test_an_evaluation_that_does_not_fit_is_told_smaller_batches_of_as_many_tokens(
+def test_evaluation_that_does_not_fit_suggests_smaller_batches(
     small: tuple[str, ...],
 ) -> None:
     small_stages = ("stage1_9.micro_batch_size=1", "stage2.micro_batch_size=1")
@@ -126,7 +126,7 @@ def test_an_evaluation_that_does_not_fit_is_told_smaller_batches_of_as_many_toke
     )
 
 
-def test_a_compiled_step_is_refused_only_where_half_its_activations_do_not_fit(
+def test_compiled_step_is_refused_by_half_its_activations(
     small: tuple[str, ...],
 ) -> None:
     memory = StageMemory(
@@ -145,7 +145,7 @@ def test_the_largest_divisor(batch: int, limit: int, expected: int | None) -> No
     assert fitting.largest_divisor(batch, lambda size: size <= limit) == expected
 
 
-def test_a_full_disk_is_refused_with_fewer_checkpoints_or_another_folder(
+def test_full_disk_is_refused_with_a_remedy(
     small: tuple[str, ...], tmp_path: Path, free_disk: list[int]
 ) -> None:
     config = compose_config([*small, "checkpoint.keep=5"])
@@ -174,7 +174,7 @@ def test_checkpoints_of_the_attempt_before_are_not_counted_twice(
     assert checked(config, tmp_path).refusals == []
 
 
-def test_a_refusal_is_status_2_before_the_teacher_and_force_goes_into_the_result(
+def test_refusal_is_status_2_and_force_is_recorded(
     small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], free_disk: list[int]
 ) -> None:
     free_disk[0] = 1000
@@ -198,7 +198,7 @@ def test_a_refusal_is_status_2_before_the_teacher_and_force_goes_into_the_result
 def test_a_preflight_prints_the_table_and_computes_nothing(
     flag: str, small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
-    monkeypatch.setattr(preflight, "free_memory", lambda device: 8 * GIB)
+    monkeypatch.setattr(Device, "free_memory_bytes", lambda self: 8 * GIB)
     assert program.main([*small, f"run_dir={tmp_path}/run", flag]) == 0
     text = capsys.readouterr().out
     for word in ("stage1_9", "stage2", "evaluation", "optimizer", "preflight: memory about 5.00 GiB", "disk"):
@@ -208,7 +208,7 @@ def test_a_preflight_prints_the_table_and_computes_nothing(
     assert "refused: stage1_9.micro_batch_size: stage1_9 takes" in capsys.readouterr().out
 
 
-def test_an_estimate_that_fails_does_not_keep_a_run_from_starting(
+def test_failed_estimate_does_not_stop_a_run(
     small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "blueprint", lambda *_: 1 / 0)

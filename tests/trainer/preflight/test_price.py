@@ -17,7 +17,7 @@ H100 = Device(
 )
 
 
-def test_a_known_gpu_is_used_to_two_fifths_and_has_a_price(small: tuple[str, ...]) -> None:
+def test_known_gpu_runs_at_40_percent_and_has_a_price(small: tuple[str, ...]) -> None:
     config = compose_config(small)
     teacher = teacher_dimensions(config)
     # Two layers of width 32 and 48 inside, 300 words, 16 tokens; six steps of four sequences in either stage.
@@ -41,7 +41,7 @@ def test_what_makes_it_longer(small: tuple[str, ...]) -> None:
     assert of(*alone, "stage2.max_steps=12") == pytest.approx(2 * of(*alone))
 
 
-def test_adapters_leave_the_gradients_of_frozen_weights_out(small: tuple[str, ...]) -> None:
+def test_adapters_cost_no_gradients_of_frozen_weights(small: tuple[str, ...]) -> None:
     """Of two layers: three forward passes and one of the teacher, less one of weights, and of rank 2 adapters three."""
     recovery = ("recovery.max_steps=6", "recovery.batch_size=4", "recovery.rank=2")
     config = compose_config([*small, "stage1_9.max_steps=0", "stage2.max_steps=0", *recovery])
@@ -53,7 +53,7 @@ def test_adapters_leave_the_gradients_of_frozen_weights_out(small: tuple[str, ..
     assert found == pytest.approx(flops * 6 * 64 / (0.4 * 989.5e12))
 
 
-def test_a_head_that_is_read_at_candidates_makes_it_shorter(small: tuple[str, ...]) -> None:
+def test_candidate_logits_shorten_the_estimate(small: tuple[str, ...]) -> None:
     """Stage 3 alone, of two layers: forward and backward passes of the student, with 8 candidates and the true
     token before each of 15 of 16 tokens in place of 300 words before all."""
     cached = ("stage3/teacher=cached", "stage3.teacher.path=x", "stage3.attention_weight=0.0")
@@ -70,7 +70,7 @@ def test_a_head_that_is_read_at_candidates_makes_it_shorter(small: tuple[str, ..
     assert found == pytest.approx(3 * forward * 6 * 64 / (0.4 * 989.5e12))
 
 
-def test_a_cpu_is_measured_and_free_and_an_unknown_gpu_has_no_time(small: tuple[str, ...]) -> None:
+def test_cpu_is_measured_and_free_unknown_gpu_has_no_time(small: tuple[str, ...]) -> None:
     config = compose_config(small)
     cpu = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
     found = price.seconds(config, teacher_dimensions(config), cpu)

@@ -60,7 +60,7 @@ def gradients(model: nn.Module) -> Iterator[Tensor]:
 
 
 @pytest.mark.parametrize("value", [0.3, 1.0])
-def test_a_llama_layer_quantises_four_inputs_for_its_seven_projections(
+def test_llama_layer_quantises_four_inputs_not_seven(
     value: float, student: tuple[nn.Module, Lambda], counted: list[torch.Size]
 ) -> None:
     model, _ = copy.deepcopy(student)
@@ -92,7 +92,7 @@ def test_at_lambda_zero_nothing_is_quantised(
     assert not counted
 
 
-def test_another_input_and_a_changed_one_are_quantised_anew(counted: list[torch.Size]) -> None:
+def test_new_and_changed_inputs_are_quantised_again(counted: list[torch.Size]) -> None:
     quantiser, x = Int8Input(SharedScalar(1.0), readers=3), torch.randn(3, 8)
     first = quantiser(x)
     assert quantiser(x) is first

@@ -59,7 +59,7 @@ def error(ours: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.parametrize("config", [BACKWARD, ALL], ids=["backward", "all"])
-def test_the_products_are_those_of_the_rounded_factors(config: Fp8Config) -> None:
+def test_products_equal_those_of_rounded_factors(config: Fp8Config) -> None:
     torch.manual_seed(0)
     x, w, upstream = torch.randn(2, 16, 32), torch.randn(48, 32), torch.randn(2, 16, 48)
     y, grad_x, grad_w = trained(config, x, w, upstream)
@@ -106,7 +106,7 @@ def test_ternary_weights_are_exact() -> None:
         torch.testing.assert_close(cast(w, dim), w, rtol=1e-6, atol=0)
 
 
-def test_one_large_token_leaves_the_gradients_of_the_others_as_they_are() -> None:
+def test_one_large_token_keeps_other_gradients() -> None:
     """A scale per tensor would push the others below the smallest number of the format."""
     torch.manual_seed(0)
     x, w, upstream = torch.randn(32, 64), torch.randn(48, 64), torch.randn(32, 48)
@@ -147,9 +147,7 @@ def test_zeros_stay_zeros() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["inputs", "weights"])
-def test_a_factor_that_needs_no_gradient_is_not_multiplied_for_one(
-    which: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_factor_without_gradient_is_not_multiplied(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted_products(monkeypatch)
     factors = [torch.randn(16, 32), torch.randn(48, 32)]
     factors[which].requires_grad_(True)
@@ -178,7 +176,7 @@ def counted_products(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         (BACKWARD, [True, False]),
     ],
 )
-def test_the_gradient_of_the_weights_is_summed_in_float32_the_others_as_configured(
+def test_weight_gradient_is_summed_in_float32(
     config: Fp8Config, fast: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = counted_products(monkeypatch)
@@ -209,7 +207,7 @@ def stage2(*overrides: str) -> Any:
     return compose_config(["stage2.fp8=true", "stage2.fp8_recipe.min_size=32", *overrides]).stage2
 
 
-def test_layers_that_are_small_odd_or_left_out_keep_the_devices_products(
+def test_small_odd_or_excluded_layers_keep_device_products(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, config = layers(), stage2('stage2.fp8_recipe.exclude=["*left_out*"]')
@@ -234,9 +232,7 @@ Run = Callable[..., Outcome]
 ON = ("stage2.fp8=true", "stage2.fp8_recipe.min_size=0")
 
 
-def test_only_stage_2_is_trained_with_it_and_evaluation_never_sees_it(
-    run_small: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_stage_2_trains_in_fp8(run_small: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     grads = []
     original = fp8.fp8_linear
 
@@ -254,9 +250,7 @@ def test_only_stage_2_is_trained_with_it_and_evaluation_never_sees_it(
     assert eight_bit.result.metrics.final_loss == pytest.approx(plain.result.metrics.final_loss, abs=0.05)
 
 
-def test_a_device_without_it_is_refused_before_anything_is_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_device_without_fp8_is_refused_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "run"
     assert program.main(["device=cpu", "stage2.fp8=true", f"run_dir={run_dir}"]) == 2
     error = capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_gradients_are_added_to_those_that_are_there() -> None:
         assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
 
 
-def test_weights_are_let_go_when_a_pass_fails_and_a_frozen_layer_stays_frozen() -> None:
+def test_held_weights_are_released_after_a_failure() -> None:
     model = two_layers(next(iter(FORMS.values())), 1.0, torch.float32)
     twin, frozen = copy.deepcopy(model), model[1]
     frozen.weight.requires_grad_(False)

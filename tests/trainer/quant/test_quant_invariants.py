@@ -71,9 +71,7 @@ def inputs_of(weight: Tensor) -> Tensor:
 
 @bounded
 @given(matrices(), forms)
-def test_each_scale_group_holds_at_most_three_values_and_is_symmetric(
-    weight: Tensor, form: QuantConfig
-) -> None:
+def test_scale_groups_hold_three_symmetric_values(weight: Tensor, form: QuantConfig) -> None:
     for group in in_groups(quantise(weight, form), form):
         magnitudes = group.abs().unique()
         assert magnitudes.isfinite().all()
@@ -99,9 +97,7 @@ def test_the_values_are_those_of_a_reference_in_double_precision(weight: Tensor,
 
 @bounded
 @given(matrices(), forms)
-def test_it_is_odd_and_quantised_weights_of_one_group_only_differ_in_sign(
-    weight: Tensor, form: QuantConfig
-) -> None:
+def test_quantisation_is_odd(weight: Tensor, form: QuantConfig) -> None:
     assert torch.equal(quantise(-weight, form), -quantise(weight, form))
 
 
@@ -115,7 +111,7 @@ def test_weights_below_the_scales_floor_become_zero(
 
 @bounded
 @given(matrices(), forms, st.data(), st.sampled_from([np.nan, np.inf, -np.inf]))
-def test_what_is_not_finite_spoils_its_whole_group_and_no_other(
+def test_infinite_weight_spoils_only_its_group(
     weight: Tensor, form: QuantConfig, data: st.DataObject, poison: float
 ) -> None:
     weight = weight.clone()
@@ -166,7 +162,7 @@ def test_lambda_one_is_exactly_the_ternary_weights(
 
 @bounded
 @given(matrices(), forms, dtypes, st.sampled_from([0.0, 0.3, 1.0]))
-def test_salient_columns_are_the_master_weights_bit_for_bit_and_the_others_are_not_touched(
+def test_salient_columns_are_master_weights(
     weight: Tensor, form: QuantConfig, dtype: torch.dtype, lambda_: float
 ) -> None:
     weight = weight.to(dtype)
@@ -183,7 +179,7 @@ def test_salient_columns_are_the_master_weights_bit_for_bit_and_the_others_are_n
 
 @bounded
 @given(matrices(), forms, st.sampled_from([0.0, 0.5, 1.0]), st.booleans())
-def test_the_gradient_of_the_effective_weights_reaches_the_master_weights_unchanged(
+def test_effective_gradient_reaches_master_weights(
     weight: Tensor, form: QuantConfig, lambda_: float, salient: bool
 ) -> None:
     _, ternary = layer_of(weight, form, salient=salient)
@@ -195,7 +191,7 @@ def test_the_gradient_of_the_effective_weights_reaches_the_master_weights_unchan
 
 @bounded
 @given(matrices())
-def test_activations_have_at_most_255_levels_per_token_and_an_error_of_half_a_level(x: Tensor) -> None:
+def test_activation_error_is_half_a_level(x: Tensor) -> None:
     quantised = int8_activation(x)
     level = x.abs().amax(dim=1, keepdim=True).clamp(min=EPS) / 127
     assert ((quantised - x).abs() <= level * 0.50001).all()
@@ -206,7 +202,7 @@ def test_activations_have_at_most_255_levels_per_token_and_an_error_of_half_a_le
 
 @bounded
 @given(matrices(), st.data())
-def test_a_token_that_is_not_finite_spoils_itself_alone(x: Tensor, data: st.DataObject) -> None:
+def test_infinite_token_spoils_only_itself(x: Tensor, data: st.DataObject) -> None:
     x = x.clone()
     row = data.draw(st.integers(0, x.shape[0] - 1))
     x[row, data.draw(st.integers(0, x.shape[1] - 1))] = data.draw(st.sampled_from([np.nan, np.inf]))

@@ -73,7 +73,7 @@ def test_k_goes_from_the_initial_to_the_final_share(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_k_stays_at_first_for_the_warmup_and_then_reaches_the_final_share(kind: str) -> None:
+def test_k_starts_after_warmup_and_reaches_final_share(kind: str) -> None:
     config = dataclasses.replace(CONFIG, schedule_type=kind, warmup_steps=4)
     values = [k_at(config, step, 11) for step in range(11)]
     assert values[:5] == [0.2] * 5
@@ -92,7 +92,7 @@ def test_cosine_and_linear_differ_in_between() -> None:
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.3, 1.0])
-def test_the_notebooks_bug_a_saliency_layer_must_obey_lambda(lambda_: float) -> None:
+def test_salient_layer_obeys_lambda(lambda_: float) -> None:
     """Its saliency-aware layer quantised other columns and all activations fully at every lambda.
     The reference is computed column by column."""
     torch.manual_seed(0)

@@ -50,14 +50,14 @@ def test_each_group_of_inputs_has_its_own_scale_in_each_row() -> None:
     torch.testing.assert_close(ternary_weight(weight, "absmean", 2), expected)
 
 
-def test_without_quantised_activations_a_layer_is_its_weights_alone() -> None:
+def test_unquantised_activations_leave_weights_alone() -> None:
     linear, _ = layer()
     ternary = TernaryLinear(linear, Lambda(), FORMS["absmean, one scale, none"])
     x = torch.randn(3, 24)
     assert torch.equal(ternary(x), nn.functional.linear(x, absmean(linear.weight), linear.bias))
 
 
-def test_activations_have_at_most_255_levels_per_token_and_keep_their_largest() -> None:
+def test_activations_have_255_levels_and_keep_the_largest() -> None:
     x = torch.randn(5, 4000)
     quantised = int8_activation(x)
     for row, original in zip(quantised, x, strict=True):
@@ -121,7 +121,7 @@ def test_a_row_of_zeros_stays_zero() -> None:
     assert torch.equal(absmean(torch.zeros(2, 8)), torch.zeros(2, 8))
 
 
-def test_every_layer_obeys_one_lambda_also_after_a_copy_and_a_move() -> None:
+def test_layers_share_one_lambda_after_copy_and_move() -> None:
     lambda_ = Lambda()
     model = nn.Sequential(*(TernaryLinear(nn.Linear(8, 8), lambda_, BITNET) for _ in range(3)))
     for moved in (model, copy.deepcopy(model), copy.deepcopy(model).to(torch.bfloat16)):
@@ -136,7 +136,7 @@ def test_every_layer_obeys_one_lambda_also_after_a_copy_and_a_move() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_lambda_of_weights_and_of_activations_are_switched_apart(dtype: torch.dtype) -> None:
+def test_lambdas_of_weights_and_activations_are_separate(dtype: torch.dtype) -> None:
     linear, ternary = layer(dtype)
     x = torch.randn(3, 24, dtype=dtype)
     ternary.lambda_.set(0.0, activations=False)
@@ -173,9 +173,7 @@ def test_salient_columns_stay_in_full_precision_at_lambda_one() -> None:
 
 @pytest.mark.parametrize("activations", [0.3, 1.0])
 @pytest.mark.parametrize("leave", [False, True], ids=["", "by an error"])
-def test_as_deployed_a_layer_is_fully_quantised_and_afterwards_what_it_was(
-    activations: float, leave: bool
-) -> None:
+def test_as_deployed_quantises_fully_and_restores(activations: float, leave: bool) -> None:
     linear, ternary = layer()
     deployed = TernaryLinear(linear, Lambda(), BITNET)
     ternary.saliency = saliency = ColumnSaliency(ternary.weight, Share(0.5), ema_decay=0.9)

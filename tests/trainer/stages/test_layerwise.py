@@ -16,7 +16,7 @@ from trainer.config import Config, TinyModelConfig
 from trainer.devices.device import Device
 from trainer.losses.hidden_state_loss import layer_weights
 from trainer.models.causal_lm import build_tiny, freeze, run
-from trainer.models.layer_mapping import matched_layers
+from trainer.models.depth import matched_layers
 from trainer.models.subln import make_student
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers

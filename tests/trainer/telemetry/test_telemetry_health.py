@@ -35,9 +35,7 @@ def noise(size: float) -> st.SearchStrategy[float]:
 class TestPlateau:
     @settings(derandomize=True)
     @given(seeds, st.floats(0.01, 0.3), st.floats(1.0, 8.0))
-    def test_a_loss_that_falls_clear_of_its_noise_is_none(
-        self, seed: int, deviation: float, start: float
-    ) -> None:
+    def test_loss_falling_beyond_noise_is_no_plateau(self, seed: int, deviation: float, start: float) -> None:
         """Over 500 steps it falls by ten standard errors of their mean, as little as 0.0045 for noise of 0.01."""
         chance = random.Random(seed)
         slope = 10 * deviation * (2 / 500) ** 0.5 / 500
@@ -54,7 +52,7 @@ class TestPlateau:
 
     @settings(derandomize=True)
     @given(seeds, st.floats(0.01, 0.3), st.floats(1.0, 8.0))
-    def test_noise_around_one_level_is_found_within_three_thousand_steps(
+    def test_plateau_under_noise_is_found_in_3000_steps(
         self, seed: int, deviation: float, level: float
     ) -> None:
         chance = random.Random(seed)
@@ -64,9 +62,7 @@ class TestPlateau:
 
 class TestThroughput:
     @given(st.floats(1, 1e6), st.lists(noise(NEVER_OFF), max_size=60))
-    def test_no_rates_within_four_and_a_half_percent_are_off(
-        self, level: float, factors: Sequence[float]
-    ) -> None:
+    def test_rates_within_4_5_percent_raise_no_warning(self, level: float, factors: Sequence[float]) -> None:
         rates = [level * factor for factor in factors]
         assert all(throughput_shift(rates[:n]) is None for n in range(len(rates) + 1))
 
@@ -75,7 +71,7 @@ class TestThroughput:
         st.sampled_from([0.3, 0.8, 1.25, 3.0]),
         st.lists(noise(NEVER_OFF), min_size=3, max_size=3),
     )
-    def test_a_change_by_a_fifth_is_found_after_three_blocks(
+    def test_change_by_a_fifth_is_found_in_three_blocks(
         self, before: Sequence[float], change: float, after: Sequence[float]
     ) -> None:
         rates = [100 * f for f in before] + [100 * change * f for f in after]
@@ -103,7 +99,7 @@ class TestThroughput:
 
 class TestMemory:
     @given(st.floats(1, 1e12), st.lists(noise(NEVER_CREEPS), max_size=120))
-    def test_no_memory_within_two_and_a_half_percent_creeps(
+    def test_memory_within_2_5_percent_raises_no_warning(
         self, level: float, factors: Sequence[float]
     ) -> None:
         assert memory_growth([level * factor for factor in factors]) is None
@@ -161,7 +157,7 @@ def warnings_of(feed: Feed) -> list[HealthWarning]:
     return [warning for warnings in feed for warning in warnings]
 
 
-def test_a_plateau_is_told_once_and_again_after_it_has_fallen() -> None:
+def test_plateau_warns_once_until_the_loss_falls() -> None:
     def losses() -> Iterator[float]:
         for level in (4.0, 2.0):
             yield from (level + 0.001 * (1500 - step) for step in range(1500))
@@ -176,7 +172,7 @@ def test_a_plateau_is_told_once_and_again_after_it_has_fallen() -> None:
     )
 
 
-def test_a_loss_that_rises_with_lambda_is_no_plateau_until_lambda_stands_still() -> None:
+def test_loss_rising_with_lambda_is_no_plateau() -> None:
     rising = (0.001 * step for step in range(2500))
     warnings = warnings_of(fed(rising, lambdas=lambda step: min(1.0, step / 1000)))
     assert [w.step for w in warnings] == [2000]
@@ -202,7 +198,7 @@ def test_a_leak_is_told_with_its_numbers() -> None:
     warnings = warnings_of(timed(iter([2.0] * 2000), memory=lambda step: 2**30 + step * 2**18))
     assert [w.check for w in warnings] == ["memory"]
     assert warnings[0].message.endswith(
-        "memory grows all along, from 1.01 GiB to 1.16 GiB over 40 blocks of steps"
+        "memory grows steadily, from 1.01 GiB to 1.16 GiB over 40 blocks of steps"
     )
 
 

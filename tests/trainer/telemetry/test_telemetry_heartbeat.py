@@ -61,7 +61,7 @@ def test_it_goes_on_while_the_main_thread_is_stuck(path: Path) -> None:
     assert later["pid"] == os.getpid()
 
 
-def test_the_first_step_of_a_compiled_stage_is_a_compile(path: Path) -> None:
+def test_first_step_of_a_compiled_stage_is_compiling(path: Path) -> None:
     compiled = dataclasses.replace(CPU, compile=True)
     with watched(path, Heartbeat(path, device=compiled, every_s=FAST_S)) as telemetry:
         assert wait_for(path, lambda found: True)["phase"] == "loading"
@@ -73,13 +73,13 @@ def test_the_first_step_of_a_compiled_stage_is_a_compile(path: Path) -> None:
         assert wait_for(path, lambda found: found["phase"] != "compiling")["step"] == 2
 
 
-def test_it_has_the_last_held_out_loss_of_an_earlier_attempt_too(path: Path) -> None:
+def test_has_the_held_out_loss_of_an_earlier_attempt(path: Path) -> None:
     measured = HeldOutPoint(stage="stage2", step=1, of=2, loss=3.25, sequences=8, seconds=0.1)
     first = Heartbeat(path, device=CPU, every_s=FAST_S)
     with watched(path, first) as telemetry:
         begun(telemetry, 2)
         assert first.document()["held_out_loss"] is None
-        telemetry.measured(measured)
+        telemetry.record_held_out(measured)
         assert wait_for(path, lambda found: found["held_out_loss"] is not None)["held_out_loss"] == 3.25
     second = Heartbeat(path, device=CPU, every_s=FAST_S)
     with Telemetry(
@@ -87,11 +87,11 @@ def test_it_has_the_last_held_out_loss_of_an_earlier_attempt_too(path: Path) -> 
     ) as later:
         assert second.document()["held_out_loss"] == 3.25
         begun(later, 2)
-        later.measured(dataclasses.replace(measured, step=2, loss=3.0))
+        later.record_held_out(dataclasses.replace(measured, step=2, loss=3.0))
         assert second.document()["held_out_loss"] == 3.0
 
 
-def test_an_evaluation_is_a_phase_of_its_own_and_the_one_before_begins_again(path: Path) -> None:
+def test_evaluation_is_a_phase_of_its_own(path: Path) -> None:
     with watched(path, Heartbeat(path, device=CPU, every_s=FAST_S)) as telemetry:
         begun(telemetry, 9)
         telemetry.watch(step(3, 9))
@@ -102,7 +102,7 @@ def test_an_evaluation_is_a_phase_of_its_own_and_the_one_before_begins_again(pat
 
 
 @pytest.mark.parametrize(("error", "status"), [(None, 0), (ValueError("x"), 1)])
-def test_it_says_how_the_run_ended_and_its_thread_ends_with_it(
+def test_close_writes_the_status_and_ends_the_thread(
     error: Exception | None, status: int, path: Path
 ) -> None:
     try:
@@ -128,9 +128,7 @@ def test_the_file_is_whole_at_any_time(path: Path) -> None:
         heart.close(0)
 
 
-def test_a_disk_that_refuses_it_is_told_once_and_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_disk_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     err = io.StringIO()
     monkeypatch.setattr(sys, "stderr", err)
     heart = Heartbeat(tmp_path / "gone" / "heartbeat.json", device=CPU, every_s=1e-3)

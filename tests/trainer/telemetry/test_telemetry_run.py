@@ -41,7 +41,7 @@ def test_the_first_steps_the_last_and_every_nth_are_logged(
     assert all(line["tokens_per_second"] == pytest.approx(200) for line in lines_of(path))
 
 
-def test_ten_steps_of_each_stage_are_dense_unless_told_otherwise() -> None:
+def test_first_ten_steps_of_a_stage_are_logged_by_default() -> None:
     assert check([]).telemetry.dense_steps == 10
     assert check(["telemetry.dense_steps=3"]).telemetry.dense_steps == 3
 
@@ -107,7 +107,7 @@ class Accelerator(Device):
         return 8 * 2**20
 
 
-def test_mfu_is_the_share_of_the_devices_peak_and_memory_has_three_names(tmp_path: Path) -> None:
+def test_mfu_is_a_share_of_peak_and_memory_has_three_names(tmp_path: Path) -> None:
     device = Accelerator(
         torch_device=torch.device("cuda"),
         dtype=torch.bfloat16,
@@ -123,7 +123,7 @@ def test_mfu_is_the_share_of_the_devices_peak_and_memory_has_three_names(tmp_pat
     assert (line["memory_mib"], line["peak_memory_mib"], line["reserved_memory_mib"]) == (3, 5, 8)
 
 
-def test_people_get_a_line_too_but_not_all_of_the_dense_ones(tmp_path: Path) -> None:
+def test_console_skips_dense_lines(tmp_path: Path) -> None:
     out = io.StringIO()
     with Telemetry(tmp_path / "metrics.jsonl", every=4, dense=3, out=out) as telemetry:
         begun(telemetry, 4)
@@ -135,7 +135,7 @@ def test_people_get_a_line_too_but_not_all_of_the_dense_ones(tmp_path: Path) -> 
     ]
 
 
-def test_a_process_that_is_not_the_first_tells_nothing(
+def test_only_the_first_process_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -167,7 +167,7 @@ def unsteady(telemetry: Telemetry, of: int) -> None:
         telemetry.watch(step(index, of, seconds=2.0 if index <= 400 else 4.0, losses=loss))
 
 
-def test_what_looks_wrong_is_told_on_stderr_in_the_line_and_in_the_result(
+def test_health_warnings_reach_stderr_line_and_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -195,17 +195,17 @@ def point(at: int, of: int, loss: float | None) -> HeldOutPoint:
     return HeldOutPoint(stage="stage2", step=at, of=of, loss=loss, sequences=8, seconds=0.25)
 
 
-def test_a_held_out_loss_has_a_line_whatever_is_logged_and_counts_for_nothing_else(tmp_path: Path) -> None:
+def test_held_out_loss_always_has_a_line(tmp_path: Path) -> None:
     path, out = tmp_path / "metrics.jsonl", io.StringIO()
     with Telemetry(path, every=100, dense=1, out=out) as telemetry:
         begun(telemetry, 4)
         for index in range(1, 5):
             telemetry.watch(step(index, 4))
             if index == 2:
-                telemetry.measured(point(2, 4, 3.25))
-                telemetry.measured(point(2, 4, 3.25))
+                telemetry.record_held_out(point(2, 4, 3.25))
+                telemetry.record_held_out(point(2, 4, 3.25))
             elif index == 3:
-                telemetry.measured(point(3, 4, None))
+                telemetry.record_held_out(point(3, 4, None))
     first, second, third, last = lines_of(path)
     assert first["step"] == 1
     assert second.pop("unix_seconds") > 1e9
@@ -221,12 +221,12 @@ def test_a_held_out_loss_has_a_line_whatever_is_logged_and_counts_for_nothing_el
     ]
 
 
-def test_a_held_out_loss_of_an_earlier_attempt_is_not_written_again(tmp_path: Path) -> None:
+def test_held_out_loss_of_earlier_attempt_is_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for append in (False, True):
         with Telemetry(path, every=1, append=append, out=None) as telemetry:
             begun(telemetry, 4)
-            telemetry.measured(point(4, 4, 3.25))
+            telemetry.record_held_out(point(4, 4, 3.25))
     assert [line["held_out_loss"] for line in lines_of(path)] == [3.25]
 
 

@@ -88,9 +88,7 @@ def test_a_run_that_goes_on_has_no_step_twice(tmp_path: Path) -> None:
     assert losses == [(1, 1.0), (2, 12.0), (3, 13.0), (4, 14.0)]
 
 
-def test_a_disk_that_refuses_it_is_told_once_and_ends_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failing_disk_warns_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "metrics.jsonl").touch()
     channel = TensorBoard(tmp_path / "file" / "below", metrics=tmp_path / "metrics.jsonl")
@@ -104,7 +102,7 @@ def test_a_disk_that_refuses_it_is_told_once_and_ends_nothing(
     assert err.count("\n") == 1
 
 
-def test_without_the_package_the_run_is_refused_before_it_starts(
+def test_missing_tensorboard_package_is_refused_early(
     small: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

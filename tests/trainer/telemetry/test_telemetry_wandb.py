@@ -96,9 +96,7 @@ def test_a_failed_run_is_marked_failed_in_wandb(tmp_path: Path) -> None:
     assert fake.exit_code == 1
 
 
-def test_wandb_that_raises_is_told_once_and_never_fails_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failing_wandb_warns_once_and_ends_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeRun(log=no_network)
     logged(tmp_path, WandbRun(lambda: fake))
     assert capsys.readouterr().err == "trainer: warning: wandb is off for this run: no network\n"
@@ -111,7 +109,7 @@ def test_wandb_that_cannot_start_is_told_once(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("where", ["start", "log", "finish"])
-def test_wandb_that_hangs_holds_up_no_step_and_the_end_only_so_long(
+def test_hanging_wandb_delays_no_step(
     where: str, hang: Callable[[], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = FakeRun(**({} if where == "start" else {where: hang}))
@@ -161,9 +159,7 @@ leave(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_a_process_ends_although_wandb_hangs_in_a_thread_and_at_exit(
-    small: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_process_ends_although_wandb_hangs(small: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "wandb.py").write_text(HANGING_WANDB)
     run_dir = tmp_path / "run"
     done = subprocess.run(
@@ -186,9 +182,7 @@ def test_wandb_is_off_unless_asked_for(tmp_path: Path) -> None:
     assert open_wandb(check([]), tmp_path) is None
 
 
-def test_an_offline_run_has_the_group_the_name_the_project_and_the_tags(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_run_has_group_name_project_and_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / "wandb-home"))
     config = check(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.models.layer_mapping import matched_layers
+from trainer.models.depth import matched_layers
 
 DEPTHS = st.integers(1, 200).flatmap(lambda teacher: st.tuples(st.integers(1, teacher), st.just(teacher)))
 
@@ -29,7 +29,7 @@ def test_by_hand(student: int, teacher: int, expected: tuple[int, ...]) -> None:
 
 
 @given(DEPTHS)
-def test_it_rises_strictly_has_one_for_each_layer_and_aligns_the_ends(depths: tuple[int, int]) -> None:
+def test_matched_layers_rise_strictly_and_align_the_ends(depths: tuple[int, int]) -> None:
     student, teacher = depths
     matched = matched_layers(student, teacher)
     assert len(matched) == student
