@@ -37,30 +37,8 @@ class Axis:
 
     def channel(self, name: Literal["x", "y"]) -> Any:
         """Return the channel that has the axis, drawing the column of its name."""
-        return self.plain(name).axis(self._axis(name) if self.visible else None)
-
-    def plain(self, name: Literal["x", "y"], column: str | None = None) -> Any:
-        """Return a channel on the same scale that draws a column."""
-        of = alt.X if name == "x" else alt.Y
-        quantitative = self.scale.type in ("linear", "log")
-        channel = of(
-            column or name, type="quantitative" if quantitative else "ordinal", title=self.title or None
-        )
-        return channel.scale(**self._scale())
-
-    def _scale(self) -> dict[str, Any]:
-        if self.scale.type in ("linear", "log"):
-            domain = {} if self.scale.domain is None else {"domain": list(self.scale.domain)}
-            zero = {"zero": False} if self.scale.type == "linear" else {}
-            return {"type": self.scale.type, "nice": False} | zero | domain
-        padding = (
-            {"paddingInner": self.inner, "paddingOuter": self.inner}
-            if self.scale.type == "band"
-            else {"padding": 0.5}
-        )
-        return {"type": self.scale.type, "domain": [at for at, _ in self.scale.ticks]} | padding
-
-    def _axis(self, name: Literal["x", "y"]) -> alt.Axis:
+        if not self.visible:
+            return self.plain(name).axis(None)
         given: dict[str, Any] = {"grid": self.grid}
         if self.scale.ticks:
             values = [at for at, _ in self.scale.ticks]
@@ -70,13 +48,31 @@ class Axis:
             given["labelAngle"] = 0
         elif self.scale.domain and not 1e-3 <= max(map(abs, self.scale.domain)) < 1e7:
             given["format"] = ".3~e"
-        wide = alt.ExprRef("ceil(width / 75)" if name == "x" else "ceil(height / 45)")
-        given["tickCount"] = wide if self.count is None else self.count
+        count = alt.ExprRef("ceil(width / 75)" if name == "x" else "ceil(height / 45)")
+        given["tickCount"] = count if self.count is None else self.count
         if not self.line:
             given |= {"domain": False, "ticks": False}
         if self.integers:
             given["tickMinStep"] = 1
-        return alt.Axis(**given)
+        return self.plain(name).axis(alt.Axis(**given))
+
+    def plain(self, name: Literal["x", "y"], column: str | None = None) -> Any:
+        """Return a channel on the same scale that draws a column."""
+        scale: dict[str, Any] = {"type": self.scale.type}
+        if self.scale.type in ("linear", "log"):
+            data_type = "quantitative"
+            scale["nice"] = False
+            if self.scale.type == "linear":
+                scale["zero"] = False
+            if self.scale.domain is not None:
+                scale["domain"] = list(self.scale.domain)
+        else:
+            data_type = "ordinal"
+            scale["domain"] = [at for at, _ in self.scale.ticks]
+            padding = ("paddingInner", "paddingOuter") if self.scale.type == "band" else ("padding",)
+            scale |= dict.fromkeys(padding, self.inner if self.scale.type == "band" else 0.5)
+        channel = alt.X if name == "x" else alt.Y
+        return channel(column or name, type=data_type, title=self.title or None).scale(**scale)
 
 
 def literal(value: object) -> str:

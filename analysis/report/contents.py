@@ -119,6 +119,15 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     tradeoff, tradeoff_note = _tradeoff(table, goals)
     many_objectives, many_objectives_note = _many_objectives(table, goals)
     run_cap = document.get("run_cap") if isinstance(document.get("run_cap"), int) else None
+    named = document.get("best_trial")
+    if isinstance(named, int):  # the row of a confirmed configuration has the index of its first trial
+        named = table.configurations.repeats.standing_for(named)
+    command = ""
+    if best is not None and named in (None, best.trial):
+        overrides = [str(override) for override in document.get("best_overrides") or ()]
+        own = f"python -m trainer {shlex.join(overrides)}" if overrides else ""
+        command = str(document.get("best_command") or own)
+    provenance = document.get("provenance")
     return Contents(
         name=str(document.get("name") or "sweep"),
         url=str(document.get("url") or ""),
@@ -128,8 +137,8 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         progress=progress(table),
         best=best,
         best_note=best_note,
-        best_was_named=best is not None and best.trial == _named(table, document),
-        command=_command(document) if best and _named(table, document) in (None, best.trial) else "",
+        best_was_named=best is not None and best.trial == named,
+        command=command,
         tradeoff=tradeoff,
         tradeoff_note=tradeoff_note,
         many_objectives=many_objectives,
@@ -140,25 +149,10 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         priced_by_time=rate is not None,
         failures=failures(table),
         reasons=reasons(table),
-        provenance=_provenance(document.get("provenance")),
+        provenance=tuple((str(name), str(value)) for name, value in provenance.items())
+        if isinstance(provenance, Mapping)
+        else (),
     )
-
-
-def _named(table: TrialsTable, document: Mapping[str, Any]) -> object:
-    """Return the trial that the document calls the best, or the one that stands for its configuration."""
-    named = document.get("best_trial")
-    return table.configurations.repeats.standing_for(named) if isinstance(named, int) else named
-
-
-def _command(document: Mapping[str, Any]) -> str:
-    overrides = [str(override) for override in document.get("best_overrides") or ()]
-    command = f"python -m trainer {shlex.join(overrides)}" if overrides else ""
-    return str(document.get("best_command") or command)
-
-
-def _provenance(document: object) -> tuple[tuple[str, str], ...]:
-    pairs = document.items() if isinstance(document, Mapping) else ()
-    return tuple((str(name), str(value)) for name, value in pairs)
 
 
 def _tradeoff(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Tradeoff | None, str]:

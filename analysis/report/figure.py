@@ -41,7 +41,14 @@ class Figure:
     @property
     def data(self) -> Mapping[str, list[dict[str, Any]]]:
         """Return the rows that are drawn, by the name of their dataset."""
-        return {name: _rows(data) for name, data in self.spec["datasets"].items()}
+        datasets: dict[str, list[dict[str, Any]]] = dict(self.spec["datasets"])
+        for name, data in datasets.items():
+            if len(data) == 1 and data[0] and all(isinstance(value, list) for value in data[0].values()):
+                columns = data[0]  # as `Drawing.figure` stores many rows
+                datasets[name] = [
+                    dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+                ]
+        return datasets
 
     def to_json(self) -> str:
         """Return the specification as JSON, without signs that could end an HTML element around it."""
@@ -51,7 +58,7 @@ class Figure:
         return text
 
     def for_picture(self, width: int = WIDTH) -> dict[str, Any]:
-        """Return the specification of a still picture: on white, of a fixed width, nothing to move."""
+        """Return the specification of a picture: on white, of a fixed width, without interaction."""
         spec = _still(self.spec)
         if spec.get("width") == "container":
             spec["width"] = width
@@ -63,7 +70,13 @@ class Figure:
         """Return the figure as SVG, in which text stays text. The same figure gives the same SVG."""
         import vl_convert
 
-        return _renumbered(vl_convert.vegalite_to_svg(self.for_picture(width), vl_version=VEGA_LITE))
+        svg = vl_convert.vegalite_to_svg(self.for_picture(width), vl_version=VEGA_LITE)
+        # vl-convert numbers clip paths through all figures of a process; here they count from 1.
+        ids = dict.fromkeys(re.findall(r'id="clip(\d+)"', svg))
+        number = {old: new for new, old in enumerate(ids, start=1)}
+        return re.sub(
+            r'(id="clip|url\(#clip)(\d+)', lambda found: f"{found[1]}{number.get(found[2], found[2])}", svg
+        )
 
     def to_png(self, width: int = WIDTH, scale: float = SCALE) -> bytes:
         """Return the figure as PNG.
@@ -86,29 +99,24 @@ class Figure:
         return png, svg
 
 
-def _rows(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a dataset's rows, also of one that is stored as a row of columns."""
-    if len(data) == 1 and data[0] and all(isinstance(value, list) for value in data[0].values()):
-        return [dict(zip(data[0], values, strict=True)) for values in zip(*data[0].values(), strict=True)]
-    return data
-
-
-def _renumbered(svg: str) -> str:
-    """Return an SVG whose clip paths count from 1; vl-convert goes on counting between figures."""
-    ids = dict.fromkeys(re.findall(r'id="clip(\d+)"', svg))
-    number = {old: new for new, old in enumerate(ids, start=1)}
-    return re.sub(
-        r'(id="clip|url\(#clip)(\d+)', lambda found: f"{found[1]}{number.get(found[2], found[2])}", svg
-    )
-
-
 def combined(figures: Sequence[Figure], *, columns: int, width: int) -> Figure:
     """Return one picture of several figures, in rows of `columns`; each plot is `width` pixels wide."""
-    parts, datasets = [], {}
+    parts: list[dict[str, Any]] = []
+    datasets = {}
     for nth, figure in enumerate(figures):
         names = {name: f"part{nth}_{name}" for name in figure.data}
         datasets.update({names[name]: rows for name, rows in figure.spec["datasets"].items()})
-        parts.append(_part(_still(figure.spec), names, width))
+        spec = _still(figure.spec)
+        part = {key: copy.deepcopy(spec[key]) for key in ("layer", "height")} | {"width": width}
+        for layer in part["layer"]:
+            layer.pop("name", None)
+            layer["data"] = {"name": names[layer["data"]["name"]]}
+        # A part has no signals `width` and `height`, by which a single figure chooses its number of ticks.
+        for name, length in (("x", width / 75), ("y", part["height"] / 45)):
+            axis = part["layer"][0]["encoding"][name].get("axis") or {}
+            if isinstance(axis.get("tickCount"), Mapping):
+                axis["tickCount"] = math.ceil(length)
+        parts.append(part)
     entry = max(figure.spec["usermeta"]["entry"] for figure in figures)
     return Figure(
         spec={
@@ -122,7 +130,7 @@ def combined(figures: Sequence[Figure], *, columns: int, width: int) -> Figure:
 
 
 def _still(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy without parameters, so without anything that answers to a pointer."""
+    """Return a copy without Vega-Lite's parameters: without interaction."""
     still = {key: value for key, value in spec.items() if key not in ("params", "usermeta")}
     for parts in ("layer", "concat"):
         if parts in still:
@@ -130,19 +138,3 @@ def _still(spec: Mapping[str, Any]) -> dict[str, Any]:
     if "condition" in still.get("encoding", {}).get("opacity", {}):  # of what is chosen in the legend
         still["encoding"] = {key: value for key, value in still["encoding"].items() if key != "opacity"}
     return still
-
-
-def _part(spec: Mapping[str, Any], names: Mapping[str, str], width: int) -> dict[str, Any]:
-    """Return a specification as a part of another: of a fixed size, with the names of its datasets there.
-
-    A part has no signals `width` and `height` to choose the number of ticks by.
-    """
-    part: dict[str, Any] = {key: copy.deepcopy(spec[key]) for key in ("layer", "height")} | {"width": width}
-    for layer in part["layer"]:
-        layer.pop("name", None)
-        layer["data"] = {"name": names[layer["data"]["name"]]}
-    for name, length in (("x", width / 75), ("y", part["height"] / 45)):
-        axis = part["layer"][0]["encoding"][name].get("axis") or {}
-        if isinstance(axis.get("tickCount"), Mapping):
-            axis["tickCount"] = math.ceil(length)
-    return part

@@ -5,10 +5,7 @@ Each kind of point has a shape of its own, so that the figures can be read in bl
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pandas as pd
 
 from analysis import labels
 from analysis.report.axes import Axis
@@ -65,11 +62,31 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
         y=Axis(title=labels.title(result.y), scale=scale([point.y for point in result.points], ends)),
     )
     if curve is not None:
-        _add_band(drawing, curve)
+        xs = np.geomspace(curve.low, curve.high, 60)
+        columns = (xs.tolist(), *(part.tolist() for part in curve.predict(xs)))
+        band = [{"x": x, "y": y, "low": low, "high": high} for x, y, low, high in zip(*columns, strict=True)]
+        drawing.band(grey("95 % of the fit", shape="square", opacity=0.22), band)
+        drawing.line(
+            grey("fitted curve", dash=(8, 3, 2, 3)), band, tip="'fitted ' + format(datum.y, ',.4~g')"
+        )
     if result.baseline is not None:
-        _add_baseline(drawing, result.baseline)
+        drawing.rules(grey("baseline", dash=(6, 4)), y=result.baseline)
+        right = {"y": result.baseline, "text": f"baseline {labels.number(result.baseline)}"}
+        drawing.text([right], right=True, align="right", dx=-4, dy=-4, baseline="bottom")
     _add_points(drawing, table, result)
-    _add_marks(drawing, result)
+    at = {point.trial: point for point in result.points}
+    rings: tuple[tuple[str, int | None, str, str, Row], ...] = (
+        ("knee", result.knee, "diamond", ORANGE, {"align": "right", "dx": -9, "dy": 14}),
+        ("most efficient", result.most_efficient, STAR, GREEN, {"align": "left", "dx": 9, "dy": -14}),
+    )
+    for name, trial, shape, colour, side in rings:
+        if trial is not None:
+            style = Series(
+                name=f"{name} (trial {trial})", colour=colour, shape=shape, size=20, width=2.5, filled=False
+            )
+            row = {"x": at[trial].x, "y": at[trial].y}
+            drawing.points(style, [row])
+            drawing.text([row | {"text": name}], **side)
     return drawing.figure()
 
 
@@ -117,28 +134,37 @@ def _add_kind(
     drawing: Drawing, table: TrialsTable, y: str, points: list[Point], style: Series, *, bars: bool = True
 ) -> None:
     """Add points of one kind, and their error bars behind them."""
-    rows = _rows(table, y, points, bars=bars)
+    positions = np.array([table.row_of[point.trial] for point in points], dtype=np.intp)
+    rows = _hovered(table, positions, [(point.x, point.y) for point in points], len(table))
+    if bars:
+        rows = _with_errors(rows, np.nan_to_num(table.standard_errors(y)[positions]).tolist())
     drawing.errors(style, rows)
     drawing.points(style, rows, tip=tip_of(rows))
-
-
-def _rows(table: TrialsTable, y: str, points: list[Point], *, bars: bool = False) -> list[Row]:
-    """Return a row per point: where it is, what a pointer shows, and the ends of its error bar."""
-    positions = np.array([table.row_of[point.trial] for point in points], dtype=np.intp)
-    places = [(point.x, point.y) for point in points]
-    sem = np.nan_to_num(table.standard_errors(y)[positions]).tolist() if bars else [0.0] * len(points)
-    return _with_errors(_hovered(table, positions, places, len(table)), sem)
 
 
 def _hovered(
     table: TrialsTable, positions: Positions, places: list[tuple[float, float]], count: int
 ) -> list[Row]:
-    """Return a row per trial: where it is, and what a pointer shows of one among `count`."""
+    """Return a row per trial: its position, and the text of its tip, with parameters if `count` is small."""
     trials = table.trials[positions].tolist()
     rows: list[Row] = [{"x": x, "y": y, "trial": t} for (x, y), t in zip(places, trials, strict=True)]
-    if count <= HOVERED_TRIALS:
-        for row, more in zip(rows, _hovers(table, positions), strict=True):
-            row["more"] = more
+    if count > HOVERED_TRIALS:
+        return rows
+    shown = table.frame.iloc[positions]
+    generators = (
+        [f"({who})" for who in shown["generator"].tolist()] if "generator" in table else [""] * len(rows)
+    )
+    # Whole columns are read at once: cell by cell, pandas takes seconds.
+    columns = [
+        [
+            f"{name.removeprefix(PARAMETER)} {labels.cell(value)}" if there else ""
+            for value, there in zip(shown[name].tolist(), shown[name].notna().tolist(), strict=True)
+        ]
+        for name in table.parameters
+    ]
+    parameters = zip(*columns, strict=True) if columns else [()] * len(rows)
+    for row, generator, lines in zip(rows, generators, parameters, strict=True):
+        row["more"] = "\n".join([generator, *[line for line in lines if line][:HOVERED_PARAMETERS]])
     return rows
 
 
@@ -148,38 +174,6 @@ def _with_errors(rows: list[Row], sem: list[float]) -> list[Row]:
         if error:
             row |= {"low": row["y"] - error, "high": row["y"] + error}
     return rows
-
-
-def _add_band(drawing: Drawing, curve: Curve) -> None:
-    """Add the fitted curve and its interval between the smallest and the largest x."""
-    xs = np.geomspace(curve.low, curve.high, 60)
-    columns = (xs.tolist(), *(part.tolist() for part in curve.predict(xs)))
-    rows = [{"x": x, "y": y, "low": low, "high": high} for x, y, low, high in zip(*columns, strict=True)]
-    drawing.band(grey("95 % of the fit", shape="square", opacity=0.22), rows)
-    drawing.line(grey("fitted curve", dash=(8, 3, 2, 3)), rows, tip="'fitted ' + format(datum.y, ',.4~g')")
-
-
-def _add_marks(drawing: Drawing, result: ParetoResult) -> None:
-    """Add rings with names around the knee and the most efficient trial."""
-    at = {point.trial: point for point in result.points}
-    marks: tuple[tuple[str, int | None, str, str, Row], ...] = (
-        ("knee", result.knee, "diamond", ORANGE, {"align": "right", "dx": -9, "dy": 14}),
-        ("most efficient", result.most_efficient, STAR, GREEN, {"align": "left", "dx": 9, "dy": -14}),
-    )
-    for name, trial, shape, colour, side in marks:
-        if trial is not None:
-            style = Series(
-                name=f"{name} (trial {trial})", colour=colour, shape=shape, size=20, width=2.5, filled=False
-            )
-            row = {"x": at[trial].x, "y": at[trial].y}
-            drawing.points(style, [row])
-            drawing.text([row | {"text": name}], **side)
-
-
-def _add_baseline(drawing: Drawing, baseline: float) -> None:
-    drawing.rules(grey("baseline", dash=(6, 4)), y=baseline)
-    right = {"y": baseline, "text": f"baseline {labels.number(baseline)}"}
-    drawing.text([right], right=True, align="right", dx=-4, dy=-4, baseline="bottom")
 
 
 def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure:
@@ -200,85 +194,39 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure:
     drawing = Drawing(
         x=Axis(title="trial", scale=reach, integers=True), y=Axis(title=labels.title(metric), scale=values)
     )
-    for generator in _ordered(done.frame["generator"]):
+    known = list(GENERATORS)
+    crowd = len(done) > CROWD
+    size, opacity = (4, 0.5) if crowd else (9, 1.0)
+    for generator in sorted(
+        {str(name) for name in done.frame["generator"]},
+        key=lambda name: (known.index(name) if name in known else len(known), name),
+    ):
         rows = done.take((done.frame["generator"] == generator).to_numpy(dtype=np.bool_))
-        _add_generator(drawing, rows, metric, generator, len(done))
+        colour, shape = GENERATORS.get(generator, OTHER_GENERATOR)
+        style = Series(
+            name=generator, colour=colour, shape=shape, size=size, width=0.5, opacity=opacity,
+            filled=generator in GENERATORS,
+        )  # fmt: skip
+        places = list(zip(rows.trials.tolist(), rows.numbers(metric).tolist(), strict=True))
+        data = _hovered(rows, np.arange(len(rows)), places, len(done))
+        for row in data:
+            del row["trial"]  # it is the x; of ten thousand trials that is 50 KB
+        if not crowd:
+            drawing.errors(style, _with_errors(data, np.nan_to_num(rows.standard_errors(metric)).tolist()))
+        drawing.points(style, data, tip=tip_of(data, "datum.y", trial="datum.x"))
     searched = done.take(~is_confirming(done))
     if len(searched):
         found = searched.numbers(metric)
         best = (found.cummin() if goal == "minimize" else found.cummax()).tolist()
-        drawing.line(
-            grey("best so far", width=2, dash=(2, 3)),
-            _corners(searched.trials.tolist(), best),
-            step="step-after",
-            tip="'best so far ' + datum.y",
-        )
-    _add_failed(drawing, table.trials[table.has_status("failed")].tolist())
-    return drawing.figure()
-
-
-def _corners(trials: list[int], best: list[float]) -> list[Row]:
-    """Return the points of a step line where it steps, and its ends."""
-    ends = (0, len(best) - 1)
-    return [
-        {"x": trial, "y": y}
-        for at, (trial, y) in enumerate(zip(trials, best, strict=True))
-        if at in ends or y != best[at - 1]
-    ]
-
-
-def _add_generator(drawing: Drawing, rows: TrialsTable, metric: str, generator: str, count: int) -> None:
-    """Add the trials of a generator; `count` is the number of those of all."""
-    crowd = count > CROWD
-    colour, shape = GENERATORS.get(generator, OTHER_GENERATOR)
-    size, opacity = (4, 0.5) if crowd else (9, 1.0)
-    style = Series(
-        name=generator,
-        colour=colour,
-        shape=shape,
-        size=size,
-        width=0.5,
-        opacity=opacity,
-        filled=generator in GENERATORS,
-    )
-    places = list(zip(rows.trials.tolist(), rows.numbers(metric).tolist(), strict=True))
-    data = _hovered(rows, np.arange(len(rows)), places, count)
-    for row in data:
-        del row["trial"]  # it is the x; of ten thousand trials that is 50 KB
-    if not crowd:
-        drawing.errors(style, _with_errors(data, np.nan_to_num(rows.standard_errors(metric)).tolist()))
-    drawing.points(style, data, tip=tip_of(data, "datum.y", trial="datum.x"))
-
-
-def _add_failed(drawing: Drawing, trials: list[int]) -> None:
-    """Add failed trials, which have no value, as crosses along the bottom."""
-    if trials:
-        style = grey("failed", shape=CROSS, filled=False, width=2, size=8)
-        rows = [{"x": trial} for trial in trials]
-        drawing.points(style, rows, tip="'trial ' + datum.x + ' failed'", bottom=True)
-
-
-def _hovers(table: TrialsTable, rows: Positions) -> list[str]:
-    """Return the parameters of each trial. Columns are read as a unit: cell by cell it takes seconds."""
-    shown = table.frame.iloc[rows]
-    generators = (
-        [f"({who})" for who in shown["generator"].tolist()] if "generator" in table else [""] * len(rows)
-    )
-    columns = [
-        [
-            f"{name.removeprefix(PARAMETER)} {labels.cell(value)}" if there else ""
-            for value, there in zip(shown[name].tolist(), shown[name].notna().tolist(), strict=True)
+        corners = [  # the ends of the line, and where it steps
+            {"x": trial, "y": y}
+            for at, (trial, y) in enumerate(zip(searched.trials.tolist(), best, strict=True))
+            if at in (0, len(best) - 1) or y != best[at - 1]
         ]
-        for name in table.parameters
-    ]
-    lines = zip(*columns, strict=True) if columns else [()] * len(rows)
-    return [
-        "\n".join([name, *[line for line in present if line][:HOVERED_PARAMETERS]])
-        for name, present in zip(generators, lines, strict=True)
-    ]
-
-
-def _ordered(generators: pd.Series[Any]) -> list[str]:
-    known = list(GENERATORS)
-    names = {str(name) for name in generators}
-    return sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name))
+        style = grey("best so far", width=2, dash=(2, 3))
+        drawing.line(style, corners, step="step-after", tip="'best so far ' + datum.y")
+    failed = [{"x": trial} for trial in table.trials[table.has_status("failed")].tolist()]
+    if failed:  # without a value, so along the lower edge
+        style = grey("failed", shape=CROSS, filled=False, width=2, size=8)
+        drawing.points(style, failed, tip="'trial ' + datum.x + ' failed'", bottom=True)
+    return drawing.figure()

@@ -10,18 +10,201 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from analysis.labels import number
-from analysis.report.contents import Contents, Tradeoff
-from analysis.report.footnote_texts import DEFINITIONS, STEPS
+from analysis.report.contents import Contents
 from analysis.report.parallel_figure import LINES
 from analysis.report.style import LOG_RATIO
+from analysis.statistics.efficiency import STAGE1_9_WEIGHT
 from analysis.summaries.compute import NOMINAL_COLUMNS, of_column
 from analysis.summaries.reuse import STEPS as STEPS_COLUMN
 from analysis.summaries.reuse import Reuse
 from analysis.table import PARAMETER, SEM, TrialsTable
 from sweeps.text.counted import counted
 
-LESS = ", less the usd of reused stages in column stages"
-BRANCHES = " and of saved parts, in proportion to the cost"
+STEPS = (
+    f"{STAGE1_9_WEIGHT} × Stage 1.9 steps + Stage 2 steps, and {STAGE1_9_WEIGHT} × any other step that runs "
+    "the teacher beside the student"
+)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A footnote that may be needed.
+
+    Args:
+        key: of the note, in the template and in the page's anchors.
+        subject: of the numbers.
+        source: the columns and the formula, with fields that `_texts` fills.
+        condition: key of `_conditions`, if it is not that of the note; the note is needed if that is true.
+    """
+
+    key: str
+    subject: str
+    source: str
+    condition: str = ""
+
+
+DEFINITIONS = (
+    Definition(
+        "best",
+        "Best trial",
+        "the {extreme} value of column {metric} among trials with completed in column status, first of "
+        "equals{within}; its parameters are columns {parameter}NAME, its metrics the columns of their "
+        "names, as the trial reported them; ± is one standard error, column NAME_sem",
+    ),
+    Definition(
+        "confirmed",
+        "Confirmed",
+        "a configuration with two or more completed trials with confirm in column generator, which repeat it "
+        "with fresh seeds: the mean over these, without the observation that it was selected for; ± and bars "
+        "include the spread over seeds (pooled over all repeated configurations, s/√n of n seeds), the 95 % "
+        "interval is Student's. Every other point is one observation: the best of many is too good to be "
+        "true (winner's curse)",
+    ),
+    Definition(
+        "command",
+        "Run it",
+        "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
+    ),
+    Definition(
+        "counts",
+        "Progress",
+        "rows of the trials table, counted by column status; the number of trials that are planned is field "
+        "run_cap",
+    ),
+    Definition(
+        "front",
+        "Pareto front",
+        "trials with completed in column status that no other one beats in both column {x} and column {y}; "
+        "equals stay{bars}",
+        condition="tradeoff",
+    ),
+    Definition(
+        "knee",
+        "Knee",
+        "the front point farthest from the straight line between the front's ends, column {x} and column "
+        "{y} scaled to 0..1 (Kneedle, Satopää et al. 2011); needs three different points",
+        condition="tradeoff",
+    ),
+    Definition("steps", "Effective steps", "column effective_steps: {steps}"),
+    Definition(
+        "nominal",
+        "Nominal compute",
+        "column {x} is that of the configuration, in the front, its knee and the efficiency: a stage that "
+        "the trial reused counts as if it had computed it{trunk}, so that trials compare whatever they found",
+    ),
+    Definition(
+        "efficient",
+        "Most efficient",
+        "not given: no completed trial has zero steps of Stage 1.9 (column param.stage1_9.max_steps) to "
+        "compare with",
+        condition="no baseline",
+    ),
+    Definition(
+        "efficient",
+        "Most efficient",
+        "highest (baseline − column {y}) per {unit} of column {x}; the baseline is the best {y} among "
+        "completed trials with 0 in column param.stage1_9.max_steps",
+        condition="baseline",
+    ),
+    Definition(
+        "chances",
+        "Chances",
+        "share of {draws} draws of every value of column {y} from a normal distribution with {error}; "
+        "{paired}; {seeds}. Efficiency's ± is 95 %, from the errors of the trial and of the baseline",
+    ),
+    Definition(
+        "hypervolume",
+        "Hypervolume",
+        "area over column {x} and column {y} that the front dominates within the reference point, which "
+        "lies a tenth of the range behind the worst value of each axis: it moves with the worst trial",
+    ),
+    Definition(
+        "curve",
+        "Fitted curve",
+        "least squares of column {y} over column {x} through {through}; the band is 95 % of a parametric "
+        "bootstrap",
+    ),
+    Definition(
+        "several",
+        "Front in all objectives",
+        "trials with completed in column status that no other one beats in all of the columns {objectives}; "
+        "equals stay. The line in each picture is the front of its two objectives alone. Hypervolume: the "
+        "volume that the front dominates within the reference point, a tenth of the range behind the worst "
+        "value of each column{all_chances}",
+    ),
+    Definition(
+        "reuse",
+        "Shared stages",
+        "column cost_paid of cost_nominal, summed over all trials but imported ones; reused: entries with a "
+        "trial in reused_from, in column stages{branches}{fallback}{unknown}. Stages that were cut short do "
+        "not count",
+    ),
+    Definition(
+        "paid curve",
+        "Best for the compute",
+        "running best of column {metric} over completed trials, against the running sum of column cost_paid "
+        "(dotted: of cost_nominal) over all trials of the search in the order of column trial",
+    ),
+    Definition(
+        "trunks",
+        "Trunks and branches",
+        "trials are on one trunk if one is the other's branched_from in column stages, or if they have the "
+        "same key there or in column trunk_points. Points: cost in column trunk_points; hollow: snapshot is "
+        "false. A branch leaves at the last point that its trials had, or at saved, and ends at cost; the "
+        "value is the {extreme} of column {metric} among its trials",
+    ),
+    Definition(
+        "lengths",
+        "Lengths",
+        "column {metric} of completed trials of the search over column {parameter}STAGE.max_steps, or over "
+        "cost in column stages; lines: the best at each length, for each trunk with several",
+    ),
+    Definition(
+        "prefixes",
+        "Prefixes",
+        "trials with the same key in column stages have that stage in common; the shared stage: its cost, as "
+        "often as it was computed; later stages: what these trials computed beyond it; saved: its cost for "
+        "the trials with reused_from{parts}",
+    ),
+    Definition(
+        "insight",
+        "What mattered",
+        "field insight: Ax's surrogate (a Gaussian process), fitted once more to the columns of the metrics "
+        "and parameters. Bars: Sobol's indices of its mean over the search space. Effects: means with one "
+        "column {parameter}NAME moved in all trials. Predictions: each trial left out once",
+    ),
+    Definition(
+        "parallel",
+        "Every trial as a line",
+        "columns {parameter}NAME and column {metric} of the {lines} best completed trials, each axis from "
+        "its least to its largest value, logarithmic beyond a factor of {log_ratio}",
+    ),
+    Definition(
+        "cost",
+        "Costs",
+        "so far: the sum of {dollars}; expected: trials that are not done count the mean of the completed, "
+        "up to field run_cap",
+    ),
+    Definition(
+        "history",
+        "The search",
+        "column {metric} over column trial, by column generator; best so far: its running best over "
+        "completed trials; crosses: failed in column status",
+    ),
+    Definition(
+        "trials",
+        "All trials",
+        "each cell as the exported table has it: parameters are columns {parameter}NAME, all else is the "
+        "column of its head's name; ± is one standard error, column NAME_sem",
+    ),
+    Definition(
+        "failures",
+        "Without a result",
+        "columns trial, status, attempt and error; reasons are first lines of column error, counted with "
+        "their numbers left out",
+    ),
+)
+"""All footnotes, in the order of the page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +223,7 @@ def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
         page: the contents.
         figures: names of the figures that are drawn.
     """
-    conditions, fields = _conditions(page, figures), _fields(page)
+    conditions, fields = _conditions(page, figures), _texts(page)
     needed = [definition for definition in DEFINITIONS if conditions[definition.condition or definition.key]]
     return {
         definition.key: Note(
@@ -97,8 +280,8 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
     }
 
 
-def _fields(page: Contents) -> Mapping[str, object]:
-    """Return the fields of the notes' texts, as far as the page has them."""
+def _texts(page: Contents) -> Mapping[str, object]:
+    """Return what stands for the fields of the definitions, as far as the page has the parts."""
     constraints = " (within the sweep's outcome constraints: field best_trial of the export)"
     by_time = "column seconds, the time of each trial's last attempt, at the price"
     fields: dict[str, object] = {
@@ -118,70 +301,54 @@ def _fields(page: Contents) -> Mapping[str, object]:
         }
     if (part := page.tradeoff) is not None:
         x, y = part.result.x, part.result.y
-        sure, error = part.uncertainty, _error_source(part, page)
-        bars = f"; bars are {error}, where there is one" if error else ""
-        fields |= {"x": x, "y": y, "bars": bars, "unit": of_column(x).unit, "draws": sure.draws}
-        fields |= {"error": error, "paired": _pairing(part), "seeds": _seeds(part)}
-        fields["through"] = "" if part.fit is None else part.fit.through
+        chances, points = part.uncertainty, len(part.result.points)
+        errors = [f"the error in column {y}{SEM}"] if y + SEM in page.table else []
+        seeds = "noise that the standard errors do not cover, such as the seed, is not in them"
+        if (spread := chances.spread) is not None:
+            errors.append(f"the spread over seeds of column {y}, {number(spread.sd, 2)} for one run")
+            seeds = (
+                "the spread over seeds is pooled over trials that differ in their seed alone "
+                f"({counted(spread.freedom, 'degree')} of freedom)"
+            )
+        paired = "each error is drawn by itself; the trainer's leave out what is hard about the common text"
+        if chances.paired:
+            which = (
+                "all trials"
+                if chances.paired == points
+                else f"{chances.paired} of {counted(points, 'trial')}"
+            )
+            paired = (
+                f"the errors of {which} are drawn together, with the covariance of their losses of each "
+                "sequence (field held_out), so that what is hard about the common text cancels"
+            )
+        error = " and ".join(errors)
+        fields |= {"x": x, "y": y, "unit": of_column(x).unit, "draws": chances.draws, "error": error}
+        fields |= {"paired": paired, "seeds": seeds, "through": "" if part.fit is None else part.fit.through}
+        fields["bars"] = f"; bars are {error}, where there is one" if error else ""
     if page.reuse is not None:
-        fields |= _reuse_fields(page.table, page.reuse)
-        less = LESS + (BRANCHES if page.reuse.branches else "")
-        fields["dollars"] = f"{fields['dollars']}{'' if page.priced_by_time else less}"
+        fields |= _reuse_texts(page.table, page.reuse)
+        if not page.priced_by_time:
+            saved = " and of saved parts, in proportion to the cost" if page.reuse.branches else ""
+            fields["dollars"] = f"{fields['dollars']}, less the usd of reused stages in column stages{saved}"
     if page.many_objectives is not None:
-        draws = page.many_objectives.result.draws
-        all_chances = (
-            f". Chances: share of {draws} draws of every value from a normal distribution with the error in "
-            "its column NAME_sem"
-        )
-        fields["all_chances"] = all_chances if draws else ""
+        fields["all_chances"] = ""
+        if draws := page.many_objectives.result.draws:
+            fields["all_chances"] = (
+                f". Chances: share of {draws} draws of every value from a normal distribution with the error "
+                "in its column NAME_sem"
+            )
     return fields
 
 
-def _reuse_fields(table: TrialsTable, reuse: Reuse) -> Mapping[str, str]:
-    """Return what the costs of trials without stages are."""
-    without = sum(not stages for stages in table.stages)
-    fallback = ""
-    if STEPS_COLUMN in table and without:
-        fallback = f"; trials without stages count column {STEPS_COLUMN}"
-    trials = counted(reuse.unknown, "trial")
-    unknown = f"; the costs of {trials} are not known" if reuse.unknown else ""
-    branches = "; branches: entries with a trial in branched_from, whose part saved was not paid"
-    parts = ", and the parts saved of those with branched_from" if reuse.branches else ""
-    return {
-        "fallback": fallback,
-        "unknown": unknown,
-        "branches": branches if reuse.branches else "",
-        "parts": parts,
-        "trunk": ", and so does the part from a trunk" if reuse.branches else "",
-    }
-
-
-def _error_source(part: Tradeoff, page: Contents) -> str:
-    """Return what the errors of y are; "" if there are none."""
-    y = part.result.y
-    sources = [f"the error in column {y}{SEM}"] if y + SEM in page.table else []
-    if (spread := part.uncertainty.spread) is not None:
-        sources.append(f"the spread over seeds of column {y}, {number(spread.sd, 2)} for one run")
-    return " and ".join(sources)
-
-
-def _pairing(part: Tradeoff) -> str:
-    """Return which errors are drawn together."""
-    points, paired = len(part.result.points), part.uncertainty.paired
-    if not paired:
-        return "each error is drawn by itself; the trainer's leave out what is hard about the common text"
-    which = "all trials" if paired == points else f"{paired} of {counted(points, 'trial')}"
-    return (
-        f"the errors of {which} are drawn together, with the covariance of their losses of each sequence "
-        "(field held_out), so that what is hard about the common text cancels"
-    )
-
-
-def _seeds(part: Tradeoff) -> str:
-    """Return whether the errors include the seeds."""
-    if (spread := part.uncertainty.spread) is None:
-        return "noise that the standard errors do not cover, such as the seed, is not in them"
-    return (
-        "the spread over seeds is pooled over trials that differ in their seed alone "
-        f"({counted(spread.freedom, 'degree')} of freedom)"
-    )
+def _reuse_texts(table: TrialsTable, reuse: Reuse) -> Mapping[str, str]:
+    """Return the fields about costs: some trials have no stages, no known cost, or began on a trunk."""
+    texts = dict.fromkeys(("fallback", "unknown", "branches", "parts", "trunk"), "")
+    if STEPS_COLUMN in table and any(not stages for stages in table.stages):
+        texts["fallback"] = f"; trials without stages count column {STEPS_COLUMN}"
+    if reuse.unknown:
+        texts["unknown"] = f"; the costs of {counted(reuse.unknown, 'trial')} are not known"
+    if reuse.branches:
+        texts["branches"] = "; branches: entries with a trial in branched_from, whose part saved was not paid"
+        texts["parts"] = ", and the parts saved of those with branched_from"
+        texts["trunk"] = ", and so does the part from a trunk"
+    return texts

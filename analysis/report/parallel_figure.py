@@ -51,12 +51,11 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure
         return None
     axes = [_Coordinate.of(label(name, table.columns), done[name]) for name in names]
     axes.append(_Coordinate.of(labels.title(metric), values.loc[done.index]))
-    return _draw(axes, done["trial"].tolist())
-
-
-def _draw(axes: list[_Coordinate], trials: list[int]) -> Figure:
-    """Draw the lines of trials, the best of which come first."""
-    titles = tuple((float(at), _lines_of(axis.name)) for at, axis in enumerate(axes))
+    trials = done["trial"].tolist()
+    # A name is broken into lines after each of its dots.
+    titles = tuple(
+        (float(at), tuple(axis.name.replace(".", ".\n").split("\n"))) for at, axis in enumerate(axes)
+    )
     drawing = Drawing(
         x=Axis(title="", scale=Scale(domain=(-0.3, len(axes) - 0.4), ticks=titles), line=False),
         y=Axis(title="", scale=Scale(domain=(-0.1, 1.1)), visible=False),
@@ -74,27 +73,17 @@ def _draw(axes: list[_Coordinate], trials: list[int]) -> Figure:
         ]
         if rows:
             drawing.line(style, rows, by="trial", tip="'trial ' + datum.trial")
-    _add_ticks(drawing, axes)
-    return drawing.figure()
-
-
-def _add_ticks(drawing: Drawing, axes: list[_Coordinate]) -> None:
-    """Add the values of each axis; those of its ends stand beyond them, where no line crosses."""
+    # The values at the ends of an axis stand beyond them, where no line crosses.
     for beyond in (-1, 0, 1):
-        rows: list[Row] = [
-            {"x": at, "y": height, "text": label}
+        ticks: list[Row] = [
+            {"x": at, "y": height, "text": text}
             for at, axis in enumerate(axes)
-            for height, label in axis.ticks
+            for height, text in axis.ticks
             if beyond == {0.0: 1, 1.0: -1}.get(height, 0)
         ]
-        if rows:
-            drawing.text(rows, dx=4, dy=10 * beyond, fontSize=11)
-
-
-def _lines_of(name: str) -> tuple[str, ...]:
-    """Break a name after each dot."""
-    *before, last = name.split(".")
-    return (*(f"{part}." for part in before), last)
+        if ticks:
+            drawing.text(ticks, dx=4, dy=10 * beyond, fontSize=11)
+    return drawing.figure()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,10 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         },
         plot_style=Markup(STYLE),  # noqa: S704 - our own
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - Vega's and our own, nobody's data
-        script_hashes=[_hash(script) for script in scripts],
+        script_hashes=[
+            "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+            for script in scripts
+        ],
         heads=heads,
         rows=rows,
         left_out=page.trials - len(rows),
@@ -123,10 +126,6 @@ def _figures(page: Contents) -> dict[str, Figure]:
             figures["parallel"] = lines
         figures["history"] = history(page.table, first.metric, first.goal)
     return figures
-
-
-def _hash(script: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _trials_table(page: Contents) -> tuple[list[Head], list[list[str]]]:

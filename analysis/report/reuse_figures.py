@@ -37,22 +37,27 @@ def prefixes(found: Reuse) -> Figure:
         height=110 + 26 * len(rows),
         zoom=False,
     )
-    hovers = _hovers(rows)
+    tips = []
+    for row in rows:
+        trials = ", ".join(map(str, row.trials[:20])) + (" …" if len(row.trials) > 20 else "")
+        lines = [f"{row.stage} of {source(row)}", *(f"{name} {value}" for name, value in row.parameters)]
+        best = "" if row.best is None else f", best {labels.number(row.best)}"
+        tips.append("\n".join([*lines, f"{counted(len(row.trials), 'trial')}: {trials}{best}"]))
     for style, at in ((ONCE, 0), (LATER, 1), (SAVED, 2)):
         bars: list[Row] = []
         for y, row in enumerate(rows):
             parts = (row.paid, row.rest, row.saved)
             if parts[at]:
                 start = sum(parts[:at])
-                bars.append({"x": start, "end": start + parts[at], "y": y, "more": hovers[y]})
+                bars.append({"x": start, "end": start + parts[at], "y": y, "more": tips[y]})
         drawing.bars(
             style, bars, tip=f"datum.more + '\\n{style.name} ' + format(datum.end - datum.x, {NUMBER})"
         )
-    trials = [
+    counts = [
         {"x": row.paid + row.rest + row.saved, "y": y, "text": counted(len(row.trials), "trial")}
         for y, row in enumerate(rows)
     ]
-    drawing.text(trials, dx=6)
+    drawing.text(counts, dx=6)
     return drawing.figure()
 
 
@@ -71,17 +76,6 @@ def source(row: Prefix) -> str:
     if len(others) > 2:
         return f"trials {first} and {len(others)} more"
     return f"trial{'s' if others else ''} {', '.join(map(str, row.computed_by))}"
-
-
-def _hovers(rows: tuple[Prefix, ...]) -> list[str]:
-    """Return what each prefix is, its trials and its best value."""
-    hovers = []
-    for row in rows:
-        shown = ", ".join(map(str, row.trials[:20])) + (" …" if len(row.trials) > 20 else "")
-        lines = [f"{row.stage} of {source(row)}", *(f"{name} {value}" for name, value in row.parameters)]
-        best = "" if row.best is None else f", best {labels.number(row.best)}"
-        hovers.append("\n".join([*lines, f"{counted(len(row.trials), 'trial')}: {shown}{best}"]))
-    return hovers
 
 
 def best_by_compute(found: Reuse, metric: str) -> Figure:

@@ -117,12 +117,7 @@ def scale(
     if linear or axis_type(values) == "linear":
         margin = MARGIN * (high - low)
         return Scale(domain=(0.0 if zero and low >= 0 else low - margin, high + margin))
-    return _logarithmic([value for value in both if value > 0])
-
-
-def _logarithmic(values: Sequence[float]) -> Scale:
-    """Return a logarithmic scale with ticks of full numbers."""
-    low, high = math.log10(min(values)), math.log10(max(values))
+    low, high = math.log10(min(value for value in both if value > 0)), math.log10(high)
     margin = MARGIN * (high - low)
     powers = range(math.floor(low), math.ceil(high) + 1)
     steps = (1, 2, 5) if powers[-1] - powers[0] <= MARKED_DECADES else (1,)

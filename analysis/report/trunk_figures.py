@@ -10,7 +10,7 @@ from analysis.report.figure import Figure, combined
 from analysis.report.figures import hollow
 from analysis.report.reuse_figures import in_unit
 from analysis.report.style import BLUE, STAR, Scale, scale
-from analysis.report.trunk_layout import HEAD, End, Layout, Line
+from analysis.report.trunk_layout import HEAD, End, Layout
 from analysis.report.vega_lite import POSITION, Drawing, Row, Series, grey
 from analysis.summaries.reuse import Reuse
 from analysis.summaries.trunks import Lengths
@@ -39,10 +39,35 @@ def trunks(drawing: Layout, found: Reuse) -> Figure:
         legend=False,
         zoom=False,
     )
-    _add_landmarks(figure, drawing)
-    _add_branches(figure, drawing.ends, {id(end): line for line in drawing.lines for end in line.ends})
+    for name, x, y, above in drawing.landmarks():
+        if above > 1:
+            figure.line(grey("pointer", width=0.8), [{"x": x, "y": y}, {"x": x, "y": y - above + 0.2}])
+        figure.text([{"x": x, "y": y - above, "text": name}], **LANDMARK)
     for line in drawing.lines:
-        _add_trunk(figure, line)
+        for end in line.ends:
+            _add_branch(figure, end, line.y)
+    for line in drawing.lines:  # over the branches
+        trunk = line.trunk
+        about = [f"trunk of trial {trunk.trial}, {labels.share(trunk.saved)} saved"]
+        about += [f"{name} {value}" for name, value in trunk.parameters]
+        more = "\n".join(about)
+        figure.line(
+            TRUNK, [{"x": x, "y": line.y, "more": more} for x in (0.0, trunk.reach)], tip="datum.more"
+        )
+        for is_stored in (True, False):
+            rows = [
+                {
+                    "x": point.cost,
+                    "y": line.y,
+                    "more": f"point at step {point.step:,}, {'stored' if is_stored else 'removed since'}",
+                }
+                for point in trunk.points
+                if point.stored == is_stored
+            ]
+            size = 8 if len(trunk.points) <= MANY_POINTS else 5
+            if rows:
+                style = grey("point", shape="circle", size=size, filled=is_stored)
+                figure.points(style, rows, tip="datum.more")
     return figure.figure()
 
 
@@ -51,54 +76,22 @@ def all_trunks(drawings: Sequence[Layout], found: Reuse) -> Figure:
     return combined([trunks(drawing, found) for drawing in drawings], columns=1, width=560)
 
 
-def _add_landmarks(figure: Drawing, drawing: Layout) -> None:
-    """Add the names of the first trunk's parts, and a line down to what each is about."""
-    for name, x, y, above in drawing.landmarks():
-        if above > 1:
-            figure.line(grey("pointer", width=0.8), [{"x": x, "y": y}, {"x": x, "y": y - above + 0.2}])
-        figure.text([{"x": x, "y": y - above, "text": name}], **LANDMARK)
-
-
-def _add_branches(figure: Drawing, ends: Sequence[End], line_of: dict[int, Line]) -> None:
-    """Add a line down to each end and on to it, and its value."""
-    for end in ends:
-        branch = end.branch
-        shown = ", ".join(map(str, branch.trials[:20])) + (" …" if len(branch.trials) > 20 else "")
-        more = (
-            f"leaves at {labels.number(branch.leaves)}, ends at {labels.number(branch.end)}\n"
-            f"{counted(len(branch.trials), 'trial')}: {shown}"
-        )
-        path = ((branch.leaves, line_of[id(end)].y), (branch.leaves, end.y), (branch.end, end.y))
-        rows: list[Row] = [{"x": x, "y": y, "more": more} for x, y in path]
-        style = Series(name="branch", colour=end.colour, width=4 if end.is_best else 2)
-        figure.line(style, rows, tip="datum.more")
-        dot = Series(name="end", colour=end.colour, shape="circle", size=13 if end.is_best else 9)
-        figure.points(dot, rows[-1:], tip="datum.more")
-        text = [{"x": branch.end, "y": end.y, "text": end.text}]
-        figure.text(text, dx=10, fontWeight="bold" if end.is_best else "normal")
-
-
-def _add_trunk(figure: Drawing, line: Line) -> None:
-    """Add a trunk and its points."""
-    trunk = line.trunk
-    about = [f"trunk of trial {trunk.trial}, {labels.share(trunk.saved)} saved"]
-    about += [f"{name} {value}" for name, value in trunk.parameters]
-    more = "\n".join(about)
-    figure.line(TRUNK, [{"x": x, "y": line.y, "more": more} for x in (0.0, trunk.reach)], tip="datum.more")
-    for is_stored in (True, False):
-        rows = [
-            {
-                "x": point.cost,
-                "y": line.y,
-                "more": f"point at step {point.step:,}, {'stored' if is_stored else 'removed since'}",
-            }
-            for point in trunk.points
-            if point.stored == is_stored
-        ]
-        size = 8 if len(trunk.points) <= MANY_POINTS else 5
-        if rows:
-            style = grey("point", shape="circle", size=size, filled=is_stored)
-            figure.points(style, rows, tip="datum.more")
+def _add_branch(figure: Drawing, end: End, trunk_y: float) -> None:
+    """Add a line from the trunk down to the row of a branch and on to its end, and its value."""
+    branch = end.branch
+    shown = ", ".join(map(str, branch.trials[:20])) + (" …" if len(branch.trials) > 20 else "")
+    more = (
+        f"leaves at {labels.number(branch.leaves)}, ends at {labels.number(branch.end)}\n"
+        f"{counted(len(branch.trials), 'trial')}: {shown}"
+    )
+    path = ((branch.leaves, trunk_y), (branch.leaves, end.y), (branch.end, end.y))
+    rows: list[Row] = [{"x": x, "y": y, "more": more} for x, y in path]
+    style = Series(name="branch", colour=end.colour, width=4 if end.is_best else 2)
+    figure.line(style, rows, tip="datum.more")
+    dot = Series(name="end", colour=end.colour, shape="circle", size=13 if end.is_best else 9)
+    figure.points(dot, rows[-1:], tip="datum.more")
+    text = [{"x": branch.end, "y": end.y, "text": end.text}]
+    figure.text(text, dx=10, fontWeight="bold" if end.is_best else "normal")
 
 
 def lengths(curve: Lengths, found: Reuse, metric: str) -> Figure:

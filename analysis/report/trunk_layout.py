@@ -130,7 +130,11 @@ def _layout(stage: str, trunks: Sequence[Trunk], goal: Goal) -> Layout:
             is_best = value is not None and value == min(values)
             colour = _colour(value, values)
             ends.append(End(branch=branch, y=y, colour=colour, is_best=is_best, text=_text(branch)))
-        lines.append(Line(trunk=trunk, y=at, name=_name(trunk), ends=tuple(ends)))
+        name = [f"trial {trunk.trial}"]
+        for parameter, setting in trunk.parameters[:2]:
+            text = f"{parameter.removeprefix(trunk.stage + '.')} {setting}"
+            name.append(text if len(text) <= NAME else f"…{text[1 - NAME :]}")  # the value stands at the end
+        lines.append(Line(trunk=trunk, y=at, name=tuple(name), ends=tuple(ends)))
         y += 1 + GAP
     reach = max(max(trunk.reach, *(branch.end for branch in branches)) for trunk, branches in shown)
     return Layout(
@@ -178,17 +182,6 @@ def _text(branch: Branch) -> str:
     return f"{labels.number(branch.best)} · trial {branch.best_trial}{best}"
 
 
-def _name(trunk: Trunk) -> tuple[str, ...]:
-    """Return the lines of a trunk's name: the trial that began it, and what sets it apart."""
-    parameters = (f"{name.removeprefix(trunk.stage + '.')} {value}" for name, value in trunk.parameters[:2])
-    return (f"trial {trunk.trial}", *(_cut(text) for text in parameters))
-
-
-def _cut(text: str) -> str:
-    """Return a text's end, which has the value, if it is too long."""
-    return text if len(text) <= NAME else f"…{text[1 - NAME :]}"
-
-
 def _colour(value: float | None, values: Iterable[float]) -> str:
     """Return a colour from blue, the best, through purple to orange.
 
@@ -202,9 +195,5 @@ def _colour(value: float | None, values: Iterable[float]) -> str:
     share = min(1.0, (value - best) / span) if span > 0 else 0.0
     ends = (BLUE, PURPLE) if share < 0.5 else (PURPLE, ORANGE)
     part = 2 * share if share < 0.5 else 2 * share - 1
-    mixed = [round(low + (high - low) * part) for low, high in zip(*map(_rgb, ends), strict=True)]
-    return "#" + "".join(f"{channel:02x}" for channel in mixed)
-
-
-def _rgb(colour: str) -> tuple[int, ...]:
-    return tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    channels = ([int(colour[at : at + 2], 16) for colour in ends] for at in (1, 3, 5))
+    return "#" + "".join(f"{round(low + (high - low) * part):02x}" for low, high in channels)

@@ -208,7 +208,16 @@ class Drawing:
 
     def figure(self) -> Figure:
         """Return the figure."""
-        chart = alt.layer(self._frame(), *self._layers)
+        # The first layer has the axes, the legend and what a pointer can do; it draws no marks.
+        frame = alt.Chart(alt.NamedData("frame"), name="frame").mark_point(opacity=1)
+        channels: Row = {"x": self.x.channel("x"), "y": self.y.channel("y")}
+        if self.zoom and all(axis.scale.type in ("linear", "log") for axis in (self.x, self.y)):
+            frame = frame.add_params(alt.selection_interval(name=ZOOM, bind="scales", zoom=WHEEL))
+        if self.legend and self._series:
+            names = [*(each.name for each in self.order), *self._series]
+            channels |= _legend([self._series[name] for name in dict.fromkeys(names) if name in self._series])
+            frame = frame.add_params(alt.selection_point(name=LEGEND, fields=["series"], bind="legend"))
+        chart = alt.layer(frame.encode(**channels), *self._layers)
         spec = chart.to_dict(context={"pre_transform": False})
         spec = {key: spec[key] for key in ("params", "layer") if key in spec}
         spec |= {"$schema": SCHEMA, "width": "container", "height": self.height}
@@ -223,20 +232,6 @@ class Drawing:
             "entry": 34 + 7 * longest,  # width of an entry of the legend, in pixels
         }
         return Figure(spec=spec)
-
-    def _frame(self) -> alt.Chart:
-        """Return the layer of the axes, of the legend, and of what a pointer can do; it draws no marks."""
-        frame = alt.Chart(alt.NamedData("frame"), name="frame").mark_point(opacity=1)
-        channels: Row = {"x": self.x.channel("x"), "y": self.y.channel("y")}
-        numbers = all(axis.scale.type in ("linear", "log") for axis in (self.x, self.y))
-        if self.zoom and numbers:
-            frame = frame.add_params(alt.selection_interval(name=ZOOM, bind="scales", zoom=WHEEL))
-        if self.legend and self._series:
-            names = [*(each.name for each in self.order), *self._series]
-            channels |= _legend([self._series[name] for name in dict.fromkeys(names) if name in self._series])
-            frame = frame.add_params(alt.selection_point(name=LEGEND, fields=["series"], bind="legend"))
-        drawn: alt.Chart = frame.encode(**channels)
-        return drawn
 
     def _chart(self, rows: Sequence[Row], series: Series | None, *, listed: bool = True) -> alt.Chart:
         if series is not None and listed:
@@ -284,22 +279,18 @@ def _legend(series: Sequence[Series]) -> Row:
 
 def _columns(rows: Sequence[Row]) -> Row:
     """Return rows as one row of columns, with numbers as precise as a picture needs: a third of the size."""
-    return {name: _rounded([row.get(name) for row in rows]) for name in rows[0]}
-
-
-def _rounded(column: Sequence[object]) -> list[object]:
-    """Return numbers to a hundred-thousandth of their range; smaller ones, for logarithms, to five digits."""
-    numbers = [value for value in column if isinstance(value, float) and math.isfinite(value)]
-    reach = max(numbers, default=0.0) - min(numbers, default=0.0)
-    return [_plain(value, reach) if isinstance(value, float) else value for value in column]
-
-
-def _plain(value: float, reach: float) -> float:
-    if not math.isfinite(value):
-        return value
-    scale = min((abs(size) for size in (value, reach) if size), default=1.0)
-    rounded = round(value, 5 - math.floor(math.log10(scale)))
-    return int(rounded) if rounded.is_integer() else rounded  # without ".0"
+    columns: Row = {}
+    for name in rows[0]:
+        values = columns[name] = [row.get(name) for row in rows]
+        floats = [value for value in values if isinstance(value, float) and math.isfinite(value)]
+        spread = max(floats, default=0.0) - min(floats, default=0.0)
+        for at, value in enumerate(values):
+            if isinstance(value, float) and math.isfinite(value):
+                # To a hundred-thousandth of the range; smaller ones, for logarithms, to five digits.
+                scale = min((abs(size) for size in (value, spread) if size), default=1.0)
+                rounded = round(value, 5 - math.floor(math.log10(scale)))
+                values[at] = int(rounded) if rounded.is_integer() else rounded  # without ".0"
+    return columns
 
 
 def grey(name: str, **style: Any) -> Series:

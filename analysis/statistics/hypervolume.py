@@ -94,17 +94,11 @@ def _areas(edge: Floats, limit: Floats) -> list[float]:
     for first, second, _ in edge.tolist():
         start, end = stairs.gap(first, second)
         if start is not None:
-            area += _gained(stairs, start, end, (first, second), (float(limit[0]), float(limit[1])))
+            # The point adds the strips between the steps that it replaces and its own height.
+            last = stairs.first[end] if end < len(stairs.first) else float(limit[0])
+            ceiling = [stairs.second[start - 1] if start else float(limit[1]), *stairs.second[start:end]]
+            strips = zip(pairwise([first, *stairs.first[start:end], last]), ceiling, strict=True)
+            area += sum((right - left) * (height - second) for (left, right), height in strips)
             stairs.add(first, second)
         areas.append(area)
     return areas
-
-
-def _gained(
-    stairs: Staircase, start: int, end: int, point: tuple[float, float], limit: tuple[float, float]
-) -> float:
-    """Return the area that the point adds: strips between the steps that it replaces and its own height."""
-    edges = [point[0], *stairs.first[start:end], stairs.first[end] if end < len(stairs.first) else limit[0]]
-    ceiling = [stairs.second[start - 1] if start else limit[1], *stairs.second[start:end]]
-    strips = zip(pairwise(edges), ceiling, strict=True)
-    return sum((right - left) * (height - point[1]) for (left, right), height in strips)

@@ -147,7 +147,15 @@ def fit_surface(
     kept = np.isfinite(first) & np.isfinite(second) & np.isfinite(losses) & (first >= 0) & (second >= 0)
     first, second, losses = first[kept], second[kept], losses[kept]
     pairs = np.column_stack((first, second))
-    _refuse_few(pairs)
+    counts = zip((len(np.unique(steps)) for steps in pairs.T), ("Stage 1.9", "Stage 2"), strict=True)
+    short = [f"{count} of {stage}" for count, stage in counts if count < DISTINCT]
+    different = len(np.unique(pairs, axis=0))
+    if short or different < CONFIGURATIONS:
+        found = ", ".join(short) or counted(different, "pair")
+        raise AnalysisError(
+            f"loss over both lengths needs {DISTINCT} different lengths of each stage and {CONFIGURATIONS} "
+            f"different pairs; there are {found}"
+        )
     floor = 0.0 if (losses > 0).all() else None
     law = fit(1.0 + pairs, losses, known_errors(sem, kept), floor=floor, draws=draws, seed=seed)
     compute = effective_steps(first, second)
@@ -157,19 +165,6 @@ def fit_surface(
         stage2=(float(second.min()), float(second.max())),
         compute=(float(compute.min()), float(compute.max())),
     )
-
-
-def _refuse_few(pairs: Floats) -> None:
-    """Raise `AnalysisError` if there are too few different lengths [N, 2] for a surface."""
-    lengths = zip((len(np.unique(steps)) for steps in pairs.T), ("Stage 1.9", "Stage 2"), strict=True)
-    short = [f"{count} of {stage}" for count, stage in lengths if count < DISTINCT]
-    different = len(np.unique(pairs, axis=0))
-    if short or different < CONFIGURATIONS:
-        found = ", ".join(short) or counted(different, "pair")
-        raise AnalysisError(
-            f"loss over both lengths needs {DISTINCT} different lengths of each stage and {CONFIGURATIONS} "
-            f"different pairs; there are {found}"
-        )
 
 
 def _splits(budget: float) -> tuple[Floats, Floats]:

@@ -106,10 +106,19 @@ def fit(
         weights=np.full(points, 1.0) if sem is None else sem**-2.0,
         bounded=floor is not None,
     )
-    best, fitted = _point_fit(problem, y - base)
+    # The fit itself: exponents off the grid, from the best ones on it.
+    exponent = _refine(problem, y - base, _solve(problem, (y - base)[None]).exponent[0])
+    design = _design(problem.ratio, exponent[None])
+    beta = _linear(problem, design, (y - base)[None])[0][0]
+    best, fitted = _Solved(beta, exponent[None]), design[0] @ beta[0]
     chi2 = float((problem.weights * (y - base - fitted) ** 2).sum())
     generator = np.random.default_rng(seed)
-    errors = _errors(problem.weights, chi2, freedom, draws, generator, known=sem is not None)
+    level = np.sqrt(chi2 / generator.chisquare(freedom, draws))
+    if sem is not None:  # known errors hold unless the points scatter more (Birge, Physical Review 40, 1932)
+        level = np.maximum(level, 1.0)
+    errors = level[:, None] * (
+        generator.standard_normal((draws, points)) / np.sqrt(problem.weights)
+    )  # [D, N]
     drawn = _solve(problem, fitted + errors, also=best.exponent[0])
     edges = np.isclose(best.exponent, EXPONENTS[0]) | np.isclose(best.exponent, EXPONENTS[1])
     return Law(
@@ -138,24 +147,6 @@ class _Solved:
 
     beta: Floats
     exponent: Floats
-
-
-def _point_fit(problem: _Problem, y: Floats) -> tuple[_Solved, Floats]:
-    """Fit y [N] itself, exponents off the grid; return the solution and its [N] fitted values."""
-    exponent = _refine(problem, y, _solve(problem, y[None]).exponent[0])
-    design = _design(problem.ratio, exponent[None])
-    beta = _linear(problem, design, y[None])[0][0]
-    return _Solved(beta, exponent[None]), design[0] @ beta[0]
-
-
-def _errors(
-    weights: Floats, chi2: float, freedom: int, draws: int, generator: np.random.Generator, *, known: bool
-) -> Floats:
-    """Draw [D, N] errors of the points, of which each draw has a noise level of its own."""
-    level = np.sqrt(chi2 / generator.chisquare(freedom, draws))
-    if known:  # known errors are believed unless the points scatter more (Birge, Physical Review 40, 1932)
-        level = np.maximum(level, 1.0)
-    return level[:, None] * (generator.standard_normal((draws, len(weights))) / np.sqrt(weights))
 
 
 def _design(ratio: Floats, exponents: Floats) -> Floats:

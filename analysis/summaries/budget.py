@@ -12,7 +12,7 @@ from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.labels import number
 from analysis.statistics.curve import DRAWS, Curve, fit_curve
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT
-from analysis.statistics.lengths import Surface, fit_surface
+from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Floats, Goal, front
 from analysis.statistics.power_law import LEVEL
 from analysis.table import PARAMETER, SEED, SEM, STEP_COLUMNS, TableLike, TrialsTable, is_finite
@@ -91,9 +91,9 @@ def fit_trials(
 ) -> TrialFit:
     """Fit y against x.
 
-    Where only the lengths of the stages (and the seed) vary, the curve goes through all completed trials.
-    Where other parameters vary as well, a trial says little of its lengths: the curve then goes through the
-    Pareto front, whose points were selected for their luck, too.
+    If only the lengths of the stages (and the seed) vary, the curve goes through all completed trials. If
+    other parameters vary as well, the curve goes through the Pareto front, whose points are too good to be
+    true (selected among noisy ones).
 
     Args:
         table: of a sweep, or any other.
@@ -109,15 +109,20 @@ def fit_trials(
     """
     table = table.configurations
     rows = table.take(np.isfinite(table.floats(x)) & np.isfinite(table.floats(y)) & table.completed)
-    others, warnings = _other_parameters(rows) if rows.is_sweep else [], []
+    others: list[str] = []
+    if rows.is_sweep:  # the parameters that vary besides the stages' lengths and the seed
+        known = {SEED, *(column for pair in STEP_COLUMNS for column in pair)}
+        varied = [n for n in rows.parameters if n not in known and rows.frame[n].map(repr).nunique() > 1]
+        others = [name.removeprefix(PARAMETER) for name in varied]
+    warnings = []
     through = "all " + counted(len(rows), "completed trial" if rows.is_sweep else "row")
     if others:
         rows = rows.take(front(np.column_stack((rows.numbers(x), rows.numbers(y))), ["minimize", y_goal]))
         through = f"the {counted(len(rows), 'trial')} on the front"
         named = ", ".join(others[:3]) + (" and others" if len(others) > 3 else "")
         warnings.append(
-            f"{named} vary as well: the curve goes through the front, whose points were selected for their "
-            "luck, too"
+            f"{named} vary as well: the curve goes through the front, whose points were selected for low "
+            "values and look better than they are"
         )
     curve = fit_curve(rows.floats(x), rows.floats(y), _sem(rows, y), goal=y_goal, draws=draws)
     if curve.law.at_edge:
@@ -147,7 +152,7 @@ def answer(table: TableLike, *, x: str, y: str, budget: float, y_goal: Goal = "m
     if not curve.holds(budget):
         warnings.append(
             f"{number(budget)} lies outside the {number(curve.low)} to {number(curve.high)} of {x} that were "
-            "tried: this is a guess about what nobody measured"
+            "tried: the answer is extrapolated"
         )
     split = _Split()
     if x == "effective_steps" and y_goal == "minimize":
@@ -175,19 +180,6 @@ def curve_formula(curve: Curve, x: str, y: str) -> str:
     a, b, c = (parameters[name][0] for name in "abc")
     sign = "+" if b >= 0 else "-"
     return f"{y} = {number(a)} {sign} {number(abs(b))} · {x}^(-{number(c)})"
-
-
-def _surface_formula(surface: Surface, y: str) -> str:
-    parts = zip(surface.law.plain_factor()[0], surface.law.exponent[0], ("stage1_9", "stage2"), strict=True)
-    terms = " + ".join(f"{number(b)} · (1 + {name}_steps)^(-{number(c)})" for b, c, name in parts)
-    return f"{y} = {number(surface.law.offset[0])} + {terms}"
-
-
-def _other_parameters(table: TrialsTable) -> list[str]:
-    """Return the parameters that vary besides the stages' lengths and the seed, without their prefix."""
-    known = {SEED, *(column for pair in STEP_COLUMNS for column in pair)}
-    varied = [n for n in table.parameters if n not in known and table.frame[n].map(repr).nunique() > 1]
-    return [name.removeprefix(PARAMETER) for name in varied]
 
 
 def _sem(rows: TrialsTable, y: str) -> Floats | None:
@@ -227,12 +219,14 @@ def _split(rows: TrialsTable, y: str, budget: float) -> _Split:
         return _Split(warnings=[f"the split between the stages is unknown: {error}"])
     best = surface.best_split(budget)
     outside = surface.beyond(best.stage1_9, best.stage2)
+    parts = zip(surface.law.plain_factor()[0], surface.law.exponent[0], ("stage1_9", "stage2"), strict=True)
+    terms = " + ".join(f"{number(b)} · (1 + {name}_steps)^(-{number(c)})" for b, c, name in parts)
     return _Split(
         stage1_9=best.stage1_9,
         stage2=best.stage2,
         interval=(best.stage1_9_low, best.stage1_9_high),
         loss=(best.loss, best.loss_low, best.loss_high),
-        formula=_surface_formula(surface, y),
+        formula=f"{y} = {number(surface.law.offset[0])} + {terms}",
         warnings=[note for note in outside if not note.startswith("compute")],  # the curve's own warning
     )
 

@@ -103,9 +103,9 @@ def usd(seconds: float | None, reported: float | None, price: Rate | None) -> fl
 
 
 def _paid(trial: Mapping[str, Any]) -> float | None:
-    """Return the dollars that a trial reported, less those of what others computed for it; None if unknown.
+    """Return the dollars that a trial reported, less those of stages that others computed; None if unknown.
 
-    A trial that did not come to report them has paid for the stages that it computed.
+    A trial that ended before its report has paid for the stages that it computed.
     """
     found = stages.parse(trial.get("stages"), trial.get("trial"))
     reported = _number(trial.get("metrics", {}).get("usd"))

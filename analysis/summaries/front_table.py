@@ -11,7 +11,7 @@ from analysis import labels
 from analysis.summaries.many_objective import ManyObjectiveFront
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import format_cell
-from analysis.summaries.uncertainty import Chances, Uncertainty
+from analysis.summaries.uncertainty import Uncertainty
 from analysis.table import SEM, TrialsTable
 
 ROWS = 500
@@ -55,23 +55,14 @@ def of_tradeoff(table: TrialsTable, result: ParetoResult, uncertainty: Uncertain
         chances = uncertainty.trials[trial]
         cells = [labels.number(at[trial].x), format_cell(table, y, table.row_of[trial])]
         if result.baseline is not None:
-            cells.append(_efficiency(chances))
+            interval = labels.with_error(chances.efficiency, chances.efficiency_range)
+            cells.append(interval or labels.number(chances.efficiency, digits=2))
         if uncertainty.draws:
             cells.append(labels.share(chances.front))
             cells += [labels.share(chances.most_efficient)] if result.baseline is not None else []
         names = tuple(name for name, holder in tags if holder == trial) + _confirmed(result.confirmed, trial)
         rows.append(Row(trial=trial, tags=names, cells=tuple(cells)))
-    heads = [
-        column_head(x, table, with_error=False),
-        column_head(y, table),
-        *_computed_heads(result, uncertainty),
-    ]
-    return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(result.front) - ROWS))
-
-
-def _computed_heads(result: ParetoResult, uncertainty: Uncertainty) -> list[Head]:
-    """Return the heads of the columns that the table does not have: efficiency and chances."""
-    x, y, heads = result.x, result.y, []
+    heads = [column_head(x, table, with_error=False), column_head(y, table)]
     if result.baseline is not None:
         baseline, per = labels.number(result.baseline), f"per {uncertainty.unit}"
         gain = f"({baseline} − {y})" if result.y_goal == "minimize" else f"({y} − {baseline})"
@@ -82,7 +73,7 @@ def _computed_heads(result: ParetoResult, uncertainty: Uncertainty) -> list[Head
         heads.append(Head(name="chance to be on the front", source=draws))
         if result.baseline is not None:
             heads.append(Head(name="chance to be most efficient", source=draws))
-    return heads
+    return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(result.front) - ROWS))
 
 
 def of_many_objectives(table: TrialsTable, found: ManyObjectiveFront) -> FrontTable:
@@ -121,10 +112,3 @@ def column_head(column: str, table: TrialsTable, *, with_error: bool = True) -> 
     seeds = ", with the spread over seeds" if column in table.repeats.spreads else ""
     error = f"; ±: one standard error, column {column}{SEM}{seeds}" if has_error else ""
     return Head(name=labels.title(column), source=f"column {column}{error}")
-
-
-def _efficiency(chances: Chances) -> str:
-    reach = chances.efficiency_range
-    if chances.efficiency is None or reach is None or reach == 0:
-        return labels.number(chances.efficiency, digits=2)
-    return labels.with_error(chances.efficiency, reach)

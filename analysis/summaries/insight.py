@@ -104,15 +104,13 @@ def _view(document: object) -> View:
 
 
 def _effect(rows: object) -> tuple[EffectPoint, ...]:
-    return tuple(
-        EffectPoint(value=row["value"], mean=numbers[0], sd=numbers[1])
-        for row in (rows if isinstance(rows, list) else ())
-        if (numbers := _numbers(row, "mean", "sd")) and _is_value(row.get("value"))
-    )
-
-
-def _is_value(value: object) -> bool:
-    return isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+    points = []
+    for row in rows if isinstance(rows, list) else ():
+        if numbers := _numbers(row, "mean", "sd"):
+            value = row.get("value")
+            if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+                points.append(EffectPoint(value=value, mean=numbers[0], sd=numbers[1]))
+    return tuple(points)
 
 
 def _numbers(row: object, *names: str) -> tuple[Any, ...]:

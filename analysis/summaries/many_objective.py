@@ -15,7 +15,7 @@ import numpy as np
 from analysis.errors import AnalysisError
 from analysis.statistics.attainment import membership
 from analysis.statistics.hypervolume import hypervolume, reference_point
-from analysis.statistics.pareto import Floats, Goal, front
+from analysis.statistics.pareto import Floats, front
 from analysis.summaries.summary_line import Objective
 from analysis.summaries.uncertainty import joint_factors
 from analysis.table import TableLike, TrialsTable
@@ -126,8 +126,12 @@ def many_objective_front(
     reference = reference_point(values, goals)
     errors = np.column_stack([table.standard_errors(name) for name in names])[kept]
     trials = table.trials[kept].tolist()
-    joint = [joint_factors(table, name, trials) for name in names]
-    draws, chances = _chances(values, errors, joint, goals, draws)
+    draws = min(draws, MAX_DRAWN // len(trials)) if trials else 0
+    if draws < MIN_DRAWS or not np.isfinite(errors).any():
+        draws, chances = 0, np.empty(0)
+    else:
+        joint = [joint_factors(table, name, trials) for name in names]
+        chances = membership(values, errors, goals, joint=joint, draws=draws)
     measurable = len(on_front) ** (len(goals) - 2) <= MAX_SLICES or len(goals) == MIN_OBJECTIVES
     return ManyObjectiveFront(
         objectives=tuple(objectives),
@@ -140,22 +144,3 @@ def many_objective_front(
         chances=tuple(chances.tolist()),
         confirmed=table.repeats.seeds(trials),
     )
-
-
-def _chances(
-    values: Floats, errors: Floats, joint: Sequence[Floats], goals: Sequence[Goal], draws: int
-) -> tuple[int, Floats]:
-    """Return the number of draws, fewer for many trials, and each trial's share of them on the front.
-
-    Args:
-        values: [N, K].
-        errors: [N, K] standard errors, NaN where there is none.
-        joint: K factors [N, n] of the part of the errors that trials have in common.
-        goals: K goals.
-        draws: the most draws.
-    """
-    count = len(values)
-    draws = min(draws, MAX_DRAWN // count) if count else 0
-    if draws < MIN_DRAWS or not np.isfinite(errors).any():
-        return 0, np.empty(0)
-    return draws, membership(values, errors, goals, joint=joint, draws=draws)

@@ -81,7 +81,11 @@ def prefixes(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Prefix, ..
     for node in nodes.values():
         rows[node.stage.name].append(node.rows)
     common = common_parameters(table, rows)
-    _fold(nodes)
+    for key, node in reversed(list(nodes.items())):  # what one trial alone has is a later stage of that trial
+        if node.is_alone and node.parent:
+            nodes[node.parent].rest += node.paid + node.rest
+            nodes[node.parent].saved += node.saved
+            del nodes[key]
     children: dict[str, list[str]] = defaultdict(list)
     alone = []
     for key, node in nodes.items():
@@ -111,15 +115,6 @@ def prefixes(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Prefix, ..
 
     last = [_together([row(node, 0) for node in alone], goal)] if alone else []
     return (*below("", 0), *last)
-
-
-def _fold(nodes: dict[str, _Node]) -> None:
-    """Take prefixes beyond others that one trial alone has as later stages of that trial."""
-    for key, node in reversed(list(nodes.items())):
-        if node.is_alone and node.parent:
-            nodes[node.parent].rest += node.paid + node.rest
-            nodes[node.parent].saved += node.saved
-            del nodes[key]
 
 
 def _together(rows: Sequence[Prefix], goal: Goal) -> Prefix:
@@ -184,17 +179,13 @@ def common_parameters(
     found: dict[str, list[str]] = {}
     for stage, groups in rows.items():
         earlier = {name for names in found.values() for name in names}
-        found[stage] = [
-            name
-            for name in table.parameters
-            if name not in earlier and _is_common(table.frame[name].map(labels.cell).tolist(), groups)
-        ]
+        found[stage] = []
+        for name in (name for name in table.parameters if name not in earlier):
+            cells = table.frame[name].map(labels.cell).tolist()
+            values = [{cells[row] for row in group} for group in groups]
+            if all(len(each) == 1 for each in values) and len(set().union(*values)) > 1:
+                found[stage].append(name)
     return found
-
-
-def _is_common(cells: Sequence[str], groups: Sequence[Sequence[int]]) -> bool:
-    within = [{cells[row] for row in rows} for rows in groups]
-    return all(len(values) == 1 for values in within) and len(set().union(*within)) > 1
 
 
 def described(table: TrialsTable, row: int, names: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -91,8 +91,8 @@ class Reuse:
 def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | None:
     """Return what the trials of a sweep shared; None if nothing was reused and none branched off a trunk.
 
-    Imported trials were paid for elsewhere and do not count. A trial without stages, of before stages were
-    recorded, counts its effective steps, if the costs of the others are in these or proportional to them.
+    Imported trials were paid for elsewhere and do not count. A trial without recorded stages counts its
+    effective steps, if the costs of the others are in these or proportional to them.
 
     Args:
         table: a sweep's own.
@@ -110,7 +110,10 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
     nominal, paid, unit = _costs(table)
     searched = ~is_confirming(table)
     values = _values(table, metric)
-    best = _best_so_far(np.where(table.completed & searched, values, np.nan), goal)
+    sign = 1.0 if goal == "minimize" else -1.0
+    counts = table.completed & searched & np.isfinite(values)
+    best = np.minimum.accumulate(np.where(counts, sign * values, np.inf))
+    best = np.where(np.isfinite(best), sign * best, np.nan)
     ran = ~table.has_status("pending")
     completed = np.where(table.completed, values, np.nan)
     found = trunks(table, completed, goal)
@@ -150,10 +153,3 @@ def _values(table: TrialsTable, column: str) -> Floats:
         return table.floats(column)
     except AnalysisError:
         return np.full(len(table), np.nan)
-
-
-def _best_so_far(values: Floats, goal: Goal) -> Floats:
-    sign = 1.0 if goal == "minimize" else -1.0
-    finite = np.where(np.isfinite(values), sign * values, np.inf)
-    best = np.minimum.accumulate(finite)
-    return np.where(np.isfinite(best), sign * best, np.nan)

@@ -6,12 +6,11 @@ and only repeated seeds show it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 from scipy import stats
@@ -32,7 +31,7 @@ from analysis.table import (
 def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     """Average the metrics of the completed trials of each configuration.
 
-    Of a confirmed configuration only the fresh runs count: it was selected for the others' luck.
+    Of a confirmed configuration only the fresh runs count: it was selected for its other values.
 
     Args:
         table: a sweep's own table.
@@ -55,7 +54,11 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
         raise MissingColumn(seed, table.columns)
     left_out = {seed, *seed_columns(table)} - ({SEED} - {seed})
     keys = [name for name in table.parameters if name not in left_out]
-    table = table.take(table.completed & ~_superseded(table))
+    # Of a configuration that fresh runs have confirmed, only these count.
+    fresh = np.isin(table.trials, list(chain.from_iterable(table.configurations.repeats.runs.values())))
+    texts = np.array(configuration_keys(table), dtype=object)
+    confirmed = np.isin(texts.astype(str), sorted(set(texts[fresh])))
+    table = table.take(table.completed & (fresh | ~confirmed))
     done = table.frame
     metrics = [
         name
@@ -68,41 +71,27 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     taken = {"seeds", "trials", *(name + ending for name in metrics for ending in (SEM, "_range"))}
     names = {name: apart(name, taken) for name in metrics}
     rows = []
-    for _, group in _configurations(done, keys):
+    # As text, so that missing (inactive) parameters and mixed types make groups like any other value.
+    texts_of = [done[name].astype(object).map(repr).tolist() for name in keys]
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for row, configuration in enumerate(zip(*texts_of, strict=True) if keys else [()] * len(done)):
+        groups[configuration].append(row)
+    for members in groups.values():
+        group = done.iloc[members]
         if group[seed].duplicated().any():
             trials = ", ".join(str(trial) for trial in group["trial"])
             raise AnalysisError(f"trials {trials} share all parameters, and two of them {seed!r}")
-        rows.append(_row(group, keys, names))
+        row: dict[str, Any] = {key: group[key].iloc[0] for key in keys}
+        row |= {"seeds": len(group), "trials": group["trial"].tolist()}
+        for metric, name in names.items():
+            values = group[metric].to_numpy("float64", na_value=np.nan)
+            values = values[np.isfinite(values)]
+            row[name] = values.mean() if values.size else np.nan
+            row[name + SEM], row[name + "_range"] = _errors(group, metric, values)
+        rows.append(row)
     columns = [*keys, "seeds", "trials"]
     columns += [name + ending for name in names.values() for ending in ("", SEM, "_range")]
     return pd.DataFrame(rows, columns=pd.Index(columns))
-
-
-def _superseded(table: TrialsTable) -> npt.NDArray[np.bool_]:
-    """Return [N] whether fresh runs have confirmed each row's configuration, and it is none of them."""
-    confirmed = set(chain.from_iterable(table.configurations.repeats.runs.values()))
-    fresh = np.isin(table.trials, list(confirmed))
-    keys = np.array(configuration_keys(table), dtype=object)
-    return np.asarray(np.isin(keys.astype(str), sorted(set(keys[fresh]))) & ~fresh)
-
-
-def _configurations(done: pd.DataFrame, keys: list[str]) -> list[tuple[Any, pd.DataFrame]]:
-    if not keys:
-        return [((), done)] if len(done) else []
-    # As text, so that missing (inactive) parameters and mixed types make groups like any other value.
-    names = done[keys].astype(object).map(repr).agg("\0".join, axis=1) if len(done) else pd.Series(dtype=str)
-    return list(done.groupby(names, sort=False))
-
-
-def _row(group: pd.DataFrame, keys: list[str], names: Mapping[str, str]) -> dict[str, Any]:
-    row: dict[str, Any] = {key: group[key].iloc[0] for key in keys}
-    row |= {"seeds": len(group), "trials": group["trial"].tolist()}
-    for metric, name in names.items():
-        values = group[metric].to_numpy("float64", na_value=np.nan)
-        values = values[np.isfinite(values)]
-        row[name] = values.mean() if values.size else np.nan
-        row[name + SEM], row[name + "_range"] = _errors(group, metric, values)
-    return row
 
 
 def _errors(group: pd.DataFrame, metric: str, values: np.ndarray[Any, Any]) -> tuple[float, float]:

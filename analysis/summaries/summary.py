@@ -69,17 +69,15 @@ class ParetoResult:
         return {
             "x": self.x,
             "y": self.y,
-            "points": [self._point(point) for point in self.points],
+            "points": [
+                {"trial": point.trial, "x": point.x, "y": point.y}
+                | ({"confirmed_by_seeds": self.confirmed.get(point.trial, 0)} if self.confirmed else {})
+                for point in self.points
+            ],
             "front": list(self.front),
             "most_efficient": self.most_efficient,
             "knee": self.knee,
         }
-
-    def _point(self, point: Point) -> dict[str, Any]:
-        document: dict[str, Any] = {"trial": point.trial, "x": point.x, "y": point.y}
-        if self.confirmed:
-            document["confirmed_by_seeds"] = self.confirmed.get(point.trial, 0)
-        return document
 
 
 def pareto(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -116,7 +116,9 @@ def best_trial(
     try:
         values = table.floats(first.metric)
     except AnalysisError as error:
-        return None, _without_metric(table, first.metric, error)
+        if not table.completed.any():
+            return None, _without_result(table, first.metric)
+        return None, f"No completed trial can be ranked: {error}."
     if not (table.completed & np.isfinite(values)).any():
         return None, _without_result(table, first.metric)
     shown = table.configurations
@@ -127,12 +129,32 @@ def best_trial(
     row = int(np.argmin(np.where(candidates, values if first.goal == "minimize" else -values, np.inf)))
     if isinstance(named, int) and finite[at := shown.row_of.get(shown.repeats.standing_for(named), row)]:
         row = at
-    return replace(
-        _described(shown, row, first.metric), confirmation=_confirmed(table, row, first.metric)
-    ), ""
+    cells, metric = shown.frame.iloc[row], first.metric
+    skipped = {*TRIAL_COLUMNS, STAGES, POINTS, metric, metric + SEM, *shown.parameters}
+    errors = {name + SEM for name in shown.columns}
+    others = [name for name in shown.columns if name not in skipped and name not in errors]
+    best = BestTrial(
+        trial=int(cells["trial"]),
+        generator=labels.cell(cells["generator"]),
+        title=labels.title(metric),
+        value=format_cell(shown, metric, row),
+        column=metric,
+        parameters=tuple(
+            (name.removeprefix(PARAMETER), labels.cell(cells[name]), name)
+            for name in shown.parameters
+            if not is_missing(cells[name])
+        ),
+        metrics=tuple(
+            (labels.title(name), format_cell(shown, name, row), name)
+            for name in others
+            if not is_missing(cells[name])
+        ),
+        confirmation=_confirmation(table, row, metric),
+    )
+    return best, ""
 
 
-def _confirmed(table: TrialsTable, row: int, metric: str) -> Confirmation | None:
+def _confirmation(table: TrialsTable, row: int, metric: str) -> Confirmation | None:
     """Return what fresh seeds say of a row of the table's configurations; None without any."""
     shown = table.configurations
     trial = int(shown.trials[row])
@@ -160,12 +182,6 @@ def _interval(shown: TrialsTable, row: int, metric: str) -> tuple[float, float] 
     return mean - reach, mean + reach
 
 
-def _without_metric(table: TrialsTable, metric: str, error: AnalysisError) -> str:
-    if not table.completed.any():
-        return _without_result(table, metric)
-    return f"No completed trial can be ranked: {error}."
-
-
 def _without_result(table: TrialsTable, metric: str) -> str:
     counts = dict(progress(table))
     if counts.get("failed", 0) == len(table):
@@ -175,30 +191,6 @@ def _without_result(table: TrialsTable, metric: str) -> str:
         listed = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
         return f"No trial has completed yet ({listed})."
     return f"No completed trial reported a finite {metric}."
-
-
-def _described(table: TrialsTable, row: int, metric: str) -> BestTrial:
-    cells = table.frame.iloc[row]
-    skipped = {*TRIAL_COLUMNS, STAGES, POINTS, metric, metric + SEM, *table.parameters}
-    errors = {name + SEM for name in table.columns}
-    others = [name for name in table.columns if name not in skipped and name not in errors]
-    return BestTrial(
-        trial=int(cells["trial"]),
-        generator=labels.cell(cells["generator"]),
-        title=labels.title(metric),
-        value=format_cell(table, metric, row),
-        column=metric,
-        parameters=tuple(
-            (name.removeprefix(PARAMETER), labels.cell(cells[name]), name)
-            for name in table.parameters
-            if not is_missing(cells[name])
-        ),
-        metrics=tuple(
-            (labels.title(name), format_cell(table, name, row), name)
-            for name in others
-            if not is_missing(cells[name])
-        ),
-    )
 
 
 def format_cell(table: TrialsTable, column: str, row: int) -> str:

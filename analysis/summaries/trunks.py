@@ -164,20 +164,16 @@ class _Stage:
         self.lengths = {
             row: float(steps[row]) if self.in_steps else run.cost for row, run in self.runs.items()
         }
+        # Cost of the stage until the last point of the trunk that each row is known to have passed. A branch
+        # may show more of the trial that it left than that trial's own record.
         self._passed: dict[int, float] = defaultdict(float)
         for row in {*self.runs, *self.points}:
-            self._pass(row)
-
-    def _pass(self, row: int) -> None:
-        """Note how far along their trunk a trial, and the one that it branched off, are known to be."""
-        run, source = self.runs.get(row), None
-        costs = [point.cost for point in self.points.get(row, ())]
-        if run is not None and run.branched_from is not None:
-            costs.append(run.saved)
-            source = self._table.row_of.get(run.branched_from)
-        self._passed[row] = max([self._passed[row], *costs])
-        if run is not None and source is not None:
-            self._passed[source] = max(self._passed[source], run.saved)
+            run = self.runs.get(row)
+            self._passed[row] = max([self._passed[row], *(point.cost for point in self.points.get(row, ()))])
+            if run is not None and run.branched_from is not None:
+                self._passed[row] = max(self._passed[row], run.saved)
+                if (source := table.row_of.get(run.branched_from)) is not None:
+                    self._passed[source] = max(self._passed[source], run.saved)
 
     def of(self, rows: Iterable[int]) -> list[Stage]:
         """Return the stage of those of the rows that have ended it."""

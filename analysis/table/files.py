@@ -55,7 +55,10 @@ def read(path: str | Path) -> pd.DataFrame:
         raise TableError(source, f"unknown format; the name must end in {' or '.join(READERS)}")
     try:
         if not file.is_file():
-            raise TableError(source, _why_unreadable(file))
+            problem = "no such file"
+            if os.path.lexists(file):  # a pipe, or a link to nothing; reading a pipe would block
+                problem = "not a regular file; save the table to one first"
+            raise TableError(source, "this is a folder, not a table" if file.is_dir() else problem)
         if file.stat().st_size == 0:
             raise TableError(source, "the file is empty; a table has at least a header")
         return reader(file, source)
@@ -73,14 +76,6 @@ def read_held_out(path: str | Path) -> object:
 
 _MISSING = ("", "nan", "-nan", "NaN", "-NaN", "NA", "N/A", "n/a", "<NA>", "#N/A", "null", "NULL", "None")
 """Cells without a value, as pandas has them."""
-
-
-def _why_unreadable(file: Path) -> str:
-    if file.is_dir():
-        return "this is a folder, not a table"
-    if os.path.lexists(file):
-        return "not a regular file; save the table to one first"  # reading a pipe would block
-    return "no such file"
 
 
 def _read_csv(file: Path, source: str) -> pd.DataFrame:
@@ -114,20 +109,15 @@ def _read_csv(file: Path, source: str) -> pd.DataFrame:
         raise TableError(source, f"not a CSV table in UTF-8: {_one_line(error)}") from error
     for name, values in table.items():
         if types.is_object_dtype(values) or types.is_string_dtype(values):
-            table[name] = _numbers(
-                values.map(lambda cell: text_of(cell) if isinstance(cell, str) else cell), mark
-            )
+            values = values.map(lambda cell: text_of(cell) if isinstance(cell, str) else cell)
+            filled = values.dropna()
+            texts = [str(cell) for cell in filled]
+            points = decimal_points(texts, mark)
+            if points != texts:  # a column of numbers with decimal commas
+                numbers = [float(cell) for cell in points]
+                values = pd.Series(numbers, index=filled.index).reindex(values.index)
+            table[name] = values
     return table.rename(columns=lambda name: text_of(str(name)))
-
-
-def _numbers(values: pd.Series[Any], mark: str) -> pd.Series[Any]:
-    """Return a column with decimal commas as numbers; any other column as it is."""
-    filled = values.dropna()
-    texts = [str(cell) for cell in filled]
-    points = decimal_points(texts, mark)
-    if points == texts:
-        return values
-    return pd.Series([float(cell) for cell in points], index=filled.index).reindex(values.index)
 
 
 def incomplete(table: pd.DataFrame) -> dict[int, str]:
@@ -150,30 +140,21 @@ def _read_parquet(file: Path, source: str) -> pd.DataFrame:
         schema = (parquet.read_schema(file).metadata or {}).get(SCHEMA_KEY)
         if schema is not None:  # a table of our own; any other has none
             _check_schema(int(schema) if schema.isdigit() else schema.decode(errors="replace"), source)
-        _check_size(file, source)
+        # A file of 400 bytes may have 10^8 rows: count before reading.
+        size = 0
+        with parquet.ParquetFile(file) as opened:
+            cells = opened.metadata.num_rows * opened.metadata.num_columns
+            if cells > MOST_CELLS:
+                raise TableError(source, f"it has {cells:,} cells; {MOST_CELLS:,} is the most")
+            for batch in opened.iter_batches(1024):
+                size += batch.nbytes
+                if size > MOST_BYTES:
+                    raise TableError(source, f"its cells have more than {MOST_BYTES >> 20} MiB")
         table = pd.read_parquet(file, engine="pyarrow")
     except (pyarrow.ArrowException, ValueError) as error:
         raise TableError(source, f"not a Parquet table: {_one_line(error)}") from error
     refuse_repeated([str(name) for name in table.columns], source)
     return table.reset_index(drop=True)
-
-
-_BATCH_ROWS = 1024
-
-
-def _check_size(file: Path, source: str) -> None:
-    """Raise TableError for a Parquet file that would fill the memory: one of 400 bytes may have 10^8 rows."""
-    from pyarrow import parquet
-
-    size = 0
-    with parquet.ParquetFile(file) as opened:
-        cells = opened.metadata.num_rows * opened.metadata.num_columns
-        if cells > MOST_CELLS:
-            raise TableError(source, f"it has {cells:,} cells; {MOST_CELLS:,} is the most")
-        for batch in opened.iter_batches(_BATCH_ROWS):
-            size += batch.nbytes
-            if size > MOST_BYTES:
-                raise TableError(source, f"its cells have more than {MOST_BYTES >> 20} MiB")
 
 
 def _read_json(file: Path, source: str) -> pd.DataFrame:
@@ -229,7 +210,13 @@ def _from_rows(trials: list[Any], source: str) -> pd.DataFrame:
             raise TableError(source, f"trials[{position}] is not an object")
         if not all(isinstance(trial.get(part, {}), Mapping) for part in ("parameters", "metrics")):
             raise TableError(source, f"trials[{position}]: parameters and metrics must be objects")
-        rows.append(_flat(trial))
+        row = {name: value for name, value in trial.items() if name not in ("parameters", "metrics")}
+        for name, value in trial.get("parameters", {}).items():
+            is_json = value is None or isinstance(value, list)  # as in the CSV export, where "" is no value
+            row[PARAMETER + name] = json.dumps(value, ensure_ascii=False) if is_json else value
+        for name, value in trial.get("metrics", {}).items():
+            row[metric_column(name)] = value
+        rows.append(row)
     own = not trials or all(set(trial) >= OWN_COLUMNS for trial in trials)
     names = dict.fromkeys(name for row in rows for name in row)
     leading = (*TRIAL_COLUMNS, *(name for name in STAGE_COLUMNS if name in names)) if own else ()
@@ -239,16 +226,6 @@ def _from_rows(trials: list[Any], source: str) -> pd.DataFrame:
         *sorted((n for n in names if n not in leading), key=lambda n: not n.startswith(PARAMETER)),
     ]
     return pd.DataFrame(rows, columns=pd.Index(ordered))
-
-
-def _flat(trial: Mapping[str, Any]) -> dict[str, Any]:
-    row = {name: value for name, value in trial.items() if name not in ("parameters", "metrics")}
-    for name, value in trial.get("parameters", {}).items():
-        is_json = value is None or isinstance(value, list)  # as in the CSV export, where "" is no value
-        row[PARAMETER + name] = json.dumps(value, ensure_ascii=False) if is_json else value
-    for name, value in trial.get("metrics", {}).items():
-        row[metric_column(name)] = value
-    return row
 
 
 def refuse_repeated(names: Iterable[str], source: str) -> None:

@@ -74,8 +74,13 @@ def _deviations(entries: Mapping[int, Mapping[str, object]], own: str, other: st
     (count, _), *_ = Counter(a.size for a, _ in pairs.values()).most_common(1)
     pairs = {trial: pair for trial, pair in pairs.items() if pair[0].size == count}
     reference = np.median([theirs for _, theirs in pairs.values()], axis=0)
-    same = {trial: ours - reference for trial, (ours, theirs) in pairs.items() if _agree(theirs, reference)}
-    return {trial: difference - difference.mean() for trial, difference in same.items()}
+    found = {}
+    for trial, (ours, theirs) in pairs.items():
+        a, b = theirs - theirs.mean(), reference - reference.mean()
+        if a @ b >= SAME_TEXT * math.sqrt((a @ a) * (b @ b)) > 0 or np.allclose(a, b):
+            difference = ours - reference
+            found[trial] = difference - difference.mean()
+    return found
 
 
 def _losses(values: object) -> Floats:
@@ -84,8 +89,3 @@ def _losses(values: object) -> Floats:
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in listed):
         return np.empty(0)
     return np.array(listed, dtype=np.float64)
-
-
-def _agree(a: Floats, b: Floats) -> bool:
-    a, b = a - a.mean(), b - b.mean()
-    return bool(a @ b >= SAME_TEXT * math.sqrt((a @ a) * (b @ b)) > 0) or bool(np.allclose(a, b))

@@ -122,7 +122,14 @@ class TrialsTable:
             table = table.reset_index(drop=True)
         if not set(table.columns) >= OWN_COLUMNS:
             return cls(table, is_sweep=False, trials=np.arange(len(table), dtype=np.int64))
-        trials = _indices(table)
+        values = _converted(table, "trial")
+        for row in np.flatnonzero(~(values >= 0) | (values % 1 != 0) | values.duplicated()):
+            cell = table["trial"].iloc[row]
+            shown = cell.item() if isinstance(cell, np.generic) else cell
+            raise AnalysisError(
+                f"column 'trial': row {row} holds {shown!r}; it must hold each trial's index once"
+            )
+        trials = values.to_numpy("int64")
         return cls(table.assign(trial=trials), is_sweep=True, trials=trials)
 
     @classmethod
@@ -337,7 +344,17 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
     done = bool(table.repeats.runs or table.repeats.spreads)
     if done or not table.is_sweep or not (confirming.any() or SEED in table):
         return table
-    configurations = _configurations(table, confirming)
+    groups: dict[str, list[int]] = defaultdict(list)
+    keys, order = configuration_keys(table), np.argsort(table.trials, kind="stable")
+    for row in order[table.completed[order]].tolist():
+        groups[keys[row]].append(row)
+    configurations = [
+        _Configuration(
+            searched=tuple(row for row in rows if not confirming[row]),
+            fresh=tuple(row for row in rows if confirming[row]),
+        )
+        for rows in groups.values()
+    ]
     if not confirming.any() and all(len(c.repeats) < MIN_RUNS for c in configurations):
         return table
     means = {c.stands: c.fresh for c in configurations if c.is_confirmed}
@@ -350,20 +367,6 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
     return shown.take(np.array(sorted(kept), dtype=np.intp))
 
 
-def _configurations(table: TrialsTable, confirming: npt.NDArray[np.bool_]) -> list[_Configuration]:
-    groups: dict[str, list[int]] = defaultdict(list)
-    keys, order = configuration_keys(table), np.argsort(table.trials, kind="stable")
-    for row in order[table.completed[order]].tolist():
-        groups[keys[row]].append(row)
-    return [
-        _Configuration(
-            searched=tuple(row for row in rows if not confirming[row]),
-            fresh=tuple(row for row in rows if confirming[row]),
-        )
-        for rows in groups.values()
-    ]
-
-
 def _with_errors(
     table: TrialsTable, means: Mapping[int, tuple[int, ...]], repeats: Sequence[tuple[int, ...]]
 ) -> tuple[pd.DataFrame, Mapping[str, Spread]]:
@@ -371,11 +374,16 @@ def _with_errors(
     columns: dict[str, Any] = {}
     spreads: dict[str, Spread] = {}
     seeds = _keys(table, seed_columns(table))
+    trials = table.trials.tolist()
     for name in _metrics(table, everything=bool(means)):
         values, sems = table.floats(name).copy(), table.standard_errors(name)
         spread = _spread(values, seeds, repeats)
         runs = np.ones(len(table))
-        texts = _text_errors(table, name, sems, means)
+        texts = np.nan_to_num(sems)  # errors from the text, 0 where unknown
+        for row, fresh in means.items():  # runs of one configuration share theirs
+            factors = table.held_out.factors(name, [[trials[run] for run in fresh]])
+            joint = float(np.sqrt((factors**2).sum()))
+            texts[row] = joint or np.sqrt(np.mean(np.nan_to_num(sems[list(fresh)]) ** 2))
         for row, fresh in means.items():
             known = [run for run in fresh if np.isfinite(table.floats(name)[run])]
             runs[row] = max(1, len(known))
@@ -392,30 +400,16 @@ def _with_errors(
 def _metrics(table: TrialsTable, *, everything: bool) -> list[str]:
     """Return the columns of numbers that seeds vary: those with a standard error, or all of them."""
     fixed = {*RESERVED, *table.parameters} - {"seconds"}
-    names = [name for name in table.columns if name not in fixed and not _is_error(name, table)]
     frame = table.frame
     return [
         name
-        for name in names
-        if (everything or name + SEM in table)
+        for name in table.columns
+        if name not in fixed
+        and not (name.endswith(SEM) and name.removesuffix(SEM) in table)
+        and (everything or name + SEM in table)
         and types.is_numeric_dtype(frame[name])
         and not types.is_bool_dtype(frame[name])
     ]
-
-
-def _is_error(name: str, table: TrialsTable) -> bool:
-    return name.endswith(SEM) and name.removesuffix(SEM) in table
-
-
-def _text_errors(table: TrialsTable, name: str, sems: Floats, means: Mapping[int, tuple[int, ...]]) -> Floats:
-    """Return the [N] errors from the text, 0 where unknown; runs of one configuration share theirs."""
-    texts = np.nan_to_num(sems)
-    names = table.trials.tolist()
-    for row, fresh in means.items():
-        factors = table.held_out.factors(name, [[names[run] for run in fresh]])
-        joint = float(np.sqrt((factors**2).sum()))
-        texts[row] = joint or np.sqrt(np.mean(np.nan_to_num(sems[list(fresh)]) ** 2))
-    return texts
 
 
 def _spread(values: Floats, seeds: Sequence[str], repeats: Sequence[tuple[int, ...]]) -> Spread | None:
@@ -433,18 +427,6 @@ def _spread(values: Floats, seeds: Sequence[str], repeats: Sequence[tuple[int, .
 def is_finite(value: object) -> bool:
     """Return whether it is a finite number, of Python or NumPy."""
     return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
-
-
-def _indices(table: pd.DataFrame) -> npt.NDArray[np.int64]:
-    values = _converted(table, "trial")
-    wrong = ~(values >= 0) | (values % 1 != 0) | values.duplicated()
-    for row in np.flatnonzero(wrong):
-        cell = table["trial"].iloc[row]
-        shown = cell.item() if isinstance(cell, np.generic) else cell
-        raise AnalysisError(
-            f"column 'trial': row {row} holds {shown!r}; it must hold each trial's index once"
-        )
-    return values.to_numpy("int64")
 
 
 def _converted(table: pd.DataFrame, column: str) -> pd.Series[Any]:
