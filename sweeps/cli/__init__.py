@@ -70,7 +70,12 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             if not cmd_name.startswith("-"):
-                ctx.fail(_unknown(cmd_name))
+                import difflib
+
+                close = difflib.get_close_matches(cmd_name, _COMMANDS, n=1)
+                meant = close[0] if close else _OTHERS_WORDS.get(cmd_name, "")
+                hint = f"; did you mean `sweep {meant}`?" if meant else ""
+                ctx.fail(f"there is no command {cmd_name!r}{hint}")
             return None
         members = vars(importlib.import_module(_COMMANDS[cmd_name][0])).values()
         return next(c for c in members if isinstance(c, click.Command) and c.name == cmd_name)
@@ -83,15 +88,7 @@ class _LazyGroup(click.Group):
 _OTHERS_WORDS = {"agent": "worker", "run": "worker", "start": "worker", "create": "init", "new": "init"}
 _OTHERS_WORDS |= {"ls": "list", "rm": "delete", "remove": "delete", "mv": "rename", "logs": "show"}
 _OTHERS_WORDS |= {"info": "show", "cancel": "abandon", "kill": "abandon", "plot": "report", "check": "doctor"}
-
-
-def _unknown(name: str) -> str:
-    """Return the message about a command that does not exist, with the one that was meant, if it is clear."""
-    import difflib
-
-    close = difflib.get_close_matches(name, _COMMANDS, n=1)
-    meant = close[0] if close else _OTHERS_WORDS.get(name, "")
-    return f"there is no command {name!r}" + (f"; did you mean `sweep {meant}`?" if meant else "")
+"""Words of other tools, and the command that does the same."""
 
 
 @click.group(
@@ -120,7 +117,11 @@ def cli(verbose: int) -> None:
 
 def main() -> None:
     """Run the command line; an expected error is one line on stderr and an exit status."""
-    _replace_closed_streams()
+    # A stream is None if the process was started with `>&-` or `2>&-`.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it stays open as long as we run
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
     sys.excepthook = _print_traceback
     try:
         status = cli.main(prog_name="sweep", standalone_mode=False)
@@ -179,11 +180,3 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
     from sweeps.trials.redaction import printable
 
     print(printable("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
-
-
-def _replace_closed_streams() -> None:
-    """Open /dev/null for a stream that is None, because the process was started with `>&-` or `2>&-`."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it stays open as long as we run
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123

@@ -76,7 +76,17 @@ def report_result(
         raise InputError("say what came of it: --metric NAME=NUMBER (once or more), or --result FILE")
     experiment = open_sweep(storage, name)
     where = "--metric" if result is None else str(result)
-    document = {"metrics": _metrics(metric, experiment.space)} if result is None else _parsed(result)
+    document: Any
+    if result is None:
+        document = {"metrics": _metrics(metric, experiment.space)}
+    else:
+        try:
+            with result.open("rb") as file:  # also a pipe, such as `<(program)` of a shell
+                document = json_reader.parse(file.read(MAX_BYTES + 1))
+        except OSError as error:
+            raise InputError(f"{result}: cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise InputError(f"{result}: {error}") from None
     record = experiment.trial(index)
     if record.status == "running" and record.heartbeat is not None:
         raise InputError(f"trial {index} is being run by {record.worker}; only it can report")
@@ -100,17 +110,6 @@ def report_result(
             f"trial {index} was reported before: it is {record.status}; a different second report is refused"
         ) from None
     click.echo(f"trial {index} is {ended.status}")
-
-
-def _parsed(result: Path) -> Any:
-    """Return the JSON document in the file. Raises `InputError`."""
-    try:
-        with result.open("rb") as file:  # also a pipe, such as `<(program)` of a shell
-            return json_reader.parse(file.read(MAX_BYTES + 1))
-    except OSError as error:
-        raise InputError(f"{result}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InputError(f"{result}: {error}") from None
 
 
 def _metrics(pairs: Sequence[str], space: Space) -> dict[str, float]:

@@ -33,7 +33,7 @@ from sweeps.trials.redaction import redact_trials
 def best(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
     """Show the best trial, and a command line that runs it again.
 
-    After `sweep confirm` it is the confirmed winner, otherwise the best observed value, luck included. With
+    After `sweep confirm` it is the confirmed winner, otherwise the best observed value of one run. With
     several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
     """
     experiment = open_sweep(storage, name)
@@ -57,12 +57,11 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
             for override in to_overrides(record.parameters):
                 echo(f"  {override}")
         click.echo(escape_controls(command_line(experiment.space, record)))
-        text = (
-            "one run on the text that the search has used"
-            if program == "trainer"
-            else "one run, luck included"
+        text = " on the text that the search has used" if program == "trainer" else ""
+        notify(
+            f"one run{text}, and the best of many looks better than it is; `sweep confirm` runs it again "
+            "with fresh seeds"
         )
-        notify(f"{text}; `sweep confirm` tells skill from luck")
     if record is None:
         ctx.exit(EXIT_FAILED)
 
@@ -100,11 +99,12 @@ def _print_confirmed(
 
 def best_line(space: Space, record: Trial) -> str:
     """Return the objectives of a trial, such as `trial 5: final_loss 3.3412 ± 0.0123`."""
-    metrics = ", ".join(
-        f"{metric} {shorten(record.metrics.get(metric))}{_plus_minus(record, metric)}"
-        for metric in space.metrics()
-    )
-    return f"trial {record.trial}: {metrics}"
+    metrics = []
+    for metric in space.metrics():
+        sem = record.metrics.get(f"{metric}_sem")
+        error = "" if sem is None else f" ± {sem:.2g}"
+        metrics.append(f"{metric} {shorten(record.metrics.get(metric))}{error}")
+    return f"trial {record.trial}: {', '.join(metrics)}"
 
 
 def trial_result(record: Trial) -> dict[str, Any]:
@@ -122,8 +122,3 @@ def _best_document(space: Space, record: Trial, found: Answer | None = None) -> 
         "confirmed": confirmed,
         **table.stage_costs(record),
     }
-
-
-def _plus_minus(record: Trial, metric: str) -> str:
-    sem = record.metrics.get(f"{metric}_sem")
-    return "" if sem is None else f" ± {sem:.2g}"

@@ -25,7 +25,7 @@ from sweeps.operations.confirming import SEEDS, TOP
 from sweeps.operations.control import user_name
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.rerun import command_line
-from sweeps.search.confirm.answer import Row, answer
+from sweeps.search.confirm.answer import answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing, standing
 from sweeps.text.columns import metric_column
@@ -74,12 +74,12 @@ def confirm(
     style: str,
     **options: Any,
 ) -> None:
-    """Run the best trials again with fresh seeds, and say which one is truly the best.
+    """Run the best trials again with fresh seeds, and say which one is the best.
 
-    The K best by the surrogate's posterior mean, not by their luckiest number, run as trials of the same
-    sweep, here and wherever a worker is. After each round those that cannot win any more leave. The answer is
-    the winner with its loss on the test text, the chance that it is the best, and how much of its first
-    number was luck. Called again, it goes on, or prints the answer.
+    The K best by the surrogate's posterior mean, not by their lowest number, run as trials of the same sweep,
+    here and wherever a worker is. After each round those that cannot win any more leave. The answer is the
+    winner with its loss on the test text, the chance that it is the best, and how much better its first
+    number was than its mean. Called again, it goes on, or prints the answer.
     """
     experiment = open_sweep(storage, name)
     plan = confirming.planned(experiment, options, again=again, by=user_name(), on_notice=notify)
@@ -111,19 +111,19 @@ def _print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
         echo(f"  {line}")
     click.echo()
     some_left = any(row.left for row in found.rows)
-    print_table([_shown_row(plan, row) | ({"": row.left} if some_left else {}) for row in found.rows])
+    mean = metric_column(plan.metric, ("trial", "first", "predicted", "best %", "seeds", ""))
+    table = []
+    for row in found.rows:
+        numbers = {"first": row.finalist.first, "predicted": row.finalist.predicted, mean: row.mean}
+        cells: dict[str, Any] = {"trial": row.finalist.trial}
+        cells |= {name: value for name, value in numbers.items() if value is not None}
+        cells |= {"best %": round(100 * row.chance), "seeds": row.seeds}
+        table.append(cells | ({"": row.left} if some_left else {}))
+    print_table(table)
     click.echo()
     for line in warnings(plan, now, found):
         notify(line)
     click.echo(escape_controls(command_line(experiment.space, winner_of(experiment, found))))
-
-
-def _shown_row(plan: Plan, row: Row) -> dict[str, Any]:
-    mean = metric_column(plan.metric, ("trial", "first", "predicted", "best %", "seeds", ""))
-    numbers = {"first": row.finalist.first, "predicted": row.finalist.predicted, mean: row.mean}
-    known = {name: value for name, value in numbers.items() if value is not None}
-    chance = round(100 * row.chance)
-    return {"trial": row.finalist.trial, **known, "best %": chance, "seeds": row.seeds}
 
 
 def _work(ctx: click.Context, experiment: Experiment) -> None:

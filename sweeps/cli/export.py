@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +22,6 @@ from sweeps.operations import confirmation
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.rerun import command_line
 from sweeps.text.counted import counted
-from sweeps.trials.record import Trial
 
 if TYPE_CHECKING:
     from analysis.summaries.costs import Rate
@@ -106,15 +104,6 @@ def report(
     click.echo(str(out))
 
 
-def _best(experiment: Experiment, records: Sequence[Trial]) -> Trial | None:
-    """Return the confirmed winner; before its race is over, the best of the confirmed, or of all."""
-    confirmed = confirmation.confirmed(experiment, records)
-    if confirmed is not None:
-        winner = confirmed[1].winner.finalist.trial
-        return next((record for record in records if record.trial == winner), None)
-    return tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
-
-
 def write_report(
     experiment: Experiment, out: Path, *, surrogate: bool = False, rate: Rate | None = None
 ) -> None:
@@ -137,7 +126,12 @@ def write_report(
     }
     if surrogate:
         document["insight"] = insight(experiment.space, records)
-    found = _best(experiment, records)
+    confirmed = confirmation.confirmed(experiment, records)
+    if confirmed is not None:
+        winner = confirmed[1].winner.finalist.trial
+        found = next((record for record in records if record.trial == winner), None)
+    else:  # before the confirmation is over, the best of the confirmed, if any are
+        found = tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
     if found is not None:
         document["best_trial"] = found.trial
         document["best_command"] = command_line(experiment.space, found)

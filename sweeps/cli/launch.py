@@ -92,8 +92,11 @@ def launch(
         engines.check_storage(engine, pool)
         engine.render(pool)  # refuses what the engine cannot have
         engines.require(runner)
-        if engines.ENGINES[runner].secrets_here:
-            _require_secrets(pool)
+        missing = [secret for secret in pool.secrets if secret not in os.environ]
+        if missing and engines.ENGINES[runner].secrets_here:
+            raise InputError(
+                f"{missing[0]} is not set here, and --secret passes its value on; export it first"
+            )
         if detach and not engine.keeps:
             raise InputError(f"--detach: {runner} keeps the pool itself; leave it out")
         _refuse_a_second(engine, pool)
@@ -132,12 +135,6 @@ def _preview(
     except PoolError as error:
         notify(f"to start it: {error.problem}")
     return engine.render(pool)
-
-
-def _require_secrets(pool: Pool) -> None:
-    for secret in pool.secrets:
-        if secret not in os.environ:
-            raise InputError(f"{secret} is not set here, and --secret passes its value on; export it first")
 
 
 def print_artifacts(artifacts: Mapping[str, str], style: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table
@@ -34,20 +32,19 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
         echo(f"no sweep in {url} yet; make one with `sweep init SPACE.yaml`")
     else:
         latest = latest_name(url)
-        if shown:
-            print_table([_for_people(row, latest) for row in shown])
+        table = []
+        for row in shown:
+            cap = "" if row["run_cap"] is None else f" of {row['run_cap']}"
+            cells = {
+                "name": row["name"] + (" (the default)" if row["name"] == latest else ""),
+                "state": row["state"],
+                "trials": "" if row["trials"] is None else f"{row['trials']}{cap}",
+                "running": shorten(row["running"]),
+                "best": "" if row["best"] is None else f"{row['metric']} {shorten(row['best'])}",
+                "last change": "" if row["last_change"] is None else timestamp(row["last_change"]),
+            }
+            table.append(cells)
+        if table:
+            print_table(table)
         if hidden:
             echo(f"{counted(hidden, 'sweep')} put away: `sweep list --all`")
-
-
-def _for_people(row: dict[str, Any], latest: str) -> dict[str, str]:
-    cap = "" if row["run_cap"] is None else f" of {row['run_cap']}"
-    best = "" if row["best"] is None else f"{row['metric']} {shorten(row['best'])}"
-    return {
-        "name": row["name"] + (" (the default)" if row["name"] == latest else ""),
-        "state": row["state"],
-        "trials": "" if row["trials"] is None else f"{row['trials']}{cap}",
-        "running": shorten(row["running"]),
-        "best": best,
-        "last change": "" if row["last_change"] is None else timestamp(row["last_change"]),
-    }

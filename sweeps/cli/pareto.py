@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,14 +14,12 @@ from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
 from sweeps.cli.prices import Prices, price_options
 from sweeps.errors import EXIT_FAILED, InputError
-from sweeps.experiment import Experiment
 from sweeps.export import table as export
 from sweeps.export.held_out import losses
 from sweeps.operations.opening import open_sweep
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
-from sweeps.trials.record import Trial
 
 if TYPE_CHECKING:
     from analysis.summaries.budget import Answer
@@ -79,6 +77,7 @@ class _Answers:
 def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **options: Any) -> None:
     """Show the Pareto front of loss against compute, its knee, and the most efficient trial."""
     from analysis.errors import AnalysisError
+    from analysis.table import TrialsTable
 
     asked = _Options(**options)
     if asked.x and asked.compute:
@@ -93,12 +92,21 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
             if style == "table" and not any(record.status == "completed" for record in records):
                 notify(nothing_yet(experiment, records))
                 click.get_current_context().exit(EXIT_FAILED)
-            frame = _exported(experiment, records, paired=asked.chances)
+            # The losses of each sequence pair the trials' errors, for the chances.
+            by_sequence = losses(experiment.store, experiment.space, records) if asked.chances else None
+            document = export.document(experiment.space, experiment.store.url, records, by_sequence)
+            frame = TrialsTable.of_document(document)
             answers = _answer(experiment.space, frame, asked, rate)
     except AnalysisError as error:
         raise InputError(str(error)) from None
     if style == "json":
-        _print_json(answers)
+        parts = (
+            ("objectives", answers.objectives),
+            ("budget", answers.bought),
+            ("compute", answers.shared),
+        )
+        found = {name: part.to_json() for name, part in parts if part is not None}
+        print_json(answers.front.to_json() | found)
         return
     if style == "csv":
         rows = _rows(answers.front, all_points=True)
@@ -113,14 +121,26 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
 def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate | None) -> _Answers:
     """Compute everything that was asked; `space` is None for a table that is no sweep's."""
     from analysis.summaries import budget as budgets
+    from analysis.summaries import summary
     from analysis.summaries.compute import column_of, priced
+    from analysis.summaries.many_objective import DRAWS, many_objective_front
     from analysis.summaries.reuse import reuse
+    from analysis.summaries.summary_line import Objective
+    from analysis.table import metric_column
 
     frame = priced(frame, rate) if rate else frame
     x = column_of(asked.compute, frame) if asked.compute else asked.x
     y, baseline = asked.y, asked.baseline
-    front = of_experiment(space, frame, x, y, baseline) if space else _of_table(frame, x, y, baseline)
-    objectives = None if space is None or x or y else _several(space, frame, chances=asked.chances)
+    if space is not None:
+        front = of_experiment(space, frame, x, y, baseline)
+    elif x is None or y is None:
+        raise InputError("--table needs --x COLUMN and --y COLUMN")
+    else:
+        front = summary.pareto(frame, x=x, y=y, baseline=baseline)
+    objectives = None
+    if space is not None and not (x or y):  # None for fewer than three
+        goals = [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives]
+        objectives = many_objective_front(frame, goals, draws=DRAWS if asked.chances else 0)
     bought = (
         None
         if asked.budget is None
@@ -129,17 +149,6 @@ def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate
     goal = "minimize" if space is None else space.objectives[0].goal
     shared = reuse(frame, front.y, goal)
     return _Answers(frame=frame, front=front, objectives=objectives, bought=bought, shared=shared)
-
-
-def _print_json(answers: _Answers) -> None:
-    document = answers.front.to_json()
-    if answers.objectives is not None:
-        document |= {"objectives": answers.objectives.to_json()}
-    if answers.bought is not None:
-        document |= {"budget": answers.bought.to_json()}
-    if answers.shared is not None:
-        document |= {"compute": answers.shared.to_json()}
-    print_json(document)
 
 
 def _print_tables(answers: _Answers, *, chances: bool) -> None:
@@ -200,8 +209,8 @@ def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
     echo(_on_front(len(result.front), len(result.points)))
     if result.confirmed:
         echo(
-            "confirmed: the mean over fresh seeds; every other trial is one observation, the best of many "
-            "of which is too good to be true"
+            "confirmed: the mean over fresh seeds; every other trial is one observation, and the best of "
+            "many is too good to be true"
         )
     if sure is not None:
         for line in _footnotes(result, sure):
@@ -210,16 +219,6 @@ def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
 
 def _on_front(count: int, trials: int) -> str:
     return f"{count} of {counted(trials, 'trial')} {'is' if count == 1 else 'are'} on the front"
-
-
-def _several(space: Space, frame: TrialsTable, *, chances: bool) -> ManyObjectiveFront | None:
-    """Return the front in three objectives or more, None for two; `print_front` shows two columns only."""
-    from analysis.summaries.many_objective import DRAWS, many_objective_front
-    from analysis.summaries.summary_line import Objective
-    from analysis.table import metric_column
-
-    objectives = [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives]
-    return many_objective_front(frame, objectives, draws=DRAWS if chances else 0)
 
 
 def _print_several(among: ManyObjectiveFront, *, chances: bool) -> None:
@@ -258,20 +257,15 @@ def _footnotes(result: ParetoResult, sure: Uncertainty) -> Iterator[str]:
     if any(chances.efficiency is not None for chances in sure.trials.values()):
         yield f"efficiency: improvement on {shorten(result.baseline)} per {sure.unit}, with its 95 % interval"
     if sure.draws:
-        errors = f"the standard errors of {result.y}{_noise(result, sure)}"
-        yield f"%: in how many of {sure.draws} draws from {errors}"
+        trials = counted(len(result.points), "trial")
+        paired = f"; those of {sure.paired} of {trials} are paired by sequence" if sure.paired else ""
+        seeds = f"; with the spread over seeds, {sure.spread.sd:.2g}" if sure.spread else ""
+        yield f"%: in how many of {sure.draws} draws from the standard errors of {result.y}{paired}{seeds}"
     else:
         yield f"chances need standard errors: there is no column {result.y}_sem with any"
     if sure.hypervolume is not None and sure.reference is not None:
         reference = ", ".join(shorten(float(value)) for value in sure.reference)
         yield f"hypervolume {shorten(sure.hypervolume)} within the reference point ({reference})"
-
-
-def _noise(result: ParetoResult, sure: Uncertainty) -> str:
-    """Return in words which errors are drawn together, and whether they include the seeds."""
-    paired = f"; those of {sure.paired} of {counted(len(result.points), 'trial')} are paired by sequence"
-    seeds = f"; with the spread over seeds, {sure.spread.sd:.2g}" if sure.spread else ""
-    return (paired if sure.paired else "") + seeds
 
 
 def _print_bought(bought: Answer, *, to_stderr: bool) -> None:
@@ -293,14 +287,6 @@ def _print_bought(bought: Answer, *, to_stderr: bool) -> None:
         echo(f"sweep: warning: {warning}", err=True)
 
 
-def _of_table(frame: TrialsTable, x: str | None, y: str | None, baseline: float | None) -> ParetoResult:
-    from analysis.summaries.summary import pareto as compute
-
-    if x is None or y is None:
-        raise InputError("--table needs --x COLUMN and --y COLUMN")
-    return compute(frame, x=x, y=y, baseline=baseline)
-
-
 def _read(table: Path) -> TrialsTable:
     from analysis.table import TrialsTable
 
@@ -311,15 +297,6 @@ def _read(table: Path) -> TrialsTable:
     if not len(found):
         raise InputError(f"{table}: no rows{' of completed trials' if found.left_out else ''}")
     return found.with_effective_steps()
-
-
-def _exported(experiment: Experiment, records: Sequence[Trial], *, paired: bool) -> TrialsTable:
-    """Return the table of a sweep; `paired`: with the losses of each sequence, for the chances."""
-    from analysis.table import TrialsTable
-
-    by_sequence = losses(experiment.store, experiment.space, records) if paired else None
-    document = export.document(experiment.space, experiment.store.url, records, by_sequence)
-    return TrialsTable.of_document(document)
 
 
 def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:

@@ -127,6 +127,7 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
     """
     from runners.pools.engines import check
     from runners.pools.pool import Pool, worker_command
+    from sweeps.trials.redaction import holds_secret
 
     url, local = storage_url(place, runner.name), runner.name == "local"
     if not local and values["devices"] != "auto":
@@ -136,11 +137,22 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
     devices = _devices(values["devices"]) if local else ()
     workers = values["workers"] or len(devices) or 1
     share = max(1, (os.cpu_count() or 1) // workers) if local else None
-    accelerator, _, count = (
-        values["accelerator"].rpartition(":")
-        if _has_count(values["accelerator"])
-        else (values["accelerator"], "", "1")
-    )
+    accelerator, count = values["accelerator"], "1"
+    if re.fullmatch(r".*:\d+", accelerator):
+        accelerator, _, count = accelerator.rpartition(":")
+    environment = [_pair("env", text) for text in values["env"]]
+    for name, value in environment:
+        if holds_secret(value, name):
+            raise InputError(
+                f"--env {name}=…: this is a secret, which the pool's files would show; export {name} here "
+                f"and write --secret {name}"
+            )
+    for number, line in enumerate(values["setup"], 1):
+        if holds_secret(line):
+            raise InputError(
+                f"--setup, line {number}: it holds a secret, which the pool's files would show; export it "
+                "here, pass it on by --secret NAME, and write $NAME in the line"
+            )
     python = values["python"] or runner.python or sys.executable
     pool = Pool(
         name=place.name,
@@ -153,9 +165,9 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
         threads=values["threads"] or share,
         devices=devices,
         spot=values["spot"],
-        environment=_environment(values["env"]),
+        environment=dict(environment),
         secrets=values["secret"],
-        setup=_without_secrets("setup", values["setup"]),
+        setup=values["setup"],
         grace_s=values["grace"],
         restarts=values["restarts"],
         max_dollars_per_hour=values["max_dollars_per_hour"],
@@ -165,40 +177,17 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
     return priced(pool, values["price"], values["rates"])
 
 
-def _environment(assignments: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables of --env. Raises InputError for a secret, which the pool's files would show."""
-    from sweeps.trials.redaction import holds_secret
-
-    pairs = [_pair("env", text) for text in assignments]
-    for name, value in pairs:
-        if holds_secret(value, name):
-            raise InputError(
-                f"--env {name}=…: this is a secret, which the pool's files would show; export {name} here "
-                f"and write --secret {name}"
-            )
-    return dict(pairs)
-
-
-def _without_secrets(option: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the lines. Raises `InputError` if one contains a secret."""
-    from sweeps.trials.redaction import holds_secret
-
-    for number, line in enumerate(lines, 1):
-        if holds_secret(line):
-            raise InputError(
-                f"--{option}, line {number}: it holds a secret, which the pool's files would show; export it "
-                "here, pass it on by --secret NAME, and write $NAME in the line"
-            )
-    return lines
-
-
 def option_values(assignments: tuple[str, ...]) -> dict[str, Any]:
     """Return the values of --option KEY=VALUE by key. Raises `InputError` if one is not YAML."""
-    return {key: _yaml(key, text) for key, text in (_pair("option", text) for text in assignments)}
+    import yaml
 
-
-def _has_count(accelerator: str) -> bool:
-    return bool(re.fullmatch(r".*:\d+", accelerator))
+    found = {}
+    for key, text in (_pair("option", text) for text in assignments):
+        try:
+            found[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InputError(f"--option {key}: not YAML: {' '.join(str(error).split())}") from None
+    return found
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
@@ -206,15 +195,6 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     if not name or not equals:
         raise InputError(f"--{option} {text}: write NAME=VALUE")
     return name, value
-
-
-def _yaml(key: str, text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"--option {key}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def _devices(text: str) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from sweeps.export.table import best, document
 from sweeps.operations.opening import exists, new_store, remember
 from sweeps.operations.rerun import command_line
 from sweeps.programs.process import describe_exit
-from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.trials import brake, control
@@ -65,17 +64,31 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
     trainer's hyperparameters with parallel workers, and shows the best trial and the front of loss against
     compute. Run it again to resume after Ctrl-C; it never starts over.
     """
+    from sweeps.operations.creation import create_sweep
+    from sweeps.programs.program import prepare
+    from sweeps.space.space_file import load
+
     started = time.monotonic()
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler)  # as Ctrl-C, it also ends the workers
-    space = _space()
+    with resources.as_file(resources.files("search_spaces") / SPACE) as file:
+        space = load(file)
     store = new_store(storage, space.name)
     try:
         experiment = Experiment.open(store) if exists(store) else None
         if experiment is None or not _is_done(experiment):
-            _prepare(space)
-        experiment = _resume(experiment) if experiment else _create(space, storage)
+            # Corpus, tokenizer and teacher, with all cores. Before the sweep is created, which loads torch:
+            # torch reads the trainer's settings only once.
+            with _preparing() as on_progress:
+                prepare(space, os.cpu_count() or 1, on_progress)
+        if experiment is None:
+            experiment = create_sweep(space, storage, skip_if_exists=True, on_notice=notify)
+            _say(f"sweep {space.name} made in {store.url}: {counted(space.run_cap or 0, 'trial')}")
+        else:
+            remember(store)
+            ended = sum(record.finished for record in experiment.trials())
+            _say(f"going on with {store.url}: {ended} of {experiment.space.run_cap} trials are done")
         if not _is_done(experiment):
             _work(experiment, workers)
     except KeyboardInterrupt:
@@ -83,28 +96,6 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
         _say(f"stopped; nothing is lost. Go on with: {again}")
         ctx.exit(EXIT_INTERRUPTED)
     ctx.exit(_show(experiment, out, time.monotonic() - started))
-
-
-def _space() -> Space:
-    from sweeps.space.space_file import load
-
-    with resources.as_file(resources.files("search_spaces") / SPACE) as file:
-        return load(file)
-
-
-def _create(space: Space, storage: str | None) -> Experiment:
-    from sweeps.operations.creation import create_sweep
-
-    experiment = create_sweep(space, storage, skip_if_exists=True, on_notice=notify)
-    _say(f"sweep {space.name} made in {experiment.store.url}: {counted(space.run_cap or 0, 'trial')}")
-    return experiment
-
-
-def _resume(experiment: Experiment) -> Experiment:
-    remember(experiment.store)
-    ended = sum(record.finished for record in experiment.trials())
-    _say(f"going on with {experiment.store.url}: {ended} of {experiment.space.run_cap} trials are done")
-    return experiment
 
 
 def _is_done(experiment: Experiment) -> bool:
@@ -171,17 +162,6 @@ def _preparing() -> Iterator[Callable[[str, float | None], None]]:
             )
 
         yield update_bar
-
-
-def _prepare(space: Space) -> None:
-    """Prepare corpus, tokenizer and teacher with all cores, before the workers start.
-
-    This comes before the sweep is created, which loads torch: torch reads the trainer's settings only once.
-    """
-    from sweeps.programs.program import prepare
-
-    with _preparing() as report:
-        prepare(space, os.cpu_count() or 1, report)
 
 
 def _watch(experiment: Experiment, processes: list[subprocess.Popen[bytes]]) -> None:

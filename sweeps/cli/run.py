@@ -10,7 +10,6 @@ import click
 from sweeps.cli.options import storage_options
 from sweeps.cli.output import echo, notify
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault, InputError
-from sweeps.experiment import Experiment
 from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
 
@@ -119,15 +118,10 @@ def worker(
     if tally.preempted_by:
         echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         ctx.exit(EXIT_PREEMPTED)
-    ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or _why_none(experiment)
+    ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
+    cap = experiment.space.run_cap
+    if not tally.ended and cap is not None and experiment.is_full(experiment.recent_trials()):
+        ends = f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
     click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}
     ctx.exit(EXIT_FAILED if only_failures else EXIT_DONE)
-
-
-def _why_none(experiment: Experiment) -> str:
-    """Return why a worker has found nothing to run."""
-    cap = experiment.space.run_cap
-    if cap is not None and experiment.is_full(experiment.recent_trials()):
-        return f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
-    return "there was none to run"

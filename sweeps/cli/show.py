@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,22 @@ def status(
     if style == "json":
         print_json(status_document(experiment, trials))
     elif style == "csv":
-        print_csv([_status_row(experiment, trials)])
+        found = table.best(experiment.space, trials)
+        row: dict[str, Any] = {
+            "name": experiment.space.name,
+            "url": experiment.store.url,
+            "run_cap": experiment.space.run_cap,
+            **table.counts(trials),
+            "best": None if found is None else found.trial,
+        }
+        if (compute := costs.compute(trials)) is not None:
+            row |= {"cost_nominal": compute.nominal, "cost_paid": compute.paid}
+        own = {*row, "cost_nominal", "cost_paid"}
+        row |= {
+            metric_column(metric, own): None if found is None else found.metrics.get(metric)
+            for metric in experiment.space.metrics()
+        }
+        print_csv([row])
     else:
         for line in status_lines(experiment, trials, rate):
             echo(line)
@@ -241,25 +256,19 @@ def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
         return Group(*map(Text, status_now()))
 
     if not sys.stdout.isatty():
+        before: list[str] = []
         with contextlib.suppress(KeyboardInterrupt):
-            _write_changes(status_now, experiment.store.now, every)
+            while True:
+                if (lines := status_now()) != before:
+                    click.echo("\n".join([timestamp(experiment.store.now()), *lines, ""]))
+                    sys.stdout.flush()
+                    before = lines
+                time.sleep(every)
         return
     with contextlib.suppress(KeyboardInterrupt), Live(view(), console=console(), auto_refresh=False) as live:
         while True:
             time.sleep(every)
             live.update(view(), refresh=True)
-
-
-def _write_changes(status_now: Callable[[], list[str]], clock: Callable[[], float], every: float) -> None:
-    """Write the status with its time whenever it has changed."""
-    before: list[str] = []
-    while True:
-        lines = status_now()
-        if lines != before:
-            click.echo("\n".join([timestamp(clock()), *lines, ""]))
-            sys.stdout.flush()
-            before = lines
-        time.sleep(every)
 
 
 def running_line(row: dict[str, Any]) -> str:
@@ -290,21 +299,3 @@ def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[
         }
         for record in running
     ]
-
-
-def _status_row(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
-    found = table.best(experiment.space, records)
-    row: dict[str, Any] = {
-        "name": experiment.space.name,
-        "url": experiment.store.url,
-        "run_cap": experiment.space.run_cap,
-        **table.counts(records),
-        "best": None if found is None else found.trial,
-    }
-    if (compute := costs.compute(records)) is not None:
-        row |= {"cost_nominal": compute.nominal, "cost_paid": compute.paid}
-    own = {*row, "cost_nominal", "cost_paid"}
-    return row | {
-        metric_column(metric, own): None if found is None else found.metrics.get(metric)
-        for metric in experiment.space.metrics()
-    }

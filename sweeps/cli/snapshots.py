@@ -54,15 +54,27 @@ def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str
     if keys or prune:
         records = experiment.trials()
         present = by_records.published(experiment.space, records)
-        chosen = (
-            [_chosen(experiment, present, key) for key in keys] if keys else _prunable(experiment, records)
-        )
-        removed = _remove(experiment, list(dict.fromkeys(chosen)))
+        if keys:
+            chosen = [_chosen(experiment, present, key) for key in keys]
+        else:
+            verdicts = removal.verdicts(experiment, records, ended=True)
+            chosen = [verdict.snapshot.key for verdict in verdicts if not verdict.kept]
+        for key in dict.fromkeys(chosen):
+            if removal.discard(experiment, key):
+                removed.append(key)
+            else:
+                shown = key[:_SHOWN_DIGITS]
+                notify(f"{shown} is left: a worker has removed it, or a trial has come to need it")
     listing = _Listing.of(experiment)
     if style == "json":
         print_json(listing.document() | {"removed": removed})
     elif style == "csv":
-        print_csv([_flat(row) for row in listing.rows()])
+        print_csv(
+            [
+                {name: " ".join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
+                for row in listing.rows()
+            ]
+        )
     else:
         for key in removed:
             echo(f"removed {key[:_SHOWN_DIGITS]}")
@@ -74,9 +86,6 @@ def status_line(experiment: Experiment, records: Sequence[Trial]) -> str:
     points = {run.key: run.step is not None for record in records for run in record.snapshots}
     taken = sum(stored_stages.sizes(experiment.store, points).values())
     return f"{_counted(points.values())}, {shown_bytes(taken)}; {_reused(records)}"
-
-
-# ---- removal
 
 
 def _chosen(experiment: Experiment, present: Sequence[Snapshot], beginning: str) -> str:
@@ -97,25 +106,6 @@ def _chosen(experiment: Experiment, present: Sequence[Snapshot], beginning: str)
             f"--delete {beginning}: unfinished trials need it ({trials}); wait for their end, or abandon them"
         )
     return found[0].key
-
-
-def _prunable(experiment: Experiment, records: Sequence[Trial]) -> list[str]:
-    judged = removal.verdicts(experiment, records, ended=True)
-    return [verdict.snapshot.key for verdict in judged if not verdict.kept]
-
-
-def _remove(experiment: Experiment, keys: Sequence[str]) -> list[str]:
-    """Remove the snapshots; return the keys of those that are gone by this command."""
-    removed = []
-    for key in keys:
-        if removal.discard(experiment, key):
-            removed.append(key)
-        else:
-            notify(f"{key[:_SHOWN_DIGITS]} is left: a worker has removed it, or a trial has come to need it")
-    return removed
-
-
-# ---- the listing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +200,11 @@ class _Listing:
             stored = _counted(row["step"] is not None for row in rows)
             echo(f"\nstored  {stored}, {shown_bytes(totals['bytes'])}")
         if totals["reused"] or totals["branched"]:
-            echo(f"saved   {_saved(totals, self.records)}")
+            nominal, paid, seconds = (totals[n] for n in ("cost_nominal", "cost_paid", "seconds_saved"))
+            share = f" ({(nominal - paid) / nominal:.0%})" if nominal else ""
+            time = f", {_duration(seconds)} of training" if seconds else ""
+            saved = f"{shorten(nominal - paid)} of {shorten(nominal)} in cost{share}{time}"
+            echo(f"saved   {saved}; {_reused(self.records)}")
             fetched = shown_bytes(totals["bytes_fetched"])
             echo(f"traffic {shown_bytes(totals['bytes'])} stored, {fetched} fetched, of what is there now")
         if wrong := [row["key"][:_SHOWN_DIGITS] for row in rows if row["problem"]]:
@@ -258,11 +252,6 @@ def _steps(points: Sequence[dict[str, Any]]) -> str:
     return ", ".join(str(row["step"]) for row in points)
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row for CSV, where a cell holds one value."""
-    return {name: " ".join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
-
-
 def _indices(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices)) if len(indices) <= 3 else f"{len(indices)} trials"
 
@@ -287,11 +276,3 @@ def _reused(records: Sequence[Trial]) -> str:
     reused = f"reused {counted(ends, 'time')}" if ends else ""
     branched = f"branched off {counted(points, 'time')}" if points else ""
     return ", ".join(filter(None, (reused, branched))) or "not reused yet"
-
-
-def _saved(totals: dict[str, Any], records: Sequence[Trial]) -> str:
-    """Return what was not computed again: cost, its share, and the time of training where it is known."""
-    nominal, paid = totals["cost_nominal"], totals["cost_paid"]
-    share = f" ({(nominal - paid) / nominal:.0%})" if nominal else ""
-    time = f", {_duration(totals['seconds_saved'])} of training" if totals["seconds_saved"] else ""
-    return f"{shorten(nominal - paid)} of {shorten(nominal)} in cost{share}{time}; {_reused(records)}"

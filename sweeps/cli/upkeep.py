@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -81,39 +81,25 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, checksums:
     A problem makes the exit status 1; notes are harmless. Outside of any sweep only the machine is checked.
     The engines of `sweep launch` are listed with their state on this machine.
     """
+    from runners.pools.engines import ENGINES, runner
     from sweeps.upkeep.doctor import examine
 
     named = any((storage, name, os.environ.get("SWEEP_STORAGE"), os.environ.get("SWEEP_NAME")))
     diagnosis = examine(lambda: open_sweep(storage, name), expected=named, checksums=checksums)
-    healths = _engines()
+    healths = {engine: runner(engine).health() for engine in ENGINES}  # a missing one is no problem
     if style == "json":
-        engines = [{"engine": name, **asdict(health)} for name, health in healths.items()]
-        print_json(_diagnosis_document(diagnosis) | {"engines": engines})
+        findings = [
+            {"kind": f.kind, "level": f.level, "what": redact(f.what), "where": redact(f.where)}
+            | {"remedy": redact(f.remedy)}
+            for f in diagnosis.findings
+        ]
+        facts = {fact: redact(value) for fact, value in diagnosis.facts.items()}
+        engines = [{"engine": engine, **asdict(health)} for engine, health in healths.items()]
+        document = {"clean": diagnosis.clean, "facts": facts, "findings": findings, "engines": engines}
+        print_json(document)
     else:
         _print_diagnosis(diagnosis, healths)
     ctx.exit(EXIT_DONE if diagnosis.clean else EXIT_FAILED)
-
-
-def _engines() -> dict[str, Health]:
-    """Return the state of every engine of `sweep launch`; a missing one is no problem."""
-    from runners.pools.engines import ENGINES, runner
-
-    return {name: runner(name).health() for name in ENGINES}
-
-
-def _diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:
-    findings = [
-        {
-            "kind": f.kind,
-            "level": f.level,
-            "what": redact(f.what),
-            "where": redact(f.where),
-            "remedy": redact(f.remedy),
-        }
-        for f in diagnosis.findings
-    ]
-    facts = {fact: redact(value) for fact, value in diagnosis.facts.items()}
-    return {"clean": diagnosis.clean, "facts": facts, "findings": findings}
 
 
 def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> None:

@@ -116,9 +116,12 @@ class Actions:
         texts = dict(form)
         self._site.guard.require_own_form(request, texts.get(CSRF, ""))
         poller, view = await self._current(request)
-        given = [value for name, value in form if name == "t"]
+        given = [value for field, value in form if field == "t"]
         asked = _asked(request.match_info["action"], texts, given, view)
-        by = _by(texts.get("who", ""), request)
+        # Noted by whom: the name given and this server's user, and from where.
+        name = storable.line(texts.get("who", ""))[:60].strip()
+        who = f"{name} ({user_name()})" if name else user_name()
+        by = redact(f"{who} by the dashboard from {request.remote or 'somewhere'}")
         result = await self._do(poller, asked, by, texts)
         log.warning("%s: %s by %s: %s", poller.name, asked.words, by, result)
         await poller.reread(*(record.trial for record in asked.trials))
@@ -193,13 +196,6 @@ def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View
     if not trials:
         raise InputError(f"{name}: pick at least one trial")
     return Asked(name, trials=tuple(trials))
-
-
-def _by(name: str, request: web.Request) -> str:
-    """Return who did it, for the record: the name given or this server's user, and from where."""
-    given = storable.line(name)[:60].strip()
-    who = f"{given} ({user_name()})" if given else user_name()
-    return redact(f"{who} by the dashboard from {request.remote or 'somewhere'}")
 
 
 async def _command(*words: str, by: str) -> str:

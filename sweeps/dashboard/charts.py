@@ -58,8 +58,14 @@ class Scale:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             few = len(powers) <= 3
             found = [m * 10.0**p for p in powers for m in ((1, 2, 5) if few else (1,))]
-            return _every([tick for tick in found if self.low <= tick <= self.high], count + 1)
-        step = _round_step((self.high - self.low) / count)
+            shown = [tick for tick in found if self.low <= tick <= self.high]
+            return shown[:: -(-len(shown) // (count + 1)) or 1]  # at most so many
+        step = (self.high - self.low) / count
+        if step and math.isfinite(step):
+            power = 10.0 ** math.floor(math.log10(step))
+            step = next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999)
+        else:
+            step = 1.0
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [at * step for at in range(first, last + 1)][: 4 * count]
@@ -101,8 +107,10 @@ def chart(lines: Sequence[Line], *, title: str, x: str, y: str = "", log_y: bool
     across = scale_of(xs, _LEFT, WIDTH - _RIGHT, log=False)
     up = scale_of(ys, HEIGHT - _BOTTOM, _TOP, log=log_y)
     drawn = Markup("").join(_line(line, at, across, up) for at, line in enumerate(lines) if line.points)
+    ends = [f"{line.name} ends at {number(line.points[-1][1])}" for line in lines[:COLOURS] if line.points]
+    spoken = f"{title}: {', '.join(ends) or 'nothing to draw yet'}"
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
-        WIDTH, HEIGHT, _spoken(title, lines), _axes(across, up, x, y), drawn
+        WIDTH, HEIGHT, spoken, _axes(across, up, x, y), drawn
     )
 
 
@@ -183,20 +191,3 @@ def _tick(value: float) -> str:
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
         return f"{value:.1e}".replace(".0e", "e").replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
     return number(round(value, 12))
-
-
-def _round_step(step: float) -> float:
-    if not step or not math.isfinite(step):
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999)
-
-
-def _every(values: list[float], most: int) -> list[float]:
-    stride = -(-len(values) // most) if values else 1
-    return values[::stride]
-
-
-def _spoken(title: str, lines: Sequence[Line]) -> str:
-    ends = [f"{line.name} ends at {number(line.points[-1][1])}" for line in lines[:COLOURS] if line.points]
-    return f"{title}: {', '.join(ends)}" if ends else f"{title}: nothing to draw yet"

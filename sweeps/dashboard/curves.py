@@ -23,6 +23,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 _NOT_CURVES = frozenset(("step", "of", "done", "unix_seconds", "seconds", "tokens"))
 _MOST_NAMES = 48
 _MOST_POINTS = 4096
+_MOST_STAGES = 64
 _MOST_WARNINGS = 100
 _LONGEST_NAME = 80
 _MORE_FILES = 64
@@ -86,10 +87,17 @@ class Curves:
         step = _number(written.get("step"))
         if step is None:
             return
-        name = written.get("stage")
-        self._enter(str(name)[:_LONGEST_NAME] if name is not None else "")
+        stage = written.get("stage")
+        stage = _clean(str(stage)[:_LONGEST_NAME]) if stage is not None else ""
+        if not self.stages or (self.stages[-1].name != stage and len(self.stages) < _MOST_STAGES):
+            self.stages.append(Stage(stage, self._last_step))
+        elif self.stages[-1].name != stage:
+            self.stages[-1] = Stage(stage, self._last_step)
         where = self.stages[-1].first + max(0.0, step)
-        self._add_warnings(written.get("warnings"), step)
+        warnings = written.get("warnings")
+        for warning in warnings[: _MOST_WARNINGS - len(self.warnings)] if isinstance(warnings, list) else ():
+            text = warning.get("message", warning) if isinstance(warning, dict) else warning
+            self.warnings.append(redact(f"{f'{stage} step {step:g}'.strip()}: {str(text)[:500]}"))
         seconds, tokens = self._elapsed(written, where)
         self._last_step = max(self._last_step, where)
         numbers = {
@@ -105,34 +113,15 @@ class Curves:
         self.steps.append(where)
         self.seconds.append(seconds)
         self.tokens.append(tokens)
-        for name, value in numbers.items():
-            self._append(_clean(str(name)[:_LONGEST_NAME]), at, value)
+        for raw_name, value in numbers.items():
+            name = _clean(str(raw_name)[:_LONGEST_NAME])
+            if name not in self.series and len(self.series) < _MOST_NAMES:
+                self.series[name] = Series(array("d"), array("d"))
+            if name in self.series:
+                self.series[name].lines.append(at)
+                self.series[name].values.append(value)
         if len(self.steps) > _MOST_POINTS:
             self._thin()
-
-    def _append(self, name: str, at: float, value: float) -> None:
-        if name not in self.series:
-            if len(self.series) >= _MOST_NAMES:
-                return
-            self.series[name] = Series(array("d"), array("d"))
-        self.series[name].lines.append(at)
-        self.series[name].values.append(value)
-
-    def _enter(self, name: str) -> None:
-        name = _clean(name)
-        if not self.stages or self.stages[-1].name != name:
-            if len(self.stages) < 64:
-                self.stages.append(Stage(name, self._last_step))
-            else:
-                self.stages[-1] = Stage(name, self._last_step)
-
-    def _add_warnings(self, found: object, step: float) -> None:
-        if not isinstance(found, list):
-            return
-        where = f"{self.stages[-1].name} step {step:g}".strip()
-        for one in found[: _MOST_WARNINGS - len(self.warnings)]:
-            text = one.get("message", one) if isinstance(one, dict) else one
-            self.warnings.append(redact(f"{where}: {str(text)[:500]}"))
 
     def _elapsed(self, written: dict[str, object], where: float) -> tuple[float, float]:
         """Return the training seconds and the tokens until a line; each NaN if it is not known.
@@ -241,7 +230,9 @@ class CurveCache:
         found = self._files.content(record, METRICS_FILE, start=start, most=_AT_ONCE)
         if found is None:
             return None
-        if known is not None and (found.size < known.size or not _is_same(known, found.version)):
+        # In a bucket each upload has a version of its own, so only the size tells another file there.
+        same = known is None or known.version == found.version or "." not in found.version
+        if known is not None and (found.size < known.size or not same):
             known, start = None, 0
             found = self._files.content(record, METRICS_FILE, most=_AT_ONCE)
             if found is None:
@@ -260,8 +251,3 @@ class CurveCache:
         """Return the curves of several trials by index, as far as there are any."""
         found = ((record.trial, self.curves(record)) for record in records)
         return {index: curves for index, curves in found if curves is not None}
-
-
-def _is_same(known: _File, version: str) -> bool:
-    """Return whether the file is the one that was read: in a bucket each upload has a version of its own."""
-    return known.version == version or "." not in version

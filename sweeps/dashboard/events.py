@@ -9,7 +9,6 @@ import asyncio
 
 from aiohttp import web
 
-from sweeps.dashboard.reader import View
 from sweeps.dashboard.site import Site
 
 MOST = 300
@@ -47,7 +46,10 @@ class Events:
             refreshed = loop.time()
             while True:
                 view, mark = poller.view, poller.mark
-                ages = view is not None and self._site.derived(poller, view, "running", _is_running)
+                # While a trial runs, the ages of heartbeats on a page grow.
+                ages = view is not None and self._site.derived(
+                    poller, view, "running", lambda view: any(r.status == "running" for r in view.records)
+                )
                 if mark != sent or (ages and loop.time() - refreshed > _AGES_S):
                     text, sent, refreshed = f"event: changed\ndata: {mark}\n\n", mark, loop.time()
                 else:
@@ -65,8 +67,3 @@ class Events:
         finally:
             poller.forget(event)
         return response
-
-
-def _is_running(view: View) -> bool:
-    """Return whether a trial runs, so that the ages of heartbeats on a page grow."""
-    return any(record.status == "running" for record in view.records)

@@ -25,7 +25,7 @@ from sweeps.dashboard.trial_table import Query, metric_column, trial_table
 from sweeps.dashboard.workers import PoolView, pools, workers
 from sweeps.export import table
 from sweeps.text.timestamp import timestamp
-from sweeps.trials.record import STATUSES, Trial
+from sweeps.trials.record import STATUSES
 
 TREE_AT_ONCE = 2000
 """With more trials the tree of prefixes has a page of its own: it takes seconds."""
@@ -200,7 +200,8 @@ def _row(poller: Poller, view: View | None) -> dict[str, str]:
     best, metric = table.best(view.space, view.records), view.space.metrics()[0]
     counts = table.counts(view.records)
     cap = "" if view.space.run_cap is None else f" of {view.space.run_cap:,}"
-    changed = max((_last_change(record) for record in view.records), default=None)
+    times = ((r.created, r.started, r.heartbeat, r.ended) for r in view.records)
+    changed = max((time for each in times for time in each if time is not None), default=None)
     warning = f"; {banner(poller)}" if poller.is_stale else "; damaged records" if view.damaged else ""
     return row | {
         "state": f"{state_of(view)}{warning}",
@@ -210,11 +211,6 @@ def _row(poller: Poller, view: View | None) -> dict[str, str]:
         "best": "" if best is None else f"{metric} {observed(view.space, best).value}",
         "changed": "" if changed is None else timestamp(changed),
     }
-
-
-def _last_change(record: Trial) -> float:
-    times = (record.created, record.started, record.heartbeat, record.ended)
-    return max(time for time in times if time is not None)
 
 
 def _bar(counts: tuple[tuple[str, int], ...], cap: int | None) -> list[dict[str, str]]:

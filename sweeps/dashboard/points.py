@@ -92,17 +92,16 @@ def points(view: View, x: str, y: str) -> Points:
     ]
     both: tuple[Goal, Goal] = (goals.get(x, "minimize"), goals.get(y, "minimize"))
     xs, ys = [across for _, across, _ in found], [up for _, _, up in found]
-    fit = [at for at, (record, _, _) in enumerate(found) if _holds(record, bounds)]
+    fit = []
+    for at, (record, _, _) in enumerate(found):
+        numbers = {name: value for name, value in record.metrics.items() if value is not None}
+        if all(bound.holds(numbers) for bound in bounds):
+            fit.append(at)
     positions = front_of([(xs[at], ys[at]) for at in fit], both).tolist()
     front = sorted((fit[at] for at in positions), key=lambda at: xs[at])
     return Points(
         x=x, y=y, trials=[record.trial for record, _, _ in found], xs=xs, ys=ys, front=front, goals=both
     )
-
-
-def _holds(record: Trial, bounds: Sequence[constraints.Linear]) -> bool:
-    numbers = {name: value for name, value in record.metrics.items() if value is not None}
-    return all(bound.holds(numbers) for bound in bounds)
 
 
 def document(found: Points) -> dict[str, object]:

@@ -54,13 +54,14 @@ class PageCache:
         found = self._pages.get(key)
         if found is None:
             found = asyncio.ensure_future(make())
-            found.add_done_callback(lambda ended: self._forget_failed(key, ended))
+
+            def forget_failed(ended: asyncio.Future[Rendered]) -> None:
+                failed = ended.cancelled() or ended.exception() is not None
+                if failed and self._pages.get(key) is ended:
+                    del self._pages[key]
+
+            found.add_done_callback(forget_failed)
             self._pages[key] = found
             while len(self._pages) > _REMEMBERED:
                 self._pages.popitem(last=False)
         return await asyncio.shield(found)  # a client that leaves does not stop it for the others
-
-    def _forget_failed(self, key: tuple[object, ...], ended: asyncio.Future[Rendered]) -> None:
-        failed = ended.cancelled() or ended.exception() is not None
-        if failed and self._pages.get(key) is ended:
-            del self._pages[key]

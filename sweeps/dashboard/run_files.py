@@ -6,7 +6,6 @@ import os
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,20 +52,19 @@ class RunFiles:
     def _names(self, prefix: str) -> frozenset[str]:
         when, found = self._listed.get(prefix, (float("-inf"), frozenset[str]()))
         if time.monotonic() - when > FRESH_S:
-            found = frozenset(self._list(f"{prefix}/"))
+            found, folder = frozenset(), self._folder
+            # Only files that lie in the folder itself: a program may have made links to anywhere.
+            if folder is None or _is_own(folder, prefix):
+                found = frozenset(
+                    entry.key.removeprefix(f"{prefix}/")
+                    for entry in self._store.list(f"{prefix}/")  # which follows no link to a folder
+                    if folder is None or not folder.joinpath(*entry.key.split("/")).is_symlink()
+                )
             self._listed[prefix] = (time.monotonic(), found)
             self._listed.move_to_end(prefix)
             while len(self._listed) > _REMEMBERED:
                 self._listed.popitem(last=False)
         return found
-
-    def _list(self, start: str) -> Iterator[str]:
-        """Yield the names of the files of an attempt that lie in its folder, and not behind a link."""
-        if self._folder is not None and not _is_own(self._folder, start.rstrip("/")):
-            return
-        for entry in self._store.list(start):  # which follows no link to a folder
-            if self._folder is None or not self._folder.joinpath(*entry.key.split("/")).is_symlink():
-                yield entry.key.removeprefix(start)
 
     def content(
         self, record: Trial, name: str, *, attempt: int | None = None, start: int = 0, most: int = LARGEST

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from sweeps.dashboard.reader import View
 from sweeps.export import table
 from sweeps.trials import costs
-from sweeps.trials.record import Trial
 
 if TYPE_CHECKING:
     from analysis.summaries.prefixes import Prefix
@@ -52,7 +51,13 @@ def search(view: View) -> Search:
     spent, best = 0.0, math.inf
     found: list[tuple[float, float]] = []
     for record in own:
-        spent += _paid(record, by_steps, rate)
+        paid = costs.paid(record)
+        if not by_steps:
+            spent += (table.seconds(record) or 0.0) / 3600
+        elif paid is not None:
+            spent += rate * paid
+        else:
+            spent += record.metrics.get(costs.STEPS) or 0.0
         value = record.metrics.get(objective.metric)
         if record.status == "completed" and value is not None and sign * value < best:
             best = sign * value
@@ -61,13 +66,6 @@ def search(view: View) -> Search:
         found.append((spent, sign * best))
     unit = "effective steps paid" if by_steps else "hours of trials"
     return Search(best=tuple(found), unit=unit)
-
-
-def _paid(record: Trial, by_steps: bool, rate: float) -> float:
-    if not by_steps:
-        return (table.seconds(record) or 0.0) / 3600
-    paid = costs.paid(record)
-    return rate * paid if paid is not None else record.metrics.get(costs.STEPS) or 0.0
 
 
 def tree(view: View) -> Tree | None:

@@ -40,7 +40,7 @@ class Best:
         record: its record.
         value: of the first objective, for people.
         interval: how sure that is, in words; "" if nothing is known.
-        confirmed: by fresh seeds; else it is one observation, luck included.
+        confirmed: by fresh seeds; else it is one observation.
     """
 
     record: Trial
@@ -94,6 +94,22 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
     used = asdict(budget.spent(records, view.now)) if budget.amounts(space.budget) else {}
     generators = Counter(record.generator for record in records)
     counts = table.counts(records)
+    rows = [
+        {
+            "trial": record.trial,
+            "status": record.status,
+            "generator": record.generator,
+            "metrics": record.metrics,
+            "seconds": table.seconds(record),
+            **table.stage_costs(record),
+        }
+        for record in records
+    ]
+    kinds: Counter[tuple[str, str]] = Counter()
+    for record in records:
+        if record.status in ("failed", "early_stopped", "abandoned"):
+            detail = record.history[-1].detail if record.history else ""
+            kinds[record.failure or record.status, kind_of(record.error or detail)[:300]] += 1
     return Summary(
         counts=tuple((status, counts[status]) for status in STATUSES if counts[status]),
         searched=sum(record.is_own for record in records),
@@ -105,12 +121,12 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
             Limit(name=name, spent=used[name], most=most)
             for name, most in budget.amounts(space.budget).items()
         ),
-        cost=cost([_row(record) for record in records], space.run_cap, rate),
+        cost=cost(rows, space.run_cap, rate),
         hours_left=_hours_left(records, space.run_cap),
         best=_best(view),
         confirmation="" if view.confirmation is None else progress_line(*view.confirmation),
         saved=sharing.sweep_line(records),
-        failures=_failures(records),
+        failures=tuple((failure, reason, count) for (failure, reason), count in kinds.most_common(REASONS)),
     )
 
 
@@ -126,11 +142,6 @@ def state_of(view: View) -> str:
     cap = view.space.run_cap
     searched = sum(record.is_own for record in view.records)
     return "open" if open_ or cap is None or searched < cap else "done"
-
-
-def _row(record: Trial) -> dict[str, object]:
-    row = {"trial": record.trial, "status": record.status, "generator": record.generator}
-    return row | {"metrics": record.metrics, "seconds": table.seconds(record), **table.stage_costs(record)}
 
 
 def _hours_left(records: Sequence[Trial], cap: int | None) -> float | None:
@@ -173,16 +184,3 @@ def observed(space: Space, record: Trial) -> Best:
         low, high = value - 1.96 * sem, value + 1.96 * sem
         interval = f"{with_error(value, sem)}, 95 %: {number(low)} to {number(high)}"
     return Best(record=record, value=number(value, 5), interval=interval, confirmed=False)
-
-
-def _failures(records: Sequence[Trial]) -> tuple[tuple[str, str, int], ...]:
-    found = Counter(
-        (record.failure or record.status, kind_of(record.error or _last_detail(record))[:300])
-        for record in records
-        if record.status in ("failed", "early_stopped", "abandoned")
-    )
-    return tuple((failure, reason, count) for (failure, reason), count in found.most_common(REASONS))
-
-
-def _last_detail(record: Trial) -> str:
-    return record.history[-1].detail if record.history else ""

@@ -131,12 +131,13 @@ class TrialPages:
         axis = _axis(request.query.get("axis", ""))
         price = self._price(record)
         found = {} if curves is None else {record.trial: curves}
-        groups = [*_GROUPS, *((name, (name,)) for name in _others(found))]
-        cards = [
-            card
-            for title, series in groups
-            if (card := _card(title, _of_one(curves, series, axis, price), axis)) is not None
-        ]
+        grouped = {name for _, names in _GROUPS for name in names}
+        others = [name for name in (curves.series if curves else ()) if name not in grouped]
+        cards = []
+        for title, series in (*_GROUPS, *((name, (name,)) for name in others)):
+            lines = [_line(name, name, curves, axis, price) for name in series]
+            if (card := _card(title, [line for line in lines if line.points], axis)) is not None:
+                cards.append(card)
         first = len([card for card in cards if card["title"] in {title for title, _ in _GROUPS}]) or 6
         best = table.best(view.space, view.records)
         return {
@@ -178,6 +179,7 @@ class TrialPages:
             if (card := _card(name, lines, axis)) is not None:
                 cards.append(card)
         differing, same = _parameters(records)
+        metrics = dict.fromkeys([*view.space.metrics(), *(name for r in records for name in r.metrics)])
         return {
             "records": records,
             "labels": [f"trial {record.trial}: {record.status.replace('_', ' ')}" for record in records],
@@ -189,7 +191,7 @@ class TrialPages:
             "charts": cards,
             "differing": differing,
             "same": same,
-            "results": _results(view, records),
+            "results": [(name, [cell(r.metrics.get(name)) for r in records]) for name in list(metrics)[:40]],
         }
 
     def _price(self, record: Trial) -> float | None:
@@ -212,11 +214,6 @@ def _line(label: str, name: str, curves: Curves | None, axis: Axis, price: float
     return Line(name=label, points=points, marks=name == "held_out_loss" and len(points) <= 40)
 
 
-def _of_one(curves: Curves | None, names: Sequence[str], axis: Axis, price: float | None) -> list[Line]:
-    lines = [_line(name, name, curves, axis, price) for name in names]
-    return [line for line in lines if line.points]
-
-
 def _card(title: str, lines: Sequence[Line], axis: Axis) -> dict[str, Any] | None:
     """Return a chart with its names; None if there is nothing to draw. Colours go by the place of a line."""
     if not any(line.points for line in lines):
@@ -224,12 +221,6 @@ def _card(title: str, lines: Sequence[Line], axis: Axis) -> dict[str, Any] | Non
     log_y = False if title in _LINEAR else None
     svg = chart(lines, title=title, x=_TITLES[axis], y=title, log_y=log_y)
     return {"title": title, "svg": svg, "names": [line.name for line in lines]}
-
-
-def _others(found: Mapping[int, Curves]) -> list[str]:
-    """Return the curves that belong to no group."""
-    grouped = {name for _, names in _GROUPS for name in names}
-    return [name for curves in found.values() for name in curves.series if name not in grouped]
 
 
 def _axis_note(found: Mapping[int, Curves], axis: Axis, prices: Mapping[int, float | None]) -> str:
@@ -260,9 +251,3 @@ def _parameters(
         else:
             same.append((name, cells[0]))
     return differing, same
-
-
-def _results(view: View, records: Sequence[Trial]) -> list[tuple[str, list[str]]]:
-    """Return the objectives and the other metrics of trials, the first forty."""
-    names = dict.fromkeys([*view.space.metrics(), *(name for record in records for name in record.metrics)])
-    return [(name, [cell(record.metrics.get(name)) for record in records]) for name in list(names)[:40]]

@@ -242,20 +242,18 @@ def _check(word: str) -> Callable[[Trial], bool]:
         try:
             limit = float(asked)
         except ValueError:
-            return lambda record: sign == "=" and asked.casefold() == _plain(raw(record, name))
-        return lambda record: _holds(raw(record, name), sign, limit)
+            limit = None
+
+        def fits(record: Trial) -> bool:
+            value = raw(record, name)
+            if limit is None:
+                return sign == "=" and asked.casefold() == ("" if value is None else str(value).casefold())
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return is_number and _COMPARE[sign](value, limit)
+
+        return fits
     wanted = word.casefold()
     return lambda record: wanted in _haystack(record)
-
-
-def _holds(value: object, sign: str, limit: float) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return _COMPARE[sign](value, limit)
-
-
-def _plain(value: object) -> str:
-    return "" if value is None else str(value).casefold()
 
 
 def _haystack(record: Trial) -> str:

@@ -72,7 +72,21 @@ def workers(records: Sequence[Trial], lease: Lease, now: float) -> list[Worker]:
         for attempt in record.history:
             ended[attempt.worker] = ended.get(attempt.worker, 0) + 1
             last[attempt.worker] = max(last.get(attempt.worker, 0.0), attempt.end)
-    busy = [_busy(record, lease, now, ended) for record in records if record.status == "running"]
+    busy = []
+    for record in (record for record in records if record.status == "running"):
+        name, progress = record.worker or "", record.progress
+        steps = f"step {progress['step']} of {progress.get('of', '?')}" if "step" in progress else ""
+        done = progress.get("done")
+        worker = Worker(
+            name=name,
+            trial=record.trial,
+            heartbeat=record.heartbeat,
+            silent=record.heartbeat is not None and now - record.heartbeat > lease.expire_s / 2,
+            ended=ended.get(name, 0),
+            progress=" ".join(filter(None, (str(progress.get("stage", "")), steps)))[:200],
+            done=float(done) if isinstance(done, int | float) and 0 <= done <= 1 else None,
+        )
+        busy.append(worker)
     names = {worker.name for worker in busy}
     idle = [
         Worker(name=name, trial=None, heartbeat=when, silent=False, ended=ended[name])
@@ -81,26 +95,6 @@ def workers(records: Sequence[Trial], lease: Lease, now: float) -> list[Worker]:
     ]
     idle.sort(key=lambda worker: -(worker.heartbeat or 0.0))
     return [*busy, *idle][:SHOWN]
-
-
-def _busy(record: Trial, lease: Lease, now: float, ended: dict[str, int]) -> Worker:
-    name = record.worker or ""
-    done = record.progress.get("done")
-    steps = (
-        f"step {record.progress['step']} of {record.progress.get('of', '?')}"
-        if "step" in record.progress
-        else ""
-    )
-    stage = str(record.progress.get("stage", ""))
-    return Worker(
-        name=name,
-        trial=record.trial,
-        heartbeat=record.heartbeat,
-        silent=record.heartbeat is not None and now - record.heartbeat > lease.expire_s / 2,
-        ended=ended.get(name, 0),
-        progress=" ".join(filter(None, (stage, steps)))[:200],
-        done=float(done) if isinstance(done, int | float) and 0 <= done <= 1 else None,
-    )
 
 
 def pools(url: str, name: str) -> list[PoolView]:
