@@ -55,13 +55,15 @@ def winner_line(found: Answer) -> str:
 
 
 def sentences(plan: Plan, found: Answer) -> list[str]:
-    """Return how sure the winner is, and how much of its first number was luck, a line each."""
+    """Return how sure the winner is, and how much better selection made its first number look, a line each."""
     winner, metric = found.winner, plan.metric
     first, mean = shorten(winner.finalist.first), shorten(winner.mean)
-    luck = f"{found.luck:.2g} of that was luck" if found.luck > 0 else "no luck was in it"
+    bias = "it was not inflated by selection"
+    if found.luck > 0:
+        bias = f"selection made it look {found.luck:.2g} better"
     return [
         f"the best of {len(found.rows)} with a chance of {_percent(winner.chance)} %",
-        f"its first {metric} was {first}, and is {mean} over fresh seeds: {luck}",
+        f"its first {metric} was {first}, and is {mean} over fresh seeds: {bias}",
     ]
 
 

@@ -52,7 +52,7 @@ def searched(make) -> str:
 ANSWER = """\
 trial 3: test_loss 3.0712 (95 %: 3.0431 to 3.0994), confirmed by 4 fresh seeds on the test text
   the best of 3 with a chance of 93 %
-  its first loss was 3.0159, and is 3.0299 over fresh seeds: 0.014 of that was luck
+  its first loss was 3.0159, and is 3.0299 over fresh seeds: selection made it look 0.014 better
 
 trial   first    loss  best %  seeds
     3  3.0159  3.0299      93      4
@@ -112,7 +112,7 @@ class TestAnswer:
 
     def test_the_other_commands_show_what_is_confirmed(self, sweep, searched):
         unconfirmed = sweep("best")
-        assert "one run, luck included; `sweep confirm`" in unconfirmed.err
+        assert "looks better than it is; `sweep confirm`" in unconfirmed.err
         assert sweep("status").out.splitlines()[-1] == "best    trial 3: loss 3.0159, in one run"
         assert json.loads(sweep("best", "--format", "json").out)["confirmed"] is None
         assert json.loads(sweep("status", "--format", "json").out)["confirmation"] is None
