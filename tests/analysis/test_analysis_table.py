@@ -29,7 +29,7 @@ def test_the_three_formats_hold_the_same_table(sweep: dict[str, Any], tmp_path: 
         assert other.frame["status"].tolist() == table.frame["status"].tolist()
 
 
-def test_a_document_becomes_one_row_per_trial_and_one_column_per_value(sweep: dict[str, Any]) -> None:
+def test_document_becomes_a_table(sweep: dict[str, Any]) -> None:
     table = from_document(sweep)
     assert tuple(table.columns[:7]) == TRIAL_COLUMNS
     assert list(table.columns[7:]) == [
@@ -261,7 +261,7 @@ def test_indices_of_our_own_table_stand_there_once(wrong: object, sweep: dict[st
         TrialsTable.of(from_document(sweep))
 
 
-def test_effective_steps_are_worked_out_only_where_they_are_missing(length_sweep_file: Path) -> None:
+def test_effective_steps_are_computed_if_missing(length_sweep_file: Path) -> None:
     table = TrialsTable.of(read(length_sweep_file))
     steps = table.with_effective_steps().numbers("effective_steps")
     assert steps.tolist() == [300, 400, 600, 1200, 2200]

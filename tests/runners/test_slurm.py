@@ -63,7 +63,7 @@ def test_what_is_submitted_is_what_was_rendered(tmp_path: Path, commands: Path, 
     assert found.notes == {"jobs": ["12"]}
 
 
-def test_status_tells_the_queue_and_what_became_of_those_that_left_it(tmp_path: Path, commands: Path) -> None:
+def test_status_shows_queued_and_ended_jobs(tmp_path: Path, commands: Path) -> None:
     pool = a_pool(tmp_path)
     RUNNER.up(pool, lambda line: None)
     (pool.folder / "12_1_0_result.pkl").touch()
@@ -96,7 +96,7 @@ def test_waiting_workers_go_before_running_ones(tmp_path: Path, commands: Path) 
         pytest.param(1, False, 1, False, id="given up"),
     ],
 )
-def test_the_batch_script_requeues_what_was_preempted_and_nothing_else(
+def test_only_preempted_jobs_are_requeued(
     tmp_path: Path, commands: Path, worker: int, leave: bool, status: int, requeued: bool
 ) -> None:
     pool = a_pool(tmp_path)

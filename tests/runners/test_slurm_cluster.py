@@ -91,7 +91,7 @@ def launch(cluster: Cluster, url: str, *options: str, **variables: str) -> None:
     cluster.run(*SWEEP, "launch", "slurm", "--storage", url, *environment, *options)
 
 
-def test_workers_that_are_not_wanted_hand_their_trials_back_and_are_not_requeued(cluster: Cluster) -> None:
+def test_surplus_workers_leave_and_are_not_requeued(cluster: Cluster) -> None:
     folder = cluster.folder / "steered"
     folder.mkdir()
     experiment = create(folder, listening(folder))
@@ -116,7 +116,7 @@ def test_workers_that_are_not_wanted_hand_their_trials_back_and_are_not_requeued
     assert cluster.run("squeue", "--noheader") == ""
 
 
-def test_a_lost_node_and_a_preemption_leave_every_trial_done_once(cluster: Cluster) -> None:
+def test_every_trial_completes_once_despite_lost_nodes(cluster: Cluster) -> None:
     experiment = create(cluster.folder)
     url, options = experiment.store.url, ("--workers", "3", "--threads", "2", "--grace", "20")
     launch(cluster, url, *options, "--secret", "TOKEN", "--option", "time=60", **variables(cluster.folder))

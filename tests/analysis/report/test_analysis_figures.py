@@ -124,7 +124,7 @@ def test_a_foreign_table_is_drawn_by_its_rows(length_sweep_file: Any) -> None:
     assert points(figure, "knee (trial 3)").column("x") == [1200]
 
 
-def test_a_pointer_shows_a_trials_parameters_but_not_of_thousands(table: TrialsTable) -> None:
+def test_tip_has_parameters_but_not_for_thousands(table: TrialsTable) -> None:
     (first, *_) = points(history(table, "final_loss"), "botorch").rows
     assert first["x"] == 4
     assert first["more"].splitlines()[:2] == ["(botorch)", "stage1_9.max_steps 100"]

@@ -156,9 +156,7 @@ def test_pictures_fill_what_is_confirmed(confirmed: dict[str, Any]) -> None:
         assert filled.column("x") == [260, 860]
 
 
-def test_the_notebooks_table_counts_seeds_only_where_trials_are_confirmed(
-    sweep: dict[str, Any], confirmed: dict[str, Any]
-) -> None:
+def test_notebook_counts_seeds_only_of_confirmed(sweep: dict[str, Any], confirmed: dict[str, Any]) -> None:
     x, y = "effective_steps", "final_loss"
     rows = notebook.points(*notebook.tradeoff(TrialsTable.of_document(confirmed), x, y))
     assert rows["confirmed by seeds"].to_dict() == {0: 0, 1: 0, 2: 0, 4: 2, 5: 2}

@@ -179,7 +179,7 @@ def test_hostile_text_stays_text(sweep: dict[str, Any]) -> None:
     assert "{{ 7*7 }}" in page.words
 
 
-def test_hostile_text_in_figures_cannot_leave_the_json_nor_become_markup(sweep: dict[str, Any]) -> None:
+def test_hostile_text_stays_within_the_figures_json(sweep: dict[str, Any]) -> None:
     _everywhere(sweep)
     html = render(sweep)
     for name in ("tradeoff", "history", "parallel"):
@@ -348,7 +348,7 @@ def test_the_fit_is_drawn_with_its_formula_and_its_doubts(sweep: dict[str, Any],
     assert "No curve is drawn: a curve of loss against compute needs 4" in few.words
 
 
-def test_steps_that_no_column_holds_are_worked_out_for_the_fit_too(sweep: dict[str, Any]) -> None:
+def test_fit_computes_missing_effective_steps(sweep: dict[str, Any]) -> None:
     for row in sweep["trials"]:
         row["metrics"].pop("effective_steps", None)
     words = page_of(sweep).words
@@ -452,7 +452,7 @@ def test_ten_thousand_trials_take_less_than_twenty_seconds(document: Any, trial:
     assert len(html) < 20e6
 
 
-def test_the_page_shows_the_confirmed_winner_and_marks_the_others(confirmed: dict[str, Any]) -> None:
+def test_page_shows_the_confirmed_winner(confirmed: dict[str, Any]) -> None:
     page = page_of(confirmed)
     for phrase in (
         "Confirmed winner: trial 4",

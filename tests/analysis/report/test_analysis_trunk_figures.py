@@ -65,7 +65,7 @@ def test_branches_without_reuse_have_no_tree_of_prefixes(branched: dict[str, Any
     assert "Trials that agree up to the end of a stage" not in words(page)
 
 
-def test_a_branch_goes_from_its_trunk_down_to_its_row_and_on_to_its_end(branched: dict[str, Any]) -> None:
+def test_branch_is_drawn_from_trunk_to_end(branched: dict[str, Any]) -> None:
     figure = trunk_figures.trunks(drawing(branched), found(branched))
     branches = [line for line in layers(figure, "line") if line.name == "branch"]
     assert [line.points for line in branches] == [

@@ -31,7 +31,7 @@ def document(
 
 
 @pytest.mark.parametrize("value", [3.2, 1e-6, 4e9, -0.5])
-def test_one_value_stands_in_the_middle_of_an_axis_of_its_own_size(value) -> None:
+def test_single_value_is_centred_on_its_axis(value) -> None:
     low, high = scale([value]).domain or (0, 0)
     assert low < value < high
     assert high - low == pytest.approx(0.2 * abs(value))
@@ -45,7 +45,7 @@ def test_zero_and_what_else_is_drawn_are_on_the_axis() -> None:
     assert scale([]).domain is None
 
 
-def test_a_front_over_milliseconds_is_no_compute_and_has_no_stage() -> None:
+def test_front_over_milliseconds_is_not_about_compute() -> None:
     values = [(3.0 - 0.1 * n, 10.0 + n) for n in range(8)]
     page = contents(document(values))
     assert not page.is_over_compute
@@ -58,7 +58,7 @@ def test_a_front_over_milliseconds_is_no_compute_and_has_no_stage() -> None:
     assert "efficient" not in notes(page, [])
 
 
-def test_a_front_over_effective_steps_is_compute_and_its_footnotes_name_the_stage() -> None:
+def test_footnotes_of_effective_steps_name_the_stage() -> None:
     values = [(3.0 - 0.1 * n, 100.0 * (n + 1)) for n in range(8)]
     page = contents(document(values, second="effective_steps", parameter="stage1_9.max_steps"))
     assert page.is_over_compute

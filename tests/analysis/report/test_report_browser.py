@@ -74,9 +74,7 @@ def test_every_plot_is_drawn_and_nobody_complains(
     assert ink_of(page) == {page.evaluate("getComputedStyle(document.body).color")}
 
 
-def test_three_objectives_are_drawn_pair_by_pair_on_a_phone_in_the_dark(
-    browser: Any, three: dict[str, Any], tmp_path: Path
-) -> None:
+def test_three_objectives_on_a_dark_phone(browser: Any, three: dict[str, Any], tmp_path: Path) -> None:
     page, complaints = opened(browser, render(three), tmp_path, "dark", 390, 844)
     assert complaints == []
     drawn = page.evaluate("[...document.querySelectorAll('.plot')].map(p => p.id)")

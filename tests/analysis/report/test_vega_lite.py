@@ -98,7 +98,7 @@ def test_many_rows_are_stored_as_columns_and_drawn_all_the_same() -> None:
         pytest.param([0.0, *[nth * 1e9 for nth in range(COLUMNAR)]], id="large numbers and zero"),
     ],
 )
-def test_many_numbers_keep_what_a_linear_or_logarithmic_axis_can_show(column: list[float]) -> None:
+def test_rounded_numbers_keep_visible_precision(column: list[float]) -> None:
     stored = drawn([{"x": x, "y": 1.0, "more": ""} for x in column]).spec["datasets"]["data0"][0]["x"]
     reach = max(column) - min(column)
     for value, kept in zip(column, stored, strict=True):
@@ -185,7 +185,7 @@ def test_themes_differ_in_the_colour_of_text_alone() -> None:
     assert DARK_INK in draw_script()
 
 
-def test_the_bundle_is_one_minified_script_that_can_stand_in_a_page() -> None:
+def test_vega_bundle_is_one_embeddable_script() -> None:
     bundle = vega_bundle()
     assert "window.vegaEmbed" in bundle
     assert len(bundle.encode()) < 1e6

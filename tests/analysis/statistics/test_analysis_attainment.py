@@ -21,7 +21,7 @@ COORDINATE = st.integers(0, 6)
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
-def test_two_points_of_equal_cost_share_as_the_normal_distribution_says(goal: Goal) -> None:
+def test_chances_of_two_points_of_equal_cost(goal: Goal) -> None:
     sign = 1 if goal == "minimize" else -1
     found = attainment(
         [1, 1], [sign * 3.0, sign * 3.1], [0.06, 0.08], goals=("minimize", goal), draws=20_000, knees=False
@@ -40,9 +40,7 @@ def test_who_costs_least_is_always_on_the_front() -> None:
     st.lists(st.tuples(COORDINATE, COORDINATE), min_size=1, max_size=12),
     st.sampled_from(["minimize", "maximize"]),
 )
-def test_without_noise_it_is_the_front_the_knee_and_the_most_efficient(
-    points: list[tuple[int, int]], goal: Goal
-) -> None:
+def test_without_noise_chances_are_0_or_1(points: list[tuple[int, int]], goal: Goal) -> None:
     xs, ys = zip(*points, strict=True)
     found = attainment(xs, ys, [0.0] * len(xs), goals=("minimize", goal), baseline=Baseline(3.0), draws=2)
     assert np.flatnonzero(found.front == 1).tolist() == front(points, ["minimize", goal]).tolist()
@@ -122,14 +120,14 @@ def test_membership_takes_noise_in_every_objective() -> None:
     assert membership([], np.empty((0, 2)), MINIMIZE).tolist() == []
 
 
-def test_errors_that_points_have_in_common_do_not_change_their_order() -> None:
+def test_common_errors_do_not_change_the_order() -> None:
     common = attainment([1, 2], [3.0, 2.98], [0.1, 0.1], joint=[[0.1], [0.1]])
     assert common.front.tolist() == [1, 1]
     alone = attainment([1, 2], [3.0, 2.98], [0.1, 0.1])
     assert alone.front[1] == pytest.approx(norm.cdf(0.02 / (0.1 * 2**0.5)), abs=0.05)
 
 
-def test_the_chance_follows_from_the_covariance_of_the_difference() -> None:
+def test_chance_follows_from_the_covariance() -> None:
     factors = np.array([[0.1, 0.0], [0.08, 0.03]])
     own = 0.04  # of the second point, beside what it has in common
     total = [0.1, (0.08**2 + 0.03**2 + own**2) ** 0.5]

@@ -79,7 +79,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     assert (held >= 50).all(), held / repeats
 
 
-def test_with_known_errors_a_flat_law_has_the_weighted_means_error() -> None:
+def test_flat_law_has_the_weighted_means_error() -> None:
     sem = np.array([0.1, 0.2, 0.1, 0.2, 0.1, 0.2])
     s = np.ones((6, 1))  # nothing varies: only the offset can be told
     law = fit(s, np.full(6, 3.0), sem, draws=4000)
@@ -98,7 +98,7 @@ def test_the_offset_of_a_straight_cloud_has_students_interval() -> None:
     assert (low, high) == pytest.approx((y.mean() - reach, y.mean() + reach), rel=0.02)
 
 
-def test_points_that_scatter_more_than_their_errors_widen_the_interval() -> None:
+def test_scatter_beyond_errors_widens_the_interval() -> None:
     narrow = fit_curve(STEPS, LOSSES, np.full(5, 1e-4))
     wide = fit_curve(STEPS, LOSSES, np.full(5, 0.3))
     reach = {name: c.predict(800)[2] - c.predict(800)[1] for name, c in (("n", narrow), ("w", wide))}

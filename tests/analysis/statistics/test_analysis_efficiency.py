@@ -34,7 +34,7 @@ def test_effective_steps_count_stage_1_9_twice() -> None:
     assert effective_steps(np.array([1.0, 2.0]), np.array([3.0, 4.0])).tolist() == [5.0, 8.0]
 
 
-def test_efficiency_is_undefined_where_nothing_was_spent_or_known() -> None:
+def test_efficiency_without_cost_or_loss_is_undefined() -> None:
     found = efficiency([1.0, 1.0, 1.0, NAN, float("inf")], [0.0, -5.0, NAN, 100.0, 100.0], 2.0)
     assert np.isnan(found).all()
 

@@ -22,7 +22,7 @@ def test_a_list_and_its_json_are_the_same_stages() -> None:
     assert (reused(stages), computed(stages)) == (stages[:1], stages[1:])
 
 
-def test_what_a_trial_takes_from_its_own_earlier_attempt_it_has_computed() -> None:
+def test_own_earlier_attempt_counts_as_computed() -> None:
     assert reused(parse(CELL, trial=3)) == ()
     assert len(reused(parse(CELL, trial=4))) == 1
 
@@ -42,7 +42,7 @@ def test_a_stage_without_a_cost_has_nothing_to_share_of_it() -> None:
     assert (stage.paid, stage.not_paid(stage.usd)) == (0.0, 0.0)
 
 
-def test_a_stage_that_was_reused_is_no_branch_whatever_else_its_entry_says() -> None:
+def test_reused_stage_is_not_a_branch() -> None:
     (stage,) = parse([CELL[0] | {"branched_from": 3, "branched_at": 1, "saved": 50.0}])
     assert (stage.paid, branched([stage])) == (0.0, ())
 

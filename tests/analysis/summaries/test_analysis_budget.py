@@ -69,7 +69,7 @@ def test_in_other_compute_the_lengths_are_not_told(lengths: pd.DataFrame) -> Non
     assert found.warnings == ()
 
 
-def test_where_more_varies_the_curve_goes_through_the_front_and_says_so(lengths: pd.DataFrame) -> None:
+def test_curve_through_the_front_if_more_varies(lengths: pd.DataFrame) -> None:
     worse = lengths.assign(final_loss=lengths["final_loss"] + 1.0, trial=lengths["trial"] + 100)
     worse["param.stage2.optimizer.lr"] = 1e-2
     table = pd.concat([lengths.assign(**{"param.stage2.optimizer.lr": 1e-3}), worse], ignore_index=True)

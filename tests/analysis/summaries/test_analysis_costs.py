@@ -29,7 +29,7 @@ def test_the_notebooks_sweep_costs_what_the_notebook_says() -> None:
     assert found.expected == pytest.approx(24.13, abs=0.01)
 
 
-def test_failed_trials_cost_too_and_open_ones_are_expected_to_cost_the_mean() -> None:
+def test_expected_cost_includes_failed_and_open() -> None:
     hour = rate("RunPod A100")
     trials = [
         record("completed", 3600),

@@ -52,7 +52,7 @@ def test_a_pair_has_a_front_of_its_own_which_is_another(found: ManyObjectiveFron
     assert [found.trials[at] for at in found.pair_front(2, 1)] == [4, 0, 1]
 
 
-def test_equal_trials_stay_together_and_missing_values_stand_aside(document: Any, trial: Any) -> None:
+def test_equal_trials_and_missing_values(document: Any, trial: Any) -> None:
     same = [trial(i, 3.0, accuracy=0.5, peak_memory_gib=1.0) for i in range(3)]
     odd = [trial(3, 2.0, accuracy=float("nan"), peak_memory_gib=1.0), trial(4, 2.0, accuracy=float("inf"))]
     found = many_objective_front(from_document(document(*same, *odd)), OBJECTIVES)
@@ -60,7 +60,7 @@ def test_equal_trials_stay_together_and_missing_values_stand_aside(document: Any
     assert [found.trials[at] for at in found.front] == [0, 1, 2]
 
 
-def test_a_trial_is_on_the_front_as_often_as_the_normal_distribution_says(document: Any, trial: Any) -> None:
+def test_chance_to_be_on_the_front(document: Any, trial: Any) -> None:
     better = trial(0, 3.00, accuracy=0.6, peak_memory_gib=1.0, final_loss_sem=0.02)
     worse = trial(1, 3.02, accuracy=0.5, peak_memory_gib=2.0, final_loss_sem=0.02)
     found = many_objective_front(from_document(document(better, worse)), OBJECTIVES)
@@ -70,7 +70,7 @@ def test_a_trial_is_on_the_front_as_often_as_the_normal_distribution_says(docume
     assert found.chances == pytest.approx((1.0, 0.2398), abs=0.05)
 
 
-def test_without_standard_errors_or_with_too_many_trials_there_are_no_chances(three: dict[str, Any]) -> None:
+def test_no_chances_without_errors_or_for_many(three: dict[str, Any]) -> None:
     table = from_document(three)
     bare = many_objective_front(table.drop(columns="final_loss_sem"), OBJECTIVES)
     assert bare is not None
@@ -113,7 +113,7 @@ def test_a_hypervolume_that_would_take_for_ever_is_left_out() -> None:
     assert (found.hypervolume, found.reference is None) == (None, False)
 
 
-def test_a_picture_marks_the_front_of_all_and_draws_that_of_the_two(found: ManyObjectiveFront) -> None:
+def test_pair_shows_front_of_all_and_of_two(found: ManyObjectiveFront) -> None:
     figure = pair(found, 1, 0)
     (line,) = layers(figure, "line")
     assert line.points == [(0.55, 2.8), (0.60, 3.0)]

@@ -104,7 +104,7 @@ def test_a_prefix_beyond_another_stands_below_it(document: Any, trial: Any) -> N
     ]
 
 
-def test_a_repeat_of_a_confirmation_is_no_prefix_unless_it_reused_one(shared: dict[str, Any]) -> None:
+def test_repeat_is_a_prefix_only_if_it_reused(shared: dict[str, Any]) -> None:
     repeat = shared["trials"][8]
     assert repeat["generator"] == "confirm"
     assert all(8 not in prefix.trials for prefix in found(shared).prefixes)
@@ -194,21 +194,17 @@ class TestDollars:
             row["metrics"]["usd"] = 3.0
         return done
 
-    def test_a_reused_stage_is_paid_once_and_what_is_to_come_costs_what_trials_paid(
-        self, trials: Any
-    ) -> None:
+    def test_reused_stage_is_paid_once(self, trials: Any) -> None:
         estimate = cost(trials, run_cap=4)
         assert (estimate.so_far, estimate.expected) == (4.0, 8.0)
 
-    def test_trials_that_ended_without_a_report_pay_for_the_stages_that_they_computed(
-        self, trials: Any
-    ) -> None:
+    def test_unreported_trials_pay_for_their_stages(self, trials: Any) -> None:
         early = _completed(3) | {"status": "early_stopped", "metrics": {}, "stages": trials[0]["stages"][:1]}
         failed = _completed(4) | {"status": "failed", "metrics": {}, "stages": trials[1]["stages"][:1]}
         estimate = cost([*trials, early, failed], run_cap=None)
         assert (estimate.so_far, estimate.priced, estimate.unpriced) == (6.0, 3, 1)
 
-    def test_time_at_a_price_is_real_for_what_was_paid_and_nominal_for_comparisons(self, trials: Any) -> None:
+    def test_priced_time_paid_and_nominal(self, trials: Any) -> None:
         price = Rate(name="x", usd_per_hour=60.0, kind="spot", dated="2026-11")
         assert cost(trials, run_cap=None, price=price).so_far == pytest.approx(2.0)
         table = priced(TrialsTable.of_document({"schema": 1, "trials": trials}), price)

@@ -116,7 +116,7 @@ def test_fresh_runs_make_no_pairs(confirmed: dict[str, Any]) -> None:
     assert found.differences == pytest.approx((-0.04,))
 
 
-def test_paired_losses_say_how_much_a_difference_depends_on_the_text(table: pd.DataFrame) -> None:
+def test_paired_losses_give_the_error_from_the_text(table: pd.DataFrame) -> None:
     random = np.random.default_rng(0)
     teacher = random.normal(2.5, 0.4, 50)
     ours = {trial: teacher + random.normal(0.5, 0.1, 50) for trial in range(6)}

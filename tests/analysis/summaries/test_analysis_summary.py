@@ -24,7 +24,7 @@ def test_the_length_sweep_gives_the_golden_document(length_sweep_file: Path) -> 
     assert json.dumps(result.to_json(), indent=1) + "\n" == GOLDEN.read_text()
 
 
-def test_all_lengths_are_on_the_front_one_is_efficient_another_the_knee(length_sweep_file: Path) -> None:
+def test_front_efficiency_and_knee_of_the_lengths(length_sweep_file: Path) -> None:
     table = read(length_sweep_file)
     result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
     assert result.front == (0, 1, 2, 3, 4)
@@ -33,7 +33,7 @@ def test_all_lengths_are_on_the_front_one_is_efficient_another_the_knee(length_s
     assert table["stage1_9_steps"].iloc[[result.most_efficient, result.knee]].tolist() == [200, 500]
 
 
-def test_without_a_baseline_a_foreign_table_has_no_most_efficient(length_sweep_file: Path) -> None:
+def test_no_most_efficient_without_baseline(length_sweep_file: Path) -> None:
     result = pareto(read(length_sweep_file), x="total_minutes", y="final_loss")
     assert (result.most_efficient, result.baseline) == (None, None)
 
@@ -51,7 +51,7 @@ def test_a_foreign_tables_trial_is_its_row_and_gaps_are_left_out(tmp_path: Path)
     }
 
 
-def test_of_a_sweep_only_completed_trials_count_under_their_index(sweep: dict[str, Any]) -> None:
+def test_only_completed_trials_of_a_sweep_count(sweep: dict[str, Any]) -> None:
     sweep["trials"][2]["status"] = "early_stopped"
     sweep["trials"].reverse()
     result = pareto(from_document(sweep), x="effective_steps", y="final_loss")
@@ -122,9 +122,7 @@ def test_questions_that_make_no_sense_are_refused(length_sweep_file: Path) -> No
         pareto(table.assign(word="x"), x="word", y="final_loss")
 
 
-def test_a_sweep_is_shown_by_its_second_objective_or_the_best_measure_of_compute(
-    sweep: dict[str, Any], document: Any, trial: Any
-) -> None:
+def test_default_axes_of_a_sweep(sweep: dict[str, Any], document: Any, trial: Any) -> None:
     table = TrialsTable.of(from_document(sweep))
     assert default_axes(table, [LOSS]) == ("effective_steps", "final_loss")
     usd = {"metric": "usd", "goal": "minimize"}
@@ -138,7 +136,7 @@ def test_a_sweep_is_shown_by_its_second_objective_or_the_best_measure_of_compute
     assert default_axes(TrialsTable.of(from_document(document(bare))), [{"metric": "score"}]) is None
 
 
-def test_a_confirmed_configuration_is_one_point_and_lucky_fresh_runs_are_none(
+def test_confirmed_configuration_is_one_point(
     confirmed: dict[str, Any],
 ) -> None:
     result = pareto(from_document(confirmed), x="effective_steps", y="final_loss")
@@ -151,7 +149,7 @@ def test_a_confirmed_configuration_is_one_point_and_lucky_fresh_runs_are_none(
     assert result.to_json()["points"][0]["confirmed_by_seeds"] == 0
 
 
-def test_the_confirmed_winner_goes_before_every_single_observation(confirmed: dict[str, Any]) -> None:
+def test_confirmed_winner_beats_single_observations(confirmed: dict[str, Any]) -> None:
     table = TrialsTable.of_document(confirmed)
     goals = objectives(confirmed)
     best, _ = best_trial(table, goals, None)

@@ -24,7 +24,7 @@ def found(document: dict[str, Any], goal: Any = "minimize") -> Reuse:
     return shared
 
 
-def test_trials_of_several_lengths_are_on_the_trunk_that_they_took_a_part_of(
+def test_trials_of_several_lengths_share_a_trunk(
     branched: dict[str, Any],
 ) -> None:
     best, other = found(branched).trunks
@@ -43,7 +43,7 @@ def test_trials_of_several_lengths_are_on_the_trunk_that_they_took_a_part_of(
     assert (best.parameters, other.parameters) == ((("stage1_9.lr", "0.1"),), (("stage1_9.lr", "0.4"),))
 
 
-def test_what_was_paid_is_less_than_what_the_trials_would_cost_alone(branched: dict[str, Any]) -> None:
+def test_paid_is_less_than_nominal(branched: dict[str, Any]) -> None:
     totals = found(branched)
     best, other = totals.trunks
     assert (best.nominal, best.paid) == (1060, 200 + 20 + 240 + 60)
@@ -64,7 +64,7 @@ def test_branches_alone_are_enough_to_have_shared(branched: dict[str, Any]) -> N
     assert totals.to_json()["branches"] == 1
 
 
-def test_what_a_trial_takes_from_its_own_earlier_attempt_is_no_branch(branched: dict[str, Any]) -> None:
+def test_own_earlier_attempt_is_not_a_branch(branched: dict[str, Any]) -> None:
     for trial in branched["trials"]:
         for entry in (*trial.get("stages", ()), *trial.get("trunk_points", ())):
             if entry.get("branched_from") is not None:
@@ -92,7 +92,7 @@ def test_two_trials_that_computed_the_same_are_on_one_trunk(branched: dict[str, 
     assert totals.trunks[0].paid == 520 + 100
 
 
-def test_a_trunk_whose_first_trial_is_missing_is_shown_by_the_others(branched: dict[str, Any]) -> None:
+def test_trunk_without_its_first_trial(branched: dict[str, Any]) -> None:
     del branched["trials"][0]
     first, second, _ = found(branched).trunks  # nothing joins trial 1 to 2 any more
     assert (first.trial, [branch.trials for branch in first.branches]) == (2, [(2,), (5,)])
@@ -182,7 +182,7 @@ class TestLayout:
         assert (colours[3.2], colours[4.2], colours[None]) == ("#2f80d0", "#d9730d", "#868e96")
         assert len(set(colours.values())) == len(colours)
 
-    def test_the_parts_of_the_first_trunk_are_labelled_where_they_are(self, branched: dict[str, Any]) -> None:
+    def test_parts_of_the_first_trunk_are_labelled(self, branched: dict[str, Any]) -> None:
         (drawing,) = layouts(found(branched).trunks, "minimize")
         assert [place[1:] for place in drawing.landmarks()] == [(16, 0, 2.3), (160, 0, 1.5), (324, 1.6, 0.7)]
         for trial in branched["trials"]:

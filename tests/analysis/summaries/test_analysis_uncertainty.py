@@ -47,7 +47,7 @@ def test_with_errors_every_word_has_a_chance(sweep: dict[str, Any]) -> None:
     assert 0.5 < found.trials[5].front <= 1
 
 
-def test_efficiency_has_the_interval_of_loss_and_baseline_together(sweep: dict[str, Any]) -> None:
+def test_efficiency_interval_of_loss_and_baseline(sweep: dict[str, Any]) -> None:
     found = of_lengths(from_document(sweep))
     # Trial 1: 0.4 better in 110 steps; errors 0.012 and the baseline's 0.02.
     assert found.trials[1].efficiency == pytest.approx(0.4 / 1.1)
@@ -116,7 +116,7 @@ def of_document(document: dict[str, Any]) -> Uncertainty:
     return estimate_uncertainty(table, pareto(table, x="effective_steps", y="final_loss"))
 
 
-def test_paired_losses_give_the_error_of_the_difference_to_the_baseline(sweep: dict[str, Any]) -> None:
+def test_paired_losses_give_the_error_to_the_baseline(sweep: dict[str, Any]) -> None:
     document = with_sequences(sweep)
     found = of_document(document)
     assert (found.paired, found.spread) == (5, None)
@@ -125,7 +125,7 @@ def test_paired_losses_give_the_error_of_the_difference_to_the_baseline(sweep: d
     assert found.trials[1].efficiency_range == pytest.approx(1.959964 * sem / 1.1, rel=1e-6)
 
 
-def test_trials_that_are_hard_on_the_same_sequences_are_compared_without_them(sweep: dict[str, Any]) -> None:
+def test_common_difficulty_of_the_text_cancels(sweep: dict[str, Any]) -> None:
     """Trial 5 is 0.01 better than 4 and the same on each sequence but for that: surely on the front."""
     document = with_sequences(sweep)
     losses = document["held_out"]["4"]["final"]
@@ -139,7 +139,7 @@ def test_trials_that_are_hard_on_the_same_sequences_are_compared_without_them(sw
     assert 0.6 < found.trials[5].front < 0.9
 
 
-def test_fresh_seeds_widen_the_errors_of_all_and_least_those_of_the_confirmed(
+def test_fresh_seeds_widen_the_errors(
     confirmed: dict[str, Any],
 ) -> None:
     found = of_document(confirmed)

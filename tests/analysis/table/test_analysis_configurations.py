@@ -18,7 +18,7 @@ def table_of(document: dict[str, Any]) -> TrialsTable:
     return TrialsTable.of_document(document)
 
 
-def test_a_confirmed_configuration_is_one_row_at_the_mean_of_its_fresh_runs(
+def test_confirmed_row_is_the_mean_of_fresh_runs(
     confirmed: dict[str, Any],
 ) -> None:
     table = table_of(confirmed)
@@ -67,7 +67,7 @@ def test_one_fresh_run_confirms_nothing(confirmed: dict[str, Any]) -> None:
     assert shown.standard_errors("final_loss")[1] == 0.012
 
 
-def test_fresh_runs_whose_first_trial_is_gone_stand_for_themselves(confirmed: dict[str, Any]) -> None:
+def test_fresh_runs_without_their_first_trial(confirmed: dict[str, Any]) -> None:
     document = confirmed | {"trials": [t for t in confirmed["trials"] if t["trial"] != 4]}
     shown = table_of(document).configurations
     assert shown.repeats.runs == {7: (7, 8), 5: (9, 10)}

@@ -28,14 +28,14 @@ def losses(trials: int = 3, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def test_factors_give_the_covariance_of_the_mean_differences_to_the_teacher() -> None:
+def test_factors_give_the_covariance() -> None:
     entries = losses()
     factors = HeldOut.of(entries).factors("final_loss", [(0,), (1,), (2,)])
     differences = [np.array(e["final"]) - np.array(e["teacher"]) for e in entries.values()]
     assert factors @ factors.T == pytest.approx(np.cov(differences) / SEQUENCES)
 
 
-def test_differences_have_the_error_of_the_paired_losses_whatever_the_reference() -> None:
+def test_paired_error_is_independent_of_reference() -> None:
     entries = losses()
     for entry in entries.values():
         entry["teacher"] = (np.array(entry["teacher"]) * 1.1).tolist()

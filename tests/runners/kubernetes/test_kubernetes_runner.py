@@ -74,7 +74,7 @@ def pod(index: int, phase: str, created: str) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"nodeName": f"node-{index}"}, "status": {"phase": phase}}
 
 
-def test_up_makes_the_secret_and_then_the_job_and_no_value_is_an_argument(cluster):
+def test_up_creates_secret_then_job(cluster):
     lines: list[str] = []
     assert RUNNER.up(POOL, lines.append) == 0
     assert [words[:2] for words in cluster.calls()] == [
@@ -105,7 +105,7 @@ def test_a_secret_of_the_cluster_is_only_named(cluster, monkeypatch):
     )
 
 
-def test_a_job_that_runs_is_left_alone_and_a_finished_one_makes_way(cluster):
+def test_running_job_stays_finished_one_is_replaced(cluster):
     cluster.answer("get", "job", job(active=1))
     with pytest.raises(PoolError, match="runs already"):
         RUNNER.up(POOL, print)
@@ -178,7 +178,7 @@ def test_without_kubectl_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     assert RUNNER.health().state == "missing"
 
 
-def test_a_job_that_no_cluster_would_take_is_refused_before_one_sees_it(cluster):
+def test_invalid_job_is_refused_before_submission(cluster):
     with pytest.raises(PoolError, match=r"options: spec.template.spec.tolerations.0"):
         RUNNER.up(replace(POOL, options={**POOL.options, "tolerations": [{"kee": "x"}]}), print)
     assert cluster.calls() == []

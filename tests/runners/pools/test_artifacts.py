@@ -60,7 +60,7 @@ def test_a_field_that_the_engine_has_no_use_for_is_refused(engine: str) -> None:
         assert caught.value.field == name
 
 
-def test_a_folder_of_this_machine_is_refused_where_workers_do_not_see_it(engine: str) -> None:
+def test_invisible_local_folder_is_refused(engine: str) -> None:
     pool = replace(plain(engine), storage="/home/me/sweep-store/toy")
     check_storage(runner(engine), plain(engine))
     if engine in ("local", "slurm", "ray"):
@@ -73,7 +73,7 @@ def test_a_folder_of_this_machine_is_refused_where_workers_do_not_see_it(engine:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_runner_is_there_without_its_engine_and_knows_its_name(name: str) -> None:
+def test_every_runner_imports_without_its_engine(name: str) -> None:
     assert runner(name).name == name
     assert runner(name).health().state in ("ready", "unreachable", "missing")
 

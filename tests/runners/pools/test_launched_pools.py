@@ -19,7 +19,7 @@ from runners.pools.launched import Launched
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-def test_it_comes_back_as_it_was_written_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_record_round_trip_and_permissions(tmp_path: Path) -> None:
     written = Launched(runner="slurm", pool=replace(FULL, folder=tmp_path), notes={"jobs": [12]})
     launched.write(written)
     assert launched.read(tmp_path) == written

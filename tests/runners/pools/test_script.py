@@ -51,7 +51,7 @@ def test_the_worker_runs_only_after_a_setup_that_went_well(setup, status):
     assert ran.stdout == (b"worker\n" if status == 0 else b"")
 
 
-def test_the_worker_takes_the_shells_place_so_that_signals_reach_it():
+def test_signals_reach_the_worker_through_the_script():
     command = (
         sys.executable,
         "-c",

@@ -85,7 +85,7 @@ def test_the_newest_attempt_of_a_task_is_its_place(ray: Path) -> None:
     assert [worker.state for worker in RUNNER.status(a_pool(ray))] == ["failed", "done"]
 
 
-def test_a_job_that_runs_is_not_submitted_twice_and_one_that_is_over_is_forgotten(ray: Path) -> None:
+def test_running_job_is_not_submitted_twice(ray: Path) -> None:
     (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
     with pytest.raises(PoolError, match="sweep down ray"):
         RUNNER.up(a_pool(ray), lambda line: None)

@@ -102,7 +102,7 @@ def test_status_is_each_job_of_the_name(server):
     assert RUNNER.status(PLAIN)[1].where == "GCP (us-east1)"
 
 
-def test_scale_adds_jobs_or_cancels_the_newest_and_down_cancels_all_that_are_not_over(server, tmp_path):
+def test_scale_and_down_submit_and_cancel(server, tmp_path):
     pool = replace(PLAIN, folder=tmp_path)
     server.has("RUNNING", "SUCCEEDED", "RUNNING", "PENDING")
     RUNNER.scale(pool, 5, print)
@@ -115,7 +115,7 @@ def test_scale_adds_jobs_or_cancels_the_newest_and_down_cancels_all_that_are_not
     assert all_ == ["cancel", "--yes", "1", "3", "4"]
 
 
-def test_logs_are_of_those_that_run_or_of_the_one_that_is_asked_for(server):
+def test_logs_of_running_jobs_or_of_one(server):
     server.has("SUCCEEDED", "RUNNING")
     assert list(RUNNER.logs(PLAIN, None, 2)) == ["==> job 2 <==", "one", "two"]
     assert list(RUNNER.logs(PLAIN, "1", 2)) == ["==> job 1 <==", "one", "two"]

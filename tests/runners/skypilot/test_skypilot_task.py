@@ -26,7 +26,7 @@ def of(pool: Pool) -> dict:
     return rendered
 
 
-def test_the_run_section_becomes_the_keeper_with_every_word_whole(tmp_path: Path):
+def test_run_section_keeps_every_word_of_the_command(tmp_path: Path):
     environment = tmp_path / "stagesweep" / "bin"
     environment.mkdir(parents=True)
     (environment / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" "$GREETING" "$SET_UP" > argv\n')

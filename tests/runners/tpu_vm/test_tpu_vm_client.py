@@ -81,7 +81,7 @@ class Watched:
         return sorted((n.zone, n.id) for n in self.tpu.cloud.nodes.values() if n.state == "READY")
 
 
-def test_a_spot_vm_that_is_taken_away_is_deleted_with_force_and_made_again(tpu, tmp_path):
+def test_preempted_vm_is_deleted_and_recreated(tpu, tmp_path):
     here = Watched(tpu, pool(tmp_path, workers=2))
     here.step(4)
     label = here.pool.label
@@ -111,7 +111,7 @@ def test_a_stockout_leads_to_the_next_zone(tpu, tmp_path, queued):
     assert {zone for zone, _ in [*tpu.cloud.requests, *tpu.cloud.nodes]} == {ZONES[1]}
 
 
-def test_where_there_is_no_capacity_anywhere_it_is_tried_again_and_told_once(tpu, tmp_path):
+def test_no_capacity_is_retried_and_reported_once(tpu, tmp_path):
     tpu.cloud.wrong = dict.fromkeys(ZONES, 8)
     here = Watched(tpu, pool(tmp_path))
     here.step(7)
@@ -146,7 +146,7 @@ def test_lost_answers_and_lost_operations_make_no_second_vm(tpu, tmp_path, queue
     assert tpu.cloud.made == 1
 
 
-def test_a_zone_that_does_not_answer_stops_creations_but_no_observation(tpu, tmp_path):
+def test_silent_zone_stops_creations_only(tpu, tmp_path):
     tpu.faults["ListQueuedResources"] = ["down"] * 10_000
     here = Watched(tpu, pool(tmp_path))
     here.step(2)
@@ -159,7 +159,7 @@ def test_a_zone_that_does_not_answer_stops_creations_but_no_observation(tpu, tmp
         here.vms.observe(strict=True)
 
 
-def test_nobody_elses_vms_are_seen_and_a_node_without_its_labels_is_known_by_its_name(tpu, tmp_path):
+def test_only_own_vms_are_observed(tpu, tmp_path):
     here = Watched(tpu, pool(tmp_path))
     label = here.pool.label
     tpu.cloud.create_node(ZONES[0], "somebody-elses", {"labels": {"owner": "somebody"}})
@@ -170,7 +170,7 @@ def test_nobody_elses_vms_are_seen_and_a_node_without_its_labels_is_known_by_its
     assert [each.worker for each in here.vms.observe().resources] == [7]
 
 
-def test_up_ends_when_the_workers_have_no_work_left_and_leaves_nothing(tpu, tmp_path, monkeypatch):
+def test_up_ends_without_work_and_deletes_all(tpu, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "connect", tpu.client)
     monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
     wanted = pool(tmp_path, workers=2)
@@ -248,7 +248,7 @@ def test_logs_are_read_by_gcloud_from_the_vms_that_are_there(tpu, tmp_path, monk
     )
 
 
-def test_down_deletes_by_label_in_all_zones_and_waits_for_the_late_ones(tpu, tmp_path, monkeypatch):
+def test_down_deletes_in_all_zones_and_waits(tpu, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "connect", tpu.client)
     wanted = pool(tmp_path, workers=1)
     here = Watched(tpu, wanted)

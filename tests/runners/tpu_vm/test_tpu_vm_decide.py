@@ -60,7 +60,7 @@ def test_each_case_has_its_answer(case):
     assert [shown(action) for action in decide(Observed(resources=resources), ONE, Memory())[0]] == expected
 
 
-def test_nothing_is_created_while_there_may_be_one_that_is_not_seen():
+def test_nothing_is_created_while_one_may_be_unseen():
     assert decide(Observed(unreachable=frozenset("c")), ONE, Memory())[0] == ()
     assert decide(Observed(pending=frozenset({1})), ONE, Memory())[0] == ()
 
@@ -75,7 +75,7 @@ def test_only_a_definite_no_moves_on_and_the_list_goes_round():
     assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
 
 
-def test_a_request_that_ran_out_of_time_is_deleted_and_made_in_the_next_zone():
+def test_expired_request_moves_to_the_next_zone():
     actions, memory = decide(Observed(resources=(queued("FAILED", code=4),)), ONE, Memory())
     assert [shown(action) for action in actions] == ["delete queued a"]
     again, memory = decide(
@@ -85,7 +85,7 @@ def test_a_request_that_ran_out_of_time_is_deleted_and_made_in_the_next_zone():
     assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="b"),)
 
 
-def test_a_zone_where_the_request_is_wrong_is_left_out_and_all_of_them_end_it():
+def test_refusing_zones_are_left_out():
     memory = after(Memory(), Create(worker=1, zone="a"), ONE, "refused", "no such accelerator")
     _, memory = decide(Observed(resources=(queued("FAILED", "b", code=7, problem="denied"),)), ONE, memory)
     ((create,), memory) = decide(Observed(), ONE, memory)
@@ -118,7 +118,7 @@ def test_when_no_work_is_left_nobody_waits_for_a_vm_any_more():
     assert memory.ended == {1: "done"}
 
 
-def test_a_crash_is_counted_once_for_each_vm_and_in_the_end_the_worker_is_given_up():
+def test_crashes_are_counted_once_per_vm():
     want, memory = Wanted(workers=1, zones=ZONES, restarts=2), Memory()
     for uid in ("1", "1", "2", "2"):
         crashed = Observed(resources=(node("READY", ended="install", uid=uid),))
@@ -130,7 +130,7 @@ def test_a_crash_is_counted_once_for_each_vm_and_in_the_end_the_worker_is_given_
 
 
 @pytest.mark.parametrize("is_queued", [True, False])
-def test_a_supervisor_does_not_make_again_what_is_taken_down_elsewhere(is_queued):
+def test_supervisor_accepts_removal_elsewhere(is_queued):
     cloud = Cloud()
     here, elsewhere = Direct(cloud, ZONES, queued=is_queued), Direct(cloud, ZONES, queued=is_queued)
     want, memory = Wanted(workers=3, zones=ZONES), Memory()
@@ -159,7 +159,7 @@ def test_one_vm_that_a_person_deletes_is_one_worker_less():
     assert decide(Observed(resources=both[1:]), want, memory)[0] == ()
 
 
-def test_what_we_deleted_ourselves_and_what_the_service_cleans_up_is_made_again():
+def test_own_deletions_are_recreated():
     _, memory = decide(Observed(resources=(node("PREEMPTED"),)), ONE, Memory())
     _, memory = decide(Observed(resources=(node("DELETING"),)), ONE, memory)
     assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
@@ -225,7 +225,7 @@ def worlds(draw: st.DrawFn) -> Observed:
 
 
 @given(worlds(), st.integers(0, 3))
-def test_whatever_is_seen_no_second_vm_is_made_and_none_at_work_is_lost(observed, workers):
+def test_no_observation_duplicates_or_loses_a_vm(observed, workers):
     want = Wanted(workers=workers, zones=ZONES)
     actions, memory = decide(observed, want, Memory())
     held = {resource.worker for resource in observed.resources}
@@ -292,9 +292,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=30), st.booleans())
-def test_through_any_trouble_a_worker_has_one_vm_and_in_the_end_all_work_and_then_none_is_left(
-    events, is_queued
-):
+def test_policy_converges_through_any_trouble(events, is_queued):
     cloud = Cloud()
     vms, memory, workers = Direct(cloud, ZONES, queued=is_queued), Memory(), 2
 

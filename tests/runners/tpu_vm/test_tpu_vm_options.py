@@ -28,7 +28,7 @@ def pool(accelerator: str = "v6e-4", **options: object) -> Pool:
     )
 
 
-def test_words_and_lists_name_zones_and_the_accelerator_its_image():
+def test_zones_and_image_of_options():
     assert options_of(pool()).zones == ("us-east5-b", "us-central2-b")
     assert options_of(pool(zones=["us-east5-b"])).zones == ("us-east5-b",)
 

@@ -76,7 +76,7 @@ class Vm:
         return (self.here / file).read_text().splitlines()
 
 
-def test_it_installs_fetches_the_secrets_and_becomes_the_supervisor_with_every_word_whole(tmp_path):
+def test_startup_script_runs_the_supervisor(tmp_path):
     wanted = pool(secrets=("HF_TOKEN",), setup=("export SET_UP=yes",), grace_s=90.0)
     vm = Vm(tmp_path, wanted)
     assert vm.run("work") == 0
@@ -97,7 +97,7 @@ def test_it_installs_fetches_the_secrets_and_becomes_the_supervisor_with_every_w
 
 
 @pytest.mark.parametrize(("pip", "status"), [("1", "install"), ("0", "75"), ("0", "2")])
-def test_what_the_worker_ended_with_is_told_and_the_vm_deletes_itself_later(tmp_path, pip, status):
+def test_exit_status_is_published_then_vm_deleted(tmp_path, pip, status):
     vm = Vm(tmp_path, pool())
     vm.run("work", PIP=pip)
     vm.run("stopped", EXIT_STATUS=status if status.isdecimal() else "1")
@@ -120,7 +120,7 @@ def test_what_the_worker_ended_with_is_told_and_the_vm_deletes_itself_later(tmp_
     assert "--force" in vm.lines("later")
 
 
-def test_a_start_of_the_vm_makes_a_unit_that_is_stopped_with_grace(tmp_path):
+def test_startup_creates_a_unit_with_grace(tmp_path):
     vm = Vm(tmp_path, pool(grace_s=12.0))
     assert vm.run("start", STAGESWEEP_UNITS=str(tmp_path)) == 0
     unit = (tmp_path / "stagesweep.service").read_text()

@@ -60,7 +60,7 @@ def supervised(
     return ends, lines
 
 
-def test_preempted_and_crashed_workers_come_back_until_no_work_is_left(tmp_path: Path) -> None:
+def test_ended_workers_restart_until_no_work_is_left(tmp_path: Path) -> None:
     ends, lines = supervised(ends_with(tmp_path, 75, 1, -signal.SIGKILL, 75, 0))
     assert ends == ["done"]
     assert starts(tmp_path) == 5
@@ -73,7 +73,7 @@ def test_preempted_and_crashed_workers_come_back_until_no_work_is_left(tmp_path:
     ]
 
 
-def test_a_worker_whose_input_is_wrong_is_never_started_again_and_others_go_on(tmp_path: Path) -> None:
+def test_poisoned_worker_is_not_restarted(tmp_path: Path) -> None:
     for name in ("wrong", "right"):
         (tmp_path / name).mkdir()
     ends, lines = supervised(ends_with(tmp_path / "wrong", 2, 0), ends_with(tmp_path / "right", 75, 0))

@@ -64,7 +64,7 @@ def start_worker(url: Path, folder: Path, **environment: str) -> subprocess.Comp
         ),
     ],
 )
-def test_a_worker_in_the_wrong_folder_costs_no_trial_and_a_good_one_completes_them_all(
+def test_worker_in_the_wrong_folder_costs_no_trial(
     sweep, space_file, tmp_path, monkeypatch, program, file, content
 ):
     right, wrong = tmp_path / "right", tmp_path / "wrong"
@@ -167,7 +167,7 @@ def test_a_refusal_can_be_reported(sweep, space_file):
 
 
 @pytest.mark.slow
-def test_eight_worker_processes_on_a_broken_function_use_up_few_trials(sweep, space_file):
+def test_eight_workers_on_a_broken_function_brake_soon(sweep, space_file):
     text = as_grid(space_file.read_text()).replace("run_cap: 5\n", "")
     space_file.write_text(text.replace("paraboloid", "lacks_a_key"))
     url = sweep("init", str(space_file)).out.strip()

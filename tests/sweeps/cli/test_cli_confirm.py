@@ -150,7 +150,7 @@ class TestAnswer:
         assert "all repeats of trial 3 have the same loss: does the program use `seed`?" in ran.err
         assert "no repeat reports test_loss: the interval is on the text that the search has used" in ran.err
 
-    def test_a_finalist_that_fails_with_a_fresh_seed_leaves_and_the_answer_says_so(self, sweep, make):
+    def test_finalist_that_fails_leaves(self, sweep, make):
         make(SPACE.replace(":noisy", ":diverges_by_seed"))
         ran = sweep("confirm", "--top", "3", "--seeds", "3")
         assert ran.status == 0
@@ -188,7 +188,7 @@ class TestPlan:
         assert (ran.status, ran.err.count("(confirm)")) == (0, 6)
         assert "the next round would exceed the budget of 7 repeats" in ran.err
 
-    def test_the_seeds_are_fresh_and_the_same_for_all_and_others_the_next_time(self, sweep, searched):
+    def test_seeds_are_fresh_and_common(self, sweep, searched):
         sweep("confirm", "--top", "2", "--seeds", "3", "--plan")
         store = LocalStore(searched)
         first = stored_plan(store)[0]
@@ -199,7 +199,7 @@ class TestPlan:
         second = stored_plan(store)[0]
         assert not set(first.seeds) & set(second.seeds)
 
-    def test_its_trials_do_not_count_towards_the_run_cap_and_the_search_goes_on(self, sweep, make):
+    def test_confirmation_does_not_count_towards_the_run_cap(self, sweep, make):
         random = SPACE.replace("method: grid", "method: random, sobol: 4") + "run_cap: 6\n"
         url = make(random, run=False)
         assert sweep("worker", "--max-trials", "4").status == 0

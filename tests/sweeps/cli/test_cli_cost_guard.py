@@ -29,9 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_dollars_an_hour_are_reported_and_what_is_left_after_the_first_trial(
-    sweep, space_file, started, monkeypatch
-):
+def test_dollars_per_hour_and_remaining_cost(sweep, space_file, started, monkeypatch):
     sweep("init", str(space_file))
     first = sweep(*PRICED, "--workers", "3")
     assert first.status == 0

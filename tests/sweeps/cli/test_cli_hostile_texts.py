@@ -93,7 +93,7 @@ def test_no_export_holds_the_secret_of_an_old_record(sweep, hostile, tmp_path, n
     assert b"***" in data
 
 
-def test_the_report_holds_neither_the_secret_nor_a_tag_of_a_program(sweep, hostile, tmp_path):
+def test_report_has_no_secret_and_no_foreign_markup(sweep, hostile, tmp_path):
     experiment = Experiment.open(LocalStore(hostile))
     experiment.ask("worker-3")
     attack = "<script>alert(1)</script>"
@@ -166,7 +166,7 @@ def test_innocent_variables_of_a_pool_are_taken(sweep, hostile):
     assert ran.status == 0, ran.err
 
 
-def test_the_traceback_of_an_error_that_nobody_foresaw_holds_no_secret(tmp_path):
+def test_traceback_holds_no_secret(tmp_path):
     code = (
         "import sys, sweeps.cli as cli\n"
         "def fail(**kwargs): raise RuntimeError('no https://me:hunter2@host')\n"

@@ -54,7 +54,7 @@ class TestShow:
         assert Path(document["files"]).is_dir()
         assert json.loads(sweep("show", "0", "--lines", "0", "--format", "json").out)["log"] == ""
 
-    def test_its_run_folder_says_with_which_parameters_and_import_brings_the_result_in(self, sweep, tmp_path):
+    def test_run_folder_can_be_imported(self, sweep, tmp_path):
         """As `sweep doctor` advises after a record was lost."""
         good = FAILING.replace('-c, "echo the very last words; exit 3"', "good.sh").replace("failing", "good")
         (tmp_path / "good.yaml").write_text(good)
@@ -242,9 +242,7 @@ class TestLifetime:
         assert sweep("archive", "--undo").status == 2
         assert len(json.loads(sweep("list", "--format", "json").out)) == 1
 
-    def test_a_renamed_sweep_is_found_by_its_new_name_and_stays_the_default(
-        self, sweep, finished, space_file
-    ):
+    def test_renamed_sweep_stays_the_default(self, sweep, finished, space_file):
         assert sweep("rename", "better").out == "./sweep-store/toy is ./sweep-store/better now\n"
         assert sweep("status").out.startswith("sweep   better  (./sweep-store/better)\n")
         space_file.write_text(space_file.read_text().replace("name: toy", "name: better"))
@@ -278,7 +276,7 @@ class TestLifetime:
         assert sweep("status").status == 0
 
 
-def test_a_watch_that_is_piped_writes_the_status_whenever_it_has_changed(sweep, space_file):
+def test_piped_watch_writes_changes(sweep, space_file):
     url = sweep("init", str(space_file)).out.strip()
     command = [sys.executable, "-m", "sweeps", "status", "--watch", "--every", "0.2", "--storage", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
@@ -312,9 +310,7 @@ class TestBudgetThatNothingCountsTowards:
         ]
         return ran.out.strip()
 
-    def test_a_worker_warns_once_after_its_first_trial_and_doctor_as_long_as_it_is_so(
-        self, sweep, url, caplog
-    ):
+    def test_missing_budget_metric_is_reported(self, sweep, url, caplog):
         assert sweep("worker", "--max-trials", "2").status == 0
         warned = [record.getMessage() for record in caplog.records if "budget." in record.getMessage()]
         assert len(warned) == 1  # the program reports its effective steps

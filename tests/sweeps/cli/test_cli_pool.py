@@ -259,9 +259,7 @@ def test_an_engines_workers_get_a_folders_whole_path(sweep, space_file, tmp_path
         ("tpu-vm", ("--accelerator", "v6e-4", "--option", "project=p", "--option", "zones=us-east5-b")),
     ],
 )
-def test_what_a_bucket_would_be_started_with_is_shown_before_there_is_one(
-    sweep, space_file, tmp_path, engine, options
-):
+def test_dry_run_without_a_bucket(sweep, space_file, tmp_path, engine, options):
     ran = sweep("launch", engine, *options, "--dry-run", "--storage", "toys")
     assert ran.status == 0
     assert "toys/SWEEP" in ran.out
@@ -276,7 +274,7 @@ def test_what_a_bucket_would_be_started_with_is_shown_before_there_is_one(
     assert "make the sweep in a bucket" in refused.err
 
 
-def test_a_bucket_that_does_not_answer_is_waited_for_five_seconds_by_a_preview(sweep, monkeypatch):
+def test_dry_run_waits_five_seconds_for_a_bucket(sweep, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     began = time.monotonic()
     ran = sweep(

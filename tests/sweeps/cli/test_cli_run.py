@@ -56,7 +56,7 @@ class TestInit:
         assert "sweep extend --run-cap 4 --storage" in ran.err
         assert Experiment.open(LocalStore("sweep-store/toy")).space.run_cap == 6
 
-    def test_a_sweep_file_of_wandb_is_translated_and_the_translation_makes_a_sweep(self, sweep, tmp_path):
+    def test_wandb_sweep_file_is_translated(self, sweep, tmp_path):
         wandb = tmp_path / "sweep.yaml"
         wandb.write_text(
             "program: train.py\nmethod: bayes\nmetric: {name: loss, goal: minimize}\nrun_cap: 5\n"
@@ -223,7 +223,7 @@ class TestAskAndTell:
         ran = sweep("ask", "--format", "json")
         assert (ran.status, json.loads(ran.out)) == (1, None)
 
-    def test_the_same_report_twice_is_no_harm_and_another_one_is_refused(self, sweep, space_file):
+    def test_second_report_must_be_equal(self, sweep, space_file):
         sweep("init", str(space_file))
         self.ask(sweep)
         assert self.report(sweep, 0, {"loss": 1.0}).status == 0
@@ -286,9 +286,7 @@ class TestMetricsOfTheTrainer:
         ],
         ids=["misspelt", "unknown", "constraint"],
     )
-    def test_a_metric_that_it_does_not_report_is_refused_before_compute(
-        self, sweep, tmp_path, metric, constrained, expected
-    ):
+    def test_unknown_metric_is_refused_by_init(self, sweep, tmp_path, metric, constrained, expected):
         file = tmp_path / "trained.yaml"
         file.write_text(TRAINER_SPACE.replace("METRIC", metric).replace("CONSTRAINED", constrained))
         ran = sweep("init", str(file))
@@ -336,9 +334,7 @@ class TestRunCapAndSobol:
             ("{method: random, sobol: 4}", 3, "", False),
         ],
     )
-    def test_a_cap_that_leaves_nothing_to_the_surrogate_is_one_line_of_warning(
-        self, sweep, space_file, search, cap, more, warned
-    ):
+    def test_low_run_cap_is_one_warning(self, sweep, space_file, search, cap, more, warned):
         ran = sweep("init", self.space(space_file, search, cap, more))
         assert ran.status == 0
         warnings = [line for line in ran.err.splitlines() if line.startswith("sweep: warning: ")]
@@ -365,14 +361,12 @@ class TestSecrets:
         assert "s3cr3t" not in ran.err + ran.out
         assert not (tmp_path / "sweep-store").exists()
 
-    def test_a_storage_url_with_a_password_is_refused_without_telling_it(self, sweep):
+    def test_storage_url_with_a_password_is_refused(self, sweep):
         ran = sweep("status", "--storage", "https://me:hunter2@host/sweeps")
         assert ran.status == 2
         assert "hunter2" not in ran.err + ran.out
 
-    def test_what_a_failed_program_printed_is_stored_and_shown_without_it(
-        self, sweep, space_file, tmp_path, monkeypatch
-    ):
+    def test_output_of_failed_program_hides_the_secret(self, sweep, space_file, tmp_path, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", "tok-9f8e7d6c5b4a")
         monkeypatch.setenv("MIRROR", "https://u:p4ssw0rd@h")
         program = 'program: {command: [sh, -c, "echo $HF_TOKEN $MIRROR >&2; exit 70", "${overrides}"]}'

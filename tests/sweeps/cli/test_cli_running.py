@@ -9,7 +9,7 @@ from sweeps.experiment import Experiment
 from sweeps.trials.lifecycle import Heartbeat
 
 
-def test_a_running_trial_has_its_training_loss_and_its_held_out_loss_once_there_is_one(space):
+def test_running_trial_shows_both_losses(space):
     experiment = Experiment.create(MemoryStore(), space)
     for index in range(2):
         experiment.ask(f"w{index}")

@@ -58,9 +58,7 @@ class TestStatus:
         assert "1 of 5: 1 running" in out
         assert "host-1-abc" in out
 
-    def test_a_damaged_record_is_one_line_with_its_path_and_the_others_are_shown(
-        self, sweep, finished, tmp_path
-    ):
+    def test_damaged_record_is_one_line(self, sweep, finished, tmp_path):
         record = Path(finished, trial.key(2))
         record.write_bytes(record.read_bytes()[:50])
         reading = (
@@ -249,9 +247,7 @@ class TestExportAndReport:
         assert list(table["loss"]) == pytest.approx(expected)
         assert set(table["param.mode"]) == {"fast"}
 
-    def test_losses_of_each_sequence_are_in_the_report_and_on_request_in_the_export(
-        self, sweep, space_file, tmp_path
-    ):
+    def test_losses_of_sequences_in_report_and_export(self, sweep, space_file, tmp_path):
         url = sweep("init", str(space_file)).out.strip()
         (tmp_path / "t.csv").write_text(
             "param.x,param.n,param.mode,loss,loss_sem,effective_steps\n"
@@ -284,7 +280,7 @@ class TestExportAndReport:
         assert (ran.status, ran.err.count("\n")) == (2, 1)
         assert "--optuna JOURNAL" in ran.err
 
-    def test_another_suffix_is_refused_and_an_unwritable_path_reported(self, sweep, finished):
+    def test_export_refuses_other_suffixes_and_paths(self, sweep, finished):
         assert sweep("export", "t.xlsx").status == 2
         ran = sweep("export", "no/such/folder/t.csv")
         assert (ran.status, ran.err.count("\n")) == (1, 1)

@@ -46,7 +46,7 @@ def by_records(experiment: Experiment) -> set[str]:
     return {run.key for record in experiment.trials() for run in record.stages if run.snapshot}
 
 
-def test_the_table_says_who_published_and_used_each_its_size_and_why_it_stays(sweep, shared):
+def test_table_of_snapshots(sweep, shared):
     ran = sweep("snapshots")
     assert (ran.status, ran.err) == (0, "")
     lines = [line.split() for line in ran.out.splitlines()]
@@ -188,7 +188,7 @@ def test_what_is_missing_or_damaged_is_marked(sweep, shared):
     ]
 
 
-def test_one_that_another_has_removed_meanwhile_is_said_to_be_left(sweep, shared, monkeypatch):
+def test_snapshot_removed_meanwhile_is_reported(sweep, shared, monkeypatch):
     from sweeps.transfer import removal
 
     monkeypatch.setattr(removal, "discard", lambda experiment, key: False)

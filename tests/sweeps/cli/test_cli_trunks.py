@@ -111,7 +111,7 @@ class TestBestAndPareto:
         document = json.loads(sweep("best", "--format", "json").out)
         assert (document["cost_nominal"], document["cost_paid"]) == (160, 80)
 
-    def test_a_trial_may_have_reused_one_stage_and_branched_in_another(self, experiment):
+    def test_trial_with_reused_and_branched_stages(self, experiment):
         record = experiment.trials()[1]
         both = replace(record, stages=(*record.stages, replace(REUSED, name="stage3", reused_from=0)))
         assert sharing.trial_line(both) == (

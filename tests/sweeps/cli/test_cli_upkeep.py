@@ -69,7 +69,7 @@ def test_a_worker_goes_on_after_an_import_to_its_full_cap(sweep, space_file):
     assert "imported" not in generators[2:]
 
 
-def test_a_table_that_does_not_fit_is_wrong_input_with_a_line_for_each_problem(sweep, finished):
+def test_import_names_each_problem(sweep, finished):
     Path("t.csv").write_text("x,n,loss\n7,3,1.5\n0.5,3,\n")
     refused = sweep("import", "t.csv")
     assert refused.status == 2
@@ -152,7 +152,7 @@ def test_a_repair_says_first_does_then_and_is_done(sweep, torn):
     assert sweep("doctor").status == 0
 
 
-def test_a_repairs_json_is_one_document_and_lists_what_it_leaves_alone(sweep, torn):
+def test_repair_json_lists_what_is_left_alone(sweep, torn):
     (torn.parent / "notes.txt").write_text("hello")
     planned = json.loads(sweep("repair", "--format", "json").out)
     assert planned["done"] is False

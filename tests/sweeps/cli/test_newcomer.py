@@ -123,7 +123,7 @@ def test_each_usual_mistake_is_answered_with_the_way_on(sweep, tmp_path: Path, m
     assert transcript == GOLDEN.read_text()
 
 
-def test_there_is_no_traceback_and_every_refusal_says_where_to_go_on() -> None:
+def test_refusals_are_one_line_with_a_way_on() -> None:
     text = GOLDEN.read_text()
     assert "Traceback" not in text
     refusals = [line for line in text.splitlines() if line.startswith("sweep: error: ")]

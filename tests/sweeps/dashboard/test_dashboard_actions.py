@@ -101,7 +101,7 @@ def test_what_cannot_be_done_is_refused_when_it_is_asked(tmp_path, space, addres
     run(test())
 
 
-def test_a_trial_that_has_changed_since_it_was_asked_for_is_left_alone(tmp_path, space):
+def test_trial_changed_since_asking_is_left_alone(tmp_path, space):
     store = make_sweep(tmp_path, space, record(0), record(1, "failed"))
 
     async def test() -> None:
@@ -137,7 +137,7 @@ def test_a_confirmation_is_planned_by_the_command(tmp_path, command_space):
 
 
 @pytest.mark.timeout(240)
-def test_a_confirmation_that_cannot_be_planned_shows_what_the_command_says(tmp_path, space):
+def test_unplannable_confirmation_shows_the_error(tmp_path, space):
     store = make_sweep(tmp_path, space, record(0), record(1), record(2))
 
     async def test() -> None:

@@ -125,9 +125,7 @@ def test_axe_finds_no_violation(browser: Any, folder: Path, scheme: str) -> None
             page.context.close()
 
 
-def test_parts_of_a_page_follow_the_sweep_and_what_was_picked_stays(
-    browser: Any, folder: Path, space: Any
-) -> None:
+def test_page_updates_and_keeps_the_selection(browser: Any, folder: Path, space: Any) -> None:
     from sweeps.storage.local import LocalStore
 
     with in_background(folder) as url:

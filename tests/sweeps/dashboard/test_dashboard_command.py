@@ -68,7 +68,7 @@ def test_the_url_of_one_sweep_or_its_name_shows_that_alone(tmp_path, space):
         assert "0 of 8" in re.sub(r"</?b>", "", fetched(address))
 
 
-def test_a_port_that_is_taken_and_a_sweep_that_is_not_there_are_wrong_input(tmp_path, space, sweep):
+def test_taken_port_and_missing_sweep_are_wrong_input(tmp_path, space, sweep):
     make_sweep(tmp_path, space)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

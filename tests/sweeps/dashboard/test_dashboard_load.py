@@ -41,7 +41,7 @@ async def next_mark(served: Dashboard, path: str, marks: list[tuple[float, str]]
                 marks.append((time.monotonic(), line[6:].strip()))
 
 
-def test_a_change_reaches_a_listening_page_within_two_seconds_of_the_record(tmp_path, space):
+def test_change_reaches_a_page_within_two_seconds(tmp_path, space):
     store = make_sweep(tmp_path, space, record(0), record(1, "running"))
 
     async def test() -> None:
@@ -143,9 +143,7 @@ def test_too_many_listeners_are_asked_to_come_back(tmp_path, space):
     run(test())
 
 
-def test_a_client_that_leaves_is_forgotten_and_nobody_polls_for_no_one(
-    tmp_path, space, monkeypatch, lists_often
-):
+def test_polling_ends_with_the_last_client(tmp_path, space, monkeypatch, lists_often):
     monkeypatch.setattr("sweeps.dashboard.poller._IDLE_S", 0.5)
     make_sweep(tmp_path, space)
     stores: list[CountingStore] = []
@@ -172,7 +170,7 @@ def test_a_client_that_leaves_is_forgotten_and_nobody_polls_for_no_one(
     run(test())
 
 
-def test_a_client_that_does_not_read_is_cut_and_others_are_served(tmp_path, space):
+def test_stalled_client_is_cut(tmp_path, space):
     make_sweep(
         tmp_path, space, *(record(i, parameters={"x": 0.5, "n": 1, "mode": "m" * 200}) for i in range(200))
     )
@@ -384,7 +382,7 @@ def test_records_that_have_ended_are_read_once(tmp_path, space, lists_often):
     assert keys.count("trials/000020.json") > 5
 
 
-def test_a_sweep_of_another_name_in_the_same_storage_is_found_when_it_is_made(tmp_path, space):
+def test_new_sweep_in_the_storage_is_found(tmp_path, space):
     make_sweep(tmp_path, space)
 
     async def test() -> None:

@@ -46,7 +46,7 @@ def test_the_first_page_lists_the_sweeps_with_their_state(tmp_path, space):
     run(test())
 
 
-def test_the_page_of_a_sweep_shows_progress_costs_the_best_workers_and_failures(tmp_path, space):
+def test_page_of_a_sweep(tmp_path, space):
     space = replace(space, budget=Budget(usd=10.0))
     running = record(3, "running", progress={"stage": "stage2", "step": 5, "of": 50, "done": 0.25})
     trials = [record(0, loss=3.0), record(1, loss=2.5, metrics={"loss": 2.5, "loss_sem": 0.01}), running]
@@ -145,7 +145,7 @@ LINES = [
 ]  # fmt: skip
 
 
-def test_the_page_of_a_trial_has_parameters_curves_warnings_attempts_log_and_the_command(tmp_path, space):
+def test_page_of_a_trial(tmp_path, space):
     store = make_sweep(tmp_path, space, record(0), record(1, "failed"))
     run_file(store, 1, "metrics.jsonl", LINES)
     run_file(store, 1, "log.txt", "one\ntwo\nTOKEN_SECRET=hunter2hunter2\n")

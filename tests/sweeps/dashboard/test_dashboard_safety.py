@@ -79,7 +79,7 @@ def test_requests_from_pages_of_other_sites_are_refused(tmp_path, space, headers
     run(test())
 
 
-def test_a_link_from_another_site_may_be_followed_to_a_page_but_posts_nothing(tmp_path, space):
+def test_cross_site_links_open_pages_only(tmp_path, space):
     make_sweep(tmp_path, space)
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
 
@@ -93,7 +93,7 @@ def test_a_link_from_another_site_may_be_followed_to_a_page_but_posts_nothing(tm
     assert control.read(LocalStore(tmp_path / "toy")) == "running"
 
 
-def test_a_form_needs_the_token_of_its_own_path_from_our_own_page(tmp_path, space):
+def test_form_needs_the_token_of_its_path(tmp_path, space):
     make_sweep(tmp_path, space)
 
     async def test() -> None:
@@ -109,7 +109,7 @@ def test_a_form_needs_the_token_of_its_own_path_from_our_own_page(tmp_path, spac
     assert control.read(LocalStore(tmp_path / "toy")) == "stopped"
 
 
-def test_beyond_loopback_a_token_is_needed_which_scripts_cannot_read(tmp_path, space):
+def test_token_is_needed_beyond_loopback(tmp_path, space):
     make_sweep(tmp_path, space)
     guard = guard_for("0.0.0.0", (), with_token=False)
     assert guard.token is not None
@@ -161,7 +161,7 @@ def test_only_loopback_needs_no_token():
     assert host_of("a:1:2") == host_of("a b") == host_of("x@y") == ""
 
 
-def test_every_answer_has_the_policy_and_no_page_has_scripts_or_styles_of_its_own(tmp_path, space):
+def test_every_answer_has_the_security_policy(tmp_path, space):
     store = make_sweep(tmp_path, space, record(0), record(1, "failed"))
     run_file(store, 0, "metrics.jsonl", [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])
     paths = ["/", "/sweep/toy", "/sweep/toy/trial/0", "/sweep/toy/compare?t=0&t=1", "/sweep/toy/prefixes",
@@ -291,7 +291,7 @@ def test_no_name_leads_out_of_an_attempts_files(tmp_path, space, name):
     run(test())
 
 
-def test_curves_and_logs_that_are_links_to_other_files_are_not_read(tmp_path, space):
+def test_linked_curves_and_logs_are_not_read(tmp_path, space):
     store = make_sweep(tmp_path, space, record(0))
     (tmp_path / "secret.txt").write_text('{"step": 1, "secret_number": 12}\n')
     for name in ("log.txt", "metrics.jsonl"):
@@ -363,7 +363,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def test_a_server_without_control_writes_nothing_whatever_it_is_asked(tmp_path, space):
+def test_server_without_control_writes_nothing(tmp_path, space):
     store = make_sweep(tmp_path, space, record(0), record(1, "failed"), record(2, "running"))
     (tmp_path / "toy/.clock-0").unlink(missing_ok=True)
     before = contents(tmp_path)
