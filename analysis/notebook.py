@@ -19,7 +19,7 @@ from analysis.report.trunk_layout import layouts
 from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Goal
 from analysis.summaries import budget as budgets
-from analysis.summaries.compute import column_of, of_column
+from analysis.summaries.compute import column_of, measure_of
 from analysis.summaries.many_objective import many_objective_front
 from analysis.summaries.paired import Paired, compare_trials
 from analysis.summaries.reuse import Reuse, reuse
@@ -81,7 +81,7 @@ def tradeoff(
     table: TableLike, x: str, y: str, baseline: float | None = None, goal: Goal = "minimize"
 ) -> tuple[ParetoResult, Uncertainty]:
     """Return the trade-off of loss and compute, and its uncertainty."""
-    table = TrialsTable.of(table)
+    table = TrialsTable.from_frame(table)
     result = pareto(table, x=x, y=y, baseline=baseline, y_goal=goal)
     return result, estimate_uncertainty(table, result)
 
@@ -113,7 +113,7 @@ def points(result: ParetoResult, uncertainty: Uncertainty) -> pd.DataFrame:
 
 def tradeoff_picture(table: TableLike, result: ParetoResult, out: str) -> Picture:
     """Draw the trade-off, with a fitted curve if possible; saved in `out` as `pareto.png` and `.svg`."""
-    table = TrialsTable.of(table)
+    table = TrialsTable.from_frame(table)
     try:
         curve = budgets.fit_trials(table, x=result.x, y=result.y, y_goal=result.y_goal).curve
     except AnalysisError:
@@ -155,7 +155,7 @@ def what_buys(
     table: TableLike, x: str, y: str, amounts: Sequence[float], goal: Goal = "minimize"
 ) -> pd.DataFrame | str:
     """Return a row per budget: the fitted loss with its interval, the lengths, and the caveats."""
-    table = TrialsTable.of(table)
+    table = TrialsTable.from_frame(table)
     try:
         found = [budgets.answer(table, x=x, y=y, budget=amount, y_goal=goal) for amount in amounts]
     except AnalysisError as error:
@@ -178,7 +178,7 @@ def what_buys(
 
 def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) -> Picture | str:
     """Draw the loss along every split of each budget; saved as `iso_compute.png` and `.svg`."""
-    table = TrialsTable.of(table).configurations
+    table = TrialsTable.from_frame(table).configurations
     if table.length_columns is None:
         return "The table has no lengths of the two stages."
     rows = table.take(table.completed)
@@ -193,7 +193,7 @@ def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) ->
 
 def shared(table: TableLike, y: str, goal: Goal = "minimize") -> Reuse | None:
     """Return what the trials shared; None if nothing was reused and none branched off a trunk."""
-    return reuse(TrialsTable.of(table), y, goal)
+    return reuse(TrialsTable.from_frame(table), y, goal)
 
 
 def paid_picture(found: Reuse | None, y: str, out: str) -> Picture | str:
@@ -234,7 +234,7 @@ def ablations(
     Returns:
         The comparisons that the table has pairs for, by name, and a row about every question.
     """
-    table = TrialsTable.of(table)
+    table = TrialsTable.from_frame(table)
     pairs, rows = [], []
     for parameter, a, b in questions:
         row: dict[str, object] = {"parameter": parameter, "a": a, "b": b}
@@ -279,7 +279,7 @@ def means(table: TableLike) -> pd.DataFrame | str:
 
 def unit(x: str) -> str:
     """Return the unit of compute in which efficiency is given for a column."""
-    return of_column(x).unit
+    return measure_of(x).unit
 
 
 def _saved(figure: Figure, out: str, name: str) -> Picture:

@@ -42,7 +42,7 @@ def main() -> None:
     for count in arguments.trials:
         made = document(count)
         html, seconds = _timed(lambda made=made: render(made))
-        table = TrialsTable.of_document(made)
+        table = TrialsTable.from_document(made)
         figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
         _, picture = _timed(figure.to_png)
         shown, frames = _in_chromium(html)

@@ -17,7 +17,7 @@ from analysis.summaries.budget import TrialFit, curve_formula, fit_trials
 from analysis.summaries.compute import is_compute, priced
 from analysis.summaries.costs import Cost, Rate, cost
 from analysis.summaries.failures import Failure, failures, reasons
-from analysis.summaries.front_table import FrontTable, of_many_objectives, of_tradeoff
+from analysis.summaries.front_table import FrontTable, many_objectives_table, tradeoff_table
 from analysis.summaries.insight import Insight, insight
 from analysis.summaries.many_objective import ManyObjectiveFront, many_objective_front
 from analysis.summaries.reuse import Reuse, reuse
@@ -87,7 +87,7 @@ class Contents:
         return len(self.table)
 
     @property
-    def of_trainer(self) -> bool:
+    def from_trainer(self) -> bool:
         """Return whether the trials are of this project's trainer, which alone has a Stage 1.9."""
         return "effective_steps" in self.table or any("stage1_9" in name for name in self.table.columns)
 
@@ -112,7 +112,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     Raises:
         AnalysisError: the document is not an export of a sweep.
     """
-    table = TrialsTable.of_document(document, source="the sweep's export")
+    table = TrialsTable.from_document(document, source="the sweep's export")
     table = table if rate is None else priced(table, rate)
     goals = objectives(document)
     best, best_note = best_trial(table, goals, document.get("best_trial"))
@@ -173,7 +173,7 @@ def _tradeoff(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Tradeoff 
         return None, f"No completed trial has both {x} and {y}."
     uncertainty = estimate_uncertainty(table, result)
     fit, fit_note = _fit(table, result)
-    front = of_tradeoff(table, result, uncertainty)
+    front = tradeoff_table(table, result, uncertainty)
     return Tradeoff(result=result, uncertainty=uncertainty, front=front, fit=fit, fit_note=fit_note), ""
 
 
@@ -199,4 +199,4 @@ def _many_objectives(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Ma
         return None, ""
     if not found.trials:
         return None, f"No completed trial has a value for all {len(goals)} objectives."
-    return ManyObjectives(result=found, front=of_many_objectives(table, found)), ""
+    return ManyObjectives(result=found, front=many_objectives_table(table, found)), ""

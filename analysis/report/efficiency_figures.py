@@ -13,7 +13,7 @@ from analysis.report.figure import Figure
 from analysis.report.style import BLUE, GREEN, GREY, HEXAGON, ORANGE, STAR, Scale, scale
 from analysis.report.vega_lite import NUMBER, POSITION, Drawing, Row, Series, grey, tip_of
 from analysis.statistics.lengths import Surface
-from analysis.summaries.compute import of_column
+from analysis.summaries.compute import measure_of
 from analysis.summaries.paired import Paired
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.uncertainty import Uncertainty
@@ -36,7 +36,7 @@ def efficiency(result: ParetoResult, uncertainty: Uncertainty) -> Figure:
     drawing = Drawing(
         x=Axis(title=labels.title(result.x), scale=scale([row["x"] for row in rows])),
         y=Axis(
-            title=f"improvement per {of_column(result.x).unit}",
+            title=f"improvement per {measure_of(result.x).unit}",
             scale=scale([row["y"] for row in rows], [0.0, *ends], linear=True),
         ),
     )
@@ -116,7 +116,7 @@ def comparison(pairs: Sequence[tuple[str, Paired]], y: str = "final_loss") -> Fi
 
 def over_seeds(rows: pd.DataFrame, x: str, y: str = "final_loss") -> Figure:
     """Draw means over seeds against a column, with Student's 95 % intervals (see `seeds.over_seeds`)."""
-    table = TrialsTable.of(rows)
+    table = TrialsTable.from_frame(rows)
     reach = np.nan_to_num(table.floats(f"{y}_range")).tolist()
     data: list[Row] = [
         {"x": a, "y": b, **({"low": b - r, "high": b + r} if r else {})}

@@ -14,7 +14,7 @@ from analysis.report.contents import Contents
 from analysis.report.parallel_figure import LINES
 from analysis.report.style import LOG_RATIO
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT
-from analysis.summaries.compute import NOMINAL_COLUMNS, of_column
+from analysis.summaries.compute import NOMINAL_COLUMNS, measure_of
 from analysis.summaries.reuse import STEPS as STEPS_COLUMN
 from analysis.summaries.reuse import Reuse
 from analysis.table import PARAMETER, SEM, TrialsTable
@@ -265,7 +265,7 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
         "lengths": page.reuse is not None and bool(page.reuse.lengths),
         "prefixes": "prefixes" in figures,
         "paid curve": "paid" in figures,
-        "no baseline": part is not None and part.result.baseline is None and page.of_trainer,
+        "no baseline": part is not None and part.result.baseline is None and page.from_trainer,
         "baseline": part is not None and part.result.baseline is not None,
         "chances": part is not None and part.uncertainty.draws > 0,
         "hypervolume": part is not None and part.uncertainty.hypervolume is not None,
@@ -322,7 +322,7 @@ def _texts(page: Contents) -> Mapping[str, object]:
                 "sequence (field held_out), so that what is hard about the common text cancels"
             )
         error = " and ".join(errors)
-        fields |= {"x": x, "y": y, "unit": of_column(x).unit, "draws": chances.draws, "error": error}
+        fields |= {"x": x, "y": y, "unit": measure_of(x).unit, "draws": chances.draws, "error": error}
         fields |= {"paired": paired, "seeds": seeds, "through": "" if part.fit is None else part.fit.through}
         fields["bars"] = f"; bars are {error}, where there is one" if error else ""
     if page.reuse is not None:

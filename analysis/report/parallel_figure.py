@@ -49,8 +49,8 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure
     names = [name for name in table.parameters if done[name].map(repr).nunique() > 1]
     if len(done) < 2 or not names:
         return None
-    axes = [_Coordinate.of(label(name, table.columns), done[name]) for name in names]
-    axes.append(_Coordinate.of(labels.title(metric), values.loc[done.index]))
+    axes = [_Coordinate.from_values(label(name, table.columns), done[name]) for name in names]
+    axes.append(_Coordinate.from_values(labels.title(metric), values.loc[done.index]))
     trials = done["trial"].tolist()
     # A name is broken into lines after each of its dots.
     titles = tuple(
@@ -95,7 +95,7 @@ class _Coordinate:
     ticks: list[tuple[float, str]]
 
     @classmethod
-    def of(cls, name: str, values: pd.Series[Any]) -> _Coordinate:
+    def from_values(cls, name: str, values: pd.Series[Any]) -> _Coordinate:
         """Scale numbers (their logarithm over wide ranges); other values get equal steps in sorted order."""
         plain = [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
         if all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in plain):

@@ -98,7 +98,7 @@ def attainment(
         seed: same seed and points, same result.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    errors = Errors.of(y_sem, joint)
+    errors = Errors.from_sems(y_sem, joint)
     on_front, at_knee, efficient = (np.zeros(len(xs)) for _ in range(3))
     generator = np.random.default_rng(seed)
     costs = xs if goals[0] == "minimize" else -xs
@@ -147,7 +147,7 @@ def membership(
     """
     means = np.asarray(points, dtype=np.float64).reshape(-1, len(goals))
     sems = np.asarray(sems, dtype=np.float64).reshape(-1, len(goals))
-    errors = [Errors.of(sem, f) for sem, f in zip(sems.T, joint or [None] * len(goals), strict=True)]
+    errors = [Errors.from_sems(sem, f) for sem, f in zip(sems.T, joint or [None] * len(goals), strict=True)]
     own = np.column_stack([error.own for error in errors])
     generator = np.random.default_rng(seed)
     count = np.zeros(len(means))
@@ -174,7 +174,7 @@ class Errors:
     joint: Floats
 
     @classmethod
-    def of(cls, sems: npt.ArrayLike, joint: npt.ArrayLike | None = None) -> Errors:
+    def from_sems(cls, sems: npt.ArrayLike, joint: npt.ArrayLike | None = None) -> Errors:
         """Return the errors; standard errors that are missing, infinite or negative count as 0."""
         given = np.asarray(sems, dtype=np.float64)
         factors = np.zeros((len(given), 0)) if joint is None else np.asarray(joint, dtype=np.float64)

@@ -147,7 +147,7 @@ def answer(table: TableLike, *, x: str, y: str, budget: float, y_goal: Goal = "m
     """
     if not (is_finite(budget) and budget > 0):
         raise AnalysisError(f"the budget is {budget!r:.80}; give a positive number in the units of {x}")
-    fit = fit_trials(TrialsTable.of(table).with_effective_steps(), x=x, y=y, y_goal=y_goal)
+    fit = fit_trials(TrialsTable.from_frame(table).with_effective_steps(), x=x, y=y, y_goal=y_goal)
     curve, warnings = fit.curve, list(fit.warnings)
     if not curve.holds(budget):
         warnings.append(

@@ -58,14 +58,14 @@ def priced(table: TrialsTable, price: Rate) -> TrialsTable:
     return table.assign(usd=taken / 3600.0 * price.usd_per_hour)
 
 
-def of_column(column: str) -> Measure:
+def measure_of(column: str) -> Measure:
     """Return the measure that a column holds; `OTHER` if none is known."""
     return next((m for m in MEASURES.values() if column in m.columns), OTHER)
 
 
 def is_compute(column: str) -> bool:
     """Return whether a column measures compute: milliseconds of latency or a second loss do not."""
-    return column in NOMINAL_COLUMNS or of_column(column) is not OTHER
+    return column in NOMINAL_COLUMNS or measure_of(column) is not OTHER
 
 
 def column_of(name: str, table: TrialsTable) -> str:

@@ -44,7 +44,7 @@ class FrontTable:
     left_out: int
 
 
-def of_tradeoff(table: TrialsTable, result: ParetoResult, uncertainty: Uncertainty) -> FrontTable:
+def tradeoff_table(table: TrialsTable, result: ParetoResult, uncertainty: Uncertainty) -> FrontTable:
     """Return the front of two columns, with chances as percentages if there are standard errors."""
     table = table.configurations
     x, y = result.x, result.y
@@ -76,7 +76,7 @@ def of_tradeoff(table: TrialsTable, result: ParetoResult, uncertainty: Uncertain
     return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(result.front) - ROWS))
 
 
-def of_many_objectives(table: TrialsTable, found: ManyObjectiveFront) -> FrontTable:
+def many_objectives_table(table: TrialsTable, found: ManyObjectiveFront) -> FrontTable:
     """Return the front of three objectives or more: a column each; the best of each objective is tagged."""
     table, objectives, values = table.configurations, found.objectives, found.values
     heads = [column_head(o.metric, table) for o in objectives]

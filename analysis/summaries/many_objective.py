@@ -113,7 +113,7 @@ def many_objective_front(
         raise AnalysisError(f"the objectives are {objectives!r:.80}; give a list of `Objective`")
     if len(objectives) < MIN_OBJECTIVES:
         return None
-    table = TrialsTable.of(table).configurations
+    table = TrialsTable.from_frame(table).configurations
     names = [objective.metric for objective in objectives]
     for name in names:
         if names.count(name) > 1:

@@ -118,7 +118,7 @@ def compare_trials(table: TableLike, parameter: str, a: object, b: object, metri
         NotNumeric: the metric is not a column of numbers.
         AnalysisError: no two trials make a pair, or a trial has two partners.
     """
-    column, table = PARAMETER + parameter, TrialsTable.of(table)
+    column, table = PARAMETER + parameter, TrialsTable.from_frame(table)
     if not table.is_sweep or column not in table:
         raise MissingColumn(column, table.columns)
     values = table.numbers(metric).astype("float64")

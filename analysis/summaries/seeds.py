@@ -47,7 +47,7 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
         MissingColumn: there is no such seed.
         AnalysisError: the table is not a sweep's own, or a configuration has the same seed twice.
     """
-    table = TrialsTable.of(table)
+    table = TrialsTable.from_frame(table)
     if not table.is_sweep:
         raise AnalysisError("only a sweep's own table separates parameters from metrics; export the sweep")
     if seed not in table:

@@ -112,7 +112,7 @@ def pareto(
         raise AnalysisError(f"x and y are both {x!r}; a trade-off needs two different columns")
     if baseline is not None and not is_finite(baseline):
         raise AnalysisError(f"the baseline is {baseline!r:.80}; give a finite number")
-    table = TrialsTable.of(table).configurations
+    table = TrialsTable.from_frame(table).configurations
     if "effective_steps" in (x, y):
         table = table.with_effective_steps()
     xs, ys = table.numbers(x), table.numbers(y)

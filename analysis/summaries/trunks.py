@@ -104,7 +104,7 @@ def trunks(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Trunk, ...]:
     names = dict.fromkeys(stage.name for stages in table.stages for stage in stages)
     used = {stage.name for stages in table.stages for stage in branched(stages)}
     for stage in (_Stage(table, name) for name in names if name in used):
-        groups = [rows for rows in stage.groups() if branched(stage.of(rows))]
+        groups = [rows for rows in stage.groups() if branched(stage.runs_in(rows))]
         common = common_parameters(table, {stage.name: groups})[stage.name]
         of_stage = [stage.trunk(rows, values, goal, common) for rows in groups]
         found += sorted(of_stage, key=lambda trunk: (_rank(trunk.branches, goal), trunk.trial))
@@ -175,7 +175,7 @@ class _Stage:
                 if (source := table.row_of.get(run.branched_from)) is not None:
                     self._passed[source] = max(self._passed[source], run.saved)
 
-    def of(self, rows: Iterable[int]) -> list[Stage]:
+    def runs_in(self, rows: Iterable[int]) -> list[Stage]:
         """Return the stage of those of the rows that have ended it."""
         return [self.runs[row] for row in rows if row in self.runs]
 
@@ -192,7 +192,7 @@ class _Stage:
         members, first = sorted({*self.runs, *self.points}), dict[str, int]()
         for row in members:
             keys = {f"point {point.key}" for point in self.points.get(row, ())}
-            keys |= {f"end {run.key}" for run in self.of([row]) if run.key}
+            keys |= {f"end {run.key}" for run in self.runs_in([row]) if run.key}
             others = [first.setdefault(key, row) for key in keys]
             others += [self._table.row_of[t] for t in self._sources(row) if t in self._table.row_of]
             for other in others:
@@ -205,7 +205,7 @@ class _Stage:
     def _sources(self, row: int) -> set[int]:
         """Return the trials that a trial took a part of; a running one has that in its points alone."""
         found = {point.branched_from for point in self.points.get(row, ())}
-        for run in self.of([row]):
+        for run in self.runs_in([row]):
             found |= {run.branched_from, run.reused_from}
         return {trial for trial in found if trial is not None}
 
@@ -234,8 +234,8 @@ class _Stage:
             reach=max(self._passed[row] for row in rows),
             points=tuple(points[step] for step in sorted(points)),
             branches=tuple(sorted(branches, key=lambda branch: (-branch.leaves, -branch.end, branch.trials))),
-            nominal=total(run.cost for run in self.of(rows)),
-            paid=total(run.paid for run in self.of(rows)),
+            nominal=total(run.cost for run in self.runs_in(rows)),
+            paid=total(run.paid for run in self.runs_in(rows)),
             parameters=described(self._table, rows[0], common),
         )
 

@@ -11,7 +11,7 @@ from analysis.statistics.attainment import DRAWS, Attainment, Baseline, Errors, 
 from analysis.statistics.efficiency import efficiency, efficiency_sem
 from analysis.statistics.hypervolume import hypervolume, reference_point
 from analysis.statistics.pareto import Floats
-from analysis.summaries.compute import of_column
+from analysis.summaries.compute import measure_of
 from analysis.summaries.paired import NORMAL_95
 from analysis.summaries.summary import ParetoResult, baseline_rows
 from analysis.table import Spread, TrialsTable
@@ -73,12 +73,12 @@ def estimate_uncertainty(
         draws: number of draws, if any point has a standard error.
         seed: same seed and table, same result.
     """
-    table = TrialsTable.of(table).configurations
+    table = TrialsTable.from_frame(table).configurations
     xs, ys = (np.array([getattr(point, axis) for point in result.points], dtype=np.float64) for axis in "xy")
     rows = [table.row_of[point.trial] for point in result.points]
     sems = table.standard_errors(result.y)[rows]
     joint = joint_factors(table, result.y, [point.trial for point in result.points])
-    errors = Errors.of(sems, joint)
+    errors = Errors.from_sems(sems, joint)
     goals = (result.x_goal, result.y_goal)
     own = _own_baseline(table, result, rows)
     shares = attainment(
@@ -99,7 +99,7 @@ def estimate_uncertainty(
         exact=shares.exact,
         paired=int(joint.any(axis=1).sum()),
         spread=table.repeats.spreads.get(result.y),
-        unit=of_column(result.x).unit,
+        unit=measure_of(result.x).unit,
         hypervolume=None if reference is None else hypervolume(points, goals, reference),
         reference=reference,
     )
@@ -131,7 +131,7 @@ def _efficiencies(
     """Return [N] efficiencies and half their 95 % intervals, NaN where they are not known."""
     if result.baseline is None or result.x_goal != "minimize":
         return np.full(len(xs), np.nan), np.full(len(xs), np.nan)
-    per = of_column(result.x).per
+    per = measure_of(result.x).per
     base_sem, shared = 0.0, np.zeros(len(xs))
     if own:
         best = min(own, key=lambda at: ys[at] if result.y_goal == "minimize" else -ys[at])

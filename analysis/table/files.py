@@ -1,6 +1,6 @@
 """Readers of tables: from a file (CSV, Parquet, JSON) or an export document to a DataFrame.
 
-Any table can be read; `TrialsTable.of` checks it and knows a sweep's own by its columns.
+Any table can be read; `TrialsTable.from_frame` checks it and knows a sweep's own by its columns.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class HeldOut:
     deviations: Mapping[str, Mapping[int, Floats]]
 
     @classmethod
-    def of(cls, document: object) -> HeldOut:
+    def from_document(cls, document: object) -> HeldOut:
         """Read field `held_out` of an export document: `{TRIAL: {"final": [...], "teacher": [...]}}`."""
         entries = document if isinstance(document, Mapping) else {}
         trials = {int(t): e for t, e in entries.items() if str(t).isdecimal() and isinstance(e, Mapping)}

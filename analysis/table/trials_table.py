@@ -81,7 +81,7 @@ class Repeats:
 
 @dataclass(frozen=True, eq=False)
 class TrialsTable:
-    """A table of trials, one row each. `TrialsTable.of` builds it and checks it once.
+    """A table of trials, one row each. `TrialsTable.from_frame` builds it and checks it once.
 
     The trials of a sweep's own table have statuses and indices. In any other table each row counts as a
     completed trial, and its zero-based number is its index.
@@ -104,7 +104,7 @@ class TrialsTable:
     _numbers: dict[str, pd.Series[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, table: pd.DataFrame | TrialsTable) -> TrialsTable:
+    def from_frame(cls, table: pd.DataFrame | TrialsTable) -> TrialsTable:
         """Check a table; one that was checked before is returned as it is.
 
         Raises:
@@ -139,9 +139,9 @@ class TrialsTable:
         Rows of a table of Optuna or W&B that did not complete are left out.
 
         Raises:
-            AnalysisError: see `files.read`, and `of`.
+            AnalysisError: see `files.read`, and `from_frame`.
         """
-        table = replace(cls.of(read(path)), held_out=HeldOut.of(read_held_out(path)))
+        table = replace(cls.from_frame(read(path)), held_out=HeldOut.from_document(read_held_out(path)))
         left_out = incomplete(table.frame)
         if not left_out:
             return table
@@ -149,15 +149,15 @@ class TrialsTable:
         return replace(table.take(rows), left_out=dict(Counter(left_out.values())))
 
     @classmethod
-    def of_document(cls, document: object, *, source: str = "document") -> TrialsTable:
+    def from_document(cls, document: object, *, source: str = "document") -> TrialsTable:
         """Return the table of an export document, with the losses of each sequence if it has them.
 
         Raises:
-            TableError: see `from_document`, and `of`.
+            TableError: see `files.from_document`, and `from_frame`.
         """
-        table = cls.of(from_document(document, source=source))
+        table = cls.from_frame(from_document(document, source=source))
         held_out = document.get("held_out") if isinstance(document, Mapping) else None
-        return replace(table, held_out=HeldOut.of(held_out))
+        return replace(table, held_out=HeldOut.from_document(held_out))
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -265,7 +265,7 @@ class TrialsTable:
 
 
 TableLike = pd.DataFrame | TrialsTable
-"""Argument of the functions that users call; they check a DataFrame with `TrialsTable.of`."""
+"""Argument of the functions that users call; they check a DataFrame with `TrialsTable.from_frame`."""
 
 
 def seed_columns(table: TrialsTable) -> list[str]:

@@ -95,7 +95,7 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
             # The losses of each sequence pair the trials' errors, for the chances.
             by_sequence = losses(experiment.store, experiment.space, records) if asked.chances else None
             document = export.document(experiment.space, experiment.store.url, records, by_sequence)
-            frame = TrialsTable.of_document(document)
+            frame = TrialsTable.from_document(document)
             answers = _answer(experiment.space, frame, asked, rate)
     except AnalysisError as error:
         raise InputError(str(error)) from None
@@ -132,7 +132,7 @@ def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate
     x = column_of(asked.compute, frame) if asked.compute else asked.x
     y, baseline = asked.y, asked.baseline
     if space is not None:
-        front = of_experiment(space, frame, x, y, baseline)
+        front = sweep_front(space, frame, x, y, baseline)
     elif x is None or y is None:
         raise InputError("--table needs --x COLUMN and --y COLUMN")
     else:
@@ -165,7 +165,7 @@ def _print_tables(answers: _Answers, *, chances: bool) -> None:
         echo(f"compute: {answers.shared.summary()}{nominal}")
 
 
-def of_experiment(
+def sweep_front(
     space: Space, frame: TrialsTable, x: str | None, y: str | None, baseline: float | None
 ) -> ParetoResult:
     """Return the front of a sweep's table.

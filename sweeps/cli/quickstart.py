@@ -204,16 +204,16 @@ def _show(experiment: Experiment, out: Path, seconds: float) -> int:
     """Print the results and write the report; return the exit status of the command."""
     from analysis.table import TrialsTable, from_document
     from sweeps.cli.export import write_report
-    from sweeps.cli.pareto import of_experiment, print_front
+    from sweeps.cli.pareto import print_front, sweep_front
 
     records = experiment.trials()
     print_table(rows_for_people(experiment.space, records, {}))
     found = best(experiment.space, records)
     if found is not None:
         exported = document(experiment.space, experiment.store.url, records)
-        frame = TrialsTable.of(from_document(exported))
+        frame = TrialsTable.from_frame(from_document(exported))
         click.echo("\nLoss against compute (effective steps = 2 x Stage 1.9 + Stage 2):\n")
-        print_front(of_experiment(experiment.space, frame, None, None, None))
+        print_front(sweep_front(experiment.space, frame, None, None, None))
         click.echo(f"\nThe best trial is {found.trial}. Run it again with:\n")
         click.echo(f"  {escape_controls(command_line(experiment.space, found))} run_dir=runs/best\n")
     write_report(experiment, out)

@@ -65,7 +65,7 @@ def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str
             else:
                 shown = key[:_SHOWN_DIGITS]
                 notify(f"{shown} is left: a worker has removed it, or a trial has come to need it")
-    listing = _Listing.of(experiment)
+    listing = _Listing.read(experiment)
     if style == "json":
         print_json(listing.document() | {"removed": removed})
     elif style == "csv":
@@ -119,7 +119,7 @@ class _Listing:
     now: float
 
     @classmethod
-    def of(cls, experiment: Experiment) -> _Listing:
+    def read(cls, experiment: Experiment) -> _Listing:
         records = readable(experiment)
         return cls(
             experiment=experiment,

@@ -106,7 +106,7 @@ class Actions:
             "button": asked.words.partition(" ")[0],
             "events": "",
         }
-        answer = Rendered.of(render("action.html.j2", values)).answer(request)
+        answer = Rendered.pack(render("action.html.j2", values)).answer(request)
         answer.headers["Cache-Control"] = "no-store"
         return answer
 

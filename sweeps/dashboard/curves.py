@@ -247,7 +247,7 @@ class CurveCache:
             self._known.popitem(last=False)
         return known.curves
 
-    def of(self, records: Iterable[Trial]) -> dict[int, Curves]:
+    def by_trial(self, records: Iterable[Trial]) -> dict[int, Curves]:
         """Return the curves of several trials by index, as far as there are any."""
         found = ((record.trial, self.curves(record)) for record in records)
         return {index: curves for index, curves in found if curves is not None}

@@ -59,7 +59,7 @@ class SweepPages:
             rows = [row for row in rows if row["state"] != "in the archive"]
         values = self._site.common() | {"rows": rows, "hidden": hidden, "url": catalog.url}
         values |= {"latest": catalog.latest, "every": 10}
-        return Rendered.of(await asyncio.to_thread(render, "sweeps.html.j2", values)).answer(request)
+        return Rendered.pack(await asyncio.to_thread(render, "sweeps.html.j2", values)).answer(request)
 
     async def show_sweep(self, request: web.Request) -> web.Response:
         """Answer with the page of a sweep."""
@@ -96,7 +96,7 @@ class SweepPages:
         async def make() -> Rendered:
             def work() -> Rendered:
                 values = self._site.common(poller) | {"view": view}
-                return Rendered.of(render(template, values | values_of(poller, view, request)))
+                return Rendered.pack(render(template, values | values_of(poller, view, request)))
 
             return await asyncio.to_thread(work)
 
@@ -110,7 +110,7 @@ class SweepPages:
             text = f"It cannot be read: {poller.error}"
         values = self._site.common(poller) | {"heading": poller.name, "text": text, "sign_in": False}
         values |= {"reload": 5 if poller.error else 1, "events": ""}
-        return Rendered.of(render("message.html.j2", values)).answer(
+        return Rendered.pack(render("message.html.j2", values)).answer(
             request, status=503 if poller.error else 200
         )
 
@@ -123,9 +123,9 @@ class SweepPages:
 
         async def make() -> Rendered:
             def work() -> Rendered:
-                found = self._points(poller, view, Query.of(request.query))
+                found = self._points(poller, view, Query.parse(request.query))
                 text = json.dumps(fronts.document(found), separators=(",", ":"))
-                return Rendered.of(text.encode(), "application/json")
+                return Rendered.pack(text.encode(), "application/json")
 
             return await asyncio.to_thread(work)
 
@@ -141,7 +141,7 @@ class SweepPages:
         return found if (found.x, found.y) == (x, y) else fronts.points(view, x, y)
 
     def _sweep_values(self, poller: Poller, view: View, request: web.Request) -> dict[str, Any]:
-        site, query = self._site, Query.of(request.query)
+        site, query = self._site, Query.parse(request.query)
         numbers = site.derived(poller, view, "summary", lambda view: summary(view, site.rate))
         found = self._points(poller, view, query)
         searched = site.derived(poller, view, "search", sharing.search)

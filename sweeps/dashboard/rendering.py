@@ -24,8 +24,8 @@ class Rendered:
     kind: str
 
     @classmethod
-    def of(cls, data: bytes, kind: str = "text/html") -> Rendered:
-        """Return a page of these bytes."""
+    def pack(cls, data: bytes, kind: str = "text/html") -> Rendered:
+        """Return a page of these bytes, compressed once for all clients."""
         packed = gzip.compress(data, 3, mtime=0) if len(data) > _SMALL else b""
         return cls(plain=data, packed=packed, kind=kind)
 

@@ -84,7 +84,7 @@ class RunFiles:
             return None
         key = f"{prefix}/{name}"
         if self._folder is not None:
-            return _of_folder(self._folder, key, start, most)
+            return _read_local(self._folder, key, start, most)
         try:
             data, version = self._store.read(key)
         except (NotFound, DamagedObject, ValueError):
@@ -102,7 +102,7 @@ class RunFiles:
         return "" if found is None else redact(end_of(found.data, lines, is_cut=found.size > most))
 
 
-def _of_folder(folder: Path, key: str, start: int, most: int) -> Content | None:
+def _read_local(folder: Path, key: str, start: int, most: int) -> Content | None:
     """Return bytes of a file that lies in the folder itself: a link of a program's may lead to any file."""
     path = folder.joinpath(*key.split("/"))
     try:

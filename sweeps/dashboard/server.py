@@ -115,7 +115,7 @@ def _message(
     values = site.common() | {"heading": heading, "text": text, "sign_in": sign_in}
     if sign_in:
         values["banner"] = ""  # what does not work here is nothing for strangers
-    return Rendered.of(render("message.html.j2", values)).answer(request, status=status)
+    return Rendered.pack(render("message.html.j2", values)).answer(request, status=status)
 
 
 async def _send_static(request: web.Request) -> web.Response:
@@ -123,7 +123,7 @@ async def _send_static(request: web.Request) -> web.Response:
     if name not in STATIC:
         raise web.HTTPNotFound(text="there is no such file")
     data = await asyncio.to_thread((_FOLDER / name).read_bytes)
-    return Rendered.of(data, STATIC[name]).answer(request)
+    return Rendered.pack(data, STATIC[name]).answer(request)
 
 
 class _ServerLog(logging.LoggerAdapter[logging.Logger]):

@@ -82,7 +82,7 @@ def tree(view: View) -> Tree | None:
     objective = view.space.objectives[0]
     document = table.document(view.space, view.url, view.records)
     try:
-        found = reuse(TrialsTable.of_document(document), objective.metric, objective.goal)
+        found = reuse(TrialsTable.from_document(document), objective.metric, objective.goal)
     except AnalysisError as error:
         return Tree(rows=(), left_out=0, summary="", note=str(error))
     if found is None:

@@ -95,7 +95,7 @@ class TrialPages:
                 return values_of(poller, view, request, records)
 
             found = self._site.common(poller) | {"view": view, "every": every} | await poller.read(work)
-            return await asyncio.to_thread(lambda: Rendered.of(render(template, found)))
+            return await asyncio.to_thread(lambda: Rendered.pack(render(template, found)))
 
         return (await self._site.pages.get(key, make)).answer(request)
 
@@ -163,7 +163,7 @@ class TrialPages:
     ) -> dict[str, Any]:
         _, cache = self._site.files(poller)
         try:
-            found = cache.of(records)
+            found = cache.by_trial(records)
         except SweepError:
             found = {}
         axis = _axis(request.query.get("axis", ""))

@@ -55,7 +55,7 @@ class Query:
     y: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Query:
+    def parse(cls, given: Mapping[str, str]) -> Query:
         """Return the query of an address; what is not understood is left at its default."""
         page = given.get("page", "")
         return cls(

@@ -55,7 +55,7 @@ def winner_line(found: Answer) -> str:
 
 
 def sentences(plan: Plan, found: Answer) -> list[str]:
-    """Return how sure the winner is, and how much better selection made its first number look, a line each."""
+    """Return the winner's chance, and how much better selection made its first number look, a line each."""
     winner, metric = found.winner, plan.metric
     first, mean = shorten(winner.finalist.first), shorten(winner.mean)
     bias = "it was not inflated by selection"

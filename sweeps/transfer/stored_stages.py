@@ -137,7 +137,7 @@ def read_manifests(store: Store, keys: Iterable[str]) -> dict[str, Manifest]:
     if isinstance(store, Bucket):
         found = zip(names, store.read_many(list(names.values())), strict=True)
         return {key: _manifest(content) for key, content in found}
-    return {key: _of_folder(store, name) for key, name in names.items()}
+    return {key: _read_local(store, name) for key, name in names.items()}
 
 
 def sizes(store: Store, keys: Iterable[str]) -> dict[str, int]:
@@ -197,7 +197,7 @@ def remove_files(store: Store, key: str, parts: Mapping[str, Part]) -> None:
 # ---- manifests
 
 
-def _of_folder(store: Store, key: str) -> Manifest:
+def _read_local(store: Store, key: str) -> Manifest:
     try:
         return _manifest(store.read(key))
     except NotFound:

@@ -18,11 +18,11 @@ from analysis.table import TRIAL_COLUMNS, TrialsTable, from_document, metric_col
 
 def test_the_three_formats_hold_the_same_table(sweep: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps(sweep))
-    table = TrialsTable.of(read(tmp_path / "t.json"))
+    table = TrialsTable.from_frame(read(tmp_path / "t.json"))
     table.frame.to_csv(tmp_path / "t.csv", index=False)
     table.frame.to_parquet(tmp_path / "t.PARQUET", index=False)
     for name in ("t.csv", "t.PARQUET"):
-        other = TrialsTable.of(read(tmp_path / name))
+        other = TrialsTable.from_frame(read(tmp_path / name))
         assert other.columns == table.columns
         for column in ("trial", "final_loss", "param.stage1_9.max_steps", "seconds"):
             pd.testing.assert_series_equal(other.numbers(column), table.numbers(column), check_dtype=False)
@@ -40,14 +40,14 @@ def test_document_becomes_a_table(sweep: dict[str, Any]) -> None:
         "final_loss_sem",
     ]
     assert table["param.stage1_9.max_steps"].tolist() == [0, 25, 50, 50, 100, 400, 50]
-    checked = TrialsTable.of(table)
+    checked = TrialsTable.from_frame(table)
     assert np.isnan(checked.numbers("final_loss").iloc[3])
     assert checked.is_sweep
     assert checked.parameters == ["param.stage1_9.max_steps", "param.stage2.max_steps"]
     assert checked.completed.tolist() == [True, True, True, False, True, True, False]
     assert checked.has_status("failed", "running").tolist() == (~checked.completed).tolist()
     assert checked.take(checked.completed).trials.tolist() == [0, 1, 2, 4, 5]
-    assert TrialsTable.of(checked) is checked
+    assert TrialsTable.from_frame(checked) is checked
 
 
 def test_the_list_that_sweep_trials_prints_is_a_table_too(sweep: dict[str, Any], tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
 def test_an_unknown_column_is_answered_with_the_nearest_and_all() -> None:
     table = pd.DataFrame({"final_loss": [1.0], "steps": [2]})
     with pytest.raises(MissingColumn) as caught:
-        TrialsTable.of(table).numbers("finalloss")
+        TrialsTable.from_frame(table).numbers("finalloss")
     assert str(caught.value) == (
         "no column 'finalloss' (did you mean 'final_loss'?); the columns are: 'final_loss', 'steps'"
     )
@@ -212,7 +212,7 @@ def test_a_very_wide_table_does_not_bury_the_message() -> None:
     ],
 )
 def test_numbers_are_read_as_they_are_meant(values: Any, expected: list[float]) -> None:
-    found = TrialsTable.of(pd.DataFrame({"x": values})).numbers("x")
+    found = TrialsTable.from_frame(pd.DataFrame({"x": values})).numbers("x")
     assert found.dtype in (np.int64, np.float64)
     np.testing.assert_array_equal(found.to_numpy(), expected)
 
@@ -234,7 +234,7 @@ def test_numbers_are_read_as_they_are_meant(values: Any, expected: list[float]) 
 def test_what_is_no_number_is_named_with_its_row(wrong: object) -> None:
     table = pd.DataFrame({"x": pd.Series([1.0, wrong], dtype=object)})
     with pytest.raises(NotNumeric, match="row 1") as caught:
-        TrialsTable.of(table).numbers("x")
+        TrialsTable.from_frame(table).numbers("x")
     assert (caught.value.column, caught.value.row) == ("x", 1)
     assert len(str(caught.value)) < 200
 
@@ -243,12 +243,12 @@ def test_truth_values_and_dates_are_no_axis() -> None:
     table = pd.DataFrame({"flag": [True, False], "day": pd.to_datetime(["2026-01-01", "2026-01-02"])})
     for column in table.columns:
         with pytest.raises(NotNumeric, match="row 0"):
-            TrialsTable.of(table).numbers(column)
+            TrialsTable.from_frame(table).numbers(column)
 
 
 def test_a_column_called_trial_does_not_make_a_trials_table() -> None:
     table = pd.DataFrame({"trial": [7, 7], "status": ["x", "y"]})
-    checked = TrialsTable.of(table)
+    checked = TrialsTable.from_frame(table)
     assert not checked.is_sweep
     assert checked.trials.tolist() == [0, 1]
     assert checked.completed.all()
@@ -258,31 +258,31 @@ def test_a_column_called_trial_does_not_make_a_trials_table() -> None:
 def test_indices_of_our_own_table_stand_there_once(wrong: object, sweep: dict[str, Any]) -> None:
     sweep["trials"][6]["trial"] = wrong
     with pytest.raises(AnalysisError, match="'trial'"):
-        TrialsTable.of(from_document(sweep))
+        TrialsTable.from_frame(from_document(sweep))
 
 
 def test_effective_steps_are_computed_if_missing(length_sweep_file: Path) -> None:
-    table = TrialsTable.of(read(length_sweep_file))
+    table = TrialsTable.from_frame(read(length_sweep_file))
     steps = table.with_effective_steps().numbers("effective_steps")
     assert steps.tolist() == [300, 400, 600, 1200, 2200]
     assert "effective_steps" not in table
     frame = pd.DataFrame({"param.stage1_9.max_steps": [1], "param.stage2.max_steps": [2]})
-    own = TrialsTable.of(frame)
+    own = TrialsTable.from_frame(frame)
     assert own.with_effective_steps().numbers("effective_steps").tolist() == [4]
     given = own.assign(effective_steps=9)
     assert given.with_effective_steps() is given
-    assert "effective_steps" not in TrialsTable.of(frame.iloc[:, :1]).with_effective_steps()
+    assert "effective_steps" not in TrialsTable.from_frame(frame.iloc[:, :1]).with_effective_steps()
 
 
 def test_names_of_columns_are_text_and_different() -> None:
-    assert TrialsTable.of(pd.DataFrame({0: [1.0]})).columns == ["0"]
+    assert TrialsTable.from_frame(pd.DataFrame({0: [1.0]})).columns == ["0"]
     for names in (["x", "x"], [0, "0"]):
         with pytest.raises(TableError, match="appears 2 times"):
-            TrialsTable.of(pd.DataFrame([[1, 2]], columns=names))
+            TrialsTable.from_frame(pd.DataFrame([[1, 2]], columns=names))
 
 
 def test_standard_errors_are_positive_or_missing() -> None:
-    table = TrialsTable.of(
+    table = TrialsTable.from_frame(
         pd.DataFrame({"x": [1, 2, 3], "x_sem": [0.1, 0.0, None], "y_sem": ["a", "b", "c"]})
     )
     np.testing.assert_array_equal(table.standard_errors("x"), [0.1, np.nan, np.nan])
@@ -294,7 +294,7 @@ def test_tables_that_were_put_together_have_rows_of_their_own(sweep: dict[str, A
     one = from_document(sweep)
     both = pd.concat([one, one])
     both["trial"] = range(len(both))
-    numbers = TrialsTable.of(both).numbers("final_loss")
+    numbers = TrialsTable.from_frame(both).numbers("final_loss")
     assert numbers.index.is_unique
     assert numbers.tolist()[: len(one)] == pytest.approx(numbers.tolist()[len(one) :], nan_ok=True)
 

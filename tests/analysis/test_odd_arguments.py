@@ -35,7 +35,7 @@ ODD = {
 CALLS: dict[str, Callable[[Any], object]] = {
     "read": read,
     "open": TrialsTable.open,
-    "of": TrialsTable.of,
+    "of": TrialsTable.from_frame,
     "document": from_document,
     "load": notebook.load,
     "pareto": lambda odd: pareto(odd, x="x", y="y"),

@@ -18,7 +18,7 @@ from analysis.table import TrialsTable, from_document, read
 
 @pytest.fixture
 def table(sweep: dict[str, Any]) -> TrialsTable:
-    return TrialsTable.of(from_document(sweep))
+    return TrialsTable.from_frame(from_document(sweep))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_standard_errors_are_error_bars(shown: Figure) -> None:
 
 
 def test_without_standard_errors_there_are_no_bars(table: TrialsTable) -> None:
-    bare = TrialsTable.of(table.frame.drop(columns="final_loss_sem"))
+    bare = TrialsTable.from_frame(table.frame.drop(columns="final_loss_sem"))
     for figure in (
         tradeoff(bare, pareto(bare, x="effective_steps", y="final_loss")),
         history(bare, "final_loss"),
@@ -69,7 +69,7 @@ def test_without_standard_errors_there_are_no_bars(table: TrialsTable) -> None:
 
 def test_a_crowd_is_pale_and_the_front_stands_out(document: Any, trial: Any) -> None:
     crowd = [trial(i, 4.0 + i / 1000, stage1_9=i, final_loss_sem=0.1) for i in range(400)]
-    table = TrialsTable.of(from_document(document(*crowd)))
+    table = TrialsTable.from_frame(from_document(document(*crowd)))
     figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
     assert points(figure, "Pareto front").column("x") == [60]
     assert points(figure, "not on the front").mark["opacity"] < 1
@@ -78,7 +78,7 @@ def test_a_crowd_is_pale_and_the_front_stands_out(document: Any, trial: Any) -> 
 
 
 def test_the_fitted_curve_is_drawn_where_there_are_points(length_sweep_file: Any) -> None:
-    table = TrialsTable.of(read(length_sweep_file))
+    table = TrialsTable.from_frame(read(length_sweep_file))
     result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
     curve = fit_curve([p.x for p in result.points], [p.y for p in result.points], draws=50)
     figure = tradeoff(table, result, curve)
@@ -109,7 +109,7 @@ def test_axes_carry_units(table: TrialsTable) -> None:
 
 def test_a_wide_range_gets_a_logarithmic_axis() -> None:
     frame = pd.DataFrame({"flops": [1e9, 1e15], "loss": [3.0, 2.0], "signed": [-1.0, 500.0]})
-    table = TrialsTable.of(frame)
+    table = TrialsTable.from_frame(frame)
     figure = tradeoff(table, pareto(table, x="flops", y="loss"))
     assert [axis(figure, name)["scale"]["type"] for name in "xy"] == ["log", "linear"]
     assert ticks(figure, "x") == [f"1e+{power}" for power in range(9, 16)]
@@ -118,7 +118,7 @@ def test_a_wide_range_gets_a_logarithmic_axis() -> None:
 
 
 def test_a_foreign_table_is_drawn_by_its_rows(length_sweep_file: Any) -> None:
-    table = TrialsTable.of(read(length_sweep_file))
+    table = TrialsTable.from_frame(read(length_sweep_file))
     figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss", baseline=7.83))
     assert points(figure, "Pareto front").column("trial") == list(range(5))
     assert points(figure, "knee (trial 3)").column("x") == [1200]
@@ -128,7 +128,7 @@ def test_tip_has_parameters_but_not_for_thousands(table: TrialsTable) -> None:
     (first, *_) = points(history(table, "final_loss"), "botorch").rows
     assert first["x"] == 4
     assert first["more"].splitlines()[:2] == ["(botorch)", "stage1_9.max_steps 100"]
-    many = TrialsTable.of(
+    many = TrialsTable.from_frame(
         pd.concat([table.frame] * 401, ignore_index=True).assign(trial=range(401 * len(table)))
     )
     assert "more" not in points(history(many, "final_loss"), "botorch").rows[0]
@@ -138,7 +138,7 @@ def test_history_follows_the_index_and_keeps_the_best(table: TrialsTable) -> Non
     def best(figure: Figure) -> list[tuple[float, float]]:
         return layer(figure, "line", "best so far").points
 
-    figure = history(TrialsTable.of(table.frame.iloc[::-1]), "final_loss")
+    figure = history(TrialsTable.from_frame(table.frame.iloc[::-1]), "final_loss")
     assert best(figure) == [(0, 4.00), (1, 3.60), (4, 3.40), (5, 3.36)]  # where it steps
     assert best(history(table, "final_loss", "maximize")) == [(0, 4.0), (5, 4.0)]
 
@@ -163,7 +163,7 @@ def test_a_logarithmic_axis_is_marked_in_full_numbers() -> None:
 
 def test_error_bars_end_on_a_logarithmic_axis_which_has_no_zero() -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0, 3.0], "loss": [1.0, 50.0, 30.0], "loss_sem": [5.0, 1.0, 1.0]})
-    table = TrialsTable.of(frame)
+    table = TrialsTable.from_frame(frame)
     figure = tradeoff(table, pareto(table, x="x", y="loss"))
     low, high = axis(figure, "y")["scale"]["domain"]
     assert 0 < low < high
@@ -172,13 +172,13 @@ def test_error_bars_end_on_a_logarithmic_axis_which_has_no_zero() -> None:
 
 def test_a_crowds_history_is_small_and_has_no_bars(document: Any, trial: Any) -> None:
     crowd = (trial(i, 4.0 + i / 1000, final_loss_sem=0.1) for i in range(400))
-    figure = history(TrialsTable.of(from_document(document(*crowd))), "final_loss")
+    figure = history(TrialsTable.from_frame(from_document(document(*crowd))), "final_loss")
     assert points(figure, "sobol").mark["size"] == 16
     assert layers(figure, "rule") == []
 
 
 def test_confirmed_points_are_filled_and_all_others_hollow(confirmed: dict[str, Any]) -> None:
-    table = TrialsTable.of(from_document(confirmed))
+    table = TrialsTable.from_frame(from_document(confirmed))
     figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
     filled = points(figure, "confirmed by 2 seeds")
     assert filled.column("x") == [260, 860]
@@ -191,6 +191,6 @@ def test_confirmed_points_are_filled_and_all_others_hollow(confirmed: dict[str, 
 
 
 def test_fresh_runs_are_no_progress_of_the_search(confirmed: dict[str, Any]) -> None:
-    figure = history(TrialsTable.of(from_document(confirmed)), "final_loss")
+    figure = history(TrialsTable.from_frame(from_document(confirmed)), "final_loss")
     assert points(figure, "confirm").column("x") == [7, 8, 9, 10, 11]
     assert layer(figure, "line", "best so far").column("x") == [0, 1, 4, 5]

@@ -26,7 +26,7 @@ from analysis.table import TrialsTable, from_document, read
 
 
 def tradeoff_of_the_length_sweep(file: Path) -> Figure:
-    table = TrialsTable.of(read(file))
+    table = TrialsTable.from_frame(read(file))
     result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
     return tradeoff(table, result, fit_curve([p.x for p in result.points], table.floats("final_loss")))
 
@@ -63,7 +63,7 @@ def test_the_same_table_gives_the_same_files_in_both_formats(length_sweep_file: 
 
 
 def test_efficiency_stars_the_most_efficient(sweep: dict[str, Any]) -> None:
-    table = TrialsTable.of(from_document(sweep))
+    table = TrialsTable.from_frame(from_document(sweep))
     result = pareto(table, x="effective_steps", y="final_loss")
     shown = words(efficiency(result, estimate_uncertainty(table, result)))
     assert "improvement per 100 effective steps" in shown
@@ -147,7 +147,7 @@ class TestNotebookCalls:
 
 
 def test_pictures_fill_what_is_confirmed(confirmed: dict[str, Any]) -> None:
-    table = TrialsTable.of_document(confirmed)
+    table = TrialsTable.from_document(confirmed)
     result = pareto(table, x="effective_steps", y="final_loss")
     for figure in (tradeoff(table, result), efficiency(result, estimate_uncertainty(table, result))):
         assert "confirmed by 2 seeds" in words(figure)
@@ -158,7 +158,7 @@ def test_pictures_fill_what_is_confirmed(confirmed: dict[str, Any]) -> None:
 
 def test_notebook_counts_seeds_only_of_confirmed(sweep: dict[str, Any], confirmed: dict[str, Any]) -> None:
     x, y = "effective_steps", "final_loss"
-    rows = notebook.points(*notebook.tradeoff(TrialsTable.of_document(confirmed), x, y))
+    rows = notebook.points(*notebook.tradeoff(TrialsTable.from_document(confirmed), x, y))
     assert rows["confirmed by seeds"].to_dict() == {0: 0, 1: 0, 2: 0, 4: 2, 5: 2}
-    plain = notebook.points(*notebook.tradeoff(TrialsTable.of_document(sweep), x, y))
+    plain = notebook.points(*notebook.tradeoff(TrialsTable.from_document(sweep), x, y))
     assert "confirmed by seeds" not in plain

@@ -21,7 +21,7 @@ HEADING = "What was paid for once"
 
 
 def found(document: dict[str, Any]) -> Reuse:
-    shared = reuse(TrialsTable.of_document(document), "final_loss")
+    shared = reuse(TrialsTable.from_document(document), "final_loss")
     assert shared is not None
     return shared
 
@@ -164,7 +164,7 @@ def test_several_objectives_are_drawn_by_the_first(shared: dict[str, Any]) -> No
 
 class TestPictures:
     def test_they_show_what_the_report_shows(self, shared: dict[str, Any], tmp_path: Path) -> None:
-        once = notebook.shared(TrialsTable.of_document(shared), "final_loss")
+        once = notebook.shared(TrialsTable.from_document(shared), "final_loss")
         for picture in (
             notebook.paid_picture(once, "final_loss", str(tmp_path)),
             notebook.prefixes_picture(once, str(tmp_path)),
@@ -178,7 +178,7 @@ class TestPictures:
         assert "without reuse (nominal)" in (tmp_path / "paid.svg").read_text()
 
     def test_without_reuse_the_notebook_says_so_once(self, sweep: dict[str, Any], tmp_path: Path) -> None:
-        once = notebook.shared(TrialsTable.of_document(sweep), "final_loss")
+        once = notebook.shared(TrialsTable.from_document(sweep), "final_loss")
         assert "Nothing was reused" in str(notebook.paid_picture(once, "final_loss", str(tmp_path)))
         assert notebook.prefixes_picture(once, str(tmp_path)) is None
 
@@ -188,6 +188,6 @@ class TestPictures:
     ) -> None:
         for row in shared["trials"]:
             row["metrics"]["final_loss"] = value
-        once = notebook.shared(TrialsTable.of_document(shared), "final_loss")
+        once = notebook.shared(TrialsTable.from_document(shared), "final_loss")
         answer = notebook.paid_picture(once, "final_loss", str(tmp_path))
         assert isinstance(answer, notebook.Picture) == (value is not None)

@@ -20,7 +20,7 @@ from analysis.table import TrialsTable
 
 
 def found(document: dict[str, Any]) -> Reuse:
-    shared = reuse(TrialsTable.of_document(document), "final_loss")
+    shared = reuse(TrialsTable.from_document(document), "final_loss")
     assert shared is not None
     return shared
 
@@ -132,7 +132,7 @@ def test_without_any_result_the_trunk_is_drawn_and_no_length(branched: dict[str,
 
 class TestPictures:
     def test_they_show_what_the_report_shows(self, branched: dict[str, Any], tmp_path: Path) -> None:
-        once = notebook.shared(TrialsTable.of_document(branched), "final_loss")
+        once = notebook.shared(TrialsTable.from_document(branched), "final_loss")
         for picture in (
             notebook.trunks_picture(once, str(tmp_path)),
             notebook.lengths_picture(once, "final_loss", str(tmp_path)),
@@ -160,6 +160,6 @@ class TestPictures:
         assert svg.count(">4.2<") == stages  # each has its ticks
 
     def test_without_trunks_there_is_no_picture(self, shared: dict[str, Any], tmp_path: Path) -> None:
-        for once in (None, notebook.shared(TrialsTable.of_document(shared), "final_loss")):
+        for once in (None, notebook.shared(TrialsTable.from_document(shared), "final_loss")):
             assert notebook.trunks_picture(once, str(tmp_path)) is None
             assert notebook.lengths_picture(once, "final_loss", str(tmp_path)) is None

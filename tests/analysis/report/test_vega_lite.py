@@ -40,8 +40,8 @@ def drawn(rows: list[dict[str, Any]], **style: Any) -> Figure:
 
 def figures(sweep: Any, branched: Any, mattered: Any) -> dict[str, Figure]:
     """One figure of each kind."""
-    table = TrialsTable.of_document(sweep)
-    shared = reuse(TrialsTable.of_document(branched), "final_loss")
+    table = TrialsTable.from_document(sweep)
+    shared = reuse(TrialsTable.from_document(branched), "final_loss")
     assert shared is not None
     ((_, view),) = insight(mattered["insight"]).metrics
     name, effect = marginals(view)[0]
@@ -67,7 +67,7 @@ def test_specifications_are_those_that_were_looked_at(sweep: Any, branched: Any,
 
 
 def test_the_same_figure_gives_the_same_json(sweep: Any) -> None:
-    table = TrialsTable.of_document(sweep)
+    table = TrialsTable.from_document(sweep)
     assert history(table, "final_loss").to_json() == history(table, "final_loss").to_json()
 
 

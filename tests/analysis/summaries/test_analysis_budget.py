@@ -11,7 +11,7 @@ import pytest
 
 from analysis.errors import AnalysisError
 from analysis.summaries.budget import answer
-from analysis.summaries.compute import MEASURES, column_of, of_column
+from analysis.summaries.compute import MEASURES, column_of, measure_of
 from analysis.table import TrialsTable, from_document, read
 
 
@@ -105,7 +105,7 @@ def test_failed_trials_are_no_points(lengths: pd.DataFrame) -> None:
 
 def test_compute_is_chosen_by_name() -> None:
     frame = pd.DataFrame({"effective_steps": [1.0], "train_seconds": [None], "seconds": [5.0], "usd": [None]})
-    table = TrialsTable.of(frame)
+    table = TrialsTable.from_frame(frame)
     assert column_of("effective_steps", table) == "effective_steps"
     assert column_of("seconds", table) == "seconds"  # there is no training time
     assert column_of("seconds", table.assign(train_seconds=3.0)) == "train_seconds"
@@ -116,6 +116,6 @@ def test_compute_is_chosen_by_name() -> None:
 
 
 def test_efficiency_is_given_per_an_amount_that_people_pay() -> None:
-    assert (of_column("effective_steps").per, of_column("anything").per) == (100, 100)
-    assert of_column("seconds") is of_column("train_seconds") is MEASURES["seconds"]
-    assert (of_column("seconds").per, of_column("seconds").unit) == (3600, "device hour")
+    assert (measure_of("effective_steps").per, measure_of("anything").per) == (100, 100)
+    assert measure_of("seconds") is measure_of("train_seconds") is MEASURES["seconds"]
+    assert (measure_of("seconds").per, measure_of("seconds").unit) == (3600, "device hour")

@@ -17,15 +17,15 @@ from analysis.table import TrialsTable
 
 
 def found(document: dict[str, Any], goal: str = "minimize", metric: str = "final_loss") -> Reuse:
-    shared = reuse(TrialsTable.of_document(document), metric, goal)  # type: ignore[arg-type]
+    shared = reuse(TrialsTable.from_document(document), metric, goal)  # type: ignore[arg-type]
     assert shared is not None
     return shared
 
 
 def test_nothing_reused_is_nothing_to_show(sweep: dict[str, Any]) -> None:
-    assert reuse(TrialsTable.of_document(sweep), "final_loss") is None
+    assert reuse(TrialsTable.from_document(sweep), "final_loss") is None
     sweep["trials"][1]["stages"] = [{"name": "stage1_9", "key": "a", "cost": 50.0}]
-    assert reuse(TrialsTable.of_document(sweep), "final_loss") is None
+    assert reuse(TrialsTable.from_document(sweep), "final_loss") is None
 
 
 def test_a_table_of_another_origin_has_no_stages(length_sweep_file: Path) -> None:
@@ -126,7 +126,7 @@ def test_steps_of_older_trials_are_converted_or_left_out(shared: dict[str, Any])
 
 
 def test_csv_and_json_say_the_same(shared: dict[str, Any], tmp_path: Path) -> None:
-    table = TrialsTable.of_document(shared).frame
+    table = TrialsTable.from_document(shared).frame
     table["stages"] = table["stages"].map(json.dumps, na_action="ignore")
     table.to_csv(tmp_path / "t.csv", index=False)
     again = reuse(TrialsTable.open(tmp_path / "t.csv"), "final_loss")
@@ -162,7 +162,7 @@ def test_nothing_is_lost_in_the_tree(choices: list[list[int]], data: st.DataObje
                 stages[-1] |= {"branched_from": 1000, "branched_at": 1, "saved": 0.25}
             computed.setdefault(key, index)
         trials.append(_completed(index) | {"stages": stages})
-    shared = reuse(TrialsTable.of_document({"schema": 1, "trials": trials}), "final_loss")
+    shared = reuse(TrialsTable.from_document({"schema": 1, "trials": trials}), "final_loss")
     if shared is None:
         return
     if not shared.prefixes:  # nothing but branches
@@ -207,5 +207,5 @@ class TestDollars:
     def test_priced_time_paid_and_nominal(self, trials: Any) -> None:
         price = Rate(name="x", usd_per_hour=60.0, kind="spot", dated="2026-11")
         assert cost(trials, run_cap=None, price=price).so_far == pytest.approx(2.0)
-        table = priced(TrialsTable.of_document({"schema": 1, "trials": trials}), price)
+        table = priced(TrialsTable.from_document({"schema": 1, "trials": trials}), price)
         assert table.numbers("usd").tolist() == pytest.approx([1.5, 1.5])

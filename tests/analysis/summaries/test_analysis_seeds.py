@@ -121,7 +121,7 @@ def test_paired_losses_give_the_error_from_the_text(table: pd.DataFrame) -> None
     teacher = random.normal(2.5, 0.4, 50)
     ours = {trial: teacher + random.normal(0.5, 0.1, 50) for trial in range(6)}
     held_out = {str(t): {"final": v.tolist(), "teacher": teacher.tolist()} for t, v in ours.items()}
-    known = replace(TrialsTable.of(table), held_out=HeldOut.of(held_out))
+    known = replace(TrialsTable.from_frame(table), held_out=HeldOut.from_document(held_out))
     found = compare_trials(known, "stage1_9.max_steps", 100, 0, "final_loss")
     difference = np.mean([ours[2 * seed + 1] - ours[2 * seed] for seed in range(3)], axis=0)
     assert found.text_sem == pytest.approx(stats.sem(difference))
@@ -130,5 +130,5 @@ def test_paired_losses_give_the_error_from_the_text(table: pd.DataFrame) -> None
     wide, narrow = (high - low for low, high in (found.interval, alone.interval))
     assert wide / 2 == pytest.approx(np.hypot(narrow / 2, 1.959964 * found.text_sem))
     del held_out["0"]
-    partly = replace(TrialsTable.of(table), held_out=HeldOut.of(held_out))
+    partly = replace(TrialsTable.from_frame(table), held_out=HeldOut.from_document(held_out))
     assert compare_trials(partly, "stage1_9.max_steps", 100, 0, "final_loss").text_sem == 0.0

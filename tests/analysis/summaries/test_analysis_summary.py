@@ -61,7 +61,7 @@ def test_only_completed_trials_of_a_sweep_count(sweep: dict[str, Any]) -> None:
 
 
 def test_a_sweeps_baseline_is_its_best_trial_without_stage_1_9(document: Any, trial: Any) -> None:
-    table = TrialsTable.of(
+    table = TrialsTable.from_frame(
         from_document(
             document(
                 trial(0, 4.2, stage1_9=0),
@@ -123,17 +123,17 @@ def test_questions_that_make_no_sense_are_refused(length_sweep_file: Path) -> No
 
 
 def test_default_axes_of_a_sweep(sweep: dict[str, Any], document: Any, trial: Any) -> None:
-    table = TrialsTable.of(from_document(sweep))
+    table = TrialsTable.from_frame(from_document(sweep))
     assert default_axes(table, [LOSS]) == ("effective_steps", "final_loss")
     usd = {"metric": "usd", "goal": "minimize"}
     assert default_axes(table, [LOSS, usd]) == ("usd", "final_loss")
     assert default_axes(table, []) is None
     bare = trial(0, score=1.0)
     bare["parameters"] = {}
-    table = TrialsTable.of(from_document(document(bare)))
+    table = TrialsTable.from_frame(from_document(document(bare)))
     assert default_axes(table, [{"metric": "score"}]) == ("seconds", "score")
     bare["seconds"] = None
-    assert default_axes(TrialsTable.of(from_document(document(bare))), [{"metric": "score"}]) is None
+    assert default_axes(TrialsTable.from_frame(from_document(document(bare))), [{"metric": "score"}]) is None
 
 
 def test_confirmed_configuration_is_one_point(
@@ -150,7 +150,7 @@ def test_confirmed_configuration_is_one_point(
 
 
 def test_confirmed_winner_beats_single_observations(confirmed: dict[str, Any]) -> None:
-    table = TrialsTable.of_document(confirmed)
+    table = TrialsTable.from_document(confirmed)
     goals = objectives(confirmed)
     best, _ = best_trial(table, goals, None)
     assert best is not None
@@ -170,7 +170,7 @@ def test_confirmed_winner_beats_single_observations(confirmed: dict[str, Any]) -
 
 @pytest.mark.parametrize(("named", "expected"), [(5, 5), (9, 5), (1, 1), (99, 4), (None, 4)])
 def test_the_export_may_name_another(confirmed: dict[str, Any], named: int | None, expected: int) -> None:
-    best, _ = best_trial(TrialsTable.of_document(confirmed), objectives(confirmed), named)
+    best, _ = best_trial(TrialsTable.from_document(confirmed), objectives(confirmed), named)
     assert best is not None
     assert best.trial == expected
     assert (best.confirmation is None) == (expected == 1)

@@ -19,7 +19,7 @@ from analysis.table import TrialsTable
 
 
 def found(document: dict[str, Any], goal: Any = "minimize") -> Reuse:
-    shared = reuse(TrialsTable.of_document(document), "final_loss", goal)
+    shared = reuse(TrialsTable.from_document(document), "final_loss", goal)
     assert shared is not None
     return shared
 
@@ -142,7 +142,7 @@ def test_points_that_are_none_are_not_drawn(branched: dict[str, Any], cell: obje
 
 
 def test_csv_and_json_say_the_same(branched: dict[str, Any], tmp_path: Path) -> None:
-    table = TrialsTable.of_document(branched).frame
+    table = TrialsTable.from_document(branched).frame
     for column in ("stages", "trunk_points"):
         table[column] = table[column].map(json.dumps, na_action="ignore")
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -156,7 +156,7 @@ def test_dollars_and_time_leave_out_what_others_paid(branched: dict[str, Any]) -
     assert cost(branched["trials"], run_cap=None).so_far == pytest.approx(6 * 4 - 0.4 - 0.8 - 0.5 - 0.4 + 0.3)
     trials = [trial | {"seconds": 10.0} for trial in branched["trials"]]
     price = Rate(name="x", usd_per_hour=3600.0, kind="spot", dated="2026-11")
-    comparable = priced(TrialsTable.of_document(branched | {"trials": trials}), price).numbers("usd")
+    comparable = priced(TrialsTable.from_document(branched | {"trials": trials}), price).numbers("usd")
     assert comparable.tolist() == pytest.approx([10, 50, 90, 60, 10, 110, 50, 10])
 
 
@@ -244,7 +244,7 @@ def test_no_two_lines_cross_and_no_cost_is_lost(steps: list[int], seed: int) -> 
                 ],
             }
         )  # fmt: skip
-    totals = reuse(TrialsTable.of_document({"schema": 1, "trials": rows}), "final_loss")
+    totals = reuse(TrialsTable.from_document({"schema": 1, "trials": rows}), "final_loss")
     if totals is None:
         return
     saved = sum(entry.get("saved", 0.0) for row in rows for entry in row["stages"])

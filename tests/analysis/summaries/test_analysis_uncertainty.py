@@ -17,7 +17,7 @@ from analysis.table import TrialsTable, from_document, read
 
 
 def of_lengths(frame: pd.DataFrame, **options: Any) -> Any:
-    table = TrialsTable.of(frame)
+    table = TrialsTable.from_frame(frame)
     return estimate_uncertainty(table, pareto(table, x="effective_steps", y="final_loss", **options))
 
 
@@ -80,7 +80,7 @@ def test_errors_of_efficiency_elementwise() -> None:
 
 
 def test_nothing_to_be_sure_of() -> None:
-    table = TrialsTable.of(pd.DataFrame({"x": [], "y": []}))
+    table = TrialsTable.from_frame(pd.DataFrame({"x": [], "y": []}))
     found = estimate_uncertainty(table, pareto(table, x="x", y="y", baseline=1.0))
     assert (found.trials, found.hypervolume, found.reference) == ({}, None, None)
 
@@ -90,7 +90,7 @@ def test_ten_thousand_trials_take_seconds() -> None:
 
     random = np.random.default_rng(0)
     frame = pd.DataFrame({"steps": random.integers(50, 2000, 10_000), "loss": random.normal(3, 0.2, 10_000)})
-    table = TrialsTable.of(frame.assign(loss_sem=0.02))
+    table = TrialsTable.from_frame(frame.assign(loss_sem=0.02))
     start = time.process_time()
     estimate_uncertainty(table, pareto(table, x="steps", y="loss", baseline=3.5))
     assert time.process_time() - start < 5
@@ -112,7 +112,7 @@ def with_sequences(sweep: dict[str, Any], sequences: int = 60) -> dict[str, Any]
 
 
 def of_document(document: dict[str, Any]) -> Uncertainty:
-    table = TrialsTable.of_document(document)
+    table = TrialsTable.from_document(document)
     return estimate_uncertainty(table, pareto(table, x="effective_steps", y="final_loss"))
 
 

@@ -15,7 +15,7 @@ from analysis.table import TrialsTable, from_document
 
 
 def table_of(document: dict[str, Any]) -> TrialsTable:
-    return TrialsTable.of_document(document)
+    return TrialsTable.from_document(document)
 
 
 def test_confirmed_row_is_the_mean_of_fresh_runs(
@@ -125,7 +125,7 @@ def test_the_spread_is_that_of_an_analysis_of_variance(groups: list[list[float]]
         for seed, loss in enumerate(group)
     ]
     frame = pd.DataFrame(rows).assign(trial=range(len(rows)))
-    spread = TrialsTable.of(frame).configurations.repeats.spreads["loss"]
+    spread = TrialsTable.from_frame(frame).configurations.repeats.spreads["loss"]
     residuals = np.concatenate([np.array(group) - np.mean(group) for group in groups])
     assert spread.freedom == len(rows) - len(groups)
     assert spread.sd == pytest.approx((residuals @ residuals / spread.freedom) ** 0.5, abs=1e-9)

@@ -30,7 +30,7 @@ def losses(trials: int = 3, seed: int = 0) -> dict[str, Any]:
 
 def test_factors_give_the_covariance() -> None:
     entries = losses()
-    factors = HeldOut.of(entries).factors("final_loss", [(0,), (1,), (2,)])
+    factors = HeldOut.from_document(entries).factors("final_loss", [(0,), (1,), (2,)])
     differences = [np.array(e["final"]) - np.array(e["teacher"]) for e in entries.values()]
     assert factors @ factors.T == pytest.approx(np.cov(differences) / SEQUENCES)
 
@@ -39,34 +39,34 @@ def test_paired_error_is_independent_of_reference() -> None:
     entries = losses()
     for entry in entries.values():
         entry["teacher"] = (np.array(entry["teacher"]) * 1.1).tolist()
-    a, b = HeldOut.of(entries).factors("final_loss", [(0,), (1,)])
+    a, b = HeldOut.from_document(entries).factors("final_loss", [(0,), (1,)])
     paired = np.array(entries["0"]["final"]) - np.array(entries["1"]["final"])
     assert (a - b) @ (a - b) == pytest.approx(paired.var(ddof=1) / SEQUENCES)
 
 
 def test_a_mean_over_runs_has_the_error_of_their_mean_losses() -> None:
     entries = losses()
-    mean, first = HeldOut.of(entries).factors("final_loss", [(1, 2), (0,)])
+    mean, first = HeldOut.from_document(entries).factors("final_loss", [(1, 2), (0,)])
     differences = [np.array(e["final"]) - np.array(e["teacher"]) for e in entries.values()]
     expected = np.cov(differences[0], (differences[1] + differences[2]) / 2) / SEQUENCES
     assert [first @ first, first @ mean, mean @ mean] == pytest.approx(expected[np.triu_indices(2)])
 
 
 def test_what_is_not_known_has_zeros() -> None:
-    found = HeldOut.of(losses())
+    found = HeldOut.from_document(losses())
     assert not found.factors("final_loss", [(7,), (0, 7), ()]).any()
     assert found.factors("perplexity", [(0,)]).shape == (1, 0)
     assert found.factors("test_loss", [(0,)]).shape == (1, 0)
-    assert HeldOut.of(None).factors("final_loss", [(0,)]).shape == (1, 0)
+    assert HeldOut.from_document(None).factors("final_loss", [(0,)]).shape == (1, 0)
 
 
 def test_trials_on_another_text_are_not_paired() -> None:
     entries = losses(4)
     entries["3"] = losses(1, seed=1)["0"]
-    factors = HeldOut.of(entries).factors("final_loss", [(0,), (1,), (2,), (3,)])
+    factors = HeldOut.from_document(entries).factors("final_loss", [(0,), (1,), (2,), (3,)])
     assert factors.any(axis=1).tolist() == [True, True, True, False]
     entries["3"] = {name: values[:-1] for name, values in losses(1)["0"].items()}
-    factors = HeldOut.of(entries).factors("final_loss", [(0,), (1,), (2,), (3,)])
+    factors = HeldOut.from_document(entries).factors("final_loss", [(0,), (1,), (2,), (3,)])
     assert factors.any(axis=1).tolist() == [True, True, True, False]
 
 
@@ -75,14 +75,14 @@ def test_teachers_that_differ_by_rounding_measured_the_same_text() -> None:
     random = np.random.default_rng(2)
     for entry in entries.values():
         entry["teacher"] = (np.array(entry["teacher"]) + random.normal(0, 0.01, SEQUENCES)).tolist()
-    assert HeldOut.of(entries).factors("final_loss", [(0,), (1,), (2,)]).any(axis=1).all()
+    assert HeldOut.from_document(entries).factors("final_loss", [(0,), (1,), (2,)]).any(axis=1).all()
 
 
 def test_the_test_text_has_losses_of_its_own() -> None:
     renamed = {
         trial: {"test": entry["final"], "test_teacher": entry["teacher"]} for trial, entry in losses().items()
     }
-    found = HeldOut.of(renamed)
+    found = HeldOut.from_document(renamed)
     assert found.factors("test_loss", [(0,)]).any()
     assert not found.factors("final_loss", [(0,)]).any()
 
@@ -103,9 +103,9 @@ def test_the_test_text_has_losses_of_its_own() -> None:
     ids=["none", "list", "empty", "no-teacher", "lengths", "one", "nan", "text", "numbers"],
 )
 def test_malformed_losses_count_as_missing(entry: Any) -> None:
-    found = HeldOut.of(losses(2) | {"2": entry, "x": losses(1)["0"]})
+    found = HeldOut.from_document(losses(2) | {"2": entry, "x": losses(1)["0"]})
     assert found.factors("final_loss", [(0,), (1,), (2,)]).any(axis=1).tolist() == [True, True, False]
-    assert not HeldOut.of({"0": entry}).factors("final_loss", [(0,)]).any()
+    assert not HeldOut.from_document({"0": entry}).factors("final_loss", [(0,)]).any()
 
 
 def test_a_json_table_brings_its_losses_and_the_others_have_none(

@@ -74,7 +74,7 @@ def test_written_tables_are_read_as_they_were(sweep: Named, suffix: str) -> None
 
 @given(sweep=sweeps())
 def test_labels_of_a_table_differ(sweep: Named) -> None:
-    read = TrialsTable.of_document(table.document(sweep.space, "url", sweep.records))
+    read = TrialsTable.from_document(table.document(sweep.space, "url", sweep.records))
     labels = [label(column, read.columns) for column in read.columns]
     assert len(set(labels)) == len(labels)
 
@@ -82,7 +82,7 @@ def test_labels_of_a_table_differ(sweep: Named) -> None:
 @given(sweep=sweeps())
 def test_means_over_seeds_have_every_metric(sweep: Named) -> None:
     found = over_seeds(
-        TrialsTable.of_document(table.document(sweep.space, "url", sweep.records)), seed="trial"
+        TrialsTable.from_document(table.document(sweep.space, "url", sweep.records)), seed="trial"
     )
     assert found.columns.is_unique
     assert found["seeds"].tolist() == [1, 1]
