@@ -10,17 +10,17 @@ import click
 
 from sweeps.cli.options import storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
-from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
+from sweeps.errors import EXIT_FAILED, InputError
 from sweeps.export.table import flat
+from sweeps.operations.asktell import report
 from sweeps.operations.opening import open_sweep
-from sweeps.programs.result import Failed, needed_metrics, parse_result, stated_failure
+from sweeps.programs.result import needed_metrics
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.regular_file import MAX_BYTES
-from sweeps.trials import lifecycle
 
 
 @click.command()
@@ -87,28 +87,7 @@ def report_result(
             raise InputError(f"{result}: cannot be read: {error.strerror or error}") from None
         except ValueError as error:
             raise InputError(f"{result}: {error}") from None
-    record = experiment.trial(index)
-    if record.status == "running" and record.heartbeat is not None:
-        raise InputError(f"trial {index} is being run by {record.worker}; only it can report")
-    if record.status == "pending":
-        raise InputError(f"trial {index} is pending: nobody has asked for it; see `sweep ask`")
-    owner = record.worker or (record.history[-1].worker if record.history else "")
-    event: lifecycle.Event
-    if (stated := stated_failure(document, where)) is not None:
-        event = lifecycle.Fail(
-            worker=owner, attempt=record.attempt, error=stated.error, failure=stated.failure
-        )
-    else:
-        judged = parse_result(experiment.space, document, where)
-        if isinstance(judged, Failed):
-            raise InputError(judged.error)  # the trial stays open: the file is wrong, not the trial
-        event = lifecycle.Complete(worker=owner, attempt=record.attempt, metrics=judged.metrics)
-    try:
-        ended = experiment.apply(index, event)
-    except IllegalTransition:
-        raise InputError(
-            f"trial {index} was reported before: it is {record.status}; a different second report is refused"
-        ) from None
+    ended = report(experiment, index, document, where)
     click.echo(f"trial {index} is {ended.status}")
 
 

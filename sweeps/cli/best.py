@@ -15,6 +15,7 @@ from sweeps.export import table
 from sweeps.operations import confirmation
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.rerun import command_line
+from sweeps.operations.status import trial_result
 from sweeps.search.confirm.answer import Answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.space.definition import Space
@@ -105,11 +106,6 @@ def best_line(space: Space, record: Trial) -> str:
         error = "" if sem is None else f" ± {sem:.2g}"
         metrics.append(f"{metric} {shorten(record.metrics.get(metric))}{error}")
     return f"trial {record.trial}: {', '.join(metrics)}"
-
-
-def trial_result(record: Trial) -> dict[str, Any]:
-    """Return a trial's index, parameters and metrics."""
-    return {"trial": record.trial, "parameters": dict(record.parameters), "metrics": dict(record.metrics)}
 
 
 def _best_document(space: Space, record: Trial, found: Answer | None = None) -> dict[str, Any]:

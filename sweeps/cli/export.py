@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +15,8 @@ from sweeps.experiment import Experiment
 from sweeps.export import ax_export, optuna_journal, wandb_table
 from sweeps.export import held_out as sequences
 from sweeps.export import table as tables
-from sweeps.export.insight import insight
-from sweeps.operations import confirmation
 from sweeps.operations.opening import open_sweep
-from sweeps.operations.rerun import command_line
+from sweeps.operations.report import report_document
 from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
@@ -118,22 +114,6 @@ def write_report(
     from analysis.report.report import render
 
     records = readable(experiment)
-    by_sequence = sequences.losses(experiment.store, experiment.space, records)
-    document = tables.document(experiment.space, experiment.store.url, records, by_sequence)
-    document["provenance"] = {
-        "stagesweep": metadata.version("stagesweep"),
-        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }
-    if surrogate:
-        document["insight"] = insight(experiment.space, records)
-    confirmed = confirmation.confirmed(experiment, records)
-    if confirmed is not None:
-        winner = confirmed[1].winner.finalist.trial
-        found = next((record for record in records if record.trial == winner), None)
-    else:  # before the confirmation is over, the best of the confirmed, if any are
-        found = tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
-    if found is not None:
-        document["best_trial"] = found.trial
-        document["best_command"] = command_line(experiment.space, found)
+    document = report_document(experiment, records, surrogate=surrogate)
     page = render(document, rate)
     tables.replace_file(out, lambda draft: draft.write_text(page, encoding="utf-8"))

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps.cli.output import console, echo, notify, print_table
-from sweeps.cli.show import rows_for_people, running_line, running_rows, status_lines
+from sweeps.cli.show import rows_for_people, running_line, status_lines
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export.table import best, document
 from sweeps.operations.opening import exists, new_store, remember
 from sweeps.operations.rerun import command_line
+from sweeps.operations.status import running_rows
 from sweeps.programs.process import describe_exit
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls

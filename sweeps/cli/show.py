@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli.best import best_line, trial_result
+from sweeps.cli.best import best_line
 from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table
 from sweeps.cli.prices import Prices, price_options
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.operations import confirmation
-from sweeps.operations.limits import amendment_lines, document
+from sweeps.operations.limits import amendment_lines
 from sweeps.operations.opening import open_sweep
+from sweeps.operations.status import running_rows, status_document
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Budget, Space
 from sweeps.stages import sharing
@@ -110,25 +111,6 @@ def trials(storage: str | None, name: str | None, style: str) -> None:
         planned = rounds.of_store(experiment.store, list(records))
         roles = {} if planned is None else confirmation.roles(*planned)
         print_table(rows_for_people(experiment.space, records, roles))
-
-
-def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
-    """Return the document of `sweep status --format json`."""
-    found = table.best(experiment.space, records)
-    switch = control.switch(experiment.store)
-    planned = rounds.of_store(experiment.store, list(records))
-    return {
-        "url": experiment.store.url,
-        "name": experiment.space.name,
-        "run_cap": experiment.space.run_cap,
-        "trials": table.counts(records),
-        "best": None if found is None else trial_result(found),
-        "state": switch.state,
-        "why": switch.why or None,
-        "confirmation": None if planned is None else confirmation.document(*planned),
-        **sharing.sweep_document(records),
-        **({"amendments": amendments} if (amendments := document(experiment.amendments)) else {}),
-    }
 
 
 def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | None = None) -> list[str]:
@@ -276,26 +258,3 @@ def running_line(row: dict[str, Any]) -> str:
     return "        " + "  ".join(
         f"{name} {shorten(value)}" for name, value in row.items() if value is not None
     )
-
-
-def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Return a row for each running trial, with its worker and progress."""
-    running = [record for record in records if record.status == "running"]
-    if not running:
-        return []
-    now = experiment.store.now()
-    return [
-        {
-            "trial": record.trial,
-            "attempt": record.attempt,
-            "worker": record.worker,
-            **{
-                name: record.progress.get(name) for name in ("stage", "step", "of", "loss") if record.progress
-            },
-            **{name: loss for name, loss in record.progress.items() if name == "held_out_loss"},
-            "last seen": None
-            if record.heartbeat is None
-            else f"{max(0.0, now - record.heartbeat):.0f} s ago",
-        }
-        for record in running
-    ]

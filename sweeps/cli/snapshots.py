@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
-from sweeps.errors import InputError
 from sweeps.experiment import Experiment
+from sweeps.operations import snapshots as operations
 from sweeps.operations.opening import open_sweep
-from sweeps.stages import retention as by_records
-from sweeps.stages.retention import Snapshot, Verdict
+from sweeps.operations.snapshots import Listing
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten, shown_bytes
-from sweeps.transfer import removal, stored_stages
-from sweeps.transfer.stored_stages import StoredStage
+from sweeps.transfer import stored_stages
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
 
 _SHOWN_DIGITS = 8
-_BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 
 
 @click.command("snapshots")
@@ -52,20 +46,11 @@ def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str
     experiment = open_sweep(storage, name)
     removed: list[str] = []
     if keys or prune:
-        records = experiment.trials()
-        present = by_records.published(experiment.space, records)
-        if keys:
-            chosen = [_chosen(experiment, present, key) for key in keys]
-        else:
-            verdicts = removal.verdicts(experiment, records, ended=True)
-            chosen = [verdict.snapshot.key for verdict in verdicts if not verdict.kept]
-        for key in dict.fromkeys(chosen):
-            if removal.discard(experiment, key):
-                removed.append(key)
-            else:
-                shown = key[:_SHOWN_DIGITS]
-                notify(f"{shown} is left: a worker has removed it, or a trial has come to need it")
-    listing = _Listing.read(experiment)
+        removed, left = operations.prune(experiment) if prune else operations.delete(experiment, keys)
+        for key in left:
+            shown = key[:_SHOWN_DIGITS]
+            notify(f"{shown} is left: a worker has removed it, or a trial has come to need it")
+    listing = Listing.read(experiment, readable(experiment))
     if style == "json":
         print_json(listing.document() | {"removed": removed})
     elif style == "csv":
@@ -78,7 +63,7 @@ def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str
     else:
         for key in removed:
             echo(f"removed {key[:_SHOWN_DIGITS]}")
-        listing.print()
+        _print(experiment, listing)
 
 
 def status_line(experiment: Experiment, records: Sequence[Trial]) -> str:
@@ -88,129 +73,38 @@ def status_line(experiment: Experiment, records: Sequence[Trial]) -> str:
     return f"{_counted(points.values())}, {shown_bytes(taken)}; {_reused(records)}"
 
 
-def _chosen(experiment: Experiment, present: Sequence[Snapshot], beginning: str) -> str:
-    """Return the key that begins so. Raises `InputError` if there is not one, or it must stay."""
-    if not _BEGINNING.fullmatch(beginning):
-        raise InputError(f"--delete {beginning!r}: not the beginning of a key; give 4 or more of its digits")
-    found = [snapshot for snapshot in present if snapshot.key.startswith(beginning)]
-    if not found:
-        stored = stored_stages.stored_stages(experiment.store)
-        unnamed = any(stage.key.startswith(beginning) for stage in stored)
-        advice = "no record names it: `sweep repair` removes it" if unnamed else "see `sweep snapshots`"
-        raise InputError(f"--delete {beginning}: there is no such snapshot; {advice}")
-    if len(found) > 1:
-        raise InputError(f"--delete {beginning}: {len(found)} keys begin so; give more digits")
-    if found[0].needed_by:
-        trials = ", ".join(map(str, found[0].needed_by))
-        raise InputError(
-            f"--delete {beginning}: unfinished trials need it ({trials}); wait for their end, or abandon them"
-        )
-    return found[0].key
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Listing:
-    """Snapshots of a sweep by its records, with what is stored of each."""
-
-    experiment: Experiment
-    records: Sequence[Trial]
-    verdicts: Sequence[Verdict]
-    stored: dict[str, StoredStage]
-    now: float
-
-    @classmethod
-    def read(cls, experiment: Experiment) -> _Listing:
-        records = readable(experiment)
-        return cls(
-            experiment=experiment,
-            records=records,
-            verdicts=removal.verdicts(experiment, records),
-            stored={stage.key: stage for stage in stored_stages.stored_stages(experiment.store)},
-            now=experiment.store.now(),
-        )
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each snapshot, the best first; of what is not stored, size and age are None."""
-        rows = []
-        for verdict in self.verdicts:
-            snapshot, stage = verdict.snapshot, self.stored.get(verdict.snapshot.key)
-            rows.append(
-                {
-                    "key": snapshot.key,
-                    "stage": snapshot.stage,
-                    "step": snapshot.step,
-                    "trials": list(snapshot.publishers),
-                    "used_by": list(snapshot.users),
-                    "needed_by": list(snapshot.needed_by),
-                    "bytes": None if stage is None else stage.size,
-                    "age_s": None if stage is None else max(0.0, self.now - stage.updated),
-                    "problem": "it is not stored" if stage is None else stage.problem(),
-                    "kept": verdict.kept,
-                    "why": verdict.why,
-                }
-            )
-        return rows
-
-    def unnamed(self) -> list[str]:
-        """Return the keys of what is stored though no record says so."""
-        return sorted(self.stored.keys() - {verdict.snapshot.key for verdict in self.verdicts})
-
-    def document(self) -> dict[str, Any]:
-        rows = self.rows()
-        reused = [run for record in self.records for run in costs.reused(record)]
-        branched = [run for record in self.records for run in costs.branched(record)]
-        seconds = [run.seconds or 0.0 for run in reused]
-        seconds += [(run.seconds or 0.0) * run.saved / run.cost for run in branched if run.cost]
-        return {
-            "snapshots": rows,
-            "unnamed": self.unnamed(),
-            "totals": {
-                "snapshots": len(rows),
-                "bytes": sum(row["bytes"] or 0 for row in rows),
-                "bytes_fetched": sum((row["bytes"] or 0) * len(row["used_by"]) for row in rows),
-                "reused": len(reused),
-                "branched": len(branched),
-                "cost_nominal": math.fsum(costs.nominal(record) or 0.0 for record in self.records),
-                "cost_paid": math.fsum(costs.paid(record) or 0.0 for record in self.records),
-                "seconds_saved": math.fsum(seconds),
-            },
-        }
-
-    def trunks(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return a row for each trunk, for people, with all of its points."""
-        groups: dict[Hashable, list[dict[str, Any]]] = {}
-        for verdict, row in zip(self.verdicts, rows, strict=True):
+def _print(experiment: Experiment, listing: Listing) -> None:
+    """Print the listing for people: a table, and what the snapshots take and save."""
+    document = listing.document()
+    rows, totals = document["snapshots"], document["totals"]
+    if not rows:
+        can_share = bool(experiment.space.stages)
+        echo(f"no snapshots{' yet' if can_share else ': the search space has no stages to share'}")
+    else:
+        trunks: dict[Hashable, list[dict[str, Any]]] = {}  # all points of one trunk are one row
+        for verdict, row in zip(listing.verdicts, rows, strict=True):
             if verdict.snapshot.step is not None:
-                groups.setdefault(verdict.snapshot.unit, []).append(row)
-        return [_shown_trunk(sorted(group, key=lambda row: int(row["step"]))) for group in groups.values()]
-
-    def print(self) -> None:
-        """Print the listing for people: a table, and what the snapshots take and save."""
-        document = self.document()
-        rows, totals = document["snapshots"], document["totals"]
-        if not rows:
-            can_share = bool(self.experiment.space.stages)
-            echo(f"no snapshots{' yet' if can_share else ': the search space has no stages to share'}")
-        else:
-            tables = ([_shown(row) for row in rows if row["step"] is None], self.trunks(rows))
-            for position, table in enumerate(filter(None, tables)):
-                if position:
-                    echo("")
-                print_table(table)
-            stored = _counted(row["step"] is not None for row in rows)
-            echo(f"\nstored  {stored}, {shown_bytes(totals['bytes'])}")
-        if totals["reused"] or totals["branched"]:
-            nominal, paid, seconds = (totals[n] for n in ("cost_nominal", "cost_paid", "seconds_saved"))
-            share = f" ({(nominal - paid) / nominal:.0%})" if nominal else ""
-            time = f", {_duration(seconds)} of training" if seconds else ""
-            saved = f"{shorten(nominal - paid)} of {shorten(nominal)} in cost{share}{time}"
-            echo(f"saved   {saved}; {_reused(self.records)}")
-            fetched = shown_bytes(totals["bytes_fetched"])
-            echo(f"traffic {shown_bytes(totals['bytes'])} stored, {fetched} fetched, of what is there now")
-        if wrong := [row["key"][:_SHOWN_DIGITS] for row in rows if row["problem"]]:
-            notify(f"{', '.join(wrong)}: damaged or missing; see `sweep doctor`")
-        if unnamed := self.unnamed():
-            notify(f"no record names {counted(len(unnamed), 'stored snapshot')}; see `sweep doctor`")
+                trunks.setdefault(verdict.snapshot.unit, []).append(row)
+        points = [_shown_trunk(sorted(group, key=lambda row: int(row["step"]))) for group in trunks.values()]
+        ends = [_shown(row) for row in rows if row["step"] is None]
+        for position, table in enumerate(filter(None, (ends, points))):
+            if position:
+                echo("")
+            print_table(table)
+        stored = _counted(row["step"] is not None for row in rows)
+        echo(f"\nstored  {stored}, {shown_bytes(totals['bytes'])}")
+    if totals["reused"] or totals["branched"]:
+        nominal, paid, seconds = (totals[n] for n in ("cost_nominal", "cost_paid", "seconds_saved"))
+        share = f" ({(nominal - paid) / nominal:.0%})" if nominal else ""
+        time = f", {_duration(seconds)} of training" if seconds else ""
+        saved = f"{shorten(nominal - paid)} of {shorten(nominal)} in cost{share}{time}"
+        echo(f"saved   {saved}; {_reused(listing.records)}")
+        fetched = shown_bytes(totals["bytes_fetched"])
+        echo(f"traffic {shown_bytes(totals['bytes'])} stored, {fetched} fetched, of what is there now")
+    if wrong := [row["key"][:_SHOWN_DIGITS] for row in rows if row["problem"]]:
+        notify(f"{', '.join(wrong)}: damaged or missing; see `sweep doctor`")
+    if unnamed := document["unnamed"]:
+        notify(f"no record names {counted(len(unnamed), 'stored snapshot')}; see `sweep doctor`")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

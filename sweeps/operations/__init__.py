@@ -8,6 +8,10 @@
     confirmation.py  its progress and its answer, for people and programs
     lifetime.py      archive, rename and delete
     listing.py       the sweeps under a storage
+    status.py        a sweep's totals, what runs, and what people did to it
+    asktell.py       report the result of a trial that was asked for
+    snapshots.py     list and remove stored ends of stages
+    report.py        the document that a report is made of
     pools.py         where the files of a pool of workers lie
     rerun.py         the command line that runs a trial again
 

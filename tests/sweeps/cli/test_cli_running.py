@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memory_store import MemoryStore
 
-from sweeps.cli.show import running_rows
 from sweeps.experiment import Experiment
+from sweeps.operations.status import running_rows
 from sweeps.trials.lifecycle import Heartbeat
 
 

@@ -1,0 +1,49 @@
+"""The export document that a report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from sweeps.experiment import Experiment
+from sweeps.export import held_out
+from sweeps.export import table as tables
+from sweeps.export.insight import insight
+from sweeps.operations import confirmation
+from sweeps.operations.rerun import command_line
+from sweeps.trials.record import Trial
+
+
+def report_document(
+    experiment: Experiment, records: Sequence[Trial], *, surrogate: bool = False
+) -> dict[str, Any]:
+    """Return the document for `analysis.report.report.render`.
+
+    Args:
+        experiment: the sweep.
+        records: its trials, without secrets.
+        surrogate: also fit Ax's surrogate, for what mattered; takes seconds.
+
+    Raises:
+        StoreUnavailable: the losses of each sequence cannot be read.
+    """
+    by_sequence = held_out.losses(experiment.store, experiment.space, records)
+    document = tables.document(experiment.space, experiment.store.url, records, by_sequence)
+    document["provenance"] = {
+        "stagesweep": metadata.version("stagesweep"),
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+    if surrogate:
+        document["insight"] = insight(experiment.space, records)
+    confirmed = confirmation.confirmed(experiment, records)
+    if confirmed is not None:
+        winner = confirmed[1].winner.finalist.trial
+        found = next((record for record in records if record.trial == winner), None)
+    else:  # before the confirmation is over, the best of the confirmed, if any are
+        found = tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
+    if found is not None:
+        document["best_trial"] = found.trial
+        document["best_command"] = command_line(experiment.space, found)
+    return document

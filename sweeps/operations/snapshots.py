@@ -1,0 +1,141 @@
+"""Stored ends of stages and points of trunks: which there are, why each stays, and their removal."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeps.errors import InputError
+from sweeps.experiment import Experiment
+from sweeps.stages import retention
+from sweeps.stages.retention import Snapshot, Verdict
+from sweeps.transfer import removal, stored_stages
+from sweeps.transfer.stored_stages import StoredStage
+from sweeps.trials import costs
+from sweeps.trials.record import Trial
+
+_BEGINNING = re.compile(r"[0-9a-f]{4,64}")
+
+
+def delete(experiment: Experiment, beginnings: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Remove the snapshots whose keys begin so; return the keys that were removed, and those that were left.
+
+    One is left if a worker has removed it meanwhile, or a trial has come to need it.
+
+    Raises:
+        InputError: no key, or more than one, begins so, or unfinished trials need it; nothing was removed.
+    """
+    present = retention.published(experiment.space, experiment.trials())
+    return _discard(experiment, [_find(experiment, present, beginning) for beginning in beginnings])
+
+
+def prune(experiment: Experiment) -> tuple[list[str], list[str]]:
+    """Remove what the end of the sweep would remove; return as `delete` does."""
+    verdicts = removal.verdicts(experiment, experiment.trials(), ended=True)
+    return _discard(experiment, [verdict.snapshot.key for verdict in verdicts if not verdict.kept])
+
+
+def _discard(experiment: Experiment, keys: Iterable[str]) -> tuple[list[str], list[str]]:
+    removed: list[str] = []
+    left: list[str] = []
+    for key in dict.fromkeys(keys):
+        (removed if removal.discard(experiment, key) else left).append(key)
+    return removed, left
+
+
+def _find(experiment: Experiment, present: Sequence[Snapshot], beginning: str) -> str:
+    """Return the key that begins so. Raises `InputError` if there is not one, or it must stay."""
+    if not _BEGINNING.fullmatch(beginning):
+        raise InputError(f"--delete {beginning!r}: not the beginning of a key; give 4 or more of its digits")
+    found = [snapshot for snapshot in present if snapshot.key.startswith(beginning)]
+    if not found:
+        stored = stored_stages.stored_stages(experiment.store)
+        unnamed = any(stage.key.startswith(beginning) for stage in stored)
+        advice = "no record names it: `sweep repair` removes it" if unnamed else "see `sweep snapshots`"
+        raise InputError(f"--delete {beginning}: there is no such snapshot; {advice}")
+    if len(found) > 1:
+        raise InputError(f"--delete {beginning}: {len(found)} keys begin so; give more digits")
+    if found[0].needed_by:
+        trials = ", ".join(map(str, found[0].needed_by))
+        raise InputError(
+            f"--delete {beginning}: unfinished trials need it ({trials}); wait for their end, or abandon them"
+        )
+    return found[0].key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Snapshots of a sweep by its records, with what is stored of each.
+
+    Args:
+        records: the trials that can be read.
+        verdicts: which snapshots stay, the best first.
+        stored: by key, what the store has of them.
+        now: the store's time.
+    """
+
+    records: Sequence[Trial]
+    verdicts: Sequence[Verdict]
+    stored: dict[str, StoredStage]
+    now: float
+
+    @classmethod
+    def read(cls, experiment: Experiment, records: Sequence[Trial]) -> Listing:
+        """Return the listing of a sweep whose trials are these."""
+        return cls(
+            records=records,
+            verdicts=removal.verdicts(experiment, records),
+            stored={stage.key: stage for stage in stored_stages.stored_stages(experiment.store)},
+            now=experiment.store.now(),
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each snapshot, the best first; of what is not stored, size and age are None."""
+        rows = []
+        for verdict in self.verdicts:
+            snapshot, stage = verdict.snapshot, self.stored.get(verdict.snapshot.key)
+            rows.append(
+                {
+                    "key": snapshot.key,
+                    "stage": snapshot.stage,
+                    "step": snapshot.step,
+                    "trials": list(snapshot.publishers),
+                    "used_by": list(snapshot.users),
+                    "needed_by": list(snapshot.needed_by),
+                    "bytes": None if stage is None else stage.size,
+                    "age_s": None if stage is None else max(0.0, self.now - stage.updated),
+                    "problem": "it is not stored" if stage is None else stage.problem(),
+                    "kept": verdict.kept,
+                    "why": verdict.why,
+                }
+            )
+        return rows
+
+    def unnamed(self) -> list[str]:
+        """Return the keys of what is stored though no record says so."""
+        return sorted(self.stored.keys() - {verdict.snapshot.key for verdict in self.verdicts})
+
+    def document(self) -> dict[str, Any]:
+        """Return the listing and its totals as `sweep snapshots --format json` shows them."""
+        rows = self.rows()
+        reused = [run for record in self.records for run in costs.reused(record)]
+        branched = [run for record in self.records for run in costs.branched(record)]
+        seconds = [run.seconds or 0.0 for run in reused]
+        seconds += [(run.seconds or 0.0) * run.saved / run.cost for run in branched if run.cost]
+        return {
+            "snapshots": rows,
+            "unnamed": self.unnamed(),
+            "totals": {
+                "snapshots": len(rows),
+                "bytes": sum(row["bytes"] or 0 for row in rows),
+                "bytes_fetched": sum((row["bytes"] or 0) * len(row["used_by"]) for row in rows),
+                "reused": len(reused),
+                "branched": len(branched),
+                "cost_nominal": math.fsum(costs.nominal(record) or 0.0 for record in self.records),
+                "cost_paid": math.fsum(costs.paid(record) or 0.0 for record in self.records),
+                "seconds_saved": math.fsum(seconds),
+            },
+        }

@@ -1,0 +1,81 @@
+"""State of a sweep as values: its totals, what runs, and what people did to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sweeps.experiment import Experiment
+from sweeps.export import table
+from sweeps.operations import confirmation
+from sweeps.operations.limits import document, shown
+from sweeps.search.confirm import rounds
+from sweeps.stages import sharing
+from sweeps.trials import control
+from sweeps.trials.actions import History
+from sweeps.trials.amendments import ARCHIVED, NAME
+from sweeps.trials.record import Trial
+
+
+def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
+    """Return the document of `sweep status --format json`."""
+    found = table.best(experiment.space, records)
+    switch = control.switch(experiment.store)
+    planned = rounds.of_store(experiment.store, list(records))
+    return {
+        "url": experiment.store.url,
+        "name": experiment.space.name,
+        "run_cap": experiment.space.run_cap,
+        "trials": table.counts(records),
+        "best": None if found is None else trial_result(found),
+        "state": switch.state,
+        "why": switch.why or None,
+        "confirmation": None if planned is None else confirmation.document(*planned),
+        **sharing.sweep_document(records),
+        **({"amendments": amendments} if (amendments := document(experiment.amendments)) else {}),
+    }
+
+
+def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return a row for each running trial, with its worker and progress."""
+    running = [record for record in records if record.status == "running"]
+    if not running:
+        return []
+    now = experiment.store.now()
+    return [
+        {
+            "trial": record.trial,
+            "attempt": record.attempt,
+            "worker": record.worker,
+            **{
+                name: record.progress.get(name) for name in ("stage", "step", "of", "loss") if record.progress
+            },
+            **{name: loss for name, loss in record.progress.items() if name == "held_out_loss"},
+            "last seen": None
+            if record.heartbeat is None
+            else f"{max(0.0, now - record.heartbeat):.0f} s ago",
+        }
+        for record in running
+    ]
+
+
+def trial_result(record: Trial) -> dict[str, Any]:
+    """Return a trial's index, parameters and metrics."""
+    return {"trial": record.trial, "parameters": dict(record.parameters), "metrics": dict(record.metrics)}
+
+
+def history_rows(experiment: Experiment) -> list[dict[str, Any]]:
+    """Return who did what to the sweep and when, actions and amendments, in the order of their times."""
+    rows = [{"at": a.at, "by": a.by, "what": a.what} for a in History(experiment.store).refresh()]
+    for amendment in experiment.amendments.made:
+        changes = dict(amendment.changes)
+        if not changes:
+            continue
+        if ARCHIVED in changes:
+            what = "archive" if changes[ARCHIVED] else "archive --undo"
+        elif NAME in changes:
+            what = f"rename to {changes[NAME]}"
+        else:
+            what = f"extend: {', '.join(f'{name} {shown(name, value)}' for name, value in changes.items())}"
+        rows.append({"at": amendment.at, "by": amendment.by, "what": what})
+    return sorted(rows, key=lambda row: row["at"])
