@@ -118,7 +118,7 @@ def tradeoff_picture(table: TableLike, result: ParetoResult, out: str) -> Pictur
         curve = budgets.fit_trials(table, x=result.x, y=result.y, y_goal=result.y_goal).curve
     except AnalysisError:
         curve = None
-    return _saved(figures.tradeoff(table, result, curve), out, "pareto")
+    return _save(figures.tradeoff(table, result, curve), out, "pareto")
 
 
 FEW = "Up to two objectives: the picture above says it all."
@@ -131,14 +131,14 @@ def pairs_picture(table: TableLike, objectives: Sequence[Sequence[str]], out: st
         found = many_objective_front(table, read_objectives({"objectives": goals}))
     except AnalysisError as error:
         return str(error)
-    return FEW if found is None else _saved(many_objective_figures.pairs(found), out, "pairs")
+    return FEW if found is None else _save(many_objective_figures.pairs(found), out, "pairs")
 
 
 def efficiency_picture(result: ParetoResult, uncertainty: Uncertainty, out: str) -> Picture | str:
     """Draw efficiency against compute; saved as `efficiency.png` and `.svg`."""
     if result.baseline is None:
         return "Efficiency needs a baseline: no completed trial has zero steps of Stage 1.9; set `baseline`."
-    return _saved(efficiency_figures.efficiency(result, uncertainty), out, "efficiency")
+    return _save(efficiency_figures.efficiency(result, uncertainty), out, "efficiency")
 
 
 def hypervolume(result: ParetoResult, uncertainty: Uncertainty) -> str:
@@ -188,7 +188,7 @@ def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) ->
         surface = fit_surface(stage1_9, stage2, rows.floats(y), sem)
     except AnalysisError as error:
         return str(error)
-    return _saved(efficiency_figures.iso_compute(surface, amounts, y), out, "iso_compute")
+    return _save(efficiency_figures.iso_compute(surface, amounts, y), out, "iso_compute")
 
 
 def shared(table: TableLike, y: str, goal: Goal = "minimize") -> Reuse | None:
@@ -202,28 +202,28 @@ def paid_picture(found: Reuse | None, y: str, out: str) -> Picture | str:
         return "Nothing was reused: each trial has computed all of its stages."
     if not np.isfinite(found.best).any():
         return f"{found.summary()}; no completed trial has a value of {y}."
-    return _saved(reuse_figures.best_by_compute(found, y), out, "paid")
+    return _save(reuse_figures.best_by_compute(found, y), out, "paid")
 
 
 def trunks_picture(found: Reuse | None, out: str) -> Picture | None:
     """Draw the trunks of stages, and which trials branched off; saved as `trunks.png` and `.svg`."""
     if found is None or not found.trunks:
         return None
-    return _saved(trunk_figures.all_trunks(layouts(found.trunks, found.goal), found), out, "trunks")
+    return _save(trunk_figures.all_trunks(layouts(found.trunks, found.goal), found), out, "trunks")
 
 
 def lengths_picture(found: Reuse | None, y: str, out: str) -> Picture | None:
     """Draw the loss against the length of each stage with trunks; saved as `lengths.png` and `.svg`."""
     if found is None or not found.lengths:
         return None
-    return _saved(trunk_figures.all_lengths(found, y), out, "lengths")
+    return _save(trunk_figures.all_lengths(found, y), out, "lengths")
 
 
 def prefixes_picture(found: Reuse | None, out: str) -> Picture | None:
     """Draw what each prefix that trials share has cost and saved; saved as `prefixes.png` and `.svg`."""
     if found is None or not found.prefixes:
         return None
-    return _saved(reuse_figures.prefixes(found), out, "prefixes")
+    return _save(reuse_figures.prefixes(found), out, "prefixes")
 
 
 def ablations(
@@ -266,7 +266,7 @@ def ablation_picture(pairs: Sequence[tuple[str, Paired]], y: str, out: str) -> P
     """Draw the differences of all pairs; saved as `ablation.png` and `.svg`."""
     if not pairs:
         return "The table has no pairs for any of the questions."
-    return _saved(efficiency_figures.comparison(pairs, y), out, "ablation")
+    return _save(efficiency_figures.comparison(pairs, y), out, "ablation")
 
 
 def means(table: TableLike) -> pd.DataFrame | str:
@@ -282,6 +282,6 @@ def unit(x: str) -> str:
     return measure_of(x).unit
 
 
-def _saved(figure: Figure, out: str, name: str) -> Picture:
+def _save(figure: Figure, out: str, name: str) -> Picture:
     png, svg = figure.save(Path(out) / name)
     return Picture(figure=figure, png=png, svg=svg)

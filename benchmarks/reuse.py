@@ -337,8 +337,8 @@ def amount(compute: float | None) -> str:
 def draw(asks: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw what was asked over compute: first stages, later stages and losses; cached ones are filled."""
     from analysis.report.axes import Axis
-    from analysis.report.figure import combined
-    from analysis.report.style import BLUE, GREY, named, scale
+    from analysis.report.figure import combine
+    from analysis.report.style import BLUE, GREY, name_scale, scale
     from analysis.report.vega_lite import Drawing, Series
 
     panels = []
@@ -348,7 +348,9 @@ def draw(asks: Sequence[Mapping[str, Any]], path: Path) -> None:
         linear = not name.endswith(".lr") and name != "loss"
         drawing = Drawing(
             x=Axis(title="paid compute", scale=scale([ask["at"] for ask in asks], linear=True)),
-            y=Axis(title=name, scale=named(options, "point") if options else scale(values, linear=linear)),
+            y=Axis(
+                title=name, scale=name_scale(options, "point") if options else scale(values, linear=linear)
+            ),
             height=120,
             legend=not panels,
         )
@@ -365,7 +367,7 @@ def draw(asks: Sequence[Mapping[str, Any]], path: Path) -> None:
                         style, [{"x": ask["at"], "y": at} for ask, at in zip(group, y, strict=True)]
                     )
         panels.append(drawing.figure())
-    path.write_bytes(combined(panels, columns=1, width=700).to_png(scale=1))
+    path.write_bytes(combine(panels, columns=1, width=700).to_png(scale=1))
 
 
 if __name__ == "__main__":

@@ -100,14 +100,14 @@ class Local:
         for process in asked:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
-        _, stubborn = psutil.wait_procs(alive, timeout=pool.grace_s)
-        for process in stubborn:
+        _, remaining = psutil.wait_procs(alive, timeout=pool.grace_s)
+        for process in remaining:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(stubborn, timeout=pool.grace_s)
+        psutil.wait_procs(remaining, timeout=pool.grace_s)
         pool_file.remove(pool.folder)
         if alive:
-            killed = f", {len(stubborn)} of them killed" if stubborn else ""
+            killed = f", {len(remaining)} of them killed" if remaining else ""
             notify(f"the pool is down: {counted(len(alive), 'process', 'processes')} ended{killed}")
         return len(alive)
 

@@ -180,7 +180,7 @@ def parameters(pool: Pool) -> dict[str, Any]:
         kind = "gpu" if pool.accelerator == "gpu" else f"gpu:{pool.accelerator}"
         more["gres"] = f"{kind}:{pool.accelerator_count}"
     for key, value in pool.options.items():
-        more[key] = _checked(key, value)
+        more[key] = _check_option(key, value)
     if "\n" in pool.accelerator:
         raise PoolError("accelerator", f"{pool.accelerator!r} has a line end")
     leave = shlex.quote(str(pool.folder))
@@ -205,7 +205,7 @@ def parameters(pool: Pool) -> dict[str, Any]:
     }
 
 
-def _checked(key: str, value: object) -> object:
+def _check_option(key: str, value: object) -> object:
     if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
         raise PoolError(
             "options", f"{key!r} is not an option of sbatch; write it without dashes, such as mem=8G"

@@ -14,7 +14,7 @@ from typing import Any
 from analysis.errors import AnalysisError
 from analysis.summaries import summary
 from analysis.summaries.budget import TrialFit, curve_formula, fit_trials
-from analysis.summaries.compute import is_compute, priced
+from analysis.summaries.compute import is_compute, with_price
 from analysis.summaries.costs import Cost, Rate, cost
 from analysis.summaries.failures import Failure, failures, reasons
 from analysis.summaries.front_table import FrontTable, many_objectives_table, tradeoff_table
@@ -113,7 +113,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         AnalysisError: the document is not an export of a sweep.
     """
     table = TrialsTable.from_document(document, source="the sweep's export")
-    table = table if rate is None else priced(table, rate)
+    table = table if rate is None else with_price(table, rate)
     goals = objectives(document)
     best, best_note = best_trial(table, goals, document.get("best_trial"))
     tradeoff, tradeoff_note = _tradeoff(table, goals)

@@ -99,7 +99,7 @@ class Figure:
         return png, svg
 
 
-def combined(figures: Sequence[Figure], *, columns: int, width: int) -> Figure:
+def combine(figures: Sequence[Figure], *, columns: int, width: int) -> Figure:
     """Return one picture of several figures, in rows of `columns`; each plot is `width` pixels wide."""
     parts: list[dict[str, Any]] = []
     datasets = {}

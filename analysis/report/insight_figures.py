@@ -7,7 +7,7 @@ import numpy as np
 from analysis import labels
 from analysis.report.axes import Axis
 from analysis.report.figure import Figure
-from analysis.report.style import BLUE, Scale, axis_type, named, scale
+from analysis.report.style import BLUE, Scale, axis_type, name_scale, scale
 from analysis.report.vega_lite import NUMBER, Drawing, Row, Series, grey
 from analysis.summaries.insight import EffectPoint, View
 
@@ -20,7 +20,7 @@ def sensitivities(view: View) -> Figure:
     names = [name for name, _, _ in view.sensitivity]
     drawing = Drawing(
         x=Axis(title="% of the variance", scale=Scale(domain=(0.0, 100.0))),
-        y=Axis(title="", scale=named([_broken(name) for name in names]), grid=False, inner=0.2),
+        y=Axis(title="", scale=name_scale([_broken(name) for name in names]), grid=False, inner=0.2),
         height=110 + 40 * len(names),
         zoom=False,
     )
@@ -103,7 +103,9 @@ def marginal(view: View, name: str, effect: tuple[EffectPoint, ...], metric: str
         for sign in (-1, 1)
     ]
     drawing = Drawing(
-        x=Axis(title=name, scale=_parameter_scale(numbers) if is_numeric else named(cells, "point"), count=4),
+        x=Axis(
+            title=name, scale=_parameter_scale(numbers) if is_numeric else name_scale(cells, "point"), count=4
+        ),
         y=Axis(title=labels.title(metric), scale=scale(ends, linear=True), count=6),
         height=270,
         legend=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis import labels
 from analysis.report.axes import Axis
-from analysis.report.figure import Figure, combined
+from analysis.report.figure import Figure, combine
 from analysis.report.figures import hollow, step_of
 from analysis.report.style import BLUE, CROWD, HEXAGON, scale
 from analysis.report.vega_lite import POSITION, Drawing, Row, Series, tip_of
@@ -50,4 +50,4 @@ def pair(found: ManyObjectiveFront, x: int, y: int, *, legend: bool = False) -> 
 def pairs(found: ManyObjectiveFront) -> Figure:
     """Return one picture of all pairs of objectives, with a legend."""
     figures = [pair(found, x, y, legend=not nth) for nth, (x, y) in enumerate(found.pairs)]
-    return combined(figures, columns=min(ACROSS, len(figures)), width=250)
+    return combine(figures, columns=min(ACROSS, len(figures)), width=250)

@@ -7,7 +7,7 @@ import numpy as np
 from analysis import labels
 from analysis.report.axes import Axis
 from analysis.report.figure import Figure
-from analysis.report.style import BLUE, ORANGE, Scale, named, scale
+from analysis.report.style import BLUE, ORANGE, Scale, name_scale, scale
 from analysis.report.vega_lite import NUMBER, Drawing, Row, Series, grey
 from analysis.summaries.prefixes import Prefix
 from analysis.summaries.reuse import Reuse
@@ -31,7 +31,7 @@ def prefixes(found: Reuse) -> Figure:
         x=Axis(title=in_unit("compute", found), scale=Scale(domain=(0.0, 1.2 * longest))),
         y=Axis(
             title=f"{next(iter(stages))} by" if len(stages) == 1 else "computed by",
-            scale=named([name_of(row) for row in rows]),
+            scale=name_scale([name_of(row) for row in rows]),
             grid=False,
         ),
         height=110 + 26 * len(rows),

@@ -127,6 +127,6 @@ def scale(
     return Scale(type="log", domain=ends, ticks=shown)
 
 
-def named(names: Sequence[str | tuple[str, ...]], kind: Literal["band", "point"] = "band") -> Scale:
+def name_scale(names: Sequence[str | tuple[str, ...]], kind: Literal["band", "point"] = "band") -> Scale:
     """Return a scale of names, each in the place of its index; a tuple is the lines of one."""
     return Scale(type=kind, ticks=tuple(enumerate(names)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis import labels
 from analysis.report.axes import Axis
-from analysis.report.figure import Figure, combined
+from analysis.report.figure import Figure, combine
 from analysis.report.figures import hollow
 from analysis.report.reuse_figures import in_unit
 from analysis.report.style import BLUE, STAR, Scale, scale
@@ -73,7 +73,7 @@ def trunks(drawing: Layout, found: Reuse) -> Figure:
 
 def all_trunks(drawings: Sequence[Layout], found: Reuse) -> Figure:
     """Return one picture of the trunks of all stages, one below the other."""
-    return combined([trunks(drawing, found) for drawing in drawings], columns=1, width=560)
+    return combine([trunks(drawing, found) for drawing in drawings], columns=1, width=560)
 
 
 def _add_branch(figure: Drawing, end: End, trunk_y: float) -> None:
@@ -119,7 +119,7 @@ def lengths(curve: Lengths, found: Reuse, metric: str) -> Figure:
 def all_lengths(found: Reuse, metric: str) -> Figure:
     """Return one picture of the values against the lengths of all stages, beside each other."""
     figures = [lengths(curve, found, metric) for curve in found.lengths]
-    return figures[0] if len(figures) == 1 else combined(figures, columns=len(figures), width=380)
+    return figures[0] if len(figures) == 1 else combine(figures, columns=len(figures), width=380)
 
 
 def length_title(curve: Lengths, found: Reuse) -> str:

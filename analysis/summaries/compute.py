@@ -43,7 +43,7 @@ NOMINAL_COLUMNS = frozenset(column for m in MEASURES.values() for column in m.co
 OTHER = Measure(columns=(), per=100.0, unit="100 units")
 
 
-def priced(table: TrialsTable, price: Rate) -> TrialsTable:
+def with_price(table: TrialsTable, price: Rate) -> TrialsTable:
     """Return the table with a column `usd`: every trial's time at the price, whatever it reported.
 
     The time of stages that were reused is added to the trial's own, as everywhere where trials are compared:

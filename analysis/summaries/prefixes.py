@@ -105,7 +105,7 @@ def prefixes(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Prefix, ..
             rest=node.rest,
             saved=node.saved,
             best=best_of(values[node.rows], goal),
-            parameters=described(table, node.rows[0], common[node.stage.name]),
+            parameters=parameter_texts(table, node.rows[0], common[node.stage.name]),
         )
 
     def below(parent: str, depth: int) -> Iterator[Prefix]:
@@ -188,7 +188,7 @@ def common_parameters(
     return found
 
 
-def described(table: TrialsTable, row: int, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def parameter_texts(table: TrialsTable, row: int, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return columns of parameters in a row, as (name, value) for people; without those that it lacks."""
     cells = table.frame.iloc[row]
     shown = ((name.removeprefix(PARAMETER), labels.cell(cells[name])) for name in names)

@@ -16,7 +16,7 @@ import numpy as np
 from analysis.errors import AnalysisError
 from analysis.statistics.pareto import Floats, Goal
 from analysis.statistics.stages import Point, Stage, branched, total
-from analysis.summaries.prefixes import best_of, common_parameters, described
+from analysis.summaries.prefixes import best_of, common_parameters, parameter_texts
 from analysis.table import PARAMETER, TrialsTable
 
 
@@ -236,7 +236,7 @@ class _Stage:
             branches=tuple(sorted(branches, key=lambda branch: (-branch.leaves, -branch.end, branch.trials))),
             nominal=total(run.cost for run in self.runs_in(rows)),
             paid=total(run.paid for run in self.runs_in(rows)),
-            parameters=described(self._table, rows[0], common),
+            parameters=parameter_texts(self._table, rows[0], common),
         )
 
     def _branch(self, rows: list[int], values: Floats, goal: Goal) -> Branch:

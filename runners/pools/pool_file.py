@@ -33,7 +33,7 @@ class RecordedProcess:
         began: start in seconds since 1970. Linux derives it from the clock, so it shifts when that is set.
         number: its worker's number; 0: it is not a worker.
         birth: boot id of the machine and clock tick of the start, which do not shift; "" where the system has
-            none, and in files of earlier versions.
+            none.
     """
 
     pid: int

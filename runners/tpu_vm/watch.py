@@ -132,14 +132,14 @@ def clear(
     Raises:
         EngineFailed: resources are left after `gone_s` seconds, or a zone does not answer.
     """
-    met: set[tuple[int, str]] = set()
+    existed: set[tuple[int, str]] = set()
     notified: dict[str, str] = {}
     empty = 0
 
     def attempt() -> None:
         nonlocal empty
         observed, _ = step(vms, Wanted(workers=0, zones=zones), Memory(), notify, notified)
-        met.update((each.worker, each.zone) for each in observed.resources)
+        existed.update((each.worker, each.zone) for each in observed.resources)
         left = {f"{each.id} in {each.zone} ({each.state})" for each in observed.resources}
         left |= {f"{zone}, which does not answer" for zone in observed.unreachable}
         left |= {f"a creation for worker {worker}" for worker in observed.pending}
@@ -159,7 +159,7 @@ def clear(
     except exceptions.RetryError as error:
         problem = f"still there, and it costs money: {error.cause}; run `sweep down` again"
         raise EngineFailed("tpu-vm", problem) from None
-    return len(met)
+    return len(existed)
 
 
 class _StillThere(Exception):

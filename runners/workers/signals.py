@@ -20,9 +20,9 @@ class StopSignal:
     def listen(self) -> None:
         """Install the signal handlers. Only the main thread may call this."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._handle)
 
-    def _hear(self, number: int, frame: object) -> None:
+    def _handle(self, number: int, frame: object) -> None:
         if self.by:
             os._exit(EXIT_PREEMPTED)
         self.by = signal.Signals(number).name

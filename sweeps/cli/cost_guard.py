@@ -22,7 +22,7 @@ ASK_ABOVE = 10.0
 """US dollars per hour above which a pool must be confirmed, without --max-dollars-per-hour."""
 
 
-def priced(pool: Pool, price: str | None, rates: Path | None) -> Pool:
+def with_price(pool: Pool, price: str | None, rates: Path | None) -> Pool:
     """Return the pool with the price of a worker, if the table of rates has it.
 
     Args:

@@ -78,12 +78,12 @@ def dashboard(
 
 
 async def _serve(site: Site, host: str, port: int) -> None:
-    from sweeps.dashboard.server import served
+    from sweeps.dashboard.server import serve
 
     ended = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, ended.set)
-    async with served(site, host, port) as at:
+    async with serve(site, host, port) as at:
         shown = f"[{host}]" if ":" in host else host
         token = "" if site.guard.token is None else f"?token={site.guard.token}"
         # Not through `echo`, which would star the token: it is printed here once, and nowhere else.

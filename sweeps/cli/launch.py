@@ -70,7 +70,7 @@ def launch(
     detach: bool,
     storage: str | None,
     name: str | None,
-    **described: Any,
+    **options: Any,
 ) -> int:
     """Start workers, and keep them going until no trial is left.
 
@@ -85,10 +85,10 @@ def launch(
     with translated_errors():
         engine = engines.runner(runner)
         if dry_run:
-            print_artifacts(_preview(engine, storage, name, described), style)
+            print_artifacts(_preview(engine, storage, name, options), style)
             return EXIT_DONE
         experiment = open_sweep(storage, name)
-        pool = make_pool(engine, place_of(experiment), described)
+        pool = make_pool(engine, place_of(experiment), options)
         engines.check_storage(engine, pool)
         engine.render(pool)  # refuses what the engine cannot have
         engines.require(runner)
@@ -100,7 +100,7 @@ def launch(
         if detach and not engine.keeps:
             raise InputError(f"--detach: {runner} keeps the pool itself; leave it out")
         _refuse_a_second(engine, pool)
-        guard(pool, pool.workers, experiment, yes=described["yes"])
+        guard(pool, pool.workers, experiment, yes=options["yes"])
         if detach:
             return _detach(pool.folder)
         what = f"launch {counted(pool.workers, 'worker')} on {runner}"
@@ -116,7 +116,7 @@ def launch(
 
 
 def _preview(
-    engine: Runner, storage: str | None, name: str | None, described: dict[str, Any]
+    engine: Runner, storage: str | None, name: str | None, options: dict[str, Any]
 ) -> Mapping[str, str]:
     """Return the artifacts of a pool, whether or not there is such a sweep and workers can see it."""
     from runners.errors import PoolError
@@ -129,7 +129,7 @@ def _preview(
         notify(f"{problem}; below is what a sweep there would be started with")
         shown = name or "SWEEP"
         place = Place(join(storage_url(storage), shown), shown)
-    pool = make_pool(engine, place, described)
+    pool = make_pool(engine, place, options)
     try:
         check_storage(engine, pool)
     except PoolError as error:

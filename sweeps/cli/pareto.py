@@ -122,13 +122,13 @@ def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate
     """Compute everything that was asked; `space` is None for a table that is no sweep's."""
     from analysis.summaries import budget as budgets
     from analysis.summaries import summary
-    from analysis.summaries.compute import column_of, priced
+    from analysis.summaries.compute import column_of, with_price
     from analysis.summaries.many_objective import DRAWS, many_objective_front
     from analysis.summaries.reuse import reuse
     from analysis.summaries.summary_line import Objective
     from analysis.table import metric_column
 
-    frame = priced(frame, rate) if rate else frame
+    frame = with_price(frame, rate) if rate else frame
     x = column_of(asked.compute, frame) if asked.compute else asked.x
     y, baseline = asked.y, asked.baseline
     if space is not None:
@@ -199,21 +199,21 @@ def sweep_front(
     return compute(frame, x=x_column, y=y_column, baseline=baseline, **goal)
 
 
-def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
-    """Print the front for people; with `sure`, also the chances that the labels are right."""
+def print_front(result: ParetoResult, uncertainty: Uncertainty | None = None) -> None:
+    """Print the front for people; with `uncertainty`, also the chances that the labels are right."""
     if not result.points:
         echo(f"no completed trial has both {result.x} and {result.y} yet")
         return
     rows = _rows(result, all_points=False)
-    print_table(rows if sure is None else [row | _chances(sure, row["trial"]) for row in rows])
+    print_table(rows if uncertainty is None else [row | _chances(uncertainty, row["trial"]) for row in rows])
     echo(_on_front(len(result.front), len(result.points)))
     if result.confirmed:
         echo(
             "confirmed: the mean over fresh seeds; every other trial is one observation, and the best of "
             "many is too good to be true"
         )
-    if sure is not None:
-        for line in _footnotes(result, sure):
+    if uncertainty is not None:
+        for line in _footnotes(result, uncertainty):
             echo(line)
 
 
@@ -239,33 +239,34 @@ def _print_several(among: ManyObjectiveFront, *, chances: bool) -> None:
     echo(f"{summary}; of two columns alone:\n")
 
 
-def _chances(sure: Uncertainty, trial: int) -> dict[str, Any]:
+def _chances(uncertainty: Uncertainty, trial: int) -> dict[str, Any]:
     """Return the columns of a trial's efficiency and chances, as far as they are known."""
-    chances = sure.trials[trial]
+    chances = uncertainty.trials[trial]
     columns: dict[str, Any] = {}
     if chances.efficiency is not None:
         reach = chances.efficiency_range
         columns[_EFFICIENCY] = f"{chances.efficiency:.3g}" + (f" ± {reach:.1g}" if reach else "")
-    if sure.draws:
+    if uncertainty.draws:
         shares = {"front": chances.front, "knee": chances.knee, "most efficient": chances.most_efficient}
         columns |= {f"{word} %": round(100 * share) for word, share in shares.items() if share is not None}
     return columns
 
 
-def _footnotes(result: ParetoResult, sure: Uncertainty) -> Iterator[str]:
+def _footnotes(result: ParetoResult, errors: Uncertainty) -> Iterator[str]:
     """Yield explanations of the columns of `_chances`."""
-    if any(chances.efficiency is not None for chances in sure.trials.values()):
-        yield f"efficiency: improvement on {shorten(result.baseline)} per {sure.unit}, with its 95 % interval"
-    if sure.draws:
+    if any(chances.efficiency is not None for chances in errors.trials.values()):
+        baseline = shorten(result.baseline)
+        yield f"efficiency: improvement on {baseline} per {errors.unit}, with its 95 % interval"
+    if errors.draws:
         trials = counted(len(result.points), "trial")
-        paired = f"; those of {sure.paired} of {trials} are paired by sequence" if sure.paired else ""
-        seeds = f"; with the spread over seeds, {sure.spread.sd:.2g}" if sure.spread else ""
-        yield f"%: in how many of {sure.draws} draws from the standard errors of {result.y}{paired}{seeds}"
+        paired = f"; those of {errors.paired} of {trials} are paired by sequence" if errors.paired else ""
+        seeds = f"; with the spread over seeds, {errors.spread.sd:.2g}" if errors.spread else ""
+        yield f"%: in how many of {errors.draws} draws from the standard errors of {result.y}{paired}{seeds}"
     else:
         yield f"chances need standard errors: there is no column {result.y}_sem with any"
-    if sure.hypervolume is not None and sure.reference is not None:
-        reference = ", ".join(shorten(float(value)) for value in sure.reference)
-        yield f"hypervolume {shorten(sure.hypervolume)} within the reference point ({reference})"
+    if errors.hypervolume is not None and errors.reference is not None:
+        reference = ", ".join(shorten(float(value)) for value in errors.reference)
+        yield f"hypervolume {shorten(errors.hypervolume)} within the reference point ({reference})"
 
 
 def _print_bought(bought: Answer, *, to_stderr: bool) -> None:

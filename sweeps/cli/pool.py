@@ -55,12 +55,10 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
     errors: list[SweepError] = []
     with translated_errors():
         pools = _pools(open_sweep(storage, name), runner)
-    for engine, described in pools:
+    for engine, pool_ in pools:
         with _collected(errors):
             engines.require(engine)
-            rows += [
-                {"runner": engine, **worker.row()} for worker in engines.runner(engine).status(described)
-            ]
+            rows += [{"runner": engine, **worker.row()} for worker in engines.runner(engine).status(pool_)]
     if style == "json":
         print_json(rows)
         return _exit_status(errors)
@@ -92,16 +90,16 @@ def scale(
                 f"say which of {', '.join(name for name, _ in pools)}" if pools else "start one: sweep launch"
             )
             raise InputError(f"RUNNER: {len(pools)} pools of this sweep were launched from here; {remedy}")
-        ((engine, described),) = pools
+        ((engine, pool_),) = pools
         if dry_run:
-            if engine == "local" and pool_file.read(described.folder) is None:
+            if engine == "local" and pool_file.read(pool_.folder) is None:
                 raise InputError("no pool of this sweep runs on this machine; start one: sweep launch local")
-            cost = cost_of(described, workers, experiment) or "what a worker costs is not known"
+            cost = cost_of(pool_, workers, experiment) or "what a worker costs is not known"
             notify(f"the pool of {engine} would have {counted(workers, 'worker')}: {cost}")
             return
         engines.require(engine)
-        guard(described, workers, experiment, yes=yes)
-        engines.runner(engine).scale(described, workers, notify)
+        guard(pool_, workers, experiment, yes=yes)
+        engines.runner(engine).scale(pool_, workers, notify)
     what = f"scale the pool of {engine} to {counted(workers, 'worker')}"
     actions.note(experiment.store, what, user_name())
 
@@ -123,9 +121,9 @@ def logs(runner: str | None, worker: str | None, lines: int, storage: str | None
     from runners.pools import engines
 
     with translated_errors():
-        for engine, described in _pools(open_sweep(storage, name), runner):
+        for engine, pool_ in _pools(open_sweep(storage, name), runner):
             engines.require(engine)
-            for line in engines.runner(engine).logs(described, worker, lines):
+            for line in engines.runner(engine).logs(pool_, worker, lines):
                 echo(line)
 
 
@@ -161,12 +159,12 @@ def down(
     with translated_errors():
         experiment = open_sweep(storage, name)
         pools = _pools(experiment, runner)
-    for engine, described in pools:
+    for engine, pool_ in pools:
         with _collected(errors):
             engines.require(engine)
-            options = {**described.options, **option_values(option)}
-            here = engines.runner(engine).down(replace(described, grace_s=grace, options=options), notify)
-            launched.remove(described.folder)
+            options = {**pool_.options, **option_values(option)}
+            here = engines.runner(engine).down(replace(pool_, grace_s=grace, options=options), notify)
+            launched.remove(pool_.folder)
             if here:
                 actions.note(experiment.store, f"bring down the pool of {engine}", user_name())
             ended += here

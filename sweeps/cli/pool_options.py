@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sweeps.cli.cost_guard import ASK_ABOVE, priced
+from sweeps.cli.cost_guard import ASK_ABOVE, with_price
 from sweeps.errors import InputError
 from sweeps.operations.pools import Place, folder, storage_url
 
@@ -174,7 +174,7 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
         options=option_values(values["option"]),
     )
     check(runner, pool)
-    return priced(pool, values["price"], values["rates"])
+    return with_price(pool, values["price"], values["rates"])
 
 
 def option_values(assignments: tuple[str, ...]) -> dict[str, Any]:

@@ -85,8 +85,8 @@ def _print(experiment: Experiment, listing: Listing) -> None:
         for verdict, row in zip(listing.verdicts, rows, strict=True):
             if verdict.snapshot.step is not None:
                 trunks.setdefault(verdict.snapshot.unit, []).append(row)
-        points = [_shown_trunk(sorted(group, key=lambda row: int(row["step"]))) for group in trunks.values()]
-        ends = [_shown(row) for row in rows if row["step"] is None]
+        points = [_trunk_row(sorted(group, key=lambda row: int(row["step"]))) for group in trunks.values()]
+        ends = [_end_row(row) for row in rows if row["step"] is None]
         for position, table in enumerate(filter(None, (ends, points))):
             if position:
                 echo("")
@@ -107,7 +107,7 @@ def _print(experiment: Experiment, listing: Listing) -> None:
         notify(f"no record names {counted(len(unnamed), 'stored snapshot')}; see `sweep doctor`")
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _end_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row for people."""
     users = row["used_by"]
     return {
@@ -121,7 +121,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shown_trunk(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _trunk_row(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a row for people of the points of one trunk."""
     users = sorted({trial for row in points for trial in row["used_by"]})
     known = [row for row in points if row["bytes"] is not None]

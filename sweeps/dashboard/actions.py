@@ -22,7 +22,7 @@ from sweeps.dashboard.rendering import Rendered
 from sweeps.dashboard.security import CSRF
 from sweeps.dashboard.site import Site
 from sweeps.dashboard.templates import render
-from sweeps.dashboard.trial_table import selected
+from sweeps.dashboard.trial_table import select_trials
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.operations.control import USER, ByPeople, apply_to_all, require_allowed, set_state, user_name
@@ -192,7 +192,7 @@ def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View
     if name == "retry" and texts.get("failed") == "1":
         trials = [record for record in view.records if record.status == "failed"][:MOST]
     else:
-        trials = selected(view, given, most=MOST)
+        trials = select_trials(view, given, most=MOST)
     if not trials:
         raise InputError(f"{name}: pick at least one trial")
     return Asked(name, trials=tuple(trials))

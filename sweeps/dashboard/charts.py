@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from analysis.labels import number
-from sweeps.dashboard.curves import thinned
+from sweeps.dashboard.curves import thin
 
 WIDTH, HEIGHT = 400, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 8, 36
@@ -134,7 +134,7 @@ def scatter(points: Sequence[Point], front: Sequence[Point], *, title: str, x: s
 
 
 def _line(line: Line, at: int, across: Scale, up: Scale) -> Markup:
-    points = thinned(line.points, _POINTS)
+    points = thin(line.points, _POINTS)
     shown = Line(name=line.name, points=points, steps=line.steps)
     dashed = " dashed" if at >= COLOURS else ""
     path = Markup('<path class="line c{}{}" d="{}"><title>{}</title></path>').format(

@@ -193,7 +193,7 @@ def _number(value: object) -> float | None:
         return None
 
 
-def thinned(points: Sequence[tuple[float, float]], most: int = 400) -> list[tuple[float, float]]:
+def thin(points: Sequence[tuple[float, float]], most: int = 400) -> list[tuple[float, float]]:
     """Return at most about `most` points: of each piece of x the first, the least and the largest."""
     if len(points) <= most:
         return list(points)

@@ -19,7 +19,7 @@ from sweeps.dashboard.poller import Poller
 from sweeps.dashboard.reader import View
 from sweeps.dashboard.rendering import Rendered
 from sweeps.dashboard.site import STEP_S, Site, banner
-from sweeps.dashboard.summary import observed, state_of, summary
+from sweeps.dashboard.summary import observed_best, state_of, summary
 from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_table import Query, metric_column, trial_table
 from sweeps.dashboard.workers import PoolView, pools, workers
@@ -69,7 +69,7 @@ class SweepPages:
         """Answer with the tree of prefixes."""
 
         def values(poller: Poller, view: View, request: web.Request) -> dict[str, Any]:
-            return {"tree": self._site.derived(poller, view, "tree", sharing.tree), "every": 30, "events": ""}
+            return {"tree": self._site.cached(poller, view, "tree", sharing.tree), "every": 30, "events": ""}
 
         return await self.answer(request, values, "prefixes.html.j2")
 
@@ -132,23 +132,23 @@ class SweepPages:
         return (await self._site.pages.get((request.path_qs, view.number), make)).answer(request)
 
     def _points(self, poller: Poller, view: View, query: Query) -> fronts.Points:
-        known = self._site.derived(poller, view, "columns", fronts.columns)
+        known = self._site.cached(poller, view, "columns", fronts.columns)
         x, y = fronts.default_axes(view)
         x, y = (query.x if query.x in known else x), (query.y if query.y in known else y)
         # One of a few kinds is remembered: whoever asks for all pairs of columns does not fill the memory.
         key = f"points {hash((x, y)) % 8}"
-        found = self._site.derived(poller, view, key, lambda view: fronts.points(view, x, y))
+        found = self._site.cached(poller, view, key, lambda view: fronts.points(view, x, y))
         return found if (found.x, found.y) == (x, y) else fronts.points(view, x, y)
 
     def _sweep_values(self, poller: Poller, view: View, request: web.Request) -> dict[str, Any]:
         site, query = self._site, Query.parse(request.query)
-        numbers = site.derived(poller, view, "summary", lambda view: summary(view, site.rate))
+        numbers = site.cached(poller, view, "summary", lambda view: summary(view, site.rate))
         found = self._points(poller, view, query)
-        searched = site.derived(poller, view, "search", sharing.search)
+        searched = site.cached(poller, view, "search", sharing.search)
         metric = view.space.metrics()[0]
         tree = None
         if numbers.saved and len(view.records) <= TREE_AT_ONCE:
-            tree = site.derived(poller, view, "tree", sharing.tree)
+            tree = site.cached(poller, view, "tree", sharing.tree)
         kept = {name: getattr(query, name) for name in ("status", "by", "q", "sort", "order")}
         return {
             "summary": numbers,
@@ -158,7 +158,7 @@ class SweepPages:
             "kept": {name: value for name, value in kept.items() if value != getattr(Query(), name)},
             "points": found,
             "points_address": Query(x=query.x, y=query.y).address().removesuffix("?"),
-            "axes": site.derived(poller, view, "columns", fronts.columns),
+            "axes": site.cached(poller, view, "columns", fronts.columns),
             "front_chart": _picture(found),
             "search": searched,
             "search_chart": chart(
@@ -208,7 +208,7 @@ def _row(poller: Poller, view: View | None) -> dict[str, str]:
         "trials": f"{len(view.records):,}{cap}",
         "running": str(counts["running"]),
         "failed": str(counts["failed"]),
-        "best": "" if best is None else f"{metric} {observed(view.space, best).value}",
+        "best": "" if best is None else f"{metric} {observed_best(view.space, best).value}",
         "changed": "" if changed is None else timestamp(changed),
     }
 

@@ -36,7 +36,9 @@ _KEEPALIVE_S = 20.0
 
 def application(site: Site) -> web.Application:
     """Return the application; without `site.control` it has no route that takes anything but GET."""
-    app = web.Application(middlewares=[_checked(site), _explained(site)], client_max_size=_LARGEST_FORM)
+    app = web.Application(
+        middlewares=[_access_middleware(site), _error_middleware(site)], client_max_size=_LARGEST_FORM
+    )
     sweeps = SweepPages(site)
     trials = TrialPages(site, sweeps)
     app.router.add_get("/", sweeps.list_sweeps)
@@ -69,7 +71,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers.pop("Server", None)
 
 
-def _checked(site: Site) -> Middleware:
+def _access_middleware(site: Site) -> Middleware:
     """Return the middleware that refuses strangers and asks for the token."""
 
     @web.middleware
@@ -91,7 +93,7 @@ def _checked(site: Site) -> Middleware:
     return checked
 
 
-def _explained(site: Site) -> Middleware:
+def _error_middleware(site: Site) -> Middleware:
     """Return the middleware that answers errors with a page."""
 
     @web.middleware
@@ -138,7 +140,7 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 @asynccontextmanager
-async def served(site: Site, host: str, port: int) -> AsyncIterator[int]:
+async def serve(site: Site, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the context is open; yields the port, which is a free one for 0.
 
     Raises:

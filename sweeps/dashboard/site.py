@@ -47,7 +47,7 @@ class Site:
     pages: PageCache = field(default_factory=PageCache)
     routes: tuple[web.AbstractRoute, ...] = ()
     server: Any = None
-    _derived: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
+    _cached: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
     _files: dict[str, tuple[RunFiles, CurveCache]] = field(default_factory=dict)
 
     async def poller(self, request: web.Request) -> Poller:
@@ -57,13 +57,13 @@ class Site:
             raise web.HTTPNotFound(text="there is no sweep of that name here")
         return found
 
-    def derived(self, poller: Poller, view: View, what: str, make: Callable[[View], T]) -> T:
+    def cached(self, poller: Poller, view: View, what: str, make: Callable[[View], T]) -> T:
         """Return what follows from a view, worked out once per view."""
         key = (poller.name, what)
-        number, value = self._derived.get(key, (-1, None))
+        number, value = self._cached.get(key, (-1, None))
         if number != view.number:
             value = make(view)
-            self._derived[key] = (view.number, value)
+            self._cached[key] = (view.number, value)
         return value  # type: ignore[no-any-return]
 
     def files(self, poller: Poller) -> tuple[RunFiles, CurveCache]:

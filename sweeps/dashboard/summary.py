@@ -172,10 +172,10 @@ def _best(view: View) -> Best | None:
             words = ", ".join(filter(None, (text, interval)))
             return Best(record=record, value=number(found.mean, 5), interval=words, confirmed=True)
     record = table.best(view.space, view.records)
-    return None if record is None else observed(view.space, record)
+    return None if record is None else observed_best(view.space, record)
 
 
-def observed(space: Space, record: Trial) -> Best:
+def observed_best(space: Space, record: Trial) -> Best:
     """Return a trial with its own value, and the interval of that where it reports a standard error."""
     metric = space.metrics()[0]
     value, sem = record.metrics.get(metric), record.metrics.get(f"{metric}_sem")

@@ -18,7 +18,7 @@ from sweeps.dashboard.reader import View
 from sweeps.dashboard.rendering import Rendered
 from sweeps.dashboard.site import Site
 from sweeps.dashboard.templates import render
-from sweeps.dashboard.trial_table import selected
+from sweeps.dashboard.trial_table import select_trials
 from sweeps.errors import SweepError
 from sweeps.export import table
 from sweeps.operations.rerun import command_line
@@ -85,7 +85,7 @@ class TrialPages:
         view = await poller.current()
         if view is None:
             return self._sweeps.waiting(request, poller)
-        records = selected(view, given, most=most)
+        records = select_trials(view, given, most=most)
         running = any(record.status == "running" for record in records)
         every = (10 if poller.reader.store.is_remote else 2) if running else 0
         key = (request.path_qs, poller.mark, int(time.time() / max(1, every)) if running else 0)
@@ -105,7 +105,7 @@ class TrialPages:
         view = await poller.current()
         if view is None:
             raise web.HTTPServiceUnavailable(text="not read yet", headers={"Retry-After": "2"})
-        (record,) = selected(view, [request.match_info["index"]], most=1)
+        (record,) = select_trials(view, [request.match_info["index"]], most=1)
         text, name = request.query.get("attempt", ""), request.query.get("name", "")
         attempt = int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
         if not 1 <= attempt <= record.attempt:

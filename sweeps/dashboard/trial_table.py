@@ -264,7 +264,7 @@ def _haystack(record: Trial) -> str:
     return "\n".join([*(str(part) for part in parts if part), *pairs, record.error or ""]).casefold()
 
 
-def selected(view: View, given: Sequence[str], *, most: int) -> list[Trial]:
+def select_trials(view: View, given: Sequence[str], *, most: int) -> list[Trial]:
     """Return the trials of `t=3&t=5` or `t=3,5`, each once. Raises `InputError` for what is none."""
     words = [word for text in given for word in text.replace(",", " ").split()]
     found: dict[int, Trial] = {}

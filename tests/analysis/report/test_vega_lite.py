@@ -11,13 +11,13 @@ import pytest
 from drawn_layers import axis, layer, layers, legend, words
 
 from analysis.report.axes import Axis
-from analysis.report.figure import Figure, combined
+from analysis.report.figure import Figure, combine
 from analysis.report.figures import history, tradeoff
 from analysis.report.insight_figures import marginal, marginals
 from analysis.report.page_scripts import draw_script, vega_bundle
 from analysis.report.parallel_figure import parallel
 from analysis.report.reuse_figures import prefixes
-from analysis.report.style import DARK_INK, LIGHT_INK, Scale, named, scale, theme
+from analysis.report.style import DARK_INK, LIGHT_INK, Scale, name_scale, scale, theme
 from analysis.report.trunk_figures import trunks
 from analysis.report.trunk_layout import layouts
 from analysis.report.vega_lite import COLUMNAR, Drawing, Series, grey
@@ -137,7 +137,8 @@ def test_every_entry_of_the_legend_looks_like_its_marks() -> None:
 
 def test_hostile_names_stay_literals(tmp_path: Path) -> None:
     drawing = Drawing(
-        x=Axis(title=HOSTILE, scale=Scale(domain=(0.0, 1.0))), y=Axis(title="y", scale=named([HOSTILE, "b"]))
+        x=Axis(title=HOSTILE, scale=Scale(domain=(0.0, 1.0))),
+        y=Axis(title="y", scale=name_scale([HOSTILE, "b"])),
     )
     drawing.points(
         Series(name=HOSTILE, colour="#000", shape="circle"),
@@ -169,7 +170,7 @@ def test_parts_of_a_picture_keep_their_own_scales() -> None:
         drawing.points(DOTS, [{"x": value, "y": value} for value in values])
         return drawing.figure()
 
-    figure = combined([part(1.0), part(300.0)], columns=2, width=200)
+    figure = combine([part(1.0), part(300.0)], columns=2, width=200)
     shown = words(figure)
     assert {"1.0", "300"} <= set(shown)
     assert shown.count("dots") == 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.summaries.compute import priced
+from analysis.summaries.compute import with_price
 from analysis.summaries.costs import Rate, cost
 from analysis.summaries.reuse import Reuse, reuse
 from analysis.table import TrialsTable
@@ -207,5 +207,5 @@ class TestDollars:
     def test_priced_time_paid_and_nominal(self, trials: Any) -> None:
         price = Rate(name="x", usd_per_hour=60.0, kind="spot", dated="2026-11")
         assert cost(trials, run_cap=None, price=price).so_far == pytest.approx(2.0)
-        table = priced(TrialsTable.from_document({"schema": 1, "trials": trials}), price)
+        table = with_price(TrialsTable.from_document({"schema": 1, "trials": trials}), price)
         assert table.numbers("usd").tolist() == pytest.approx([1.5, 1.5])

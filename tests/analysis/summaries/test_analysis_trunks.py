@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.report.trunk_layout import ENDS, TRUNKS, layouts
-from analysis.summaries.compute import priced
+from analysis.summaries.compute import with_price
 from analysis.summaries.costs import Rate, cost
 from analysis.summaries.reuse import Reuse, reuse
 from analysis.table import TrialsTable
@@ -156,7 +156,7 @@ def test_dollars_and_time_leave_out_what_others_paid(branched: dict[str, Any]) -
     assert cost(branched["trials"], run_cap=None).so_far == pytest.approx(6 * 4 - 0.4 - 0.8 - 0.5 - 0.4 + 0.3)
     trials = [trial | {"seconds": 10.0} for trial in branched["trials"]]
     price = Rate(name="x", usd_per_hour=3600.0, kind="spot", dated="2026-11")
-    comparable = priced(TrialsTable.from_document(branched | {"trials": trials}), price).numbers("usd")
+    comparable = with_price(TrialsTable.from_document(branched | {"trials": trials}), price).numbers("usd")
     assert comparable.tolist() == pytest.approx([10, 50, 90, 60, 10, 110, 50, 10])
 
 

@@ -17,7 +17,7 @@ from yarl import URL
 
 from sweeps.dashboard.catalog import Catalog, reading_store
 from sweeps.dashboard.security import Guard, guard_for
-from sweeps.dashboard.server import served
+from sweeps.dashboard.server import serve
 from sweeps.dashboard.site import Site
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Space
@@ -111,7 +111,7 @@ async def dashboard(
         guard=guard or guard_for("127.0.0.1", (), with_token=False),
         control=control,
     )
-    async with served(site, host, 0) as port, aiohttp.ClientSession() as session:
+    async with serve(site, host, 0) as port, aiohttp.ClientSession() as session:
         yield Dashboard(site, port, session)
 
 
