@@ -1,10 +1,10 @@
 """Chances of each point to be on the front, its knee, and the most efficient.
 
-Measured losses are noisy, and a front picks those that came out low by chance. Every value is drawn again from
-a normal distribution around its measurement, with its standard error (a parametric bootstrap: Efron and Tibshirani, An
-Introduction to the Bootstrap, 1993, ch. 6.5). Errors that points have in common are drawn together. A chance
-is the share of draws: if everything were measured again, how often would this point be on the front? Noise
-that the standard errors do not cover is not included.
+Measured losses are noisy, and a front picks those that came out low by chance. Every value is drawn again
+from a normal distribution around its measurement, with its standard error (a parametric bootstrap: Efron and
+Tibshirani, An Introduction to the Bootstrap, 1993, ch. 6.5). Errors that points have in common are drawn
+together. A chance is the share of draws: if everything were measured again, how often would this point be on
+the front? Noise that the standard errors do not cover is not included.
 
 Shapes: N points, D draws, R common sources of noise.
 """
