@@ -336,10 +336,9 @@ def amount(compute: float | None) -> str:
 
 def draw(asks: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw what was asked over compute: first stages, later stages and losses; cached ones are filled."""
-    from analysis.report.axes import Axis
     from analysis.report.figure import combine
     from analysis.report.style import BLUE, GREY, name_scale, scale
-    from analysis.report.vega_lite import Drawing, Series
+    from analysis.report.vega_lite import Axis, Drawing, Series
 
     panels = []
     for name in [*(name for name in asks[0] if "." in name), "loss"]:

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import labels
-from analysis.report.axes import Axis
 from analysis.report.figure import Figure
 from analysis.report.style import BLUE, GREEN, GREY, HEXAGON, ORANGE, STAR, Scale, scale
-from analysis.report.vega_lite import NUMBER, POSITION, Drawing, Row, Series, grey, tip_of
+from analysis.report.vega_lite import NUMBER, POSITION, Axis, Drawing, Row, Series, grey, tip_of
 from analysis.statistics.lengths import Surface
 from analysis.summaries.compute import measure_of
 from analysis.summaries.paired import Paired

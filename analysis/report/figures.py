@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from analysis import labels
-from analysis.report.axes import Axis
 from analysis.report.figure import Figure
 from analysis.report.style import (
     BLUE,
@@ -24,7 +23,7 @@ from analysis.report.style import (
     Scale,
     scale,
 )  # fmt: skip
-from analysis.report.vega_lite import Drawing, Row, Series, Step, grey, tip_of
+from analysis.report.vega_lite import Axis, Drawing, Row, Series, Step, grey, tip_of
 from analysis.statistics.curve import Curve
 from analysis.statistics.pareto import Goal, Positions
 from analysis.summaries.summary import ParetoResult, Point

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from analysis import labels
-from analysis.report.axes import Axis
 from analysis.report.figure import Figure, combine
 from analysis.report.figures import hollow, step_of
 from analysis.report.style import BLUE, CROWD, HEXAGON, scale
-from analysis.report.vega_lite import POSITION, Drawing, Row, Series, tip_of
+from analysis.report.vega_lite import POSITION, Axis, Drawing, Row, Series, tip_of
 from analysis.summaries.many_objective import ManyObjectiveFront
 
 ACROSS = 3

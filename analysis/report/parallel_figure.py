@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import labels
-from analysis.report.axes import Axis
 from analysis.report.figure import Figure
 from analysis.report.style import BLUE, Scale, axis_type
-from analysis.report.vega_lite import Drawing, Row, Series, grey
+from analysis.report.vega_lite import Axis, Drawing, Row, Series, grey
 from analysis.statistics.pareto import Goal
 from analysis.table import TrialsTable, label
 

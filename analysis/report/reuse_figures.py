@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from analysis import labels
-from analysis.report.axes import Axis
 from analysis.report.figure import Figure
 from analysis.report.style import BLUE, ORANGE, Scale, name_scale, scale
-from analysis.report.vega_lite import NUMBER, Drawing, Row, Series, grey
+from analysis.report.vega_lite import NUMBER, Axis, Drawing, Row, Series, grey
 from analysis.summaries.prefixes import Prefix
 from analysis.summaries.reuse import Reuse
 from sweeps.text.counted import counted

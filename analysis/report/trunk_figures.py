@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis import labels
-from analysis.report.axes import Axis
 from analysis.report.figure import Figure, combine
 from analysis.report.figures import hollow
 from analysis.report.reuse_figures import in_unit
 from analysis.report.style import BLUE, STAR, Scale, scale
 from analysis.report.trunk_layout import HEAD, End, Layout
-from analysis.report.vega_lite import POSITION, Drawing, Row, Series, grey
+from analysis.report.vega_lite import POSITION, Axis, Drawing, Row, Series, grey
 from analysis.summaries.reuse import Reuse
 from analysis.summaries.trunks import Lengths
 from sweeps.text.counted import counted

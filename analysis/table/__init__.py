@@ -1,7 +1,6 @@
 """The table of trials: read from a file or an export document, checked once, passed on as a `TrialsTable`."""
 
-from analysis.table.columns import SEED, STEP_COLUMNS, apart, label
-from analysis.table.files import from_document, read
+from analysis.table.files import SEED, STEP_COLUMNS, apart, from_document, label, read
 from analysis.table.trials_table import (
     CONFIRM,
     Repeats,

@@ -10,7 +10,7 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,18 +20,27 @@ from pandas.api import types
 from pydantic_core import from_json
 
 from analysis.errors import TableError
-from analysis.table.columns import OWN_COLUMNS
 from sweeps.text.columns import (
     COMPLETED,
+    METRIC,
     MOST_BYTES,
     MOST_CELLS,
     PARAMETER,
+    RESERVED,
     STAGE_COLUMNS,
     STATES,
     TRIAL_COLUMNS,
     metric_column,
 )
 from sweeps.text.csv_format import decimal_points, separator, text_of
+
+OWN_COLUMNS = frozenset(("trial", "status", "attempt", "generator"))
+"""A table with all of these was exported by a sweep; another may happen to have a column `trial`."""
+
+SEED = "param.seed"
+
+STEP_COLUMNS = (("stage1_9_steps", "stage2_steps"), ("param.stage1_9.max_steps", "param.stage2.max_steps"))
+"""Pairs of columns that may hold the lengths of Stage 1.9 and Stage 2, in steps."""
 
 SCHEMA = 1
 SCHEMA_KEY = b"stagesweep.schema"
@@ -237,3 +246,19 @@ def refuse_repeated(names: Iterable[str], source: str) -> None:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def apart(column: str, taken: Collection[str]) -> str:
+    """Return the name of a metric's column in a further table, whose other columns are `taken`."""
+    return METRIC + column if column in taken else column
+
+
+def label(column: str, columns: Collection[str]) -> str:
+    """Return a column's name for people: a parameter's without its prefix, unless another is called so.
+
+    Args:
+        column: of a table.
+        columns: all of that table.
+    """
+    plain = column.removeprefix(PARAMETER)
+    return column if plain in RESERVED or plain in columns or plain.startswith((PARAMETER, METRIC)) else plain

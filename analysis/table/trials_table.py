@@ -32,8 +32,16 @@ from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
 from analysis.statistics.efficiency import effective_steps
 from analysis.statistics.pareto import Floats
 from analysis.statistics.stages import Point, Stage, parse, parse_points, total
-from analysis.table.columns import OWN_COLUMNS, SEED, STEP_COLUMNS
-from analysis.table.files import from_document, incomplete, read, read_held_out, refuse_repeated
+from analysis.table.files import (
+    OWN_COLUMNS,
+    SEED,
+    STEP_COLUMNS,
+    from_document,
+    incomplete,
+    read,
+    read_held_out,
+    refuse_repeated,
+)
 from analysis.table.held_out import HeldOut
 from sweeps.text.columns import PARAMETER, POINTS, RESERVED, SEM, STAGES
 

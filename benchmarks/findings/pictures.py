@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from analysis.report.axes import Axis
 from analysis.report.figure import Figure
 from analysis.report.style import BLUE, ORANGE, Scale, scale
-from analysis.report.vega_lite import Drawing, Series
+from analysis.report.vega_lite import Axis, Drawing, Series
 from benchmarks.findings.claims import Finding
 
 _STYLES = ((BLUE, "circle", ()), (ORANGE, "triangle-up", (6, 4)))

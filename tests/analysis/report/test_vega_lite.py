@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from drawn_layers import axis, layer, layers, legend, words
 
-from analysis.report.axes import Axis
 from analysis.report.figure import Figure, combine
 from analysis.report.figures import history, tradeoff
 from analysis.report.insight_figures import marginal, marginals
@@ -20,7 +19,7 @@ from analysis.report.reuse_figures import prefixes
 from analysis.report.style import DARK_INK, LIGHT_INK, Scale, name_scale, scale, theme
 from analysis.report.trunk_figures import trunks
 from analysis.report.trunk_layout import layouts
-from analysis.report.vega_lite import COLUMNAR, Drawing, Series, grey
+from analysis.report.vega_lite import COLUMNAR, Axis, Drawing, Series, grey
 from analysis.summaries.insight import insight
 from analysis.summaries.reuse import reuse
 from analysis.summaries.summary import pareto
