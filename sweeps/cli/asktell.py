@@ -71,7 +71,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
 def report_result(
     storage: str | None, name: str | None, index: int, metric: tuple[str, ...], result: Path | None
 ) -> None:
-    """Report the result of trial INDEX that `sweep ask` handed out. The same report twice is no harm."""
+    """Report the result of trial INDEX that `sweep ask` handed out. Repeating a report changes nothing."""
     if bool(metric) == (result is not None):
         raise InputError("say what came of it: --metric NAME=NUMBER (once or more), or --result FILE")
     experiment = open_sweep(storage, name)

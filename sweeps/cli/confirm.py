@@ -44,7 +44,7 @@ from sweeps.text.printable import escape_controls
     "--budget",
     type=click.IntRange(min=1),
     metavar="RUNS",
-    help="At most so many runs in all. Default: K times N; fewer where a trial leaves early.",
+    help="The most runs in all. Default: K times N; fewer where a trial leaves early.",
 )
 @click.option("--objective", metavar="METRIC", help="Which objective to confirm. Default: the first one.")
 @click.option(

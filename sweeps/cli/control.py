@@ -35,7 +35,7 @@ def resume(storage: str | None, name: str | None) -> None:
 @click.command()
 @storage_options
 def stop(storage: str | None, name: str | None) -> None:
-    """Let the sweep run dry: workers finish the trial they have and leave."""
+    """Hand out no more trials: workers finish the trial they have and leave."""
     _set_state(storage, name, "stopped")
 
 

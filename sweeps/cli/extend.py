@@ -22,14 +22,12 @@ from sweeps.trials.amendments import limits as present_limits
 
 @click.command()
 @storage_options
-@click.option(
-    "--run-cap", metavar="N", help="How many trials the search may make in all; +N: so many more than now."
-)
+@click.option("--run-cap", metavar="N", help="Trials that the search may make in all; +N: N more than now.")
 @click.option(
     "--budget",
     metavar="KEY=X",
     multiple=True,
-    help=f"A limit in all, or +X: so much more than now: {', '.join(BUDGET_KEYS)}. Repeat it for more.",
+    help=f"A limit in all, or +X: X more than now: {', '.join(BUDGET_KEYS)}. Repeat it for more.",
 )
 @click.option("--wall-hours", metavar="H", help="Hours since the first trial: --budget wall_hours=H.")
 @click.option(
@@ -47,8 +45,8 @@ def extend(
 ) -> None:
     """Change the limits of a sweep, up or down, while its workers run.
 
-    `none` lifts a limit. Each worker honours it from its next claim on; trials that run go on to their end.
-    Workers that have left at the old limit do not come back by themselves.
+    `none` lifts a limit. A worker obeys a new limit from its next claim on; running trials go on. Workers
+    that have left at the old limit must be started again.
     """
     experiment = open_sweep(storage, name)
     before = experiment.amendments.refresh()

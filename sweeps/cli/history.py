@@ -17,7 +17,7 @@ from sweeps.text.timestamp import timestamp
 def history(storage: str | None, name: str | None, style: str) -> None:
     """Show who did what to the sweep, and when: pauses, retries, new limits, confirmations, pools.
 
-    Workers are left out: `sweep trials` and `sweep show` tell what they did.
+    Workers are left out: `sweep trials` and `sweep show` say what they did.
     """
     experiment = open_sweep(storage, name)
     rows = history_rows(experiment)

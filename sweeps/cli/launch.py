@@ -75,9 +75,9 @@ def launch(
     """Start workers, and keep them going until no trial is left.
 
     RUNNER is where: `local`, processes on this machine, or an engine of docs/engines.md. A worker that was
-    preempted (exit status 75) is started again at once, one that crashed later and later, one whose input is
-    wrong (2) never. Ctrl-C, or `sweep down`, lets them hand their trials back; `sweep pool` shows them and
-    changes their number.
+    preempted (exit status 75) is started again at once, one that crashed after growing delays, one whose
+    input is wrong (2) never. Ctrl-C, or `sweep down`, lets them hand their trials back; `sweep pool` shows
+    them and changes their number.
     """
     from runners.pools import engines, launched
     from runners.pools.launching import launching

@@ -21,7 +21,7 @@ from sweeps.text.shorten import shown_bytes
 @storage_options
 @click.option("--undo", is_flag=True, help="Take it out of the archive again.")
 def archive(storage: str | None, name: str | None, undo: bool) -> None:
-    """Put a sweep away: it is stopped, and `sweep list` leaves it out. Nothing is removed."""
+    """Archive a sweep: it is stopped, and `sweep list` leaves it out. Nothing is removed."""
     experiment = open_sweep(storage, name)
     url = experiment.store.url
     if undo:
@@ -37,9 +37,9 @@ def archive(storage: str | None, name: str | None, undo: bool) -> None:
 @storage_options
 @click.argument("new", metavar="NEW")
 def rename(storage: str | None, name: str | None, new: str) -> None:
-    """Give a sweep the name NEW, in the same folder of sweeps. In a bucket its objects are copied.
+    """Rename a sweep to NEW, within its folder of sweeps. In a bucket its objects are copied.
 
-    Interrupted, it goes on when it is called again.
+    If it was interrupted, call it again to go on.
     """
     experiment = open_sweep(storage, name)
     old = experiment.store.url

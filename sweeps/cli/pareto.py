@@ -70,7 +70,7 @@ class _Answers:
 @click.option(
     "--baseline", type=float, metavar="LOSS", help="The loss without Stage 1.9, for the efficiency."
 )
-@click.option("--budget", type=float, metavar="X", help="What does so much compute buy, by a fitted curve?")
+@click.option("--budget", type=float, metavar="X", help="Also say what X compute buys, by a fitted curve.")
 @click.option(
     "--chances", is_flag=True, help="Also print how certain each of them is, within the standard errors."
 )
