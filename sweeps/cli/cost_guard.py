@@ -85,25 +85,21 @@ def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> Non
 
 def cost_of(pool: Pool, workers: int, experiment: Experiment) -> str:
     """Return what so many workers cost an hour and until the sweep's end, in words; "" if it is not known."""
+    from analysis.summaries.costs import Rate, cost
+
     if pool.dollars_per_hour is None:
         return ""
     total = pool.dollars_per_hour * workers
     each = f"{pool.accelerator_count} x " if pool.accelerator_count > 1 else ""
-    remaining = _remaining(pool, workers, experiment)
-    return f"${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as}); {remaining}"
-
-
-def _remaining(pool: Pool, workers: int, experiment: Experiment) -> str:
-    """Return the expected remaining cost of the sweep in words, by the mean time of its completed trials."""
-    from analysis.summaries.costs import Rate, cost
-
+    hourly = f"${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as})"
     if experiment.space.run_cap is None:
-        return "the sweep has no run_cap, so its total cost is not known"
-    each = Rate(name="", usd_per_hour=pool.dollars_per_hour or 0.0, kind="", dated="")
+        return f"{hourly}; the sweep has no run_cap, so its total cost is not known"
+    # The rest of the sweep, by the mean time of its completed trials.
+    rate = Rate(name="", usd_per_hour=pool.dollars_per_hour, kind="", dated="")
     rows = [{**table.nested(record), "seconds": table.seconds(record)} for record in experiment.trials()]
-    estimate = cost(rows, experiment.space.run_cap, each)
+    estimate = cost(rows, experiment.space.run_cap, rate)
     if estimate.expected is None:
-        return "what the sweep costs is known when its first trial is done"
+        return f"{hourly}; what the sweep costs is known when its first trial is done"
     left = max(0.0, estimate.expected - estimate.so_far)
-    hours = left / (each.usd_per_hour * workers) if left else 0.0
-    return f"about ${left:.2f} and {hours:.1f} hours for what is left of the sweep"
+    hours = left / total if left else 0.0
+    return f"{hourly}; about ${left:.2f} and {hours:.1f} hours for what is left of the sweep"

@@ -13,7 +13,6 @@ from sweeps.operations import limits
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import NONE
 from sweeps.operations.opening import open_sweep
-from sweeps.space.definition import Space
 from sweeps.space.space_limits import BUDGET_HINTS, BUDGET_KEYS
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text.timestamp import timestamp
@@ -50,25 +49,6 @@ def extend(
     """
     experiment = open_sweep(storage, name)
     before = experiment.amendments.refresh()
-    changes = _changes(run_cap, budget, wall_hours, until, before, experiment.store.now())
-    extended = limits.extend(experiment, changes, user_name())
-    for line in extended.differences:
-        echo(line)
-    for limit in extended.reached:
-        notify(f"warning: {limit}; no further trial is begun")
-    if extended.is_idle:
-        echo(f"next: sweep worker --storage {experiment.store.url}", err=True)
-
-
-def _changes(
-    run_cap: str | None,
-    budget: tuple[str, ...],
-    wall_hours: str | None,
-    until: str | None,
-    before: Space,
-    now: float,
-) -> dict[str, float | None]:
-    """Return the new limits by name. Raises `InputError`."""
     pairs = [pair.partition("=")[::2] for pair in budget]
     pairs += [("wall_hours", wall_hours)] if wall_hours is not None else []
     changes: dict[str, float | None] = {}
@@ -84,10 +64,16 @@ def _changes(
             raise InputError(f"--budget {key} stands there twice; keep one")
         changes[key] = _amount(key, text, present_limits(before)[key])
     if until is not None:
-        changes["until"] = _time(until, now)
+        changes["until"] = _time(until, experiment.store.now())
     if not changes:
         raise InputError("say what to change: --run-cap N, --budget KEY=X, --wall-hours H or --until TIME")
-    return changes
+    extended = limits.extend(experiment, changes, user_name())
+    for line in extended.differences:
+        echo(line)
+    for limit in extended.reached:
+        notify(f"warning: {limit}; no further trial is begun")
+    if extended.is_idle:
+        echo(f"next: sweep worker --storage {experiment.store.url}", err=True)
 
 
 def _count(text: str, present_cap: int | None) -> int | None:

@@ -85,7 +85,14 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
     rate = prices.rate()
     try:
         if asked.table:
-            answers = _answer(None, _read(asked.table), asked, rate)
+            frame = TrialsTable.open(asked.table)
+            if frame.left_out:
+                left_out = ", ".join(f"{count} {state}" for state, count in frame.left_out.items())
+                echo(f"left out: {left_out}", err=True)
+            if not len(frame):
+                of_completed = " of completed trials" if frame.left_out else ""
+                raise InputError(f"{asked.table}: no rows{of_completed}")
+            answers = _answer(None, frame.with_effective_steps(), asked, rate)
         else:
             experiment = open_sweep(storage, name)
             records = readable(experiment)
@@ -155,8 +162,22 @@ def _print_tables(answers: _Answers, *, chances: bool) -> None:
     from analysis.summaries.compute import NOMINAL_COLUMNS
     from analysis.summaries.uncertainty import estimate_uncertainty
 
-    if answers.objectives is not None:
-        _print_several(answers.objectives, chances=chances)
+    if (among := answers.objectives) is not None:
+        names = [objective.metric for objective in among.objectives]
+        rows = []
+        for at in among.front:
+            values = map(shorten, among.values[at].tolist())
+            row: dict[str, Any] = {"trial": among.trials[at], **dict(zip(names, values, strict=True))}
+            if chances and among.draws:
+                row["front %"] = round(100 * among.chances[at])
+            rows.append(row)
+        if rows:
+            print_table(rows)
+        summary = f"{_on_front(len(rows), len(among.trials))} in all {len(names)} objectives"
+        if among.hypervolume is not None and among.reference is not None:
+            reference = ", ".join(shorten(value) for value in among.reference)
+            summary += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
+        echo(f"{summary}; of two columns alone:\n")
     print_front(answers.front, estimate_uncertainty(answers.frame, answers.front) if chances else None)
     if answers.shared is not None:
         x = answers.front.x
@@ -221,24 +242,6 @@ def _on_front(count: int, trials: int) -> str:
     return f"{count} of {counted(trials, 'trial')} {'is' if count == 1 else 'are'} on the front"
 
 
-def _print_several(among: ManyObjectiveFront, *, chances: bool) -> None:
-    names = [objective.metric for objective in among.objectives]
-    rows = [
-        {"trial": among.trials[at], **dict(zip(names, map(shorten, among.values[at].tolist()), strict=True))}
-        for at in among.front
-    ]
-    if chances and among.draws:
-        for row, at in zip(rows, among.front, strict=True):
-            row["front %"] = round(100 * among.chances[at])
-    if rows:
-        print_table(rows)
-    summary = f"{_on_front(len(rows), len(among.trials))} in all {len(names)} objectives"
-    if among.hypervolume is not None and among.reference is not None:
-        reference = ", ".join(shorten(value) for value in among.reference)
-        summary += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
-    echo(f"{summary}; of two columns alone:\n")
-
-
 def _chances(uncertainty: Uncertainty, trial: int) -> dict[str, Any]:
     """Return the columns of a trial's efficiency and chances, as far as they are known."""
     chances = uncertainty.trials[trial]
@@ -286,18 +289,6 @@ def _print_bought(bought: Answer, *, to_stderr: bool) -> None:
     echo(f"fitted: {bought.formula}, through {bought.through}", err=to_stderr)
     for warning in bought.warnings:
         echo(f"sweep: warning: {warning}", err=True)
-
-
-def _read(table: Path) -> TrialsTable:
-    from analysis.table import TrialsTable
-
-    found = TrialsTable.open(table)
-    if found.left_out:
-        rows = ", ".join(f"{count} {state}" for state, count in found.left_out.items())
-        echo(f"left out: {rows}", err=True)
-    if not len(found):
-        raise InputError(f"{table}: no rows{' of completed trials' if found.left_out else ''}")
-    return found.with_effective_steps()
 
 
 def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:

@@ -37,32 +37,25 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
     fails here and not after the first trial was paid for.
     """
     from sweeps.operations.creation import create_sweep
-    from sweeps.space.space_file import load
+    from sweeps.space.space_file import load, text_of
+    from sweeps.space.wandb_sweep import translated
 
     if from_wandb is not None:
-        _translate(from_wandb, Path(space_file))
+        found = translated(text_of(from_wandb), from_wandb)
+        try:
+            with Path(space_file).open("x", encoding="utf-8") as stream:
+                stream.write(found.text)
+        except FileExistsError:
+            raise InputError(f"{space_file}: there is a file already; name a new one") from None
+        except OSError as error:
+            raise InputError(f"{space_file}: cannot be written: {error.strerror}") from None
+        for note in found.notes:
+            click.echo(f"sweep: {note}", err=True)
+        click.echo(f"next: read {space_file}, then sweep init {shlex.quote(space_file)}", err=True)
         return
     experiment = create_sweep(load(space_file), storage, skip_if_exists=skip_if_exists, on_notice=notify)
     click.echo(experiment.store.url)
     click.echo(f"next: sweep worker --storage {shlex.quote(experiment.store.url)}", err=True)
-
-
-def _translate(wandb_file: str, space_file: Path) -> None:
-    """Write the search space file that means the same as a sweep file of W&B. Raises InputError."""
-    from sweeps.space.space_file import text_of
-    from sweeps.space.wandb_sweep import translated
-
-    found = translated(text_of(wandb_file), wandb_file)
-    try:
-        with space_file.open("x", encoding="utf-8") as stream:
-            stream.write(found.text)
-    except FileExistsError:
-        raise InputError(f"{space_file}: there is a file already; name a new one") from None
-    except OSError as error:
-        raise InputError(f"{space_file}: cannot be written: {error.strerror}") from None
-    for note in found.notes:
-        click.echo(f"sweep: {note}", err=True)
-    click.echo(f"next: read {space_file}, then sweep init {shlex.quote(str(space_file))}", err=True)
 
 
 @click.command()

@@ -22,7 +22,7 @@ from sweeps.operations.limits import amendment_lines
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.status import running_rows, status_document
 from sweeps.search.confirm import rounds
-from sweeps.space.definition import Budget, Space
+from sweeps.space.definition import Space
 from sweeps.stages import sharing
 from sweeps.text.columns import FOR_PEOPLE, metric_column, parameter_column
 from sweeps.text.counted import counted
@@ -134,8 +134,12 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"state   paused by the brake: {switch.why}; {brake.REMEDY}")
     elif switch.state != "running":
         lines.append(f"state   {switch.state}; `sweep resume` opens it again")
-    if line := _budget_line(space.budget, records, experiment.store.now()):
-        lines.append(f"budget  {line}")
+    used = asdict(budget.spent(records, experiment.store.now()))
+    limits = [f"{used[name]:.4g} of {most:.4g} {name}" for name, most in budget.amounts(space.budget).items()]
+    if space.budget.until is not None:
+        limits.append(f"no trial begins after {timestamp(space.budget.until)}")
+    if limits:
+        lines.append(f"budget  {', '.join(limits)}")
     lines += [f"changed {line}" for line in amendment_lines(experiment.amendments)]
     if line := sharing.sweep_line(records):
         lines.append(f"compute {line}")
@@ -152,15 +156,6 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}, in one run")
     return lines
-
-
-def _budget_line(limits: Budget, records: Sequence[Trial], now: float) -> str:
-    """Return how much of each limit is spent, in one clause; "" without any."""
-    costs = asdict(budget.spent(records, now))
-    spent = [f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in budget.amounts(limits).items()]
-    if limits.until is not None:
-        spent.append(f"no trial begins after {timestamp(limits.until)}")
-    return ", ".join(spent)
 
 
 def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str:

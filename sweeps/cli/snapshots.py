@@ -86,7 +86,19 @@ def _print(experiment: Experiment, listing: Listing) -> None:
             if verdict.snapshot.step is not None:
                 trunks.setdefault(verdict.snapshot.unit, []).append(row)
         points = [_trunk_row(sorted(group, key=lambda row: int(row["step"]))) for group in trunks.values()]
-        ends = [_end_row(row) for row in rows if row["step"] is None]
+        ends = [
+            {
+                "key": row["key"][:_SHOWN_DIGITS],
+                "stage": row["stage"],
+                "by": _indices(row["trials"]),
+                "used by": _indices(row["used_by"]) if row["used_by"] else "–",
+                "size": "–" if row["bytes"] is None else shown_bytes(row["bytes"]),
+                "age": "–" if row["age_s"] is None else _duration(row["age_s"]),
+                "stays": _reason(row),
+            }
+            for row in rows
+            if row["step"] is None
+        ]
         for position, table in enumerate(filter(None, (ends, points))):
             if position:
                 echo("")
@@ -107,18 +119,8 @@ def _print(experiment: Experiment, listing: Listing) -> None:
         notify(f"no record names {counted(len(unnamed), 'stored snapshot')}; see `sweep doctor`")
 
 
-def _end_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row for people."""
-    users = row["used_by"]
-    return {
-        "key": row["key"][:_SHOWN_DIGITS],
-        "stage": row["stage"],
-        "by": _indices(row["trials"]),
-        "used by": _indices(users) if users else "–",
-        "size": "–" if row["bytes"] is None else shown_bytes(row["bytes"]),
-        "age": "–" if row["age_s"] is None else _duration(row["age_s"]),
-        "stays": row["problem"] or (row["why"] if row["kept"] else f"no: {row['why']}"),
-    }
+def _reason(row: dict[str, Any]) -> str:
+    return str(row["problem"] or (row["why"] if row["kept"] else f"no: {row['why']}"))
 
 
 def _trunk_row(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -127,8 +129,7 @@ def _trunk_row(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
     known = [row for row in points if row["bytes"] is not None]
     reasons: dict[str, list[dict[str, Any]]] = {}
     for row in points:
-        reason = row["problem"] or (row["why"] if row["kept"] else f"no: {row['why']}")
-        reasons.setdefault(reason, []).append(row)
+        reasons.setdefault(_reason(row), []).append(row)
     return {
         "trunk": points[0]["stage"],
         "points at": _steps(points),

@@ -42,7 +42,21 @@ def show_trial(storage: str | None, name: str | None, index: int, lines: int, st
     (record,) = redact_trials([experiment.trial(index)])
     log = log_tail(experiment.store, record, lines)
     if style == "json":
-        print_json(_document(experiment, record, log))
+        store = experiment.store
+        document = {
+            **table.nested(record),
+            "worker": record.worker,
+            "failure": record.failure,
+            "created": record.created,
+            "started": record.started,
+            "ended": record.ended,
+            "history": [asdict(attempt) for attempt in record.history],
+            "log": redact(log),
+            "files": _location(store, record) if record.attempt else None,
+            "record": store.location(records.key(record.trial)),
+            "command": command_line(experiment.space, record),
+        }
+        print_json(document)
         return
     for line in _lines(experiment, record):
         echo(line)
@@ -109,20 +123,3 @@ def _table(title: str, values: Any) -> Iterator[str]:
     for name, value in values.items():
         full = repr(value) if isinstance(value, float) else shorten(value)
         yield f"  {name:<{width}}  {full if value is not None else 'not finite'}"
-
-
-def _document(experiment: Experiment, record: Trial, log: str) -> dict[str, Any]:
-    store = experiment.store
-    return {
-        **table.nested(record),
-        "worker": record.worker,
-        "failure": record.failure,
-        "created": record.created,
-        "started": record.started,
-        "ended": record.ended,
-        "history": [asdict(attempt) for attempt in record.history],
-        "log": redact(log),
-        "files": _location(store, record) if record.attempt else None,
-        "record": store.location(records.key(record.trial)),
-        "command": command_line(experiment.space, record),
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +18,6 @@ from sweeps.text.shorten import shorten
 from sweeps.trials.redaction import redact
 
 if TYPE_CHECKING:
-    from runners.pools.runner import Health
-    from sweeps.upkeep.doctor import Diagnosis
     from sweeps.upkeep.repair import Outcome, RepairStep
 
 _checksums_option = click.option(
@@ -98,29 +95,26 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, checksums:
         document = {"clean": diagnosis.clean, "facts": facts, "findings": findings, "engines": engines}
         print_json(document)
     else:
-        _print_diagnosis(diagnosis, healths)
+        states = {
+            f"launch {engine}": f"{health.state}: {health.detail}"
+            + (f"; {health.remedy}" if health.remedy else "")
+            for engine, health in healths.items()
+        }
+        width = max(map(len, diagnosis.facts))
+        for fact, value in diagnosis.facts.items():
+            echo(f"{fact:<{width}}  {shorten(value)}")
+        click.echo("")
+        width = max(map(len, states))
+        for engine, state in states.items():
+            echo(f"{engine:<{width}}  {' '.join(state.split())}")
+        for finding in diagnosis.findings:
+            echo(f"\n{finding.level}: {shorten(finding.what)}")
+            echo(f"  where: {finding.where}")
+            if finding.remedy:
+                echo(f"  fix:   {finding.remedy}")
+        problems = sum(finding.level == "problem" for finding in diagnosis.findings)
+        click.echo(f"\n{counted(problems, 'problem') if problems else 'nothing is wrong'}")
     ctx.exit(EXIT_DONE if diagnosis.clean else EXIT_FAILED)
-
-
-def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> None:
-    engines = {
-        f"launch {name}": f"{health.state}: {health.detail}" + (f"; {health.remedy}" if health.remedy else "")
-        for name, health in healths.items()
-    }
-    width = max(map(len, diagnosis.facts))
-    for fact, value in diagnosis.facts.items():
-        echo(f"{fact:<{width}}  {shorten(value)}")
-    click.echo("")
-    width = max(map(len, engines))
-    for engine, state in engines.items():
-        echo(f"{engine:<{width}}  {' '.join(state.split())}")
-    for finding in diagnosis.findings:
-        echo(f"\n{finding.level}: {shorten(finding.what)}")
-        echo(f"  where: {finding.where}")
-        if finding.remedy:
-            echo(f"  fix:   {finding.remedy}")
-    problems = sum(finding.level == "problem" for finding in diagnosis.findings)
-    click.echo(f"\n{counted(problems, 'problem') if problems else 'nothing is wrong'}")
 
 
 @click.command()
@@ -153,7 +147,13 @@ def repair(
     if style == "json":
         print_json({"done": yes, "steps": _step_documents(steps, outcomes), **left})
     else:
-        _print_steps(steps, outcomes)
+        for document in _step_documents(steps, outcomes):
+            reason = f" ({shorten(document['told'])})" if document["told"] else ""
+            echo(f"{document['state']}: {shorten(document['what'])}{reason}\n  where: {document['where']}")
+        if not steps:
+            click.echo("there is nothing to repair")
+        elif not outcomes:
+            click.echo(f"\n{counted(len(steps), 'step')} to take: `sweep repair --yes`")
         for kind, locations in left.items():
             for location in locations:
                 echo(f"left alone: {_LEFT_ALONE[kind]}\n  where: {location}")
@@ -170,13 +170,3 @@ def _step_documents(steps: list[RepairStep], outcomes: list[Outcome]) -> list[di
 
 
 _LEFT_ALONE = {"foreign": "this object is unknown", "ownerless": "files of a trial without a record"}
-
-
-def _print_steps(steps: list[RepairStep], outcomes: list[Outcome]) -> None:
-    for document in _step_documents(steps, outcomes):
-        reason = f" ({shorten(document['told'])})" if document["told"] else ""
-        echo(f"{document['state']}: {shorten(document['what'])}{reason}\n  where: {document['where']}")
-    if not steps:
-        click.echo("there is nothing to repair")
-    elif not outcomes:
-        click.echo(f"\n{counted(len(steps), 'step')} to take: `sweep repair --yes`")
