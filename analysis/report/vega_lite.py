@@ -97,6 +97,7 @@ class Axis:
     def plain(self, name: Literal["x", "y"], column: str | None = None) -> Any:
         """Return a channel on the same scale that draws a column."""
         scale: dict[str, Any] = {"type": self.scale.type}
+        data_type: Literal["quantitative", "ordinal"] = "ordinal"
         if self.scale.type in ("linear", "log"):
             data_type = "quantitative"
             scale["nice"] = False
@@ -105,7 +106,6 @@ class Axis:
             if self.scale.domain is not None:
                 scale["domain"] = list(self.scale.domain)
         else:
-            data_type = "ordinal"
             scale["domain"] = [at for at, _ in self.scale.ticks]
             padding = ("paddingInner", "paddingOuter") if self.scale.type == "band" else ("padding",)
             scale |= dict.fromkeys(padding, self.inner if self.scale.type == "band" else 0.5)
@@ -363,7 +363,7 @@ def _columns(rows: Sequence[Row]) -> Row:
 
 
 def grey(name: str, **style: Any) -> Series:
-    """Return a grey series: what stands back behind the others."""
+    """Return a grey series, for what matters less."""
     return Series(name=name, colour=GREY, **style)
 
 

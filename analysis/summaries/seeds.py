@@ -74,8 +74,8 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     # As text, so that missing (inactive) parameters and mixed types make groups like any other value.
     texts_of = [done[name].astype(object).map(repr).tolist() for name in keys]
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for row, configuration in enumerate(zip(*texts_of, strict=True) if keys else [()] * len(done)):
-        groups[configuration].append(row)
+    for position, configuration in enumerate(zip(*texts_of, strict=True) if keys else [()] * len(done)):
+        groups[configuration].append(position)
     for members in groups.values():
         group = done.iloc[members]
         if group[seed].duplicated().any():

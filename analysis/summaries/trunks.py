@@ -1,4 +1,4 @@
-"""Trunks of stages: which trials branched off each, where, and what came of it.
+"""Trunks of stages: which trials branched off each, where, and with what result.
 
 With a warmup-stable-decay schedule, a run of fewer steps is the first part of a longer one, and a decay. The
 part that trials of several lengths have in common is a trunk. A trial begins at a point of it that another

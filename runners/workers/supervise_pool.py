@@ -33,7 +33,7 @@ class _Slot:
 
     @property
     def retired(self) -> bool:
-        """Return True where its worker is no longer wanted and has gone."""
+        """Return True where its worker is no longer wanted and has ended."""
         return self.leaving and self.running is None
 
 

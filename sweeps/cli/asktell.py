@@ -73,7 +73,7 @@ def report_result(
 ) -> None:
     """Report the result of trial INDEX that `sweep ask` handed out. Repeating a report changes nothing."""
     if bool(metric) == (result is not None):
-        raise InputError("say what came of it: --metric NAME=NUMBER (once or more), or --result FILE")
+        raise InputError("give its result: --metric NAME=NUMBER (once or more), or --result FILE")
     experiment = open_sweep(storage, name)
     where = "--metric" if result is None else str(result)
     document: Any

@@ -138,5 +138,5 @@ def _work(ctx: click.Context, experiment: Experiment) -> None:
     with watcher(experiment) as watching:
         tally = work(experiment, stop=stop, watcher=watching, limits=limits)
     if tally.preempted_by:
-        echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
+        echo(f"sweep: {tally.preempted_by}: left after handing its trial back", err=True)
         ctx.exit(EXIT_PREEMPTED)

@@ -68,7 +68,7 @@ def delete(storage: str | None, name: str | None, yes: bool) -> None:
     echo(f"{url}: {trials}{damaged}; {counted(there.files, 'file')}{size}")
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(f"{url}: nobody is here to ask; --yes deletes all of that")
+            raise InputError(f"{url}: there is no terminal to ask; --yes deletes all of that")
         click.confirm("sweep: delete all of that for good?", abort=True, err=True)
     lifetime.delete(experiment, user_name())
     echo(f"{url} is deleted")

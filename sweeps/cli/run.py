@@ -67,7 +67,7 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
     "--max-hours",
     type=click.FloatRange(min=0, min_open=True),
     metavar="H",
-    help="Claim nothing more after H hours; the trial in hand is finished. Default: no limit.",
+    help="Claim nothing more after H hours; the current trial is finished. Default: no limit.",
 )
 @click.option("--exit-when-idle", is_flag=True, help="Leave as soon as there is nothing to claim.")
 @click.option(
@@ -109,7 +109,7 @@ def worker(
         except ImportError as error:  # of a package that is being updated, perhaps: worth another start
             raise EnvironmentFault(f"cannot import {error.name or 'a module'}: {error}") from error
     if tally.preempted_by:
-        echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
+        echo(f"sweep: {tally.preempted_by}: left after handing its trial back", err=True)
         ctx.exit(EXIT_PREEMPTED)
     ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
     cap = experiment.space.run_cap

@@ -49,7 +49,7 @@ def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str
         removed, left = operations.prune(experiment) if prune else operations.delete(experiment, keys)
         for key in left:
             shown = key[:_SHOWN_DIGITS]
-            notify(f"{shown} is left: a worker has removed it, or a trial has come to need it")
+            notify(f"{shown} is left: a worker has removed it, or a trial needs it now")
     listing = Listing.read(experiment, readable(experiment))
     if style == "json":
         print_json(listing.document() | {"removed": removed})

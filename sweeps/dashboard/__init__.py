@@ -17,7 +17,7 @@
     points.py       points of the front
     pages.py        pages that show
     events.py       server-sent events
-    actions.py      pages that do something; without --control nobody imports them
+    actions.py      pages that change a sweep; imported with --control only
 
 What it shows is in the store, so any number of servers may run; a server itself remembers only what was last
 done through it, and by whom.

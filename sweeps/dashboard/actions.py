@@ -135,7 +135,7 @@ class Actions:
         return poller, view
 
     async def _do(self, poller: Poller, asked: Asked, by: str, texts: Mapping[str, str]) -> str:
-        """Do what is asked for and return what came of it, in one line."""
+        """Do what is asked for and return the outcome in one line."""
         url = self._site.catalog.url_of(poller.name)
         if asked.name in SWITCHES:
             state = SWITCHES[asked.name][0]
@@ -199,7 +199,7 @@ def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View
 
 
 async def _command(*words: str, by: str) -> str:
-    """Run a command of `sweep` for somebody and return its last line. Raises `InputError` with its error."""
+    """Run a command of `sweep` on behalf of a person and return its last line. Raises `InputError` with its error."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("SWEEP_NAME", "SWEEP_STORAGE")
     }

@@ -19,7 +19,7 @@ from sweeps.trials.redaction import redact
 FRESH_S = 5.0
 """Seconds for which a listing of an attempt's files is used again."""
 LARGEST = 64 * 1024**2
-"""Bytes of a file that is read at once; checkpoints are larger, and nobody reads them here."""
+"""Bytes of a file that is read at once; checkpoints are larger, and not read here."""
 _REMEMBERED = 256
 _MOST = 500
 

@@ -79,7 +79,7 @@ class Guard:
 
     Args:
         hosts: names under which the server may be asked for, in lower case.
-        token: of the server; None if whoever reaches it may read it.
+        token: of the server; None if everybody who reaches it may read it.
         key: secret of this process, from which cookies and CSRF tokens are made.
     """
 

@@ -36,7 +36,7 @@ class Site:
         guard: of the requests.
         rate: price of the trials' time; None for what they report.
         control: whether sweeps can be changed through it.
-        routes: of the application, for whoever checks that none of them writes.
+        routes: of the application; a test checks that none of them writes.
         server: aiohttp's, with its connections; None before it is served.
     """
 

@@ -29,7 +29,7 @@ from sweeps.trials.redaction import redact
 
 LOG_LINES = 60
 COMPARED = 16
-"""Trials that can be compared at once: more lines than that nobody tells apart."""
+"""Trials that can be compared at once: more lines cannot be told apart."""
 _SHOWN_FILE = 256 * 1024
 _TITLES: Mapping[str, str] = {
     "seconds": "training seconds",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -239,17 +240,17 @@ def _check(word: str) -> Callable[[Trial], bool]:
     found = _TERM.fullmatch(word)
     if found is not None:
         name, sign, asked = found["name"], found["sign"], found["value"]
-        try:
+        limit: float | None = None
+        with suppress(ValueError):
             limit = float(asked)
-        except ValueError:
-            limit = None
 
         def fits(record: Trial) -> bool:
             value = raw(record, name)
-            if limit is None:
+            if limit is None:  # a condition on a text
                 return sign == "=" and asked.casefold() == ("" if value is None else str(value).casefold())
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return is_number and _COMPARE[sign](value, limit)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return False
+            return _COMPARE[sign](value, limit)
 
         return fits
     wanted = word.casefold()

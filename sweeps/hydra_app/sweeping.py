@@ -168,7 +168,7 @@ def _work(experiment: Experiment, config: DictConfig) -> dict[str, float | None]
         # The caller waits for this process, so it leaves rather than wait for a person to resume the sweep.
         tally = work(experiment, stop=stop, watcher=watching, limits=Limits(leave_when_braked=True))
     if tally.preempted_by:
-        say(f"{tally.preempted_by}: left after handing back what was in hand")
+        say(f"{tally.preempted_by}: left after handing its trial back")
         raise SystemExit(EXIT_PREEMPTED)
     best = table.best(experiment.space, experiment.trials())
     if best is None:

@@ -23,7 +23,7 @@ _BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 def delete(experiment: Experiment, beginnings: Iterable[str]) -> tuple[list[str], list[str]]:
     """Remove the snapshots whose keys begin so; return the keys that were removed, and those that were left.
 
-    One is left if a worker has removed it meanwhile, or a trial has come to need it.
+    One is left if a worker has removed it meanwhile, or a trial needs it now.
 
     Raises:
         InputError: no key, or more than one, begins so, or unfinished trials need it; nothing was removed.

@@ -194,7 +194,7 @@ def test_snapshot_removed_meanwhile_is_reported(sweep, shared, monkeypatch):
     monkeypatch.setattr(removal, "discard", lambda experiment, key: False)
     ran = sweep("snapshots", "--delete", BEST)
     assert ran.status == 0
-    assert f"{BEST[:8]} is left: a worker has removed it, or a trial has come to need it" in ran.err
+    assert f"{BEST[:8]} is left: a worker has removed it, or a trial needs it now" in ran.err
     assert "removed" not in ran.out
 
 
