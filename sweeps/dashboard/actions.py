@@ -199,7 +199,11 @@ def _asked(name: str, texts: Mapping[str, str], given: Sequence[str], view: View
 
 
 async def _command(*words: str, by: str) -> str:
-    """Run a command of `sweep` on behalf of a person and return its last line. Raises `InputError` with its error."""
+    """Run a command of `sweep` on behalf of a person and return its last line.
+
+    Raises:
+        InputError: the command failed, with its own error, or did not end in time.
+    """
     environment = {
         name: value for name, value in os.environ.items() if name not in ("SWEEP_NAME", "SWEEP_STORAGE")
     }
