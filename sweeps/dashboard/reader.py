@@ -110,7 +110,10 @@ class SweepReader:
             self._experiment = Experiment.open(self.store)
             listing = True
         else:
-            self._require_sweep()
+            try:  # a folder that is not mounted looks like one without records
+                self.store.read(SWEEP_KEY)
+            except NotFound:
+                raise SweepNotFound(f"{self.store.url}: the sweep is not there now") from None
         changed = self._read_listed() if listing else self._read_open()
         return self._assemble(self._experiment, changed)
 
@@ -135,13 +138,6 @@ class SweepReader:
         return self._fetch(
             {i: v for i, v in versions.items() if i not in self._known or self._known[i][0] != v}
         )
-
-    def _require_sweep(self) -> None:
-        """Raise `SweepNotFound` if the sweep is gone: a folder that is not mounted looks empty."""
-        try:
-            self.store.read(SWEEP_KEY)
-        except NotFound:
-            raise SweepNotFound(f"{self.store.url}: the sweep is not there now") from None
 
     def _read_open(self) -> bool:
         known = ((index, found) for index, (_, found, _) in self._known.items() if found is not None)
@@ -179,16 +175,17 @@ class SweepReader:
         try:
             return self.store.read_many(keys)
         except DamagedObject:  # one of them is no file; find out which
-            return [self._content(index, key) for index, key in zip(indices, keys, strict=True)]
-
-    def _content(self, index: int, key: str) -> tuple[bytes, str] | None:
-        try:
-            return self.store.read(key)
-        except NotFound:
-            return None
-        except DamagedObject as error:
-            self._known[index] = ("", None, str(error))
-            return None
+            found: list[tuple[bytes, str] | None] = []
+            for index, key in zip(indices, keys, strict=True):
+                content = None
+                try:
+                    content = self.store.read(key)
+                except NotFound:
+                    pass
+                except DamagedObject as error:
+                    self._known[index] = ("", None, str(error))
+                found.append(content)
+            return found
 
     def _assemble(self, experiment: Experiment, changed: bool) -> View:
         problems: list[str] = []
