@@ -105,8 +105,8 @@ def test_an_accelerator_is_looked_up_at_its_kind_of_price():
         accelerator="v6e-4",
         spot=True,
     )
-    assert cost_guard.priced(pool, None, None).dollars_per_hour == 1.70
-    assert cost_guard.priced(pool, "GCP v5litepod-8", None).dollars_per_hour == 2.04
+    assert cost_guard.with_price(pool, None, None).dollars_per_hour == 1.70
+    assert cost_guard.with_price(pool, "GCP v5litepod-8", None).dollars_per_hour == 2.04
 
 
 def test_a_detached_pool_is_not_asked_about_twice(sweep, space_file, monkeypatch):
