@@ -131,8 +131,8 @@ class TestInDoubt:
 
     def test_the_length_of_another_stage_is_not_its_own(self):
         assert verdict(running(4.0, progress={"stage": "stage3", "of": 100}), others()) is None
-        from_trainer = {"x": 0.5, "kind": "a", "stage2.max_steps": 100}
-        other = running(4.0, progress={"stage": "stage3", "of": 70}, parameters=from_trainer)
+        of_trainer = {"x": 0.5, "kind": "a", "stage2.max_steps": 100}
+        other = running(4.0, progress={"stage": "stage3", "of": 70}, parameters=of_trainer)
         assert verdict(other, others()) is not None
 
     def test_completed_trials_without_the_objective_or_a_curve_do_not_count(self):
