@@ -31,7 +31,8 @@ _MEASURED = [
     ("trainer.config.compose", "compose_config", "compose"),
     ("trainer.preflight.batch_size_search", "with_micro_batches", "preflight"),
     ("trainer.preflight.preflight", "run_preflight", "preflight"),
-    ("trainer.teachers.local", "prepare_inputs", "model"),
+    ("trainer.data.inputs", "prepare_inputs", "model"),
+    ("trainer.pipeline", "prepare_teacher", "model"),
     ("trainer.pipeline", "make_student", "student"),
 ]
 

@@ -176,11 +176,12 @@ def train_in(
         keep_freed_memory()
         # All is loaded before the folder is made: a signal meanwhile leaves nothing behind.
         from trainer import pipeline
+        from trainer.data.inputs import prepare_inputs
         from trainer.distributed.ranks import join
         from trainer.outcome import save
         from trainer.preflight import oom
-        from trainer.teachers.local import prepare_all, prepare_inputs
-        from trainer.telemetry.run import open_channels
+        from trainer.stages.teacher import prepare_all
+        from trainer.telemetry.channels import open_channels
         from trainer.training.context import StageContext, StageHooks
 
         device = _checked_device(config, launch)
@@ -207,10 +208,10 @@ def train_in(
                 progress = progress_lines(sys.stdout, telemetry.preparing)
                 outcome = pipeline.run(
                     fitted,
-                    # Not kept here: a teacher's memory is to be free again before the student is scored.
-                    prepare_inputs(fitted, device=device, stop=stop, progress=progress),
+                    prepare_inputs(fitted, progress),
                     context,
                     telemetry,
+                    progress=progress,
                     snapshots=snapshots,
                     forced=forced,
                     config_sha256=sha256(config),

@@ -123,7 +123,7 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
     """
     config = check(overrides)
     before_torch()
-    from trainer.teachers.local import prepare_all
+    from trainer.stages.teacher import prepare_all
 
     return prepare_all(config, progress or (lambda message, fraction: None))
 

@@ -16,6 +16,7 @@ from trainer.config.effective_steps import weights
 from trainer.config.evaluation import name_of
 from trainer.cost.flops import usd
 from trainer.data.encoder import Encoder
+from trainer.data.inputs import Inputs
 from trainer.errors import TrainerError
 from trainer.evaluations import hooks
 from trainer.evaluations.student import FinishedStudent, write_samples
@@ -23,7 +24,6 @@ from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.models import student_folder
 from trainer.result import Metrics, Result, StageResult
 from trainer.stages import distill, layerwise, pretrain, recover
-from trainer.teachers.local import PreparedInputs
 from trainer.telemetry import Telemetry
 from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, Measured, bits_per_byte
@@ -66,7 +66,7 @@ class Report:
     """
 
     config: Config
-    inputs: PreparedInputs
+    inputs: Inputs
     context: StageContext
     traces: Mapping[str, StageTrace]
     flops: Mapping[str, float]

@@ -1,6 +1,6 @@
-"""One run, from its inputs to its result: Stage 1 → 1.9 → 2 → 3 → adapters → held-out loss.
+"""One run, from its text to its result: teacher → Stage 1 → 1.9 → 2 → 3 → adapters → held-out loss.
 
-Called by `__main__`, which handles the run's folder, signals and exit status, and prepares text and teacher.
+Called by `__main__`, which handles the run's folder, signals and exit status, and prepares the text.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from trainer.checkpoint.stage_snapshot import StageSnapshots, measured_alike
 from trainer.config import Config, sha256
 from trainer.config.effective_steps import weights
 from trainer.cost.stage_flops import flops_per_token
+from trainer.data.inputs import Inputs
 from trainer.data.stage_text import stage_text
 from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
-from trainer.models.adapters import adapters_for, add_adapters
-from trainer.models.causal_lm import computes_in_bfloat16, seed_everything
+from trainer.layout import Progress
+from trainer.models.adapters import add_adapters, planned
+from trainer.models.causal_lm import seed_everything
+from trainer.models.master_weights import computes_in_bfloat16
 from trainer.models.subln import make_student
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import optimizers, require_model, require_student
@@ -32,7 +35,8 @@ from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
 from trainer.result import Provenance, Result, code_version
 from trainer.stages import distill, layerwise, pretrain, recover
-from trainer.teachers.local import PreparedInputs, teacher_sha256
+from trainer.stages.teacher import prepare_teacher, teacher_sha256
+from trainer.teachers.cached import compatibility
 from trainer.teachers.teacher_loss import teacher_loss
 from trainer.telemetry import Telemetry
 from trainer.training.auto_freeze import auto_freeze
@@ -47,10 +51,11 @@ __all__ = ["Outcome", "run"]
 
 def run(
     config: Config,
-    inputs: PreparedInputs,
+    inputs: Inputs,
     context: StageContext,
     telemetry: Telemetry,
     *,
+    progress: Progress = lambda message, fraction: None,
     snapshots: StageSnapshots | None = None,
     forced: tuple[str, ...] = (),
     config_sha256: str | None = None,
@@ -59,9 +64,10 @@ def run(
 
     Args:
         config: of the run.
-        inputs: its text and its teacher.
+        inputs: its text.
         context: without `watch`, auto-freeze, evaluation, points and average, which are set here.
         telemetry: opened; it gets every step.
+        progress: called while the teacher is loaded or trained.
         snapshots: of stages, in the run's folder.
         forced: refusals of the preflight that `force` has passed over.
         config_sha256: of the configuration as the user gave it; None: of `config`.
@@ -70,7 +76,9 @@ def run(
         TrainerError: of the kind that says why the run ended early.
     """
     device, stop, checkpoints = context.device, context.stop, context.checkpoints
-    corpus, teacher = inputs.corpus, inputs.teacher
+    corpus = inputs.corpus
+    teacher = prepare_teacher(config, inputs, device=device, stop=stop, progress=progress)
+    caches = compatibility.check(config, corpus, teacher)
     require_model(config, teacher)
     if not device.ranks.alone:
         stop.share(device.ranks.any)  # a signal to one process ends all of them at the same step
@@ -84,7 +92,7 @@ def run(
 
     @cache  # training waits while it is computed, which takes seconds for a pretrained teacher
     def teacher_digest() -> str:
-        return teacher_sha256(config, inputs, device)
+        return teacher_sha256(config, corpus, teacher, device)
 
     def loss_of(model: nn.Module, when: str, batches: list[Tensor] = inputs.held_out) -> HeldOutLoss:
         with telemetry.during("evaluating", when), stop.together(when):
@@ -295,8 +303,8 @@ def run(
                 },
                 reused_stages=tuple(stage.name for stage in stages if stage.reused),
                 forced=forced,
-                teacher_cache_sha256=inputs.caches.teacher,
-                anchor_cache_sha256=inputs.caches.anchor,
+                teacher_cache_sha256=caches.teacher,
+                anchor_cache_sha256=caches.anchor,
             ),
             warnings=telemetry.warnings,
             stages=tuple(stage for stage in stages if stage.cost),

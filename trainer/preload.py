@@ -69,6 +69,7 @@ def _import_all() -> None:
     """Import what `__main__` and the phases of a run import by themselves, each when it comes to it."""
     import trainer.api
     import trainer.checkpoint.run_folder
+    import trainer.data.inputs
     import trainer.data.memory
     import trainer.data.tokenizer
     import trainer.devices.background_calls
@@ -78,8 +79,8 @@ def _import_all() -> None:
     import trainer.preflight.batch_size_search
     import trainer.preflight.oom
     import trainer.preflight.preflight
-    import trainer.teachers.local
-    import trainer.telemetry.run
+    import trainer.stages.teacher
+    import trainer.telemetry.channels
     import trainer.training.preemption  # noqa: F401 - for their effect
 
 

@@ -96,18 +96,15 @@ def run_config(tmp_path: Path) -> Callable[[Config], Outcome]:
     """Return a function that prepares a configuration's inputs and runs the pipeline, in this process."""
     from trainer import pipeline
     from trainer.api import METRICS_FILE
+    from trainer.data.inputs import prepare_inputs
     from trainer.devices.device import open_device
-    from trainer.teachers import local
     from trainer.telemetry import Telemetry
     from trainer.training.context import StageContext
 
     def run_config(config: Config) -> Outcome:
         context = StageContext(device=open_device(config.device))
         with Telemetry(tmp_path / METRICS_FILE, every=config.log_every, out=None) as telemetry:
-            inputs = local.prepare_inputs(
-                config, device=context.device, stop=context.stop, progress=lambda message, fraction: None
-            )
-            return pipeline.run(config, inputs, context, telemetry)
+            return pipeline.run(config, prepare_inputs(config), context, telemetry)
 
     return run_config
 

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 from trainer import result as result_file
 from trainer.api import METRICS_FILE, check
 from trainer.config import sha256
+from trainer.data.inputs import prepare_inputs
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import TernaryLinear
-from trainer.teachers.local import load_text
 
 Run = Callable[..., Outcome]
 
@@ -73,7 +73,8 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
 def test_bits_per_byte_by_hand(run_small: Run, small: tuple[str, ...]) -> None:
     """Nats of tokens 2..16 of each window over the bytes of their text, as the tokenizer spells them."""
     metrics = run_small("stage1_9.max_steps=0", "stage2.max_steps=0").result.metrics
-    corpus, batches = load_text(check(small))
+    inputs = prepare_inputs(check(small))
+    corpus, batches = inputs.corpus, inputs.held_out
     tokenizer = AutoTokenizer.from_pretrained(corpus.tokenizer_dir)
     scored = [index for ids in batches for row in ids.tolist() for index in row[1:]]
     assert len(scored) == 2 * 4 * 15

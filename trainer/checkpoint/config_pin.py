@@ -16,7 +16,6 @@ from pydantic_core import from_json
 from sweeps.text.atomic_file import atomic_write
 from sweeps.text.regular_file import read_regular
 from trainer.config import Config, decisive
-from trainer.config.added_keys import as_before
 from trainer.config.redaction import without_secrets
 from trainer.config.run import leaves
 from trainer.errors import ConfigError
@@ -45,9 +44,6 @@ def check(config: Config, folder: Path) -> None:
     more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     another_version = any(_ABSENT in pair for pair in changed.values())
     remedy = "go on with that one" + another_version * " in the version of the program that began it"
-    as_it_began = [as_before(key, pinned) for key, (was, _) in changed.items() if was == _ABSENT]
-    if as_it_began and len(as_it_began) == len(changed) and None not in as_it_began:
-        remedy = f"go on with that one ({' '.join(dict.fromkeys(filter(None, as_it_began)))})"
     raise ConfigError(
         f"{str(folder)!r} holds an unfinished run of another configuration ({'; '.join(shown)}{more}); "
         f"{remedy}, write another run_dir, or delete the folder",

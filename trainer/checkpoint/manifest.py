@@ -46,7 +46,7 @@ class Manifest:
         values: plain values of each part, by its name.
         measured: measurements that are taken once per run, by name.
         peak_memory_bytes: largest of all attempts so far.
-        compile_seconds: of all attempts so far; absent from earlier files.
+        compile_seconds: of all attempts so far.
         files: size in bytes and SHA-256 of the other files.
     """
 
@@ -91,7 +91,6 @@ def decode(data: bytes) -> Manifest:
     if written != _checksum(content):
         raise UnusableError(f"{STATE_FILE} does not match its own checksum")
     del content["schema"]
-    content.setdefault("compile_seconds", 0.0)
     if _DETAILS in content:
         content["details"] = content.pop(_DETAILS)
     if content.keys() != {field.name for field in fields(Manifest)}:

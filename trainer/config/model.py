@@ -1,4 +1,4 @@
-"""Configuration of the model and its teacher. Read by `models.causal_lm` and `teachers.local`."""
+"""Configuration of the model and its teacher. Read by `models.causal_lm` and `stages.teacher`."""
 
 from __future__ import annotations
 

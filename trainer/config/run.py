@@ -13,7 +13,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from sweeps.text.counted import counted
-from trainer.config.added_keys import without_added
 from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.average import AverageConfig
 from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
@@ -313,12 +312,12 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are the run's folder, checkpoints, snapshots and telemetry, with it the losses that are measured
     within a stage and on the test text, the number of processes or chips that share the run, and how a remote
-    teacher is reached; and keys that came with a later version, where they change nothing.
+    teacher is reached.
 
     Args:
         document: a configuration as plain values.
     """
-    kept = {key: value for key, value in without_added(document).items() if key not in INDECISIVE}
+    kept = {key: value for key, value in document.items() if key not in INDECISIVE}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
     evaluation = {key: value for key, value in kept["eval"].items() if key not in _NO_PART_OF_TRAINING}
     trunks = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainer.data.errors import MissingError as MissingError
     from trainer.data.errors import TokenizerError as TokenizerError
     from trainer.data.feed import Feed as Feed
-    from trainer.data.loading import load as load
+    from trainer.data.inputs import load as load
     from trainer.data.remote import local_folder as local_folder
     from trainer.data.token_bytes import scored_bytes as scored_bytes
 
@@ -26,7 +26,7 @@ _MODULES = {
     "MissingError": "errors",
     "TokenizerError": "errors",
     "eval_batches": "batching",
-    "load": "loading",
+    "load": "inputs",
     "local_folder": "remote",
     "scored_bytes": "token_bytes",
 }

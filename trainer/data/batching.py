@@ -1,6 +1,6 @@
 """Batches of token ids in memory: an endless shuffled feed for training, a fixed set for evaluation.
 
-Used by `memory` and `teachers.local`. Shapes: B batch size, T sequence length, W windows, N tokens. A window
+Used by `memory` and `inputs`. Shapes: B batch size, T sequence length, W windows, N tokens. A window
 is T consecutive tokens; windows do not overlap, and a remainder shorter than T is dropped.
 """
 

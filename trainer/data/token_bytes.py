@@ -1,6 +1,6 @@
 """Bytes of text per token, to compare losses of different tokenizers.
 
-Called by `teachers.local`, once for the batches that every loss of a run is measured on.
+Called by `inputs`, once for the batches that every loss of a run is measured on.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Config, long_runs
-from trainer.data import loading
+from trainer.data import inputs
 from trainer.data.errors import DataError
 from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
@@ -93,6 +93,16 @@ def run_preflight(
     except Exception as error:  # noqa: BLE001 - an estimate that fails must not keep a run from starting
         found.unknown = " ".join(f"{type(error).__name__}: {error}".split())
     return found
+
+
+def _text_refusals(config: Config) -> list[ConfigError]:
+    try:
+        inputs.require_text(config.data)
+    except ConfigError as error:
+        return [error]
+    except DataError as error:
+        return [ConfigError(str(error))]
+    return []
 
 
 def _estimate_memory(

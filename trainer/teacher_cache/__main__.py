@@ -81,28 +81,29 @@ def _build(arguments: Sequence[str], stop: StopSignal) -> None:
                 f"there is no student in {str(run_dir)!r}; run it with save_model=true", key=_OF
             )
         before_torch()
+        from trainer.data.inputs import prepare_inputs
         from trainer.devices.device import open_device
         from trainer.models.causal_lm import freeze, import_architectures
         from trainer.models.documents import separate_documents
         from trainer.models.student_folder import load
+        from trainer.stages.teacher import prepare_teacher
         from trainer.teachers.cached.build import build
-        from trainer.teachers.local import prepare_inputs
 
         import_architectures(config.model)
         device = open_device(config.device)
     output = Lines(sys.stdout)
     progress = _progress(output)
     stop.written()
-    prepared = prepare_inputs(config, device=device, stop=stop, progress=progress, with_caches=False)
-    model = prepared.teacher
+    inputs = prepare_inputs(config, progress)
+    model = prepare_teacher(config, inputs, device=device, stop=stop, progress=progress)
     if run_dir is not None:
         model = freeze(load(run_dir / MODEL_FOLDER).model.to(device.torch_device))
         if config.data.document_masks:
-            separate_documents(model, prepared.corpus.document_end)
+            separate_documents(model, inputs.corpus.document_end)
     stop.begun()
     built = build(
         config,
-        prepared.corpus,
+        inputs.corpus,
         model,
         request,
         device=device,

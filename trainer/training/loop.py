@@ -71,7 +71,7 @@ class StageTrace:
         """Take the values of a checkpoint."""
         self.parts = {name: values.tolist() for name, values in state.tensors.items()}
         self.tokens, self.seconds = state.values["tokens"], state.values["seconds"]
-        self.eval_seconds = state.values.get("eval_seconds", 0.0)  # absent before there were any
+        self.eval_seconds = state.values["eval_seconds"]
 
     @property
     def losses(self) -> list[float]:

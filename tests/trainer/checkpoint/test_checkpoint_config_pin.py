@@ -73,39 +73,6 @@ def test_keys_that_came_or_went_with_a_version_are_told(folder: Path) -> None:
     assert "go on with that one in the version of the program that began it" in str(refused.value)
 
 
-def test_a_run_from_before_muon_had_a_dtype_is_refused_in_one_line(folder: Path) -> None:
-    """What `auto` was then hung on the processor: going on would mix two precisions."""
-    document = json.loads((folder / CONFIG_FILE).read_text())
-    for optimizer in (
-        document["config"]["model"]["teacher"]["optimizer"],
-        *(document["config"][stage]["optimizer"] for stage in ("stage1_9", "stage2", "stage3", "recovery")),
-    ):
-        del optimizer["muon"]
-    (folder / CONFIG_FILE).write_text(json.dumps(document))
-    with pytest.raises(ConfigError) as refused:
-        refuse_another(check([]), folder)
-    assert 'stage2.optimizer.muon.dtype: (absent) → "auto"' in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("more", "is_read"),
-    [((), True), (("stage2.lambda_warmup.enabled=false",), False), (("stage2.max_steps=0",), False)],
-    ids=["warmup", "no warmup", "no Stage 2"],
-)
-def test_a_run_from_before_lambda_began_at_another_value_says_how_to_go_on(
-    more: tuple[str, ...], is_read: bool, tmp_path: Path
-) -> None:
-    """It began at 0; where nothing reads the key, another default changes nothing."""
-    config_pin.pin(check([*more, "stage2.lambda_warmup.start=0", f"run_dir={tmp_path}"]), tmp_path)
-    (tmp_path / "checkpoints" / "00000010").mkdir(parents=True)
-    if not is_read:
-        refuse_another(check(more), tmp_path)
-        return
-    with pytest.raises(ConfigError, match=r"go on with that one \(stage2.lambda_warmup.start=0.0\)"):
-        refuse_another(check(more), tmp_path)
-
-
 def test_nothing_is_pinned_without_a_checkpoint_or_with_a_result(folder: Path) -> None:
     (folder / RESULT_FILE).write_text("{}")
     refuse_another(check(["seed=1"]), folder)

@@ -9,11 +9,7 @@ import pytest
 from kept_runs import Attempt, KilledError, Publish, Uninterrupted, kill, outcome_of, terminate
 
 from trainer import pipeline
-from trainer.api import check
-from trainer.checkpoint import config_pin
-from trainer.checkpoint.config_pin import CONFIG_FILE
-from trainer.checkpoint.run_folder import refuse_another
-from trainer.errors import ConfigError, PreemptedError
+from trainer.errors import PreemptedError
 
 pytest.importorskip("peft")
 
@@ -93,17 +89,3 @@ def test_it_follows_a_stage_that_another_run_computed(
     assert outcome.result.provenance.reused_stages == ("stage1_9",)
     fresh = json.loads(uninterrupted(*overrides))
     assert json.loads(outcome_of(outcome, folder))[0] == fresh[0]  # the weights
-
-
-def test_a_folder_of_the_version_before_goes_on_without_adapters_alone(tmp_path: Path) -> None:
-    config_pin.pin(check([f"run_dir={tmp_path}"]), tmp_path)
-    (tmp_path / "checkpoints" / "00000010").mkdir(parents=True)
-    document = json.loads((tmp_path / CONFIG_FILE).read_text())
-    del document["config"]["recovery"]
-    (tmp_path / CONFIG_FILE).write_text(json.dumps(document))
-    refuse_another(check([]), tmp_path)
-    refuse_another(check(["recovery.rank=3"]), tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"go on with that one \(recovery.max_steps=0\), write another run_dir"
-    ):
-        refuse_another(check(["recovery.max_steps=9"]), tmp_path)

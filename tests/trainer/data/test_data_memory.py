@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 from trainer.cache import ROOT_VARIABLE
 from trainer.config import StdlibConfig
 from trainer.data import DataError, memory, tokenizer
-from trainer.data.loading import load as load_any
+from trainer.data.inputs import load as load_any
 from trainer.data.memory import MemoryCorpus as Corpus
 from trainer.data.sides import HELD_OUT, TEST
 from trainer.data.split import split

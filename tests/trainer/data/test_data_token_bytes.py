@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from trainer.api import check
 from trainer.data import Corpus, scored_bytes
-from trainer.data.loading import load
+from trainer.data.inputs import load
 from trainer.data.token_bytes import token_bytes
 
 TEXT = "def f(x):\n    return x  # naïve café, 東京 🙂\n\tif x: pass\n"

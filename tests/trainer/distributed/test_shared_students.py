@@ -12,9 +12,9 @@ from pretrained import save_stand_in
 from shared_runs import Started, metrics
 
 from trainer.api import MODEL_FOLDER, check, quote
+from trainer.data.inputs import prepare_inputs
 from trainer.devices.device import open_device
 from trainer.models.student_folder import load
-from trainer.teachers.local import load_text
 from trainer.training.evaluation import held_out_loss
 
 pytestmark = pytest.mark.timeout(600)  # several processes, each of which loads torch
@@ -79,7 +79,9 @@ def test_the_saved_student_has_the_loss_that_the_run_reports(
     saved = load(folder / MODEL_FOLDER)
     assert {str(tensor.dtype) for tensor in saved.model.parameters()} == {f"torch.{masters}"}
     config = check(common)
-    loss = held_out_loss(saved.model, load_text(config)[1], device=open_device(config.device), stage="here")
+    loss = held_out_loss(
+        saved.model, prepare_inputs(config).held_out, device=open_device(config.device), stage="here"
+    )
     assert loss.mean == pytest.approx(metrics(folder)["final_loss"], rel=1e-6)
     command = [
         sys.executable,

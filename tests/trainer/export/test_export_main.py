@@ -43,7 +43,7 @@ def test_transformers_measures_the_loss_of_the_run(
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from trainer.teachers.local import load_text
+    from trainer.data.inputs import prepare_inputs
 
     out = tmp_path / "out"
     assert main([str(run_dir), str(out), "--format", form]) == 0
@@ -52,7 +52,7 @@ def test_transformers_measures_the_loss_of_the_run(
     assert f"BitNetForCausalLM, 14 ternary matrices {words}" in output
     assert f"AutoModelForCausalLM.from_pretrained({str(out)!r})" in output
     model = AutoModelForCausalLM.from_pretrained(out)
-    held_out = load_text(check([*small, "device.dtype=float32"]))[1]
+    held_out = prepare_inputs(check([*small, "device.dtype=float32"])).held_out
     with torch.no_grad():
         losses = [model(input_ids=ids, labels=ids).loss.item() for ids in held_out]
     result = json.loads((run_dir / "result.json").read_text())["metrics"]
@@ -69,13 +69,13 @@ def test_adapters_are_exported_or_left_out(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from trainer.teachers.local import load_text
+    from trainer.data.inputs import prepare_inputs
 
     float32 = [*small, "device.dtype=float32"]
     recovery = ["recovery.max_steps=6", "recovery.batch_size=4", "recovery.schedule.warmup_steps=1"]
     run([*float32, *recovery, "save_model=true"], tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
-    held_out = load_text(check(float32))[1]
+    held_out = prepare_inputs(check(float32)).held_out
 
     @torch.no_grad()
     def loss(model: torch.nn.Module) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,13 +11,10 @@ from pretrained import save_stand_in
 from torch import Tensor
 
 from trainer.api import check
-from trainer.checkpoint.config_pin import CONFIG_FILE, pin
-from trainer.checkpoint.run_folder import refuse_another
-from trainer.config import sha256
 from trainer.config.compose import compose_config
 from trainer.devices.device import open_device
-from trainer.errors import ConfigError
-from trainer.models.causal_lm import cast_weights, load_pretrained, parameter_count
+from trainer.models.causal_lm import load_pretrained, parameter_count
+from trainer.models.master_weights import cast_weights
 from trainer.models.subln import make_student
 from trainer.pipeline import Outcome
 from trainer.preflight.memory import stage_memory, student_dimensions
@@ -125,71 +121,3 @@ def test_estimates_count_the_student_in_its_own_dtype(saved: Path) -> None:
         assert memory.weights == size * student.parameters + 2 * teacher
         peaks[dtype] = memory.peak
     assert peaks["float32"] > peaks["bfloat16"] == peaks["auto"]
-
-
-# Run folders of the version before, which had no such key.
-
-HF = ("model=hf", "model.name=x")
-START = "stage2.lambda_warmup.start=0"
-"""Its default was another one."""
-
-
-def folder_of_before(folder: Path, *overrides: str) -> Path:
-    config = check([*overrides, f"run_dir={folder}"])
-    pin(config, folder)
-    document = json.loads((folder / CONFIG_FILE).read_text())
-    del document["config"]["model"]["master_dtype"], document["config"]["stage2"]["lambda_warmup"]["start"]
-    (folder / CONFIG_FILE).write_text(json.dumps(document))
-    (folder / "checkpoints" / "00000010").mkdir(parents=True)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ((), ()),
-        ((*HF, "model.dtype=float32"), (*HF, "model.dtype=float32")),
-        ((*HF, "model.dtype=bfloat16"), (*HF, "model.dtype=bfloat16", "model.master_dtype=bfloat16")),
-        ((*HF, "model.dtype=bfloat16"), (*HF, "model.dtype=bfloat16", "model.master_dtype=auto")),
-        (HF, (*HF, "model.master_dtype=auto")),
-    ],
-    ids=["tiny", "float32", "bfloat16", "bfloat16-auto", "auto"],
-)
-def test_older_run_resumes_with_its_master_weights(
-    before: tuple[str, ...], now: tuple[str, ...], tmp_path: Path
-) -> None:
-    refuse_another(check([*now, START]), folder_of_before(tmp_path, *before))
-
-
-@pytest.mark.parametrize(("gone", "difference"), [("model", "model.heads"), ("average", "")])
-def test_pin_without_a_group_is_another_version_not_damage(
-    gone: str, difference: str, tmp_path: Path
-) -> None:
-    folder = folder_of_before(tmp_path)
-    document = json.loads((folder / CONFIG_FILE).read_text())
-    del document["config"][gone]
-    (folder / CONFIG_FILE).write_text(json.dumps(document))
-    if not difference:
-        refuse_another(check([START]), folder)
-        return
-    with pytest.raises(ConfigError, match=rf"\({difference}: \(absent\) → "):
-        refuse_another(check([START]), folder)
-
-
-def test_the_digest_of_such_a_run_is_what_it_was() -> None:
-    """As the version before computed it: a checkpoint is known by it."""
-    assert sha256(check([START])) == "df837d906e9c435ebb6871ec200278fc2fa3470327a2904d96c1381931e75ad1"
-    as_before = check(["model=smollm2_135m", "model.master_dtype=auto", START])
-    assert sha256(as_before) == "1595dc1b95dc7d6b55810753be833e2ff3d3d21ca956de61e77292e20dcf65bb"
-    assert sha256(check(["model=smollm2_135m", START])) != sha256(as_before)
-
-
-def test_bfloat16_masters_are_refused_with_a_remedy(tmp_path: Path) -> None:
-    folder = folder_of_before(tmp_path, "model=smollm2_135m")
-    with pytest.raises(ConfigError) as refused:
-        refuse_another(check(["model=smollm2_135m", START]), folder)
-    message = str(refused.value)
-    assert '(model.master_dtype: (absent) → "float32")' in message
-    assert "; go on with that one (model.master_dtype=auto), write another run_dir" in message
-    assert "\n" not in message
-    refuse_another(check(["model=smollm2_135m", "model.master_dtype=auto", START]), folder)

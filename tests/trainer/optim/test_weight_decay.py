@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,9 +15,7 @@ from torch import nn
 from trainer_outcomes import weights_digest
 
 from trainer.api import check
-from trainer.checkpoint import config_pin
 from trainer.config import OptimizerConfig
-from trainer.config.added_keys import without_added
 from trainer.errors import ConfigError
 from trainer.optim.build import build_optimizer
 from trainer.pipeline import Outcome
@@ -101,33 +97,3 @@ def test_ending_at_once_is_no_weight_decay_at_all(run_small: Callable[..., Outco
 def test_a_share_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.weight_decay_until: "):
         check([f"stage2.optimizer.weight_decay_until={value}"])
-
-
-NEW = ("weight_decay_until", "stochastic_rounding")
-
-
-def without_new(node: Any) -> Any:
-    if not isinstance(node, dict):
-        return node
-    return {key: without_new(value) for key, value in node.items() if key not in NEW}
-
-
-def test_run_of_the_version_before_goes_on(tmp_path: Path) -> None:
-    """Its folder is pinned to a configuration without these keys."""
-    config_pin.pin(check([]), tmp_path)
-    file = tmp_path / config_pin.CONFIG_FILE
-    before = without_new(json.loads(file.read_text()))
-    assert before != json.loads(file.read_text())
-    file.write_text(json.dumps(before))
-    config_pin.check(check([]), tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"go on with that one \(stage2\.optimizer\.weight_decay_until=1\.0\)"
-    ):
-        config_pin.check(check(["stage2.optimizer.weight_decay_until=0.5"]), tmp_path)
-
-
-def test_teacher_recipe_names_changed_optimizer_keys() -> None:
-    document = {"model": asdict(check([]).model)}
-    assert without_added(document)["model"]["teacher"] == without_new(document)["model"]["teacher"]
-    ended = {"model": asdict(check(["model.teacher.optimizer.weight_decay_until=0.5"]).model)}
-    assert without_added(ended)["model"]["teacher"]["optimizer"]["weight_decay_until"] == 0.5

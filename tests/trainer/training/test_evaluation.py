@@ -55,9 +55,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Spied]:
 def test_losses_are_measured_on_held_out_text_and_nothing_is_trained_on_it(
     run_small: Run, spy: Callable[[str], Spied]
 ) -> None:
-    loaded, cut = spy("trainer.teachers.local.load"), spy("trainer.teachers.local.eval_batches")
+    loaded, cut = spy("trainer.data.inputs.load"), spy("trainer.data.inputs.eval_batches")
     fed = spy("trainer.data.memory.WindowFeed")
-    measured = [spy("trainer.teachers.local.held_out_loss"), spy("trainer.pipeline.held_out_loss")]
+    measured = [spy("trainer.stages.teacher.held_out_loss"), spy("trainer.pipeline.held_out_loss")]
     run_small("model.teacher.seed=12")  # a teacher that is not cached yet
     corpus = loaded.results[0]
     assert [call["tokens"] is corpus.held_out for call in cut.arguments] == [True]
@@ -71,7 +71,7 @@ def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run, spy: Ca
     """Even where the lambda warmup ends with the stage: a half-quantised loss would let a search cheat."""
     from trainer.quant.ternary import ternary_layers
 
-    cut = spy("trainer.teachers.local.eval_batches")
+    cut = spy("trainer.data.inputs.eval_batches")
     outcome = run_small("stage2.lambda_warmup.warmup_steps=5")
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
     again = held_out_loss(outcome.student, cut.results[0], device=device, stage="again")
@@ -119,7 +119,7 @@ def test_a_loss_is_never_measured_on_a_student_that_is_not_fully_quantised(half:
 def test_more_evaluation_than_there_is_text_is_refused_before_the_teacher_is_trained(
     overrides: list[str], run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
 ) -> None:
-    trained = spy("trainer.teachers.local.train")
+    trained = spy("trainer.stages.teacher.train")
     with pytest.raises(ConfigError, match=r"^eval.batches: the evaluation asks for"):
         run_small("model.teacher.seed=13", *overrides)
     with pytest.raises(ConfigError, match=r"^eval.batches: "):
@@ -131,13 +131,13 @@ def test_the_standard_error_is_that_of_the_differences_to_the_teacher(
     run_small: Run, spy: Callable[[str], Spied]
 ) -> None:
     """By hand, from batches of one sequence: what is hard about the text is hard for both."""
-    cut = spy("trainer.teachers.local.eval_batches")
-    prepared = spy("trainer.teachers.local.prepare_inputs")
+    cut = spy("trainer.data.inputs.eval_batches")
+    teachers = spy("trainer.pipeline.prepare_teacher")
     outcome = run_small()
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
     alone = [ids_1T for ids_BT in cut.results[0] for ids_1T in ids_BT.split(1)]
     ours = held_out_loss(outcome.student, alone, device=device, stage="again").by_sequence
-    theirs = held_out_loss(prepared.results[0].teacher, alone, device=device, stage="again").by_sequence
+    theirs = held_out_loss(teachers.results[0], alone, device=device, stage="again").by_sequence
     assert outcome.held_out.final.by_sequence == pytest.approx(ours, abs=1e-5)
     assert outcome.held_out.reference.by_sequence == pytest.approx(theirs, abs=1e-5)
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
@@ -169,11 +169,10 @@ class Untouchable:
 def test_without_being_asked_for_the_test_text_is_read_by_nothing(
     run_small: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer.data import load
-    from trainer.teachers import local
+    from trainer.data import inputs, load
 
     monkeypatch.setattr(
-        local, "load", lambda *args, **kwargs: dataclasses.replace(load(*args, **kwargs), test=Untouchable())
+        inputs, "load", lambda *args, **kwargs: dataclasses.replace(load(*args, **kwargs), test=Untouchable())
     )
     outcome = run_small("model.teacher.seed=14")  # a teacher that is not cached yet
     assert outcome.test is None
@@ -185,8 +184,8 @@ def test_without_being_asked_for_the_test_text_is_read_by_nothing(
 def test_the_losses_on_the_test_text_by_hand(
     run_small: Run, spy: Callable[[str], Spied], tmp_path: Path
 ) -> None:
-    loaded, cut = spy("trainer.teachers.local.load"), spy("trainer.teachers.local.eval_batches")
-    prepared = spy("trainer.teachers.local.prepare_inputs")
+    loaded, cut = spy("trainer.data.inputs.load"), spy("trainer.data.inputs.eval_batches")
+    teachers = spy("trainer.pipeline.prepare_teacher")
     outcome = run_small(*TESTED)
     corpus = loaded.results[0]
     assert [call["tokens"] is corpus.test for call in cut.arguments] == [False, True]
@@ -194,7 +193,7 @@ def test_the_losses_on_the_test_text_by_hand(
     alone = [ids_1T for ids_BT in cut.results[1] for ids_1T in ids_BT.split(1)]
     assert len(alone) == 8
     ours = held_out_loss(outcome.student, alone, device=device, stage="again").by_sequence
-    theirs = held_out_loss(prepared.results[0].teacher, alone, device=device, stage="again").by_sequence
+    theirs = held_out_loss(teachers.results[0], alone, device=device, stage="again").by_sequence
     metrics = outcome.result.document()["metrics"]
     assert metrics["test_loss"] == pytest.approx(sum(ours) / len(ours), abs=1e-5)
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
@@ -215,7 +214,7 @@ def test_the_test_changes_no_training(
     run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
 ) -> None:
     plain = run_small(TESTED[0])
-    trained = spy("trainer.teachers.local.train")
+    trained = spy("trainer.stages.teacher.train")
     tested = run_small(*TESTED)
     assert trained.arguments == []  # the teacher is that of the other run
     assert weights_digest(tested) == weights_digest(plain)
@@ -239,7 +238,7 @@ def test_a_run_goes_on_with_the_test_that_began_without(small: tuple[str, ...], 
 def test_too_little_test_text_is_refused_before_the_teacher_is_trained(
     more: str, problem: str, run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
 ) -> None:
-    trained = spy("trainer.teachers.local.train")
+    trained = spy("trainer.stages.teacher.train")
     overrides = ("model.teacher.seed=15", "data.held_out_fraction=0.4", "data.test_fraction=0.1", more)
     with pytest.raises(ConfigError, match=rf"^eval\.test: .*{problem}.*\(data\.test_fraction\)$"):
         run_small(*overrides, "eval.test=true")

@@ -16,11 +16,11 @@ from trainer_outcomes import lines_without_times, weights_digest, without_times
 
 from trainer.api import METRICS_FILE, check
 from trainer.config import sha256
+from trainer.data.inputs import prepare_inputs
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError, DivergedError
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import as_deployed, ternary_layers
-from trainer.teachers.local import load_text
 from trainer.training import stage_evaluation
 from trainer.training.evaluation import HeldOutLoss, held_out_loss
 
@@ -64,7 +64,7 @@ def test_each_is_the_loss_of_the_student_as_it_would_be_deployed_then(
 ) -> None:
     """What a copy is measured at with lambda 1 and no salient column; the student itself gets back what it had."""
     config = check(small)
-    device, part = open_device(config.device), load_text(config)[1][:1]
+    device, part = open_device(config.device), prepare_inputs(config).held_out[:1]
     known, states = list[float](), list[list[tuple[float, bool, bool]]]()
 
     def state(student: nn.Module) -> list[tuple[float, bool, bool]]:

@@ -2,5 +2,5 @@
 
 `request` is what a configuration needs of a cache, `index` its document, `location` its folder or bucket;
 `sampling` chooses tokens, `build` writes a cache, `compatibility` checks it against a run, `reader` reads it,
-and `feed` yields it with the text. Used by `stages.distill` and `teachers.local`.
+and `feed` yields it with the text. Used by `stages.distill` and `pipeline`.
 """

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from torch import nn
 from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, quote
+from trainer.data import Corpus
 from trainer.teachers.cached.build import BuildResult
 
 VOCABULARY, LENGTH = 300, 16
@@ -18,6 +20,13 @@ ON = (
     *("stage3.batch_size=4", "stage3.schedule.warmup_steps=1", "stage3.attention_weight=0.0"),
 )
 Make = Callable[..., BuildResult]
+
+
+class Prepared(NamedTuple):
+    """Text and teacher of a run."""
+
+    corpus: Corpus
+    teacher: nn.Module
 
 
 def cached(path: object, *, top_k: int = 5, negatives: int = 3) -> tuple[str, ...]:

@@ -9,30 +9,31 @@ from typing import Any
 
 import pytest
 import yaml
-from cached_runs import ON, Make, cached
+from cached_runs import ON, Make, Prepared, cached
 from omegaconf import OmegaConf
 from torch import nn
 
 from trainer.api import check
 from trainer.config import Config
 from trainer.config.compose import compose_tree, validate
+from trainer.data.inputs import prepare_inputs
 from trainer.devices.device import open_device
+from trainer.stages.teacher import prepare_teacher
 from trainer.teachers.cached.build import BuildResult, build
 from trainer.teachers.cached.request import cache_request
-from trainer.teachers.local import PreparedInputs, prepare_inputs
 from trainer.training.preemption import StopSignal
 
 
 @pytest.fixture(scope="session")
-def prepared(small: tuple[str, ...], cache_folder: Path) -> PreparedInputs:
+def prepared(small: tuple[str, ...], cache_folder: Path) -> Prepared:
     """Text and teacher of all runs here, which depend on neither K nor the number of steps."""
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
         context.setenv("STAGESWEEP_CACHE", str(cache_folder))
         config = check([*small, *ON])
-        return prepare_inputs(
-            config, device=open_device(config.device), stop=StopSignal(), progress=lambda *_: None
-        )
+        inputs, device = prepare_inputs(config), open_device(config.device)
+        teacher = prepare_teacher(config, inputs, device=device, stop=StopSignal(), progress=lambda *_: None)
+        return Prepared(corpus=inputs.corpus, teacher=teacher)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +58,7 @@ def configured(composed: Any) -> Callable[..., Config]:
 
 
 @pytest.fixture
-def make(prepared: PreparedInputs, configured: Callable[..., Config]) -> Make:
+def make(prepared: Prepared, configured: Callable[..., Config]) -> Make:
     """Build the cache for a run with those overrides; with a model, the anchor's."""
 
     def make(*overrides: str, model: nn.Module | None = None, **more: Any) -> BuildResult:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cached_runs import LENGTH, VOCABULARY, Make, cached
+from cached_runs import LENGTH, VOCABULARY, Make, Prepared, cached
 from fake_gcs import FakeGcs
 from gcsfs.core import GCSFileSystem
 
@@ -29,7 +29,6 @@ from trainer.teachers.cached.index import INDEX, Index, decode
 from trainer.teachers.cached.location import Location
 from trainer.teachers.cached.reader import Cache
 from trainer.teachers.cached.sampling import Drawn, draw
-from trainer.teachers.local import PreparedInputs
 
 ONE_BATCH = 1  # byte per shard: each is full with its first batch
 ROWS = 16
@@ -39,7 +38,7 @@ def index_of(folder: Path) -> Index:
     return decode((folder / INDEX).read_bytes())
 
 
-def texts(prepared: PreparedInputs, config: Config, count: int) -> torch.Tensor:
+def texts(prepared: Prepared, config: Config, count: int) -> torch.Tensor:
     with stage_text(prepared.corpus, config, "stage3", 1) as feed:
         return torch.cat([next(feed) for _ in range(count)])
 
@@ -51,7 +50,7 @@ def everything(folder: Path, ids: torch.Tensor, *, preload: bool = True) -> Samp
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_it_keeps_what_the_teacher_predicts_at_its_likeliest_tokens_and_at_others(
-    dtype: str, make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
+    dtype: str, make: Make, configured: Callable[..., Config], prepared: Prepared, tmp_path: Path
 ) -> None:
     overrides = (*cached(tmp_path, top_k=5, negatives=3), f"stage3.teacher.dtype={dtype}")
     built = make(*overrides)
@@ -69,7 +68,7 @@ def test_it_keeps_what_the_teacher_predicts_at_its_likeliest_tokens_and_at_other
 
 
 def test_rows_do_not_depend_on_how_many_are_computed_at_once(
-    make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
+    make: Make, configured: Callable[..., Config], prepared: Prepared, tmp_path: Path
 ) -> None:
     for name, micro in (("by 4", "null"), ("by 2", "2")):
         make(*cached(tmp_path / name), f"stage3.micro_batch_size={micro}")
@@ -112,7 +111,7 @@ def test_a_builder_that_dies_leaves_what_the_next_goes_on_from(
 
 
 def test_a_damaged_file_is_refused_by_the_reader_and_repaired_by_the_builder(
-    make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
+    make: Make, configured: Callable[..., Config], prepared: Prepared, tmp_path: Path
 ) -> None:
     """Where rows are read one by one, only the size is compared."""
     built = make(*cached(tmp_path), shard_bytes=ONE_BATCH)
@@ -174,7 +173,7 @@ def test_more_steps_add_rows_and_leave_the_others_as_they_were(make: Make, tmp_p
 
 
 def test_read_from_the_files_or_from_memory_it_is_the_same(
-    make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
+    make: Make, configured: Callable[..., Config], prepared: Prepared, tmp_path: Path
 ) -> None:
     make(*cached(tmp_path), shard_bytes=ONE_BATCH)
     ids = texts(prepared, configured(*cached(tmp_path)), ROWS)
@@ -197,7 +196,7 @@ def test_read_from_the_files_or_from_memory_it_is_the_same(
 def test_a_bucket_holds_one_as_a_folder_does(
     make: Make,
     configured: Callable[..., Config],
-    prepared: PreparedInputs,
+    prepared: Prepared,
     tmp_path: Path,
     gcs: FakeGcs,
     monkeypatch: pytest.MonkeyPatch,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cached_runs import LENGTH, VOCABULARY, Make, cached, logged
+from cached_runs import LENGTH, VOCABULARY, Make, Prepared, cached, logged
 from torch import Tensor, nn
 
 from trainer.api import check
@@ -20,7 +20,6 @@ from trainer.pipeline import Outcome
 from trainer.stages.distill_cached import from_cache
 from trainer.teacher_cache import __main__ as command
 from trainer.teachers.cached.reader import open_cache
-from trainer.teachers.local import PreparedInputs
 
 Run = Callable[..., Outcome]
 
@@ -82,7 +81,7 @@ def test_a_runs_student_anchors_another_run(
     small: tuple[str, ...],
     run_small: Run,
     make: Make,
-    prepared: PreparedInputs,
+    prepared: Prepared,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

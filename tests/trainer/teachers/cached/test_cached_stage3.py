@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from cached_runs import LENGTH, ON, VOCABULARY, Make, cached, logged
+from cached_runs import LENGTH, ON, VOCABULARY, Make, Prepared, cached, logged
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
@@ -37,7 +37,6 @@ from trainer.stages.distill_cached import cached_text, from_cache
 from trainer.teacher_cache import __main__ as command
 from trainer.teachers.cached.feed import CachedFeed
 from trainer.teachers.cached.reader import open_cache
-from trainer.teachers.local import PreparedInputs
 from trainer.training import train_step as step
 from trainer.training.compilation import uncompiled
 from trainer.training.preemption import StopSignal
@@ -83,7 +82,7 @@ def test_every_knob_of_the_cached_teacher_changes_the_loss(
     overrides: tuple[str, ...],
     configured: Callable[..., Config],
     make: Make,
-    prepared: PreparedInputs,
+    prepared: Prepared,
     tmp_path: Path,
 ) -> None:
     """The loss of one batch, with another model as the student; `path` and `preload` do not change it."""
@@ -230,7 +229,7 @@ def test_stopped_in_the_stage_it_goes_on_as_if_it_had_not(
 
 
 def test_each_process_gets_the_rows_of_its_own_text(
-    overrides: tuple[str, ...], configured: Callable[..., Config], prepared: PreparedInputs
+    overrides: tuple[str, ...], configured: Callable[..., Config], prepared: Prepared
 ) -> None:
     config = configured(*overrides)
     assert config.stage3.teacher.kind == "cached"
@@ -256,7 +255,7 @@ def test_each_process_gets_the_rows_of_its_own_text(
 
 
 def test_a_checkpoint_of_another_cache_is_refused(
-    overrides: tuple[str, ...], configured: Callable[..., Config], prepared: PreparedInputs
+    overrides: tuple[str, ...], configured: Callable[..., Config], prepared: Prepared
 ) -> None:
     config = configured(*overrides)
     assert config.stage3.teacher.kind == "cached"

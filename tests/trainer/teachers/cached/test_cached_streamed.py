@@ -8,22 +8,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from cached_runs import cached
+from cached_runs import Prepared, cached
 
 from trainer.api import check, quote
 from trainer.config import Config
+from trainer.data.inputs import prepare_inputs
 from trainer.data.stage_text import stage_text
 from trainer.devices.device import open_device
 from trainer.teachers.cached.build import BuildResult, build
 from trainer.teachers.cached.feed import CachedFeed
 from trainer.teachers.cached.reader import open_cache
 from trainer.teachers.cached.request import cache_request
-from trainer.teachers.local import PreparedInputs, load_text
 from trainer.training.preemption import StopSignal
 
 
 def test_a_stream_is_gone_on_with_where_the_cache_ends_and_read_by_its_rows(
-    small: Sequence[str], prepared: PreparedInputs, tmp_path: Path
+    small: Sequence[str], prepared: Prepared, tmp_path: Path
 ) -> None:
     texts = [" ".join(f"{number * step % 97}" for step in range(1, 21)) for number in range(120)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "text.parquet", row_group_size=2)
@@ -38,7 +38,7 @@ def test_a_stream_is_gone_on_with_where_the_cache_ends_and_read_by_its_rows(
     def config_of(name: str, steps: int) -> Config:
         return check([*source, *others, *cached(tmp_path / name), f"stage3.max_steps={steps}"])
 
-    corpus, _ = load_text(config_of("at_once", 5))
+    corpus = prepare_inputs(config_of("at_once", 5)).corpus
 
     def made(name: str, steps: int) -> BuildResult:
         config = config_of(name, steps)

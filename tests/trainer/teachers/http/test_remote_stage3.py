@@ -23,11 +23,12 @@ from trainer_precision import FLOAT32
 
 from trainer import __main__ as program
 from trainer import api
+from trainer.data.inputs import prepare_inputs
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError, PreemptedError, TeacherServerError
 from trainer.models.causal_lm import run
 from trainer.pipeline import Outcome
-from trainer.teachers.local import prepare_inputs
+from trainer.stages.teacher import prepare_teacher
 from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
@@ -43,13 +44,17 @@ KEY = "s3cr3t-of-the-server"
 def server(small: tuple[str, ...]) -> Iterator[FakeVllm]:
     """A server of the teacher that the student is initialised from."""
     config = api.check([*small, *ON])
-    prepared = prepare_inputs(
-        config, device=open_device(config.device), stop=StopSignal(), progress=lambda *_: None
+    teacher = prepare_teacher(
+        config,
+        prepare_inputs(config),
+        device=open_device(config.device),
+        stop=StopSignal(),
+        progress=lambda *_: None,
     )
 
     @torch.no_grad()
     def predict(ids_BT: Tensor) -> Tensor:
-        return run(prepared.teacher, ids_BT).logits.log_softmax(dim=-1)
+        return run(teacher, ids_BT).logits.log_softmax(dim=-1)
 
     with FakeVllm(predict, vocab_size=VOCABULARY, key=KEY) as running:
         yield running

@@ -1,0 +1,32 @@
+"""The first phase of a run: its teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer.api import check
+from trainer.cache import ROOT_VARIABLE
+from trainer.config import Config
+from trainer.data.inputs import prepare_inputs
+from trainer.outcome import Outcome
+
+
+def test_tiny_teacher_is_trained_by_the_run_alone(
+    run_config: Callable[[Config], Outcome],
+    small: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    config = check([*small, "stage1_9.max_steps=1", "stage2.max_steps=0"])
+    prepare_inputs(config)
+    assert (tmp_path / "corpora").is_dir()
+    assert not (tmp_path / "teachers").exists()
+    first = run_config(config)
+    (teacher,) = (path for path in (tmp_path / "teachers").iterdir() if not path.name.startswith("."))
+    trained = (teacher / "model" / "model.safetensors").stat().st_mtime_ns
+    assert run_config(config).held_out.reference == first.held_out.reference
+    assert (teacher / "model" / "model.safetensors").stat().st_mtime_ns == trained
