@@ -28,7 +28,7 @@ from trainer.losses.sparse import Sample, Targets
 from trainer.models.causal_lm import build_tiny, embedding_count, freeze
 from trainer.models.subln import make_student
 from trainer.stages import distill
-from trainer.stages.distill_cached import from_cache
+from trainer.stages.distill import from_cache
 
 SHAPE = (
     "model.hidden_size=64",

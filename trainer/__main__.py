@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from trainer.api import StageTrunk, check, stage_keys, stage_trunks
 from trainer.checkpoint import layout, run_folder
 from trainer.config import Config, long_runs, sha256
-from trainer.config.redaction import redact
 from trainer.devices.background_calls import leave
 from trainer.devices.environment import before_torch, keep_freed_memory
 from trainer.distributed import launched
@@ -39,11 +38,11 @@ from trainer.errors import (
     joined,
 )
 from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, SNAPSHOTS_FOLDER
-from trainer.text import Lines, progress_lines
+from trainer.text import Lines, progress_lines, redact
 
 if TYPE_CHECKING:
     from trainer.checkpoint.checkpoints import Checkpoints
-    from trainer.checkpoint.discover import Found
+    from trainer.checkpoint.layout import Found
     from trainer.checkpoint.stage_snapshot import StageSnapshots
     from trainer.devices.device import Device
     from trainer.distributed.launched import Launched

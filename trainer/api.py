@@ -138,10 +138,10 @@ def stage_costs(overrides: Sequence[str]) -> dict[str, tuple[int, int]]:
         ConfigError: as `check`.
     """
     from trainer.config.compose import compose_config
-    from trainer.config.effective_steps import weights
+    from trainer.config.run import step_weights
 
     config = compose_config(_texts(overrides))
-    return {name: (weight, getattr(config, name).max_steps) for name, weight in weights(config).items()}
+    return {name: (weight, getattr(config, name).max_steps) for name, weight in step_weights(config).items()}
 
 
 def stage_keys(overrides: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,9 @@
     ├── DivergedError       70   a loss or a gradient is NaN or infinite
     ├── PreemptedError      75   a signal asked the run to end
     ├── OutOfMemory          1   the device, or the host, had no more memory
+    ├── DataError            1   text cannot be read or is too short, or batches cannot be cut as asked
+    │   ├── TokenizerError       1   there is no such tokenizer, or it cannot be used
+    │   └── MissingError         1   there is no such file or folder, or no installed package opens it
     └── TeacherServerError   1   the teacher's server gave no answer, or an invalid one
 
 A message says in one line what is wrong, where, and what to do instead. Imports nothing: `trainer.api`
@@ -145,6 +148,18 @@ class OutOfMemory(TrainerError):
             f"out of memory ({reason}); {estimate}; write a smaller micro_batch_size for the stage, or "
             "device.recompute=true"
         )
+
+
+class DataError(TrainerError):
+    """Text that cannot be read or is too short, or a request for batches that cannot be met."""
+
+
+class TokenizerError(DataError):
+    """A tokenizer that does not exist or cannot be used."""
+
+
+class MissingError(DataError):
+    """A file or folder that does not exist, or that no installed package can open."""
 
 
 class TeacherServerError(TrainerError):

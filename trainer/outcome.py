@@ -12,8 +12,8 @@ from trainer import result
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.stage_snapshot import origin
 from trainer.config import Config
-from trainer.config.effective_steps import weights
 from trainer.config.evaluation import name_of
+from trainer.config.run import step_weights
 from trainer.cost.flops import usd
 from trainer.data.encoder import Encoder
 from trainer.data.inputs import Inputs
@@ -137,7 +137,7 @@ class Report:
         )
 
     def _stage(self, name: str, trace: StageTrace) -> StageResult:
-        taken, weight = origin(self.context.checkpoints, name), weights(self.config)[name]
+        taken, weight = origin(self.context.checkpoints, name), step_weights(self.config)[name]
         return StageResult(
             name=name,
             key=self.keys.get(name, ""),

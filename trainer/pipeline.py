@@ -17,10 +17,10 @@ from trainer.checkpoint.manifest import METRICS
 from trainer.checkpoint.snapshot_place import Identity, StageNumbers
 from trainer.checkpoint.stage_snapshot import StageSnapshots, measured_alike
 from trainer.config import Config, sha256
-from trainer.config.effective_steps import weights
+from trainer.config.run import step_weights
 from trainer.cost.stage_flops import flops_per_token
+from trainer.data.corpus import stage_text
 from trainer.data.inputs import Inputs
-from trainer.data.stage_text import stage_text
 from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
 from trainer.layout import Progress
@@ -41,9 +41,8 @@ from trainer.teachers.teacher_loss import teacher_loss
 from trainer.telemetry import Telemetry
 from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext
-from trainer.training.evaluation import HeldOutLoss, Measured, held_out_loss
+from trainer.training.evaluation import HeldOutLoss, Measured, StageEvaluation, held_out_loss
 from trainer.training.loop import StageTrace
-from trainer.training.stage_evaluation import StageEvaluation
 from trainer.training.weight_average import WeightAverage
 
 __all__ = ["Outcome", "run"]
@@ -87,7 +86,8 @@ def run(
     in_bfloat16 = computes_in_bfloat16(teacher, config.model.master_dtype)
     dtype = dtype_name(torch.bfloat16 if in_bfloat16 else device.dtype)
     # Of each stage in order: what one of its steps counts for in effective steps, and its steps.
-    lengths = {name: (weight, getattr(config, name).max_steps) for name, weight in weights(config).items()}
+    weights = step_weights(config)
+    lengths = {name: (weight, getattr(config, name).max_steps) for name, weight in weights.items()}
     telemetry.plan(sum(weight * steps for weight, steps in lengths.values()))
 
     @cache  # training waits while it is computed, which takes seconds for a pretrained teacher

@@ -1,11 +1,17 @@
-"""Text for people: sizes with their unit, lines on a stream, progress."""
+"""Text for people: sizes with their unit, lines on a stream, progress, and secrets behind stars.
+
+A Hydra override may hold a secret (`${oc.env:HF_TOKEN}`, a URL with a password) that the run needs and its
+records must not have. `sweeps.text.secret_patterns` defines what counts as one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from sweeps.text.secret_patterns import STARS, Redactor, is_secret_name, may_be_shown
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
@@ -77,3 +83,23 @@ def progress_lines(
             lines.write(f"preparing {message}: {tenth[1] * 10} %")
 
     return progress
+
+
+def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the text with stars for what looks like a secret, and for what the environment says is one."""
+    return Redactor(environment)(text)
+
+
+def without_secrets(value: Any, environment: Mapping[str, str] = os.environ) -> Any:
+    """Return the same tree of mappings and sequences, its texts with stars where a secret was."""
+    return _without(value, Redactor(environment))
+
+
+def _without(value: Any, redactor: Redactor, name: str = "") -> Any:
+    if isinstance(value, str):
+        return STARS if name and is_secret_name(name) and not may_be_shown(value) else redactor(value)
+    if isinstance(value, Mapping):
+        return {key: _without(inner, redactor, str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without(inner, redactor, name) for inner in value]
+    return value

@@ -22,7 +22,7 @@ from forked import Forked
 from trainer import __main__ as program
 from trainer import api
 from trainer.config.compose import groups, keys
-from trainer.config.key_docs import meanings
+from trainer.config.usage import meanings
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 

@@ -18,15 +18,12 @@ from typing import Any
 from torch import Tensor
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.background_writer import Writer
-from trainer.checkpoint.discover import Found
-from trainer.checkpoint.host_copy import HostCopies, contribute
+from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import IDENTITY, TENSORS, WEIGHTS, Manifest
-from trainer.checkpoint.parts import MODEL
+from trainer.checkpoint.parts import MODEL, read
 from trainer.checkpoint.policy import Measured, Parts, StageCheckpoint
-from trainer.checkpoint.reader import read
 from trainer.checkpoint.state import Stateful
-from trainer.checkpoint.writer import Snapshot
+from trainer.checkpoint.writer import HostCopies, Snapshot, Writer, contribute
 from trainer.config import CheckpointConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DivergedError, PreemptedError, TrainerError

@@ -1,6 +1,6 @@
 """`state.json` of a checkpoint: its position, every plain value, and the checksums of the other files.
 
-Without torch, which a check for a resumable run does not need. Written by `writer`, read by `discover`.
+Without torch, which a check for a resumable run does not need. Written by `writer`, read by `layout`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """A run's folder: files of an earlier run, and those that this one begins with. Used by `__main__`.
 
+A run must be resumed with the configuration that it began with (`config.json`), so another one is refused
+where there is a checkpoint, with the keys that differ.
+
 config.json      its configuration
 metrics.jsonl    its metrics, step by step
 heartbeat.json   its present phase, or its exit status
@@ -14,9 +17,11 @@ result.json      once it is finished
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +29,12 @@ from pydantic_core import from_json
 
 from sweeps.text.atomic_file import atomic_write
 from sweeps.text.regular_file import read_regular
-from trainer.checkpoint import config_pin, layout
-from trainer.checkpoint.discover import Found, newest
+from trainer.checkpoint import layout
+from trainer.checkpoint.layout import Found, newest
 from trainer.checkpoint.manifest import METRICS, UnusableError, verified
-from trainer.config import Config, sha256
+from trainer.config import Config, decisive, sha256
 from trainer.config.evaluation import name_of
+from trainer.config.run import leaves
 from trainer.errors import ConfigError, TrainerError
 from trainer.layout import (
     HEARTBEAT_FILE,
@@ -40,7 +46,12 @@ from trainer.layout import (
     SAMPLES_FILE,
     WANDB_ID_FILE,
 )
+from trainer.text import without_secrets
 
+CONFIG_FILE = "config.json"
+SCHEMA = 1  # of that file
+_SHOWN = 6  # differing keys in a message; the others are counted
+_ABSENT = "(absent)"
 _FILES = (
     RESULT_FILE,
     HELD_OUT_FILE,
@@ -49,7 +60,7 @@ _FILES = (
     MEMORY_FILE,
     SAMPLES_FILE,
     WANDB_ID_FILE,
-    config_pin.CONFIG_FILE,
+    CONFIG_FILE,
 )
 
 
@@ -57,7 +68,7 @@ def refuse_another(config: Config, folder: Path) -> None:
     """Raise ConfigError if the folder holds the run of another configuration, or a finished run."""
     if not (folder / RESULT_FILE).exists():
         if layout.listing(folder / layout.FOLDER):
-            config_pin.check(config, folder)
+            check_pin(config, folder)
     elif not config.overwrite and (loss := _final_loss(folder)) and not _is_owed(config, folder):
         raise ConfigError(
             f"{str(folder)!r} holds a finished run, with a final loss of {loss}; write another run_dir, or "
@@ -68,7 +79,7 @@ def refuse_another(config: Config, folder: Path) -> None:
 
 def finished(config: Config, folder: Path) -> str | None:
     """Return what to say of a run of this configuration that is finished already; None if it is not."""
-    if config.overwrite or not config_pin.is_pinned(config, folder) or _is_owed(config, folder):
+    if config.overwrite or not is_pinned(config, folder) or _is_owed(config, folder):
         return None
     loss = _final_loss(folder)
     return loss and f"finished already, with a final loss of {loss}; overwrite=true begins anew"
@@ -104,7 +115,7 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
             layout.remove(root)  # of a run that was killed just after it finished
         found = newest(root, sha256(config), warn)
         if found:
-            config_pin.pin(config, folder)
+            pin(config, folder)
             # The lines of later steps will be written again.
             with atomic_write(folder / METRICS_FILE) as draft:
                 shutil.copyfile(found.path / METRICS, draft)
@@ -117,7 +128,7 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
 
 def _is_owed(config: Config, folder: Path) -> bool:
     """Return whether a finished run lacks its student or scores, for which its checkpoints remain."""
-    if not (layout.listing(folder / layout.FOLDER) and config_pin.is_pinned(config, folder)):
+    if not (layout.listing(folder / layout.FOLDER) and is_pinned(config, folder)):
         return False
     called = _result(folder).get("hooks")
     scored = set(called) if isinstance(called, dict) else set()
@@ -153,11 +164,11 @@ def _fresh(config: Config, folder: Path) -> Iterator[None]:
             if path.is_file():
                 path.replace(earlier)
         (folder / METRICS_FILE).touch()
-        config_pin.pin(config, folder)
+        pin(config, folder)
     try:
         yield
     except ConfigError:
-        for name in (config_pin.CONFIG_FILE, HEARTBEAT_FILE, MEMORY_FILE):
+        for name in (CONFIG_FILE, HEARTBEAT_FILE, MEMORY_FILE):
             (folder / name).unlink(missing_ok=True)
         for path, earlier in hidden.items():
             if earlier.exists():
@@ -174,3 +185,59 @@ def _refusals_of_the_disk(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise TrainerError(f"cannot write to run_dir {str(folder)!r}: {error.strerror}") from error
+
+
+def check_pin(config: Config, folder: Path) -> None:
+    """Raise ConfigError if the configuration differs from the folder's in anything decisive.
+
+    The message names the keys that differ, with their old and their new values.
+    """
+    pinned = _read(folder / CONFIG_FILE)
+    if pinned is None:
+        return
+    old, new = dict(leaves(pinned)), dict(leaves(decisive(_plain(config))))
+    keys = sorted(old.keys() | new.keys())
+    pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys}
+    changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    if not changed:
+        return
+    shown = [f"{key}: {_show(was)} → {_show(now)}" for key, (was, now) in list(changed.items())[:_SHOWN]]
+    more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    another_version = any(_ABSENT in pair for pair in changed.values())
+    remedy = "go on with that one" + another_version * " in the version of the program that began it"
+    raise ConfigError(
+        f"{str(folder)!r} holds an unfinished run of another configuration ({'; '.join(shown)}{more}); "
+        f"{remedy}, write another run_dir, or delete the folder",
+        key="run_dir",
+    )
+
+
+def is_pinned(config: Config, folder: Path) -> bool:
+    """Return whether the folder is pinned to this configuration."""
+    return bool(_read(folder / CONFIG_FILE) == decisive(_plain(config)))
+
+
+def pin(config: Config, folder: Path) -> None:
+    """Write the configuration into the folder, atomically. Raises OSError."""
+    document = {"schema": SCHEMA, "config": _plain(config)}
+    with atomic_write(folder / CONFIG_FILE) as draft:
+        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> Any:
+    """Return the pinned configuration; None if the file is damaged, as each checkpoint has its own digest."""
+    try:
+        document = from_json(read_regular(path))
+        return decisive(document["config"]) if document["schema"] == SCHEMA else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    """Return the configuration as JSON holds it, and without secrets: the folder may be copied anywhere."""
+    document: dict[str, Any] = without_secrets(from_json(json.dumps(asdict(config))))
+    return document
+
+
+def _show(value: Any) -> str:
+    return value if value == _ABSENT else json.dumps(value)

@@ -29,7 +29,7 @@ from torch import nn
 from sweeps.text.regular_file import read_regular
 from trainer.checkpoint import layout
 from trainer.checkpoint.checkpoints import TRACE, Checkpoints
-from trainer.checkpoint.discover import Found
+from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import (
     IDENTITY,
     STAGE_FILE,
@@ -39,9 +39,8 @@ from trainer.checkpoint.manifest import (
     decode,
     verified,
 )
-from trainer.checkpoint.parts import MODEL, Weights
+from trainer.checkpoint.parts import MODEL, Weights, read
 from trainer.checkpoint.policy import CheckpointPolicy
-from trainer.checkpoint.reader import read
 from trainer.checkpoint.snapshot_place import Identity, Origin, Place, StageNumbers, position
 from trainer.checkpoint.state import StateError
 from trainer.config.stage_key import StageTrunk, point_key

@@ -7,8 +7,6 @@ checks fields against each other. One file per kind of component; `run` joins th
 
 from __future__ import annotations
 
-from trainer.config.auto_freeze import AutoFreezeConfig
-from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
 from trainer.config.data import DataConfig, HubConfig, ParquetConfig, StdlibConfig, StreamConfig, TextConfig
 from trainer.config.distill import (
     CachedTeacherConfig,
@@ -24,6 +22,7 @@ from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
 from trainer.config.run import Config, DeviceConfig, EvalConfig, decisive, sha256
 from trainer.config.stages import RecoveryConfig, Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
+from trainer.config.training import AutoFreezeConfig, CheckpointConfig, SnapshotsConfig
 
 __all__ = [
     "AutoFreezeConfig",

@@ -143,3 +143,17 @@ class ScheduleConfig:
     def decay_start(self, steps: int) -> int:
         """Return the number of steps before the decay, in a stage of `steps`."""
         return steps - round(self.decay_fraction * steps)
+
+    def lr_factor(self, step: int, steps: int) -> float:
+        """Return the share of the peak learning rate in the zero-based `step` of a stage of `steps`.
+
+        Linear up over the warmup, whose last step is at the peak; stable; linear down over the last
+        `decay_fraction` of the stage, ending at `final_lr_ratio`. Where they overlap, the lower counts.
+        """
+        warmup = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        start = self.decay_start(steps)
+        if step < start:
+            return warmup
+        decay_steps, left = steps - start, steps - 1 - step  # those that follow this one
+        decay = self.final_lr_ratio + (1 - self.final_lr_ratio) * left / decay_steps
+        return min(warmup, decay)

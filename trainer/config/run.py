@@ -13,9 +13,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from sweeps.text.counted import counted
-from trainer.config.auto_freeze import AutoFreezeConfig
-from trainer.config.average import AverageConfig
-from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention_heads, check_attention_layer
 from trainer.config.evaluation import HooksConfig, SamplesConfig
@@ -25,6 +22,7 @@ from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import RecoveryConfig, Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
+from trainer.config.training import AutoFreezeConfig, AverageConfig, CheckpointConfig, SnapshotsConfig
 
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
@@ -342,3 +340,20 @@ def sha256(config: Config) -> str:
     """Return the digest of the decisive part."""
     document = decisive(asdict(config))  # pydantic dataclasses are dataclasses
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def step_weights(config: Config) -> dict[str, int]:
+    """Return the effective steps that one step of each stage counts for, in the order of the stages.
+
+    They are the research notebook's measure of compute: a forward pass of the teacher makes a step count
+    twice.
+    """
+    alone, taught = 1, 2
+    # A cache's predictions were made before the run, and for many runs; a server's are made for this one.
+    cached = config.stage3.teacher.kind == "cached"
+    return {
+        "stage1_9": taught,
+        "stage2": taught if config.stage2.distill.enabled else alone,
+        "stage3": alone if cached else taught,
+        "recovery": taught if config.recovery.distill.enabled else alone,
+    }

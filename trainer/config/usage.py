@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
 
 from trainer.config.compose import compose_tree, groups, keys, nearest
-from trainer.config.key_docs import annotation, meanings
+from trainer.config.run import Config
 from trainer.errors import ConfigError
 
 _HEAD = """\
@@ -27,6 +31,7 @@ compute; 70 diverged; 75 stopped by SIGTERM or SIGINT; 1 anything else.
 CFG = "--cfg"
 _PER_STAGE = "the optimizer is chosen per stage: optimizer@stage2.optimizer=adamw"
 _WIDTH = 110
+_ENTRY = re.compile(r" {4}(\w+(?:, \w+)*): (.+)")  # of `Args:` in a docstring
 _COLUMN = 46
 """Where meanings begin, unless key and default are longer."""
 
@@ -145,3 +150,54 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else "(required)" if value == "???" else str(value)
+
+
+def meanings(key: str) -> list[tuple[type, str]]:
+    """Return the dataclasses that have the key, each with what its docstring says of it; [] if none has it.
+
+    Args:
+        key: dotted, such as `stage2.optimizer.lr`.
+    """
+    classes: list[type] = [Config]
+    *parents, name = key.split(".")
+    for part in parents:
+        classes = list(dict.fromkeys(inner for each in classes for inner in _inside(each, part)))
+    return [(each, _arguments(each)[name]) for each in classes if name in _arguments(each)]
+
+
+def annotation(owner: type, name: str) -> Any:
+    """Return the type of a field, with its bounds."""
+    return _hints(owner)[name]
+
+
+def _inside(owner: type, name: str) -> Iterator[type]:
+    """Yield the dataclasses that a field may hold."""
+    waiting = [_hints(owner).get(name)]
+    while waiting:
+        each = waiting.pop(0)
+        if dataclasses.is_dataclass(each) and isinstance(each, type):
+            yield each
+        waiting = [*get_args(each), *waiting]
+
+
+@cache
+def _hints(owner: type) -> dict[str, Any]:
+    return get_type_hints(owner, include_extras=True)
+
+
+@cache
+def _arguments(owner: type) -> dict[str, str]:
+    """Return what the docstrings of a dataclass and of its bases say of its fields."""
+    found: dict[str, str] = {}
+    for each in reversed(owner.__mro__):
+        _, _, section = inspect.cleandoc(each.__dict__.get("__doc__") or "").partition("\nArgs:\n")
+        names: list[str] = []
+        for line in section.splitlines():
+            if (entry := _ENTRY.fullmatch(line)) is not None:
+                names = entry[1].split(", ")
+                found |= dict.fromkeys(names, entry[2])
+            elif line.startswith("     "):
+                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            else:
+                names = []
+    return found

@@ -1,6 +1,6 @@
 """Training text: from files to batches of token ids.
 
-Names are imported on first use, so that code which only catches the errors does not load numpy and torch.
+Names are imported on first use: whoever needs one of them does not load all that the others need.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainer.data.batching import eval_batches as eval_batches
     from trainer.data.corpus import Corpus as Corpus
-    from trainer.data.errors import DataError as DataError
-    from trainer.data.errors import MissingError as MissingError
-    from trainer.data.errors import TokenizerError as TokenizerError
     from trainer.data.feed import Feed as Feed
     from trainer.data.inputs import load as load
     from trainer.data.remote import local_folder as local_folder
@@ -21,10 +18,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Corpus": "corpus",
-    "DataError": "errors",
     "Feed": "feed",
-    "MissingError": "errors",
-    "TokenizerError": "errors",
     "eval_batches": "batching",
     "load": "inputs",
     "local_folder": "remote",

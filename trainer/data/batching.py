@@ -15,8 +15,8 @@ import torch
 
 from sweeps.text.counted import counted
 from trainer.checkpoint.state import State
-from trainer.data.errors import DataError
 from trainer.data.feed import Feed, rows_before, rows_of, state_at
+from trainer.errors import DataError
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.cache import artifact
-from trainer.data.errors import DataError
 from trainer.data.files import File
 from trainer.data.remote import with_retries
+from trainer.errors import DataError
 
 HEAD = 2**16  # bytes that are judged by
 BOM = b"\xef\xbb\xbf"

@@ -1,14 +1,23 @@
-"""The tokenised text of a run: held in memory (`memory`, for `data=stdlib`) or streamed (`stream`)."""
+"""The tokenised text of a run: held in memory (`memory`, for `data=stdlib`) or streamed (`stream`).
+
+It has three sides: training text is trained on; held-out text is what a search selects by; test text is
+measured by nothing but the runs that confirm what was selected (`eval.test`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.config import Config
 from trainer.data.batching import Tokens
 from trainer.data.encoder import Encoder
 from trainer.data.feed import Feed
+from trainer.distributed.ranks import ALONE, Ranks
+
+TRAIN, HELD_OUT, TEST = SIDES = ("train", "held_out", "test")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,3 +69,35 @@ class Corpus(ABC):
         Raises:
             DataError: an argument is out of range.
         """
+
+
+def side(content: str, *, held_out_fraction: float, test_fraction: float) -> str:
+    """Return the side of a document, which the SHA-256 of its content alone decides.
+
+    Held-out documents have the smallest hashes and test documents the largest, so that other fractions (below
+    a half) move documents from or to the training text, but none from one measured text to the other.
+    """
+    position = int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], "big")
+    if position < held_out_fraction * 2**64:
+        return HELD_OUT
+    return TEST if position >= (1 - test_fraction) * 2**64 else TRAIN
+
+
+def stage_text(corpus: Corpus, config: Config, stage: str, batch_size: int, ranks: Ranks = ALONE) -> Feed:
+    """Return a feed shuffled by the run's seed and the stage's name, which the caller closes.
+
+    Args:
+        corpus: the run's text.
+        config: of the run.
+        stage: its name.
+        batch_size: rows of all ranks together.
+        ranks: the processes that share each batch; the feed has the rows of this one.
+    """
+    digest = hashlib.sha256(f"{config.seed}/{stage}".encode()).digest()
+    return corpus.batches(
+        batch_size=batch_size,
+        sequence_length=config.data.sequence_length,
+        seed=int.from_bytes(digest[:4], "big"),
+        rank=ranks.rank,
+        world=ranks.world,
+    )

@@ -1,4 +1,4 @@
-"""Endless feeds of batches with a position that checkpoints store and restore.
+"""Endless feeds of batches, with a position that checkpoints store and restore.
 
 Every corpus creates feeds (`Corpus.batches`) for the training loop. Shapes: B batch size, T sequence length.
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
 
 from trainer.checkpoint.state import State, StateError
-from trainer.data.errors import DataError
+from trainer.errors import DataError
 
 BATCHES = "batches"  # the name of a feed's state in a checkpoint
 
@@ -85,3 +85,45 @@ def rows_of(batch_size: int, rank: int, world: int) -> slice:
     if batch_size < 1 or batch_size % world:
         raise DataError(f"batch_size is {batch_size}; it must be a multiple of the {world} processes")
     return slice(rank, batch_size, world)
+
+
+class Labels(Protocol):
+    """A teacher's predictions for a batch."""
+
+    def rows(self, first: int, end: int) -> Self:
+        """Return those of the sequences first … end - 1."""
+
+
+L = TypeVar("L", bound=Labels)
+
+
+class LabelledFeed(Feed, Generic[L]):
+    """A feed whose batches have a teacher's predictions; a subclass calls `set_labels` for each batch.
+
+    The loop takes the text as from any feed; the objective takes the predictions of the current micro-batch.
+    """
+
+    _labels: L | None = None
+    _used = 0
+
+    def take(self, rows: int) -> L:
+        """Return the labels of the next `rows` sequences of the last batch.
+
+        A compiled objective calls `compilation.uncompiled(take)`: the position is no part of a graph.
+        """
+        if self._labels is None:
+            raise RuntimeError("no batch was taken yet")
+        first, self._used = self._used, self._used + rows
+        return self.to_device(self._labels.rows(first, self._used))
+
+    def rewind(self) -> None:
+        """Go back to the batch's first sequence, so that its micro-batches can be computed again."""
+        self._used = 0
+
+    def set_labels(self, labels: L) -> None:
+        """Set the labels of the batch that `__next__` is about to return."""
+        self._labels, self._used = labels, 0
+
+    def to_device(self, labels: L) -> L:
+        """Move labels to the device; a subclass overrides this if `set_labels` gets them elsewhere."""
+        return labels

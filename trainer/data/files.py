@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.data.errors import MissingError
 from trainer.data.remote import checksum, open_filesystem, with_retries
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MissingError
 
 KEY = "data.files"
 COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".lz4")

@@ -18,10 +18,9 @@ from typing import Any
 from pydantic_core import from_json
 
 from trainer.data.contents import BOM, HEAD, PARQUET, codec, other_kind, place
-from trainer.data.errors import DataError
 from trainer.data.files import COMPRESSED, KEY, File
 from trainer.data.remote import with_retries
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError
 
 # Sizes in bytes. Blocks of JSON lines are so many that a short run sees all parts of a text that is sorted by
 # its sources; but each is read whole.

@@ -1,9 +1,9 @@
 """The measured documents of streamed text, held-out and test, and their near-copies. Used by `stream`.
 
-The SHA-256 of a document's text decides its side (`sides`). So it does not depend on the file, the order or
-the machine, and exact copies are on the same side. Near-copies are found by their shingles (`near_copies`):
-a test document that nearly copies a held-out one is dropped here, and a training document that nearly copies
-a measured one is skipped wherever it occurs.
+The SHA-256 of a document's text decides its side (`corpus.side`). So it does not depend on the file, the
+order or the machine, and exact copies are on the same side. Near-copies are found by their shingles
+(`near_copies`): a test document that nearly copies a held-out one is dropped here, and a training document
+that nearly copies a measured one is skipped wherever it occurs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import StreamConfig
 from trainer.data.batching import Tokens, open_tokens
+from trainer.data.corpus import HELD_OUT, TEST, TRAIN, side
 from trainer.data.encoder import Encoder, Ids, tokenizer_sha256
-from trainer.data.errors import DataError
 from trainer.data.near_copies import RULE, NearCopies
 from trainer.data.shards import Shards
-from trainer.data.sides import HELD_OUT, TEST, TRAIN, side
+from trainer.errors import DataError
 
 FORMAT = 3  # increase it when the same spec would give other tokens
 SAMPLE_SEED = 0  # of the order in which text is sampled here, whatever the run's seed

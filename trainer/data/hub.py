@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.config.data import HubConfig
-from trainer.data.errors import DataError
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError
 
 _INSTALL = "python -m pip install 'stagesweep[hub]'"
 

@@ -7,6 +7,7 @@ It is held in memory (`memory`, for `data=stdlib`) or streamed (`stream`). Calle
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -15,9 +16,8 @@ from trainer.config import Config
 from trainer.config.data import DataConfig
 from trainer.data.batching import eval_batches
 from trainer.data.corpus import Corpus
-from trainer.data.errors import DataError, TokenizerError
 from trainer.data.token_bytes import scored_bytes
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError, TokenizerError
 from trainer.layout import Progress
 
 
@@ -56,19 +56,20 @@ def prepare_inputs(config: Config, progress: Progress = lambda message, fraction
     except TokenizerError as error:
         key = "data.tokenizer" if config.data.tokenizer else "model.name"
         raise ConfigError(str(error), key=key) from error
-    size = {
-        "batch_size": config.eval.batch_size,
-        "sequence_length": config.data.sequence_length,
-        "batches": config.eval.batches,
-    }
+    cut = partial(
+        eval_batches,
+        batch_size=config.eval.batch_size,
+        sequence_length=config.data.sequence_length,
+        batches=config.eval.batches,
+    )
     try:
-        held_out = eval_batches(corpus.held_out, **size)
+        held_out = cut(corpus.held_out)
     except DataError as error:
         raise ConfigError(str(error), key="eval.batches") from error
     test: list[Tensor] = []
     if config.eval.test:  # else nothing reads the test text, not even its length
         try:
-            test = eval_batches(corpus.test, **size, text="test")
+            test = cut(corpus.test, text="test")
         except DataError as error:
             raise ConfigError(f"{error} (data.test_fraction)", key="eval.test") from error
     return Inputs(corpus=corpus, held_out=held_out, held_out_bytes=scored_bytes(corpus, held_out), test=test)

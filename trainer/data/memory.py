@@ -1,4 +1,4 @@
-"""`data=stdlib`: text that fits into memory, tokenised once per machine. Called by `loading`.
+"""`data=stdlib`: text that fits into memory, tokenised once per machine. Called by `inputs`.
 
 Later runs memory-map the cached ids and read the text's files only to verify that they are the same.
 """
@@ -16,19 +16,18 @@ from pathlib import Path
 import numpy as np
 from pydantic_core import from_json
 
+from sweeps.text.counted import counted
 from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import StdlibConfig
 from trainer.data.batching import Tokens, WindowFeed, open_tokens
-from trainer.data.corpus import Corpus
+from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN, Corpus, side
 from trainer.data.encoder import Encoder, tokenizer_sha256
-from trainer.data.errors import DataError
 from trainer.data.feed import Feed
-from trainer.data.near_copies import RULE
-from trainer.data.sides import HELD_OUT, SIDES, TRAIN
-from trainer.data.split import split
+from trainer.data.near_copies import RULE, contained, gathered
 from trainer.data.stdlib import Document, documents
 from trainer.data.tokenizer import import_tokenizer, open_tokenizer, train_tokenizer
+from trainer.errors import DataError
 
 FORMAT = 2  # increase it when the same spec would give other ids
 SUMMARY = "corpus.json"
@@ -65,7 +64,7 @@ class MemoryCorpus(Corpus):
 
 
 def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> MemoryCorpus:
-    """Load the text that `loading.load` describes."""
+    """Load the text that `inputs.load` describes."""
     found = documents(config.max_bytes)
     fingerprint = _fingerprint(found)
     sides = cache(lambda: split(found, config.held_out_fraction, config.test_fraction))
@@ -101,7 +100,7 @@ def _load(
     }
     folder = artifact("corpora", spec, lambda draft: tokenise(sides(), tokenizer_dir, draft))
     summary = from_json(read_regular(folder / SUMMARY))
-    train, held_out, test = (open_tokens(folder / f"{side}.bin", summary["dtype"]) for side in SIDES)
+    train, held_out, test = (open_tokens(folder / f"{name}.bin", summary["dtype"]) for name in SIDES)
     if len(train) < config.sequence_length:
         raise DataError(
             f"the training text has {len(train)} tokens, fewer than "
@@ -125,12 +124,12 @@ def tokenise(sides: Sides, tokenizer_dir: Path, folder: Path) -> None:
     encode = Encoder(tokenizer.backend_tokenizer, tokenizer.eos_token_id)
     digest = hashlib.sha256(tokenizer_sha256(tokenizer_dir).encode())
     tokens: dict[str, int] = {}
-    for side, side_documents in sides.items():
+    for name, side_documents in sides.items():
         encoded = encode([document.data.decode() for document in side_documents])
         ids = np.concatenate([np.empty(0, dtype=np.int64), *encoded])
-        (folder / f"{side}.bin").write_bytes(ids.astype(encode.dtype).tobytes())
-        digest.update(f"{side}:{_fingerprint(side_documents)}".encode())
-        tokens[side] = len(ids)
+        (folder / f"{name}.bin").write_bytes(ids.astype(encode.dtype).tobytes())
+        digest.update(f"{name}:{_fingerprint(side_documents)}".encode())
+        tokens[name] = len(ids)
     held_out_bytes = sum(len(document.data) for document in sides[HELD_OUT])
     summary = {
         "dtype": encode.dtype.name,
@@ -138,7 +137,7 @@ def tokenise(sides: Sides, tokenizer_dir: Path, folder: Path) -> None:
         "sha256": digest.hexdigest(),
         "bytes_per_token": held_out_bytes / tokens[HELD_OUT],
         "tokens": tokens,
-        "files": {side: [document.path for document in docs] for side, docs in sides.items()},
+        "files": {name: [document.path for document in docs] for name, docs in sides.items()},
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
 
@@ -150,3 +149,37 @@ def _fingerprint(found: Sequence[Document]) -> str:
         digest.update(f"{len(document.path)}:{document.path}:{len(document.data)}:".encode())
         digest.update(document.data)
     return digest.hexdigest()
+
+
+def split(
+    documents: Sequence[Document], held_out_fraction: float, test_fraction: float
+) -> dict[str, list[Document]]:
+    """Return the documents of each side; a small library may leave the test side empty.
+
+    The hash of its path decides the side of a file. Of the measured sides, those are dropped that the sides
+    before them contain (`near_copies.contained`): they would measure memorisation, or what was selected by.
+
+    Raises:
+        DataError: the training or the held-out side is empty.
+    """
+    fractions = {"held_out_fraction": held_out_fraction, "test_fraction": test_fraction}
+    sides: dict[str, list[Document]] = {name: [] for name in SIDES}
+    for document in documents:
+        sides[side(document.path, **fractions)].append(document)
+    others = list(sides[TRAIN])
+    for name in (HELD_OUT, TEST):
+        known = gathered(_text(document) for document in others)
+        sides[name] = [document for document in sides[name] if not contained(_text(document), known)]
+        others += sides[name]
+    if not sides[TRAIN] or not sides[HELD_OUT]:
+        missing = "training" if not sides[TRAIN] else "held-out"
+        raise DataError(
+            f"data.held_out_fraction={held_out_fraction} (data.test_fraction={test_fraction}) leaves no "
+            f"{missing} text among {counted(len(documents), 'file')}; change it, or take more text "
+            "(data.max_bytes)"
+        )
+    return sides
+
+
+def _text(document: Document) -> str:
+    return document.data.decode()

@@ -1,7 +1,7 @@
 """Near-copies of documents: a few exact sets of shingles that every other document is compared with.
 
 Used by `held_out` and `stream` (a training document that nearly copies a measured one is skipped) and by
-`split` (a measured document that the training text contains is dropped).
+`memory.split` (a measured document that the training text contains is dropped).
 
 A shingle is 32 bytes in a row of a document's letters and digits, in lower case and without what separates
 them: some seven English words. The share of one document's shingles that another one has is its containment

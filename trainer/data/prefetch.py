@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from trainer.checkpoint.state import State
-from trainer.data.errors import DataError
 from trainer.data.feed import Feed
+from trainer.errors import DataError
 
 CLOSING_S = 5.0  # `close` waits so long for a thread in the middle of a read
 STALLED_S = 900.0  # without a batch; longer than all retries of reading a block

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from trainer.cache import artifact
-from trainer.data.errors import DataError, MissingError
+from trainer.errors import DataError, MissingError
 from trainer.models import gguf
 
 TRIES = 5

@@ -23,7 +23,6 @@ from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import HubConfig, ParquetConfig, StreamConfig, TextConfig
 from trainer.data.contents import HEAD, codec, decompressed
-from trainer.data.errors import DataError
 from trainer.data.files import File, find_files
 from trainer.data.formats import (
     LARGEST_LINES_BLOCK,
@@ -34,7 +33,7 @@ from trainer.data.formats import (
     WholeFileFormat,
     lines_block,
 )
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError
 
 FORMAT = 2  # increase it when the same files would get other blocks or digests, or another order
 INDEX_THREADS = 16

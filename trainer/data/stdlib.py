@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.data.errors import DataError
+from trainer.errors import DataError
 
 EXCLUDED_FOLDERS = frozenset(
     {

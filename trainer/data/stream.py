@@ -1,4 +1,4 @@
-"""Text that is streamed while training: `data=text`, `parquet`, `hub`. Called by `loading`.
+"""Text that is streamed while training: `data=text`, `parquet`, `hub`. Called by `inputs`.
 
 Row i of all the rows of a run comes from lane i mod L, and each lane reads its own share of the blocks of
 every epoch. If W divides L, each of W processes has lanes of its own: it reads and tokenises only its part,
@@ -18,17 +18,16 @@ import torch
 
 from trainer.checkpoint.state import State, StateError
 from trainer.config.data import StreamConfig
-from trainer.data.corpus import Corpus
+from trainer.data.corpus import TRAIN, Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
-from trainer.data.errors import DataError
 from trainer.data.feed import BATCHES, Feed, rows_before, rows_of, state_at
 from trainer.data.held_out import decides, held_out, side_of, training_sample
 from trainer.data.near_copies import NearCopies
 from trainer.data.prefetch import Prefetched
 from trainer.data.shards import FORMAT, Order, Shards, open_shards
-from trainer.data.sides import TRAIN
 from trainer.data.stream_reader import Lane
 from trainer.data.tokenizer import import_tokenizer, train_tokenizer
+from trainer.errors import DataError
 
 PIECES_PER_LANE = 16  # at least, or fewer lanes are used: with few pieces a lane may have no text
 
@@ -173,7 +172,7 @@ def _shared_lanes(pieces: int, most: int, world: int) -> int:
 
 
 def load(config: StreamConfig, own_tokenizer: str | Path | None = None) -> StreamCorpus:
-    """Load the text that `loading.load` describes."""
+    """Load the text that `inputs.load` describes."""
     shards = open_shards(config)
     if name := config.tokenizer or own_tokenizer:
         tokenizer = import_tokenizer(name)

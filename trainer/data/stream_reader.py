@@ -16,8 +16,8 @@ import numpy.typing as npt
 from sweeps.text.counted import counted
 from trainer.checkpoint.state import StateError
 from trainer.data.encoder import Encoder, Ids
-from trainer.data.errors import DataError
 from trainer.data.feed import BATCHES
+from trainer.errors import DataError
 
 _START = (0, 0, 0, 0, 0, 0)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from trainer.cache import artifact
 from trainer.data.encoder import disable_tokenizer_threads
-from trainer.data.errors import DataError, MissingError, TokenizerError
 from trainer.data.remote import local_folder
+from trainer.errors import DataError, MissingError, TokenizerError
 
 END_OF_TEXT = "<|endoftext|>"
 FORMAT = 1  # increase it when the same spec would give another tokenizer

@@ -9,10 +9,9 @@ from typing import Any
 
 from trainer.config import Config, long_runs
 from trainer.data import inputs
-from trainer.data.errors import DataError
 from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError
 from trainer.preflight import disk, fitting, price
 from trainer.preflight.disk import Disk
 from trainer.preflight.memory import (

@@ -37,7 +37,7 @@ from trainer.preflight.meta_model import Blueprint
 from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
 from trainer.stages import distill, layerwise, pretrain, recover
-from trainer.stages.distill_cached import from_cache
+from trainer.stages.distill import from_cache
 from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.train_step import Objective
 

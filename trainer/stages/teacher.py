@@ -21,12 +21,12 @@ from torch import nn
 from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config import Config, TinyModelConfig
-from trainer.data import Corpus, MissingError, local_folder
+from trainer.data import Corpus, local_folder
 from trainer.data.inputs import Inputs, prepare_inputs
 from trainer.devices.device import Device, open_device
 from trainer.devices.dtypes import dtype_name
 from trainer.distributed.ranks import ALONE
-from trainer.errors import ConfigError, joined
+from trainer.errors import ConfigError, MissingError, joined
 from trainer.layout import Prepared, Progress
 from trainer.losses.next_token import cross_entropy
 from trainer.models.causal_lm import (

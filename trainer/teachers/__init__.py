@@ -1,1 +1,1 @@
-"""Teachers: a model in this process (`local`), behind a server (`http`), or from a cache (`cached`)."""
+"""Teachers behind a server (`http`) and in a cache (`cached`); one in this process is in `stages.teacher`."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from trainer.cost.peak_flops import peak_flops_per_second
 from trainer.devices.device import Device
+from trainer.training.evaluation import HeldOutPoint
 from trainer.training.loop import Step
-from trainer.training.stage_evaluation import HeldOutPoint
 
 MIB = 2**20
 

@@ -33,8 +33,8 @@ from trainer.telemetry.line import StageLines, StepTotals, share_done
 from trainer.telemetry.tensorboard import FOLDER, TensorBoard
 from trainer.telemetry.wandb_run import open_wandb
 from trainer.text import Lines
+from trainer.training.evaluation import HeldOutPoint
 from trainer.training.loop import Step
-from trainer.training.stage_evaluation import HeldOutPoint
 
 
 class Channel(Protocol):

@@ -17,11 +17,10 @@ from typing import Any
 
 from sweeps.text.atomic_file import atomic_write
 from trainer.config import Config
-from trainer.config.redaction import without_secrets
 from trainer.devices.background_calls import BackgroundExecutor
 from trainer.errors import EXIT_PREEMPTED
 from trainer.layout import WANDB_ID_FILE
-from trainer.text import Lines
+from trainer.text import Lines, without_secrets
 
 CLOSING_S = 30.0
 LEAVING_S = 5.0

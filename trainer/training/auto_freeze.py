@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeps.text.counted import counted
-from trainer.checkpoint.host_copy import HostCopies
 from trainer.checkpoint.state import State, StateError
+from trainer.checkpoint.writer import HostCopies
 from trainer.config import AutoFreezeConfig, Config
 from trainer.errors import ConfigError
 from trainer.optim.validate import optimizers

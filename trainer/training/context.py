@@ -18,8 +18,8 @@ from trainer.config import (
 from trainer.devices.device import Device
 from trainer.memory_log.log import MemoryLog
 from trainer.training.auto_freeze import AutoFreeze
+from trainer.training.evaluation import StageEvaluation
 from trainer.training.preemption import StopSignal
-from trainer.training.stage_evaluation import StageEvaluation
 from trainer.training.step_results import Watch
 from trainer.training.weight_average import WeightAverage
 

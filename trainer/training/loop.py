@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from trainer.checkpoint.parts import parts_of
 from trainer.checkpoint.policy import Parts, StageCheckpoint
 from trainer.checkpoint.state import State, Stateful
-from trainer.data.feed import Feed
-from trainer.data.labelled_feed import LabelledFeed
+from trainer.data.feed import Feed, LabelledFeed
 from trainer.devices.device import Device
 from trainer.errors import PreemptedError
 from trainer.optim.build import build_optimizer
@@ -26,7 +25,6 @@ from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.auto_freeze import PART as AUTO_FREEZE
 from trainer.training.auto_freeze import Inspection
 from trainer.training.context import StageContext, StagePlan
-from trainer.training.lr_schedule import lr_factor
 from trainer.training.parallel import strategy_for
 from trainer.training.step_results import PendingResults, Step, StepResult, Watch
 from trainer.training.train_step import Objective, TrainStep
@@ -208,7 +206,7 @@ class _StageLoop:
                 self._batches.wait()
         with self._stop.hold(f"step {number} of {plan.name}"):
             settings = self._prepare(number - 1)
-            factor = lr_factor(plan.schedule, number - 1, plan.steps)
+            factor = plan.schedule.lr_factor(number - 1, plan.steps)
             self._optimizer.scale_lr(factor)
             if plan.optimizer.weight_decay_ends:
                 decay = plan.optimizer.weight_decay_at(number - 1, plan.steps)

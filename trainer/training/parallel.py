@@ -1,22 +1,91 @@
-"""The strategy that the processes of a run train a model with: alone, DDP or FSDP. Used by `loop`."""
+"""The strategies that processes train one model with: alone, DDP or FSDP. Used by `loop`.
+
+Each process computes the loss of its own rows of a batch; gradients are averaged over all processes. An
+objective is no module and uses the model in its own ways (hidden states, the head's weights), so DDP and FSDP
+wrap `ObjectiveModule`, whose forward pass is the objective that it is called with.
+
+Outside of a stage every process has the full model in plain parameters, to be evaluated and saved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.devices.device import Device
+from trainer.distributed.ranks import Ranks
+from trainer.errors import ConfigError
 from trainer.models.causal_lm import ADAPTER
-from trainer.training.strategy import Losses, ObjectiveModule, ParallelStrategy, mean_of
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+Losses = Callable[[Tensor], Mapping[str, Tensor]]
 
 # torch 2.13 renames this argument, and warns of the old name.
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")
 _SYNC_BUFFERS = next(name for name in _NAMES if name in signature(DistributedDataParallel).parameters)
+
+
+class ParallelStrategy:
+    """Training by a single process; base of the others. A context manager around the training of a stage."""
+
+    may_hold_weights = True
+    """Whether quantised weights may be held, and gather the gradients, over a step's micro-batches."""
+
+    def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
+        """Return the objective of this process's rows [B, T]; `loss` has a gradient."""
+        return objective(ids)
+
+    def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Wrap the forward and backward pass of a micro-batch; gradients are exchanged after the last."""
+        return nullcontext()
+
+    def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the means over all processes of each one's own means."""
+        return dict(parts)
+
+    def shard(self) -> None:
+        """Shard the parameters, until the end of the stage, if the strategy does so."""
+
+    def full_weights(self) -> AbstractContextManager[None]:
+        """Return a context within a stage in which each process has the full weights, as after the stage."""
+        return nullcontext()
+
+    def __enter__(self) -> ParallelStrategy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Unshard the parameters, unless an error is passing."""
+
+
+class ObjectiveModule(nn.Module):
+    """A model whose forward pass is the objective it is called with."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, objective: Losses, ids: Tensor) -> dict[str, Tensor]:
+        """Return the losses, of which only the minimised one has a gradient."""
+        return {name: part if name == "loss" else part.detach() for name, part in objective(ids).items()}
+
+
+def mean_of(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """Return the means of 0-d and 1-D tensors over all processes, in one exchange."""
+    flat = ranks.mean(torch.cat([part.reshape(-1) for part in parts.values()]))
+    pieces = torch.split(flat, [part.numel() for part in parts.values()])
+    return {name: piece.view(part.shape) for (name, part), piece in zip(parts.items(), pieces, strict=True)}
 
 
 class DDPStrategy(ParallelStrategy):
@@ -45,6 +114,77 @@ class DDPStrategy(ParallelStrategy):
         return mean_of(parts, self._ranks)
 
 
+class FSDPStrategy(ParallelStrategy):
+    """FSDP2 (`torch.distributed.fsdp.fully_shard`): the model is sharded while it is trained.
+
+    Each process holds a shard (some rows) of every parameter, of its gradient and of the optimizer's state,
+    and all of a decoder layer only while it computes it. The teacher is not trained, and not sharded.
+    """
+
+    may_hold_weights = False  # there is no room for unsharded weights held for a step
+
+    def __init__(self, model: nn.Module, device: Device) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard  # loads much that others do not need
+
+        dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
+        if len(dtypes) > 1:  # FSDP moves the parameters of a layer as one tensor
+            raise ConfigError(
+                f"fsdp needs parameters of one dtype, and the model has {' and '.join(dtypes)}; "
+                f"write model.dtype={dtypes[0]}",
+                key="device.parallel",
+            )
+        self._ranks = device.ranks
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
+        mesh = init_device_mesh(device.kind, (device.ranks.world,))
+        layers = [fully_shard(layer, mesh=mesh) for layer in cast(Any, model).get_decoder().layers]
+        # The embeddings, the head and the last norm are in no layer: they stay unsharded for the full step.
+        self._module = fully_shard(ObjectiveModule(model), mesh=mesh, reshard_after_forward=False)
+        self._layers = cast("list[FSDPModule]", layers)
+        if device.recompute:
+            # Gathering the next layer while this one recomputes its activations was a deadlock. FSDP
+            # prefetches nothing by itself once it has a list; the one in this list is gathered already.
+            for part in (self._module, *self._layers):
+                part.set_modules_to_backward_prefetch([part])
+        with torch.no_grad():  # the first module to run is the root, and an evaluation begins with a layer
+            self(lambda ids: {}, torch.empty(0))
+
+    def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
+        losses: dict[str, Tensor] = cast(nn.Module, self._module)(objective, ids)
+        return losses
+
+    def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
+        self._module.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return mean_of(parts, self._ranks)
+
+    def shard(self) -> None:
+        for layer in self._layers:
+            layer.set_reshard_after_forward(True)
+            layer.reshard()
+        self._module.reshard()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._unshard()
+
+    @contextmanager
+    def full_weights(self) -> Iterator[None]:
+        self._unshard()
+        yield
+        self.shard()
+
+    def _unshard(self) -> None:
+        for part in (self._module, *self._layers):
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+
+
 _ALONE = ParallelStrategy()
 # Each model is wrapped once: a second wrapper over the same parameters would exchange gradients twice. With
 # adapters it is another model, as all that was wrapped before is frozen.
@@ -63,15 +203,8 @@ def strategy_for(model: nn.Module, device: Device) -> ParallelStrategy:
         return _ALONE
     key = id(model), any(ADAPTER in name for name, _ in model.named_parameters())
     if key not in _WRAPPED:
-        _WRAPPED[key] = (model, _wrapped(model, device))
+        kind = DDPStrategy if device.ranks.parallel == "ddp" else FSDPStrategy
+        _WRAPPED[key] = (model, kind(model, device))
     wrapped = _WRAPPED[key][1]
     wrapped.shard()
     return wrapped
-
-
-def _wrapped(model: nn.Module, device: Device) -> ParallelStrategy:
-    if device.ranks.parallel == "ddp":
-        return DDPStrategy(model, device)
-    from trainer.training.fsdp import FSDPStrategy  # loads much that others do not need
-
-    return FSDPStrategy(model, device)

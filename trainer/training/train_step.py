@@ -18,8 +18,8 @@ from trainer.optim.gradient_norms import GradientNorms
 from trainer.quant.ternary import effective_weights, held_weights
 from trainer.training.compilation import compiled, compiled_quantiser, warn_of_failure, with_compiled_layers
 from trainer.training.context import StagePlan
+from trainer.training.parallel import ParallelStrategy
 from trainer.training.step_results import StepResult
-from trainer.training.strategy import ParallelStrategy
 
 Objective = Callable[[Tensor], Mapping[str, Tensor]]
 """ids_BT → tensors: `loss`, which is 0-d, is minimised, the others are logged. Of these, 1-D ones (a number

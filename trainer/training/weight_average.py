@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainer.checkpoint.parts import copy_into
 from trainer.checkpoint.state import State
-from trainer.config.average import AverageConfig
+from trainer.config.training import AverageConfig
 from trainer.devices.lazy_tensor import is_lazy, step_scalar
 from trainer.distributed.tensors import full_tensor, is_dtensor
 

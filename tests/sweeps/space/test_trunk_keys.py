@@ -28,7 +28,6 @@ from sweeps.space.space_problem import problem
 from sweeps.space.stages import Stages
 from sweeps.space.trunks import Trunks, decay_start, point_key
 from trainer.config import ScheduleConfig
-from trainer.training.lr_schedule import lr_factor
 
 FIRST = Trunk(length="one.steps", decay=0.2, tail=("one.last",), every=10)
 SECOND = Trunk(length="two.steps", decay="two.decay", every=5)
@@ -102,9 +101,9 @@ def test_until_there_the_trainer_has_the_learning_rates_of_a_longer_run(
     config = ScheduleConfig(warmup_steps=warmup, decay_fraction=decay, final_lr_ratio=0.0)
     end = decay_start(steps, decay)
     shared = range(min(end, decay_start(steps + more, decay)))
-    assert all(lr_factor(config, at, steps) == lr_factor(config, at, steps + more) for at in shared)
+    assert all(config.lr_factor(at, steps) == config.lr_factor(at, steps + more) for at in shared)
     if end < steps and warmup < end:
-        assert lr_factor(config, end, steps) < 1.0 == lr_factor(config, max(end - 1, warmup), steps)
+        assert config.lr_factor(end, steps) < 1.0 == config.lr_factor(max(end - 1, warmup), steps)
 
 
 def test_what_the_length_switches_on_is_part_of_the_trunk():

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from trainer.api import RESULT_FILE, check
-from trainer.checkpoint import config_pin
-from trainer.checkpoint.config_pin import CONFIG_FILE
-from trainer.checkpoint.run_folder import refuse_another
+from trainer.checkpoint import run_folder
+from trainer.checkpoint.run_folder import CONFIG_FILE, refuse_another
 from trainer.errors import ConfigError
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Of a run of the default configuration that has a checkpoint."""
-    config_pin.pin(check([f"run_dir={tmp_path}"]), tmp_path)
+    run_folder.pin(check([f"run_dir={tmp_path}"]), tmp_path)
     (tmp_path / "checkpoints" / "00000010").mkdir(parents=True)
     return tmp_path
 
@@ -101,7 +100,7 @@ def test_the_pin_is_the_whole_configuration_for_people_to_read(folder: Path) -> 
 def test_no_secret_is_written_or_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijkl")
     secret = ["data=text", "data.files=['https://me:pass@host/hf_abcdefghijkl']"]
-    config_pin.pin(check(secret), tmp_path)
+    run_folder.pin(check(secret), tmp_path)
     (tmp_path / "checkpoints" / "00000010").mkdir(parents=True)
     refuse_another(check(secret), tmp_path)
     with pytest.raises(ConfigError) as refused:

@@ -13,7 +13,7 @@ import torch
 from kept_runs import names
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.discover import newest
+from trainer.checkpoint.layout import newest
 from trainer.checkpoint.manifest import (
     METRICS,
     STATE_FILE,

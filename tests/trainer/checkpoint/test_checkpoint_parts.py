@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
-from trainer.checkpoint.optimizer_state import OptimizerState
-from trainer.checkpoint.parts import Buffers, Random, Weights, parts_of
+from trainer.checkpoint.parts import Buffers, OptimizerState, Random, Weights, parts_of
 from trainer.checkpoint.state import State, StateError
 from trainer.quant.saliency import ColumnSaliency, Share
 

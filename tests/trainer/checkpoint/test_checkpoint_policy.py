@@ -13,9 +13,9 @@ import pytest
 import torch
 from kept_runs import names
 
-from trainer.checkpoint import background_writer, writer
+from trainer.checkpoint import writer
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.discover import newest
+from trainer.checkpoint.layout import newest
 from trainer.checkpoint.manifest import WEIGHTS, verified
 from trainer.checkpoint.parts import MODEL
 from trainer.checkpoint.policy import Parts
@@ -78,13 +78,13 @@ def _no_power_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Writing takes until the event is set."""
-    go, really = threading.Event(), background_writer.write
+    go, really = threading.Event(), writer.write
 
     def waiting(root: Path, snapshot: writer.Snapshot) -> Path:
         assert go.wait(20)
         return really(root, snapshot)
 
-    monkeypatch.setattr(background_writer, "write", waiting)
+    monkeypatch.setattr(writer, "write", waiting)
     yield go
     go.set()
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from trainer.api import check
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.discover import newest
+from trainer.checkpoint.layout import newest
 from trainer.checkpoint.state import State
 from trainer.config import CheckpointConfig
 from trainer.devices.device import Device

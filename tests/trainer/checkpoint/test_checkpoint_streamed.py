@@ -11,8 +11,7 @@ import pytest
 from kept_runs import Attempt, KilledError, Uninterrupted, kill, outcome_of, terminate
 
 from trainer import api
-from trainer.data import DataError
-from trainer.errors import PreemptedError
+from trainer.errors import DataError, PreemptedError
 
 
 def write(path: Path, first: int) -> None:

@@ -17,12 +17,11 @@ from torch import nn
 
 from trainer.api import stage_keys
 from trainer.checkpoint import writer
-from trainer.checkpoint.background_writer import Writer
-from trainer.checkpoint.discover import Found
+from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import IDENTITY, STAGE_FILE, STATE_FILE, WEIGHTS, decode, encode, verified
 from trainer.checkpoint.snapshot_place import Identity
 from trainer.checkpoint.stage_snapshot import StageSnapshots
-from trainer.checkpoint.writer import write_stage
+from trainer.checkpoint.writer import Writer, write_stage
 from trainer.layout import SNAPSHOTS_FOLDER
 
 STAGE = "stage1_9"

@@ -9,8 +9,8 @@ import pytest
 import wandb
 
 from trainer.api import check
-from trainer.config.redaction import without_secrets
 from trainer.telemetry.wandb_run import open_wandb
+from trainer.text import without_secrets
 
 ENVIRONMENT = {
     "HF_TOKEN": "abcdefgh12345678",

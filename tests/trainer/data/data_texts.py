@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainer.config import ParquetConfig, TextConfig
-from trainer.data.sides import side
+from trainer.data.corpus import side
 
 WORDS = 2000
 END = WORDS  # the id of the end of a text

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.checkpoint.state import State, StateError
-from trainer.data import DataError, Feed, eval_batches
+from trainer.data import Feed, eval_batches
 from trainer.data.batching import WindowFeed
-from trainer.errors import TrainerError
+from trainer.errors import DataError, TrainerError
 
 
 def batches(tokens: np.ndarray, **arguments: Any) -> Feed:

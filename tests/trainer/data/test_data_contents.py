@@ -14,9 +14,9 @@ from data_texts import numbered, text_config, write_lines, write_parquet
 from fake_gcs import FakeGcs
 from gcsfs.core import GCSFileSystem
 
-from trainer.data import DataError, remote
+from trainer.data import remote
 from trainer.data.shards import Shards, open_shards
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError
 
 LINES = "".join(json.dumps({"id": "1", "text": text}) + "\n" for text in numbered(300)).encode()
 

@@ -10,11 +10,10 @@ import pytest
 from fake_gcs import FakeGcs
 from gcsfs.core import GCSFileSystem
 
-from trainer.data import DataError, remote
-from trainer.data.errors import MissingError
+from trainer.data import remote
 from trainer.data.files import find_files
 from trainer.data.remote import local_folder, with_retries
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError, MissingError
 
 
 def write(folder: Path, *names: str, text: str = "text") -> None:

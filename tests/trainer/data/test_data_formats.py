@@ -13,10 +13,10 @@ from data_texts import numbered, write_lines, write_parquet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainer.data import DataError, formats
+from trainer.data import formats
 from trainer.data.files import File, find_files
 from trainer.data.formats import REQUEST, Format, LinesFormat, ParquetFormat, WholeFileFormat, lines_block
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError
 
 
 def only_file(path: Path) -> File:

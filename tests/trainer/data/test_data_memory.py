@@ -20,12 +20,13 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from trainer.cache import ROOT_VARIABLE
 from trainer.config import StdlibConfig
-from trainer.data import DataError, memory, tokenizer
+from trainer.data import memory, tokenizer
+from trainer.data.corpus import HELD_OUT, TEST
 from trainer.data.inputs import load as load_any
 from trainer.data.memory import MemoryCorpus as Corpus
-from trainer.data.sides import HELD_OUT, TEST
-from trainer.data.split import split
+from trainer.data.memory import split
 from trainer.data.stdlib import Document, documents
+from trainer.errors import DataError
 
 SMALL = StdlibConfig(
     name="stdlib",

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from trainer.checkpoint.state import State, StateError
-from trainer.data import DataError, Feed, prefetch
+from trainer.data import Feed, prefetch
 from trainer.data.prefetch import Prefetched
+from trainer.errors import DataError
 
 AHEAD = 4
 

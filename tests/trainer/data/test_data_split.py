@@ -1,4 +1,4 @@
-"""trainer.data.split: no file, and no copy of a file, on two sides."""
+"""trainer.data.memory.split: no file, and no copy of a file, on two sides."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data import DataError
-from trainer.data.sides import HELD_OUT, SIDES, TEST, TRAIN, side
-from trainer.data.split import split
+from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN, side
+from trainer.data.memory import split
 from trainer.data.stdlib import Document
+from trainer.errors import DataError
 
 
 def document(path: str, text: str | None = None) -> Document:

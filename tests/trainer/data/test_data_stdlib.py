@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.data import DataError
 from trainer.data.stdlib import EXCLUDED_FOLDERS, documents
+from trainer.errors import DataError
 
 
 def write(root: Path, **files: bytes) -> None:

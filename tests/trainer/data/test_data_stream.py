@@ -22,11 +22,11 @@ from transformers import AutoTokenizer
 from trainer.cache import ROOT_VARIABLE
 from trainer.checkpoint.state import State, StateError
 from trainer.config import StreamConfig
-from trainer.data import Corpus, DataError, Feed, load, tokenizer
+from trainer.data import Corpus, Feed, load, tokenizer
+from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN
 from trainer.data.shards import BlockReader, open_shards
-from trainer.data.sides import HELD_OUT, SIDES, TEST, TRAIN
 from trainer.data.stream import StreamCorpus, lane_count
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, DataError
 
 Make = Callable[..., Path]
 Load = Callable[[StreamConfig], StreamCorpus]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from trainer.config import StreamConfig
 from trainer.data import Corpus, load
+from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN
 from trainer.data.near_copies import NearCopies
-from trainer.data.sides import HELD_OUT, SIDES, TEST, TRAIN
 
 DOCUMENTS = 60
 ENOUGH = 10**6

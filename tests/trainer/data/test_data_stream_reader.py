@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.checkpoint.state import StateError
-from trainer.data import DataError
 from trainer.data.stream_reader import Lane
+from trainer.errors import DataError
 
 Blocks = list[list[str]]
 

@@ -13,7 +13,7 @@ from trainer.devices.device import Device
 from trainer.distributed.ranks import Ranks
 from trainer.distributed.tensors import is_dtensor
 from trainer.errors import ConfigError
-from trainer.training.fsdp import FSDPStrategy
+from trainer.training.parallel import FSDPStrategy
 
 pytestmark = pytest.mark.timeout(600)  # processes that load torch, on a busy machine
 

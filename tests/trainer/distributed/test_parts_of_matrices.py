@@ -13,10 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
-from trainer.checkpoint.host_copy import HostCopies, contribute
-from trainer.checkpoint.optimizer_state import OptimizerState
-from trainer.checkpoint.parts import Weights
+from trainer.checkpoint.parts import OptimizerState, Weights
 from trainer.checkpoint.state import State
+from trainer.checkpoint.writer import HostCopies, contribute
 from trainer.distributed.tensors import full_tensor, redistribute_like
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import BatchedMuon

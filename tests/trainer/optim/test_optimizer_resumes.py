@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from trainer.checkpoint.optimizer_state import OptimizerState
+from trainer.checkpoint.parts import OptimizerState
 from trainer.checkpoint.state import State
 from trainer.optim.build import OptimizerSet, build_optimizer
 

@@ -16,8 +16,6 @@ from trainer_precision import FLOAT32
 
 from benchmarks.tensor_memory import most_bytes
 from trainer.api import METRICS_FILE, check
-from trainer.checkpoint import config_pin
-from trainer.config.run import sha256
 from trainer.errors import ConfigError, DivergedError
 from trainer.losses import chunked
 from trainer.losses.candidates import Candidates
@@ -215,15 +213,3 @@ def test_what_makes_no_sense_is_refused_in_one_line(case: str, small: tuple[str,
 
 def test_a_stage_that_is_left_out_may_name_a_layer_that_is_not_there(small: tuple[str, ...]) -> None:
     assert check([*small, "stage3.attention_layer=7"]).stage3.max_steps == 0
-
-
-def test_a_run_of_the_version_before_goes_on_without_the_stage(tmp_path: Path) -> None:
-    """The default of a weight that it does not read has changed; in a run that reads it, it counts."""
-    steps = ("stage3.max_steps=9", "stage3.schedule.warmup_steps=1")
-    for folder, overrides in ((tmp_path / "without", ()), (tmp_path / "with", steps)):
-        folder.mkdir()
-        config_pin.pin(check([*overrides, "stage3.logits_weight=1.0"]), folder)
-    config_pin.check(check([]), tmp_path / "without")
-    assert sha256(check([])) == sha256(check(["stage3.logits_weight=1.0"]))
-    with pytest.raises(ConfigError, match=r"stage3\.logits_weight: 1\.0 → 25\.0"):
-        config_pin.check(check([*steps]), tmp_path / "with")

@@ -18,7 +18,7 @@ from telemetry_steps import CPU, begun, step
 
 from trainer.api import check
 from trainer.telemetry import Heartbeat, Telemetry
-from trainer.training.stage_evaluation import HeldOutPoint
+from trainer.training.evaluation import HeldOutPoint
 
 FAST_S = 0.02
 

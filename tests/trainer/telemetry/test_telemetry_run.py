@@ -14,7 +14,7 @@ from trainer.api import check
 from trainer.devices.device import Device
 from trainer.telemetry import Telemetry
 from trainer.telemetry.health import Health, HealthWarning
-from trainer.training.stage_evaluation import HeldOutPoint
+from trainer.training.evaluation import HeldOutPoint
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from scipy import stats
 from trainer_outcomes import weights_digest, without_times
 
 from trainer.api import check, prepare
-from trainer.checkpoint import config_pin
+from trainer.checkpoint import run_folder
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError
 from trainer.outcome import Outcome, save
@@ -225,10 +225,10 @@ def test_the_test_changes_no_training(
 
 
 def test_a_run_goes_on_with_the_test_that_began_without(small: tuple[str, ...], tmp_path: Path) -> None:
-    config_pin.pin(check([*small, "eval.test=false"]), tmp_path)
-    config_pin.check(check([*small, "eval.test=true"]), tmp_path)
+    run_folder.pin(check([*small, "eval.test=false"]), tmp_path)
+    run_folder.check_pin(check([*small, "eval.test=true"]), tmp_path)
     with pytest.raises(ConfigError, match=r"eval\.batches: 2 → 3"):
-        config_pin.check(check([*small, "eval.batches=3"]), tmp_path)
+        run_folder.check_pin(check([*small, "eval.batches=3"]), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from trainer.api import check
 from trainer.config import LambdaWarmupConfig, ScheduleConfig
 from trainer.errors import ConfigError
 from trainer.quant.warmup import lambda_at
-from trainer.training.lr_schedule import lr_factor
 
 WARMUP = LambdaWarmupConfig(
     enabled=True, start=0.0, warmup_steps=4, schedule="linear", weights=True, activations=True
@@ -22,7 +21,7 @@ WARMUP = LambdaWarmupConfig(
 
 def test_warmup_stable_decay_at_chosen_steps() -> None:
     config = ScheduleConfig(warmup_steps=4, decay_fraction=0.5, final_lr_ratio=0.2)
-    factors = [lr_factor(config, step, 20) for step in range(20)]
+    factors = [config.lr_factor(step, 20) for step in range(20)]
     assert factors[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert factors[9] == 1.0
     assert factors[10] == pytest.approx(0.92)
@@ -39,7 +38,7 @@ def test_the_factor_is_between_zero_and_one_and_rises_then_falls(
     warmup: int, decay: float, ratio: float, steps: int
 ) -> None:
     config = ScheduleConfig(warmup_steps=min(warmup, steps), decay_fraction=decay, final_lr_ratio=ratio)
-    factors = [lr_factor(config, step, steps) for step in range(steps)]
+    factors = [config.lr_factor(step, steps) for step in range(steps)]
     assert all(0 <= factor <= 1 for factor in factors)
     peak = factors.index(max(factors))
     assert factors[: peak + 1] == sorted(factors[: peak + 1])

@@ -21,7 +21,7 @@ from trainer.devices.device import open_device
 from trainer.errors import ConfigError, DivergedError
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import as_deployed, ternary_layers
-from trainer.training import stage_evaluation
+from trainer.training import evaluation
 from trainer.training.evaluation import HeldOutLoss, held_out_loss
 
 Run = Callable[..., Outcome]
@@ -83,7 +83,7 @@ def test_each_is_the_loss_of_the_student_as_it_would_be_deployed_then(
             yield
         assert state(student.train()) == states[-1]
 
-    monkeypatch.setattr(stage_evaluation, "as_deployed", spying)
+    monkeypatch.setattr(evaluation, "as_deployed", spying)
     run_small("stage1_9.saliency.enabled=true", "eval.at=[0.3,0.5]", "eval.part_batches=1")
     assert [line["held_out_loss"] for line in measured(tmp_path)] == known
     assert len(set(known)) == 4
@@ -101,7 +101,7 @@ def test_the_end_of_the_last_stage_is_the_final_evaluations_and_not_measured_aga
         calls.append(stage)
         return held_out_loss(*args, stage=stage, **kwargs)
 
-    monkeypatch.setattr(stage_evaluation, "held_out_loss", spying)
+    monkeypatch.setattr(evaluation, "held_out_loss", spying)
     outcome = run_small("eval.at=[1.0]", "eval.part_batches=1")
     assert calls == ["step 6 of 6 in stage1_9"]
     first, last = measured(tmp_path)
@@ -156,7 +156,7 @@ def test_a_loss_that_is_not_finite_is_null_and_ends_no_run(
         held_out_loss(*args, stage=stage, **kwargs)
         raise DivergedError(quantity="held-out loss", value=math.nan, stage=stage, step=0)
 
-    monkeypatch.setattr(stage_evaluation, "held_out_loss", diverging)
+    monkeypatch.setattr(evaluation, "held_out_loss", diverging)
     assert weights_digest(run_small("eval.at=[0.5]")) == known
     assert [line["held_out_loss"] for line in measured(tmp_path)] == [None, None]
 

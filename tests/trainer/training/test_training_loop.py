@@ -25,7 +25,6 @@ from trainer.optim.build import OptimizerSet
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
 from trainer.training.loop import StageTrace, Step, train
-from trainer.training.lr_schedule import lr_factor
 from trainer.training.preemption import StopSignal
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
@@ -103,7 +102,7 @@ def test_the_logged_learning_rate_is_the_one_the_optimizer_steps_with(
     this = plan(12, f"stage2.optimizer.type={kind}")
     train(this, toy, toy.losses, stream(), context(watch=steps.append))
     assert [step.lr for step in steps] == used
-    expected = [this.optimizer.lr * lr_factor(this.schedule, index, 12) for index in range(12)]
+    expected = [this.optimizer.lr * this.schedule.lr_factor(index, 12) for index in range(12)]
     assert used == expected
     assert len(set(used)) > 3  # it moves
 

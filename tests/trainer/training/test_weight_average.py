@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainer.api import check, stage_keys, stage_trunks
 from trainer.config import sha256
-from trainer.config.average import AverageConfig
+from trainer.config.training import AverageConfig
 from trainer.errors import ConfigError
 from trainer.pipeline import Outcome
 from trainer.training.train_step import TrainStep

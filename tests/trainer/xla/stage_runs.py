@@ -20,8 +20,8 @@ from trainer.models.subln import make_student
 from trainer.stages import distill, layerwise, pretrain
 from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext, StageHooks
+from trainer.training.evaluation import HeldOutPoint, StageEvaluation
 from trainer.training.loop import Step
-from trainer.training.stage_evaluation import HeldOutPoint, StageEvaluation
 
 VOCABULARY, LENGTH, BATCH = 64, 16, 4
 SMALL = (

@@ -17,13 +17,12 @@ from stage_runs import SMALL
 from torch import Tensor, nn
 
 from trainer.api import check
-from trainer.checkpoint.host_copy import HostCopies
+from trainer.checkpoint.writer import HostCopies
 from trainer.config import CachedTeacherConfig
 from trainer.devices.device import Device, MemoryCounts, open_device
 from trainer.losses.sparse import Sample, Targets
 from trainer.models.causal_lm import build_tiny, freeze
-from trainer.stages.distill import from_teacher
-from trainer.stages.distill_cached import from_cache
+from trainer.stages.distill import from_cache, from_teacher
 from trainer.telemetry import Heartbeat
 
 pytestmark = pytest.mark.xla

@@ -1,4 +1,4 @@
-"""Checks that a cache fits a run. Called by `build`, and by `local` before any stage is trained."""
+"""Checks that a cache fits a run. Called by `build`, and by `pipeline` before any stage is trained."""
 
 from __future__ import annotations
 

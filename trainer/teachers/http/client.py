@@ -1,4 +1,4 @@
-"""An HTTP client with retries for the teacher's server. Used by `request_thread`, inside its event loop.
+"""An HTTP client with retries for the teacher's server. Used by `feed`, inside its event loop.
 
 Transient failures (no connection, a timeout, 429, 5xx) are retried with exponential backoff; others (another
 4xx, an invalid answer) are errors at once.

@@ -15,14 +15,13 @@ from cached_runs import LENGTH, VOCABULARY, Make, Prepared, cached
 from fake_gcs import FakeGcs
 from gcsfs.core import GCSFileSystem
 
+from trainer import teacher_cache as command
 from trainer.api import EXIT_DONE, EXIT_PREEMPTED
 from trainer.config import Config
-from trainer.data.errors import DataError
-from trainer.data.stage_text import stage_text
-from trainer.errors import ConfigError, TrainerError
+from trainer.data.corpus import stage_text
+from trainer.errors import ConfigError, DataError, TrainerError
 from trainer.losses.sparse import Sample
 from trainer.models.causal_lm import run
-from trainer.teacher_cache import __main__ as command
 from trainer.teachers.cached import build as module
 from trainer.teachers.cached.build import build
 from trainer.teachers.cached.index import INDEX, Index, decode

@@ -10,6 +10,7 @@ import torch
 from cached_runs import LENGTH, VOCABULARY, Make, Prepared, cached, logged
 from torch import Tensor, nn
 
+from trainer import teacher_cache as command
 from trainer.api import check
 from trainer.config import Config
 from trainer.errors import ConfigError
@@ -17,8 +18,7 @@ from trainer.losses.distillation import tempered_divergence
 from trainer.losses.sparse import Sample, Targets
 from trainer.models.causal_lm import build_tiny, run
 from trainer.pipeline import Outcome
-from trainer.stages.distill_cached import from_cache
-from trainer.teacher_cache import __main__ as command
+from trainer.stages.distill import from_cache
 from trainer.teachers.cached.reader import open_cache
 
 Run = Callable[..., Outcome]

@@ -21,22 +21,20 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from benchmarks.tensor_memory import most_bytes
 from trainer import __main__ as program
+from trainer import teacher_cache as command
 from trainer.api import METRICS_FILE, check
 from trainer.checkpoint.state import State
 from trainer.config import Config, sha256
-from trainer.data.errors import DataError
-from trainer.data.labelled_feed import LabelledFeed
-from trainer.data.stage_text import stage_text
+from trainer.data.corpus import stage_text
+from trainer.data.feed import LabelledFeed
 from trainer.devices.device import open_device
 from trainer.distributed.ranks import Ranks
-from trainer.errors import ConfigError, PreemptedError
+from trainer.errors import ConfigError, DataError, PreemptedError
 from trainer.losses.sparse import Sample, Targets
 from trainer.models.causal_lm import build_tiny
 from trainer.pipeline import Outcome
-from trainer.stages.distill_cached import cached_text, from_cache
-from trainer.teacher_cache import __main__ as command
-from trainer.teachers.cached.feed import CachedFeed
-from trainer.teachers.cached.reader import open_cache
+from trainer.stages.distill import cached_text, from_cache
+from trainer.teachers.cached.reader import CachedFeed, open_cache
 from trainer.training import train_step as step
 from trainer.training.compilation import uncompiled
 from trainer.training.preemption import StopSignal

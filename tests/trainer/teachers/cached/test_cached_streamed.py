@@ -12,12 +12,11 @@ from cached_runs import Prepared, cached
 
 from trainer.api import check, quote
 from trainer.config import Config
+from trainer.data.corpus import stage_text
 from trainer.data.inputs import prepare_inputs
-from trainer.data.stage_text import stage_text
 from trainer.devices.device import open_device
 from trainer.teachers.cached.build import BuildResult, build
-from trainer.teachers.cached.feed import CachedFeed
-from trainer.teachers.cached.reader import open_cache
+from trainer.teachers.cached.reader import CachedFeed, open_cache
 from trainer.teachers.cached.request import cache_request
 from trainer.training.preemption import StopSignal
 

@@ -10,7 +10,7 @@ from fake_vllm import VOCABULARY, FakeVllm, bigrams
 
 from trainer.config import HttpTeacherConfig
 from trainer.teachers.http.client import Backoff
-from trainer.teachers.http.request_thread import RequestThread
+from trainer.teachers.http.feed import RequestThread
 from trainer.training.preemption import StopSignal
 
 FAST = Backoff(first_s=0.01, most_s=0.02)

@@ -26,7 +26,7 @@ from fake_vllm import (
 from trainer.config import HttpTeacherConfig
 from trainer.errors import ConfigError, PreemptedError, TeacherServerError
 from trainer.losses.candidates import Candidates
-from trainer.teachers.http.request_thread import RequestThread
+from trainer.teachers.http.feed import RequestThread
 from trainer.training.preemption import StopSignal
 
 IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])

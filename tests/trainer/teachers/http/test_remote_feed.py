@@ -13,8 +13,7 @@ from torch import Tensor
 from trainer.checkpoint.state import State
 from trainer.data import Feed
 from trainer.errors import TeacherServerError
-from trainer.teachers.http.feed import HttpFeed
-from trainer.teachers.http.request_thread import RequestThread
+from trainer.teachers.http.feed import HttpFeed, RequestThread
 
 CPU = torch.device("cpu")
 OpenThread = Callable[..., RequestThread]

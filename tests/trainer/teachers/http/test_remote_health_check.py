@@ -11,8 +11,7 @@ from torch import Tensor
 
 from trainer.config import HttpTeacherConfig
 from trainer.errors import ConfigError, TeacherServerError
-from trainer.teachers.http.health_check import check_teacher
-from trainer.teachers.http.request_thread import RequestThread
+from trainer.teachers.http.feed import RequestThread, check_teacher
 
 OpenThread = Callable[..., RequestThread]
 Configure = Callable[..., HttpTeacherConfig]
