@@ -112,7 +112,9 @@ def quote(text: str) -> str:
     from hydra.core.override_parser.types import Quote, QuotedString
 
     # OmegaConf looks for interpolations after Hydra has unquoted: ${ must reach it escaped.
-    escaped = _escape_interpolations(text)
+    # The backslashes before one are doubled with it.
+    *pieces, last = text.split("${")
+    escaped = "\\${".join([*(p + "\\" * (len(p) - len(p.rstrip("\\"))) for p in pieces), last])
     return QuotedString(text=escaped, quote=Quote.single).with_quotes()
 
 
@@ -203,13 +205,5 @@ def _versions() -> dict[str, str]:
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
-    except (
-        metadata.PackageNotFoundError
-    ):  # then no run starts here, and whoever asks need not be stopped by it
+    except metadata.PackageNotFoundError:  # no run starts here then, but who only asks for keys gets them
         return ""
-
-
-def _escape_interpolations(text: str) -> str:
-    pieces = text.split("${")
-    escaped = [piece + "\\" * (len(piece) - len(piece.rstrip("\\"))) for piece in pieces[:-1]]
-    return "\\${".join([*escaped, pieces[-1]])

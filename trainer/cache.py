@@ -133,7 +133,7 @@ def _seal(work: Path, spec: Any) -> None:
         "spec": spec,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "files": {
-            path.relative_to(work).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+            path.relative_to(work).as_posix(): {"size": path.stat().st_size, "sha256": file_digest(path)}
             for path in files
         },
     }
@@ -143,7 +143,8 @@ def _seal(work: Path, spec: Any) -> None:
         sync(path)
 
 
-def _sha256(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -188,8 +189,10 @@ def _faults_named(parent: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        within = isinstance(error.filename, str | os.PathLike) and Path(error.filename).is_relative_to(parent)
-        if within or error.errno in _DISK_FAULTS or _is_ancestor(error.filename, parent):
+        named = error.filename if isinstance(error.filename, str | os.PathLike) else None
+        within = named is not None and Path(named).is_relative_to(parent)
+        above = named is not None and parent.is_relative_to(named)  # what mkdir(parents=True) could not make
+        if within or error.errno in _DISK_FAULTS or above:
             raise CacheError(error.strerror or str(error), parent) from error
         raise
     except Exception as error:
@@ -197,8 +200,3 @@ def _faults_named(parent: Path) -> Iterator[None]:
         if os.strerror(errno.ENOSPC) in str(error):
             raise CacheError(str(error), parent) from error
         raise
-
-
-def _is_ancestor(filename: object, parent: Path) -> bool:
-    """Return whether it is a folder above `parent`: the one that mkdir(parents=True) could not make."""
-    return isinstance(filename, str | os.PathLike) and parent.is_relative_to(filename)

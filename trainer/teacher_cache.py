@@ -35,9 +35,8 @@ from trainer.api import MODEL_FOLDER, check
 from trainer.devices.background_calls import leave
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
-from trainer.layout import Progress
 from trainer.teachers.cached.request import cache_request
-from trainer.text import Lines, byte_size
+from trainer.text import Lines, byte_size, progress_lines
 
 _OF = "--of"
 _USAGE = """\
@@ -104,8 +103,7 @@ def _build(arguments: Sequence[str], stop: StopSignal) -> None:
 
         import_architectures(config.model)
         device = open_device(config.device)
-    output = Lines(sys.stdout)
-    progress = _progress(output)
+    progress = progress_lines(sys.stdout)
     stop.written()
     inputs = prepare_inputs(config, progress)
     model = prepare_teacher(config, inputs, device=device, stop=stop, progress=progress)
@@ -124,23 +122,10 @@ def _build(arguments: Sequence[str], stop: StopSignal) -> None:
         notify=lambda fraction: progress("the cache", fraction),
     )
     size = sum(shard.size for shard in built.index.shards)
-    output.write(
+    Lines(sys.stdout).write(
         f"{counted(built.index.rows, 'row')} in {counted(len(built.index.shards), 'file')}, "
         f"{byte_size(size)}; {built.computed} of them computed now"
     )
-
-
-def _progress(output: Lines) -> Progress:
-    """Return a callback that prints each tenth of a phase once."""
-    printed = set[tuple[str, int]]()
-
-    def progress(message: str, fraction: float | None) -> None:
-        tenth = (message, int((fraction or 0.0) * 10))
-        if fraction is not None and tenth not in printed:
-            printed.add(tenth)
-            output.write(f"preparing {message}: {tenth[1] * 10} %")
-
-    return progress
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:

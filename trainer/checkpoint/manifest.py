@@ -14,7 +14,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from sweeps.text.regular_file import open_regular, read_regular
+from sweeps.text.regular_file import read_regular
+from trainer.cache import file_digest
 
 SCHEMA = 1
 STATE_FILE = "state.json"
@@ -117,12 +118,6 @@ def verified(folder: Path) -> Manifest:
     except OSError as error:
         raise UnusableError(f"it cannot be read: {error.strerror}") from None
     return manifest
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

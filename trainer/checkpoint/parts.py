@@ -211,11 +211,19 @@ class OptimizerState:
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
-        theirs = self._by_parameter(state)
+        theirs = {prefix: dict(values) for prefix, values in state.values["states"].items()}
+        for path, tensor in state.tensors.items():
+            prefix, _, name = path.rpartition("/")
+            theirs.setdefault(prefix, {})[name] = tensor
         for prefix in theirs:
             if prefix not in parameters:
                 raise StateError(OPTIMIZER, f"there is no parameter for {prefix}")
-        self._restore_groups(state)
+        for group, values in zip(groups, state.values["groups"], strict=True):
+            for name, value in values.items():
+                if isinstance(current := group.get(name), Tensor):
+                    set_value(current, value)
+                else:
+                    group[name] = tuple(value) if isinstance(current, tuple) else value
         for optimizer in self._optimizers:
             optimizer.state.clear()
         on_cpu = set(state.values["on_cpu"])
@@ -225,28 +233,6 @@ class OptimizerState:
                 name: _placed(value, parameter, optimizer, on_cpu=f"{prefix}/{name}" in on_cpu)
                 for name, value in entries.items()
             }
-
-    def _restore_groups(self, state: State) -> None:
-        saved = iter(state.values["groups"])
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                for name, value in next(saved).items():
-                    if name in _KERNELS:  # of an older checkpoint
-                        continue
-                    if isinstance(current := group.get(name), Tensor):
-                        set_value(current, value)
-                    else:
-                        group[name] = tuple(value) if isinstance(current, tuple) else value
-
-    @staticmethod
-    def _by_parameter(state: State) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {
-            prefix: dict(values) for prefix, values in state.values["states"].items()
-        }
-        for path, tensor in state.tensors.items():
-            prefix, _, name = path.rpartition("/")
-            found.setdefault(prefix, {})[name] = tensor
-        return found
 
     def _name(self, parameter: Tensor) -> str:
         try:

@@ -24,8 +24,9 @@ from torch import Tensor
 from sweeps.text.atomic_file import sync
 from sweeps.text.counted import counted
 from sweeps.text.regular_file import open_regular
+from trainer.cache import file_digest
 from trainer.checkpoint import layout
-from trainer.checkpoint.manifest import METRICS, STAGE_FILE, STATE_FILE, Manifest, encode, file_digest
+from trainer.checkpoint.manifest import METRICS, STAGE_FILE, STATE_FILE, Manifest, encode
 from trainer.devices.lazy_tensor import copy_to_host
 from trainer.distributed.tensors import full_tensor
 

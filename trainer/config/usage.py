@@ -51,13 +51,9 @@ def usage(name: str | None = None) -> str:
     if name is not None:
         return _details(name)
     options = "".join(f"  {name}: {', '.join(choices)}\n" for name, choices in groups().items())
-    return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys\n{_all_keys()}"
-
-
-def _all_keys() -> str:
-    """Return a line for each key, with an empty line between sections."""
     sections = groupby(keys().items(), key=lambda item: item[0].partition(".")[0])
-    return "\n".join("".join(_line(key, value) for key, value in each) for _, each in sections)
+    lines = "\n".join("".join(_line(key, value) for key, value in each) for _, each in sections)
+    return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys\n{lines}"
 
 
 def _line(key: str, value: object) -> str:
@@ -70,19 +66,14 @@ def _line(key: str, value: object) -> str:
 
 def _details(name: str) -> str:
     every: dict[str, Any] = {}
-    for options in ((), *([f"{group}={option}"] for group, option in _alternatives())):
-        for key, value in keys(options).items():
+    alternatives = [f"{group}={option}" for group in _GROUPS.values() for option in groups()[group]]
+    for overrides in ((), *([each] for each in alternatives)):
+        for key, value in keys(overrides).items():
             every.setdefault(key, value)
     found = [key for key in every if key == name or key.startswith(f"{name}.")]
     if not found:
         raise ConfigError(f"there is no such key{nearest(name, list(every))}", key=name)
     return "\n".join(_detail(key, every) for key in found)
-
-
-def _alternatives() -> list[tuple[str, str]]:
-    """Return the options of the groups that have keys of their own."""
-    options = groups()
-    return [(group, option) for group in _GROUPS.values() for option in options[group]]
 
 
 def _detail(key: str, defaults: Mapping[str, Any]) -> str:
@@ -123,10 +114,9 @@ def _accepted(kind: Any) -> str:
 
 def _bounds(info: Any) -> list[str]:
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    of = [info, *getattr(info, "metadata", ())]
     return [
         f"{sign} {getattr(each, name):g}"
-        for each in of
+        for each in (info, *getattr(info, "metadata", ()))
         for name, sign in signs.items()
         if hasattr(each, name)
     ]
@@ -134,16 +124,13 @@ def _bounds(info: Any) -> list[str]:
 
 def composed(arguments: Sequence[str]) -> str:
     """Return the configuration that the overrides around `--cfg job` compose, as YAML. Raises ConfigError."""
-    words = [word for argument in arguments for word in _split(argument)]
+    # `--cfg=job` is read as `--cfg job`.
+    pairs = [each.split("=", 1) if each.startswith(f"{CFG}=") else [each] for each in arguments]
+    words = [word for pair in pairs for word in pair]
     position = words.index(CFG)
     if words[position + 1 : position + 2] != ["job"]:
         raise ConfigError("--cfg takes one word here: --cfg job")
     return OmegaConf.to_yaml(compose_tree([*words[:position], *words[position + 2 :]]))
-
-
-def _split(argument: str) -> list[str]:
-    """Read `--cfg=job` as `--cfg job`."""
-    return argument.split("=", 1) if argument.startswith(f"{CFG}=") else [argument]
 
 
 def _value(value: object) -> str:

@@ -66,19 +66,19 @@ class WindowFeed(Feed):
         self._rows = rows_before(state, self._text)
 
     def __next__(self) -> torch.Tensor:
-        return _tensor(self._windows, self._next_windows()[self._own_rows])
-
-    def _next_windows(self) -> npt.NDArray[np.int64]:
+        """Return the next batch; one that the end of the epoch falls into goes on with the next epoch."""
         chosen: list[npt.NDArray[np.int64]] = []
         missing = self._batch_size
         while missing:
             epoch, start = divmod(self._rows, len(self._windows))
             if epoch != self._epoch:
-                self._epoch, self._order = epoch, _epoch_order(len(self._windows), self._seed, epoch)
+                # Determined by seed and epoch alone, so that a feed can be restored into any epoch.
+                order = np.random.default_rng([self._seed, epoch]).permutation(len(self._windows))
+                self._epoch, self._order = epoch, order
             chosen.append(self._order[start : start + missing])
             self._rows += len(chosen[-1])
             missing -= len(chosen[-1])
-        return np.concatenate(chosen)
+        return _tensor(self._windows, np.concatenate(chosen)[self._own_rows])
 
 
 def open_tokens(path: Path, dtype: str) -> Tokens:
@@ -116,11 +116,6 @@ def eval_batches(
     spread = np.arange(wanted) * len(windows) // wanted
     # Strided, so that every batch samples the whole text and batch means differ only by chance.
     return [_tensor(windows, spread[first::batches]) for first in range(batches)]
-
-
-def _epoch_order(windows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Return a permutation that its arguments determine, so that a feed can be restored into any epoch."""
-    return np.random.default_rng([seed, epoch]).permutation(windows)
 
 
 def _windows(tokens: Tokens, sequence_length: int, text: str = "text") -> Tokens:

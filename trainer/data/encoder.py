@@ -43,7 +43,8 @@ class Encoder:
 
         disable_tokenizer_threads()
         backend = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        end = _end_of_text(directory)
+        token = _settings(directory).get("eos_token")
+        end = token["content"] if isinstance(token, dict) else token
         return cls(backend, None if end is None else backend.token_to_id(end))
 
     @property
@@ -100,11 +101,6 @@ def _pieces(text: str) -> list[str]:
         pieces.append(text[start:end])
         start = end
     return [*pieces, text[start:]]
-
-
-def _end_of_text(directory: Path) -> str | None:
-    token = _settings(directory).get("eos_token")
-    return token["content"] if isinstance(token, dict) else token
 
 
 def _settings(directory: Path) -> dict[str, Any]:

@@ -93,7 +93,9 @@ def find_files(patterns: Sequence[str], suffixes: tuple[str, ...]) -> list[File]
             raise ConfigError(_nothing_found(pattern, suffixes, others), key=KEY)
         for info in infos:
             found[_protocols(filesystem)[0], info["name"]] = filesystem, info
-    folder = _common_folder([path for _, path in found])
+    folders = {posixpath.dirname(path) for _, path in found}
+    absolute = {folder.startswith("/") for folder in folders}
+    folder = posixpath.commonpath(folders) if len(absolute) == 1 else ""  # else they have none in common
     files = [_file(filesystem, info, folder) for filesystem, info in found.values()]
     return sorted((file for file in files if file.size), key=lambda file: (file.name, file.path))
 
@@ -109,7 +111,7 @@ def _infos(filesystem: Any, path: str, suffixes: tuple[str, ...]) -> Iterable[di
     return [
         info
         for name, info in below.items()
-        if not _is_hidden(posixpath.relpath(name, path))
+        if not any(part.startswith(".") for part in posixpath.relpath(name, path).split("/"))  # hidden
         and (not suffixes or name.endswith(suffixes))
         and not (name.endswith(COMPRESSED) and name.rpartition(".")[0] in below)  # a copy of that file
     ]
@@ -128,10 +130,6 @@ def _nothing_found(pattern: str, suffixes: Sequence[str], others: Iterable[str])
     return f"{message}; it has files that end with {', '.join(map(repr, most))}{instead}"
 
 
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
-
-
 def _file(filesystem: Any, info: dict[str, Any], folder: str) -> File:
     path = str(info["name"])
     is_local = "file" in _protocols(filesystem)
@@ -143,12 +141,6 @@ def _file(filesystem: Any, info: dict[str, Any], folder: str) -> File:
         checksum=checksum(info),
         changed=os.stat(path).st_mtime_ns if is_local else 0,  # noqa: PTH116 - fsspec's paths are strings
     )
-
-
-def _common_folder(paths: Sequence[str]) -> str:
-    folders = {posixpath.dirname(path) for path in paths}
-    absolute = {folder.startswith("/") for folder in folders}
-    return posixpath.commonpath(folders) if len(absolute) == 1 else ""
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:

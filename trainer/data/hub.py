@@ -22,17 +22,6 @@ def dataset_files(config: HubConfig) -> tuple[str, ...]:
         ConfigError: the package is not installed, or there is no such dataset, subset or split.
         DataError: the hub does not answer.
     """
-    builder = _builder(config, _datasets())
-    files: dict[str, Any] = dict(builder.config.data_files or {})
-    if config.split not in files:
-        raise ConfigError(
-            f"{config.dataset!r} has no split {config.split!r}; it has: {', '.join(map(str, files))}",
-            key="data.split",
-        )
-    return tuple(map(str, files[config.split]))
-
-
-def _datasets() -> Any:
     try:
         import datasets
     except ImportError:
@@ -41,19 +30,22 @@ def _datasets() -> Any:
             key="data.name",
         ) from None
     datasets.disable_progress_bars()
-    return datasets
-
-
-def _builder(config: HubConfig, datasets: Any) -> Any:
     name = f"dataset {config.dataset!r}"
     try:
-        return datasets.load_dataset_builder(config.dataset, config.subset, revision=config.revision)
+        builder = datasets.load_dataset_builder(config.dataset, config.subset, revision=config.revision)
     except FileNotFoundError as error:  # also for datasets that are not public
         raise ConfigError(f"there is no {name}: {_one_line(error)}", key="data.dataset") from error
     except ValueError as error:  # no such subset; the message lists those that exist
         raise ConfigError(f"{name}: {_one_line(error)}", key="data.subset") from error
     except Exception as error:  # the hub's client raises dozens of types
         raise DataError(f"{name} cannot be looked up: {_one_line(error)}") from error
+    files: dict[str, Any] = dict(builder.config.data_files or {})
+    if config.split not in files:
+        raise ConfigError(
+            f"{config.dataset!r} has no split {config.split!r}; it has: {', '.join(map(str, files))}",
+            key="data.split",
+        )
+    return tuple(map(str, files[config.split]))
 
 
 def _one_line(error: Exception) -> str:

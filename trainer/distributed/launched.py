@@ -6,7 +6,7 @@ torchrun and `launch` set RANK, WORLD_SIZE and LOCAL_RANK. Called by `trainer.__
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweeps.text.counted import counted
@@ -84,29 +84,14 @@ def check(config: Config, found: Launched | None) -> Launched:
             f"start it with `{_START}`, or write {KEY}=none",
             key=KEY,
         )
-    _check_batches(config, found.world)
-    return found
-
-
-def _check_batches(config: Config, world: int) -> None:
-    for stage, batch, micro in _batches(config):
-        least = world * (micro or 1)
-        if batch % least:
+    for stage in ("stage1_9", "stage2", "stage3", "recovery"):
+        settings = getattr(config, stage)
+        micro, least = settings.micro_batch_size, found.world * (settings.micro_batch_size or 1)
+        if settings.max_steps and settings.batch_size % least:
             by = f" in micro-batches of {micro}" if micro else ""
             raise ConfigError(
-                f"{counted(batch, 'sequence')} cannot be shared out evenly among "
-                f"{counted(world, 'process', 'processes')}{by}; write a multiple of {least}",
+                f"{counted(settings.batch_size, 'sequence')} cannot be shared out evenly among "
+                f"{counted(found.world, 'process', 'processes')}{by}; write a multiple of {least}",
                 key=f"{stage}.batch_size",
             )
-
-
-def _batches(config: Config) -> Iterator[tuple[str, int, int | None]]:
-    one, two, three = config.stage1_9, config.stage2, config.stage3
-    if one.max_steps:
-        yield "stage1_9", one.batch_size, one.micro_batch_size
-    if two.max_steps:
-        yield "stage2", two.batch_size, two.micro_batch_size
-    if three.max_steps:
-        yield "stage3", three.batch_size, three.micro_batch_size
-    if config.recovery.max_steps:
-        yield "recovery", config.recovery.batch_size, config.recovery.micro_batch_size
+    return found

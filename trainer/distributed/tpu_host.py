@@ -55,7 +55,12 @@ def uses_xla(kind: str, environment: Mapping[str, str] = os.environ, root: Path 
                 f"write {VARIABLE}=CPU for XLA's own CPU device, or device=cpu without it",
                 key=_KEY,
             )
-        _refuse_busy(root)
+        for process, command in holders(root):
+            raise MachineError(
+                f"the TPU is busy: process {process} ({command}) holds it, and a TPU serves one process; "
+                f"wait for it, or end it with kill {process}",
+                key=_KEY,
+            )
     return True
 
 
@@ -76,15 +81,6 @@ def _refuse_unset(kind: str, root: Path) -> None:
         f"write {VARIABLE}=CPU for XLA's own CPU device, or device=cpu without it",
         key=_KEY,
     )
-
-
-def _refuse_busy(root: Path) -> None:
-    for process, command in holders(root):
-        raise MachineError(
-            f"the TPU is busy: process {process} ({command}) holds it, and a TPU serves one process; "
-            f"wait for it, or end it with kill {process}",
-            key=_KEY,
-        )
 
 
 def holders(root: Path = _ROOT, own: int | None = None) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -61,7 +60,20 @@ def teacher_loss(
     def build(folder: Path) -> None:
         (folder / _LOSSES).write_text(json.dumps(asdict(measure())), encoding="utf-8")
 
-    spec = _spec(config, batches, device) | {"dtype": dtype, "teacher": sha256()}
+    ids = hashlib.sha256()
+    for ids_BT in batches:
+        ids.update(json.dumps(list(ids_BT.shape)).encode())
+        ids.update(ids_BT.cpu().numpy().tobytes())
+    spec = {  # all that the last bit of the loss may depend on
+        "format": FORMAT,
+        "ids_sha256": ids.hexdigest(),
+        "document_masks": config.data.document_masks,
+        "device": [device.name, torch.backends.cpu.get_cpu_capability(), asdict(config.device)],
+        "threads": torch.get_num_threads(),
+        "versions": [torch.__version__, transformers.__version__],
+        "dtype": dtype,
+        "teacher": sha256(),
+    }
     try:
         path = artifact("teacher_losses", spec, build) / _LOSSES
         kept = from_json(read_regular(path))
@@ -69,19 +81,3 @@ def teacher_loss(
         _log.info("the teacher's held-out loss is not kept: %s", error)
         return measure()
     return HeldOutLoss(mean=kept["mean"], sem=kept["sem"], by_sequence=tuple(kept["by_sequence"]))
-
-
-def _spec(config: Config, batches: Sequence[Tensor], device: Device) -> dict[str, Any]:
-    """Return all that the last bit of a loss may depend on, but for teacher and dtype."""
-    ids = hashlib.sha256()
-    for ids_BT in batches:
-        ids.update(json.dumps(list(ids_BT.shape)).encode())
-        ids.update(ids_BT.cpu().numpy().tobytes())
-    return {
-        "format": FORMAT,
-        "ids_sha256": ids.hexdigest(),
-        "document_masks": config.data.document_masks,
-        "device": [device.name, torch.backends.cpu.get_cpu_capability(), asdict(config.device)],
-        "threads": torch.get_num_threads(),
-        "versions": [torch.__version__, transformers.__version__],
-    }

@@ -82,10 +82,14 @@ class AutoFreeze:
             change = _largest(before, now)
             self._stable = self._stable + 1 if change < config.threshold else 0
             numbers["auto_freeze_max_change"] = change
-            numbers["auto_freeze_mean_change"] = _mean_change(before, now)
+            total = sum(_difference(before[name], value).double().sum().item() for name, value in now.items())
+            numbers["auto_freeze_mean_change"] = total / sum(value.numel() for value in now.values())
         decision, frozen = self._decide(rounded, distance, numbers.get("auto_freeze_max_change", math.nan))
         if frozen:
-            self._freeze(rounded)
+            with torch.no_grad():
+                for name, parameter in self._watched.items():
+                    parameter.copy_(rounded[name])
+            self._stop_training()
         numbers |= {"auto_freeze_stable": self._stable, "auto_freeze_frozen": frozen}
         # JSON knows no infinity: what no float16 can hold, and a change that is not a number, is left out.
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
@@ -105,13 +109,6 @@ class AutoFreeze:
         if self._config.dry_run:
             return (f"{stable}; dry run: not frozen" if self._stable == self._config.patience else ""), 0
         return f"{stable}: rounded to float16 (by at most {distance:.3g}) and frozen", len(rounded)
-
-    def _freeze(self, values: Mapping[str, Tensor]) -> None:
-        """Set the parameters to these values for good."""
-        with torch.no_grad():
-            for name, parameter in self._watched.items():
-                parameter.copy_(values[name])
-        self._stop_training()
 
     def _stop_training(self) -> None:
         for parameter in self._watched.values():
@@ -181,11 +178,6 @@ def _largest(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
         (_difference(before[name], value).max().item() for name, value in now.items()),
         key=lambda value: math.inf if math.isnan(value) else value,
     )
-
-
-def _mean_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
-    total = sum(_difference(before[name], value).double().sum().item() for name, value in now.items())
-    return total / sum(value.numel() for value in now.values())
 
 
 def _difference(before: Tensor, now: Tensor) -> Tensor:

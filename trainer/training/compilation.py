@@ -53,7 +53,8 @@ def with_compiled_layers(objective: Losses, models: Iterable[nn.Module]) -> Loss
 
     dynamo.optimize_ddp = False  # it splits graphs at DDP's buckets, and a layer's is small enough
     dynamo.recompile_limit = max(dynamo.recompile_limit, _GRAPHS)
-    layers = [layer for model in models for layer in _decoder_layers(model)]
+    decoders = [getattr(model, "get_decoder", lambda: None)() for model in models]
+    layers: list[nn.Module] = [layer for decoder in decoders for layer in getattr(decoder, "layers", ())]
     forwards, chunk_losses = [_CompiledForward(layer) for layer in layers], _compiled_chunk_losses()
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
@@ -121,12 +122,6 @@ def _hooks_inside(layer: nn.Module) -> bool:
             if getattr(hook, "__module__", "") == "transformers.utils.output_capturing":
                 del part._forward_hooks[key]
     return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
-
-
-def _decoder_layers(model: nn.Module) -> Iterable[nn.Module]:
-    decoder = getattr(model, "get_decoder", lambda: None)()
-    layers: Iterable[nn.Module] = getattr(decoder, "layers", ())
-    return layers
 
 
 def _prepare() -> None:

@@ -198,6 +198,7 @@ class StageEvaluation:
         """
         device, place = self._device, f"step {step} of {of} in {stage}"
         began, compiled = time.perf_counter(), device.compile_seconds()
+        loss: float | None
         with (
             self._during(place),
             weights,
@@ -205,7 +206,10 @@ class StageEvaluation:
             as_deployed(model),
             device.separate_graph(),  # lambda is set before it, so that it is the same whatever lambda was
         ):
-            loss = self._loss(model, place)
+            try:
+                loss = held_out_loss(model, self._part, device=device, stage=place).mean
+            except DivergedError:  # as above
+                loss = None
         model.train()
         seconds = time.perf_counter() - began - (device.compile_seconds() - compiled)
         self._add(stage, step, of, loss, seconds)
@@ -218,12 +222,6 @@ class StageEvaluation:
         stage, steps = self._last
         if self._config.measures_after(steps, steps):
             self._add(stage, steps, steps, statistics.fmean(final.by_sequence[: self._sequences]), 0.0)
-
-    def _loss(self, model: nn.Module, place: str) -> float | None:
-        try:
-            return held_out_loss(model, self._part, device=self._device, stage=place).mean
-        except DivergedError:
-            return None
 
     @property
     def _sequences(self) -> int:

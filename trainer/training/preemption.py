@@ -105,7 +105,8 @@ class StopSignal:
             yield
         finally:
             self._held -= 1
-        if not self._held and self._is_asked():
+        # Of processes that share the run all end at the same block, whichever of them got the signal.
+        if not self._held and (self._any(self.received) if self._any else self.received):
             raise PreemptedError(signal_name=self._received or _ELSEWHERE, where=where)
 
     @contextmanager
@@ -154,10 +155,6 @@ class StopSignal:
             yield
         finally:
             self._ignored = before
-
-    def _is_asked(self) -> bool:
-        received = self._received is not None
-        return received if self._any is None else self._any(received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._ignored:

@@ -90,17 +90,14 @@ class TrainStep:
         if self._max_grad_norm:
             torch.nn.utils.clip_grads_with_norm_(self._model.parameters(), self._max_grad_norm, norm)
         if self._guards:
-            self._optimizer.step(self._finite_until(losses["loss"], norm))
+            finite = torch.isfinite(losses["loss"]) & torch.isfinite(norm)
+            # On the device, and of all steps until this one: no later step counts either.
+            self._finite = finite if self._finite is None else self._finite & finite
+            self._optimizer.step(self._finite)
         else:
             self._optimizer.step()
         self._optimizer.zero_grad()
         return result
-
-    def _finite_until(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Return whether all steps until this one are finite, on the device: later ones do not count."""
-        finite = torch.isfinite(loss) & torch.isfinite(norm)
-        self._finite = finite if self._finite is None else self._finite & finite
-        return self._finite
 
     def accumulate(self, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Add the gradient of the mean loss over a batch to the parameters', which must have none.

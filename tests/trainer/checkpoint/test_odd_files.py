@@ -11,7 +11,8 @@ import pytest
 
 from sweeps.text.regular_file import open_regular, read_regular
 from trainer import cache
-from trainer.checkpoint.manifest import STATE_FILE, UnusableError, file_digest, verified
+from trainer.cache import file_digest
+from trainer.checkpoint.manifest import STATE_FILE, UnusableError, verified
 from trainer.errors import TrainerError
 from trainer.models.student_folder import DOCUMENT, load
 

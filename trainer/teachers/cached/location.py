@@ -9,8 +9,7 @@ from typing import Any
 
 from sweeps.text.atomic_file import atomic_write, sync
 from sweeps.text.regular_file import read_regular
-from trainer.cache import locked
-from trainer.checkpoint.manifest import file_digest
+from trainer.cache import file_digest, locked
 from trainer.data.remote import is_url, local_folder, open_filesystem
 from trainer.errors import TrainerError
 
