@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -41,16 +41,11 @@ from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, SNAPSHOTS_
 from trainer.text import Lines, progress_lines, redact
 
 if TYPE_CHECKING:
-    from trainer.checkpoint.checkpoints import Checkpoints
     from trainer.checkpoint.layout import Found
-    from trainer.checkpoint.stage_snapshot import StageSnapshots
     from trainer.devices.device import Device
     from trainer.distributed.launched import Launched
     from trainer.distributed.ranks import Ranks
-    from trainer.memory_log.log import MemoryLog
     from trainer.outcome import Outcome
-    from trainer.telemetry import Telemetry
-    from trainer.telemetry.run import Channel
 
 Keys = Mapping[str, str]
 Trunks = Mapping[str, StageTrunk]
@@ -69,11 +64,14 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
         stop: installed already; None: one is made here.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if any(flag in arguments for flag in _HELP_FLAGS):
-        return _print_help([argument for argument in arguments if argument not in _HELP_FLAGS])
-    stop = stop or StopSignal()
     try:
-        return _run(arguments, stop)
+        if any(flag in arguments for flag in _HELP_FLAGS):
+            from trainer.config.usage import usage
+
+            names = [each.partition("=")[0] for each in arguments if each not in _HELP_FLAGS]
+            print("\n".join(map(usage, names)) or usage(), end="")
+            return EXIT_DONE
+        return _run(arguments, stop or StopSignal())
     except DivergedError as error:
         return _report_error([f"diverged: {error}"], error)
     except PreemptedError as error:
@@ -84,17 +82,6 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
         return _report_error([f"error: {each}" for each in error.errors], error)
     except TrainerError as error:
         return _report_error([f"error: {error}"], error)
-
-
-def _print_help(names: Sequence[str]) -> int:
-    """Print the help, or that of the named keys, and return the exit status."""
-    from trainer.config.usage import usage
-
-    try:
-        print("\n".join(usage(each.partition("=")[0]) for each in names) or usage(), end="")
-    except ConfigError as error:
-        return _report_error([f"error: {error}"], error)
-    return EXIT_DONE
 
 
 def _run(arguments: list[str], stop: StopSignal) -> int:
@@ -175,11 +162,14 @@ def train_in(
         keep_freed_memory()
         # All is loaded before the folder is made: a signal meanwhile leaves nothing behind.
         from trainer import pipeline
+        from trainer.checkpoint.checkpoints import Checkpoints
+        from trainer.checkpoint.stage_snapshot import StageSnapshots
         from trainer.data.inputs import prepare_inputs
         from trainer.distributed.ranks import join
         from trainer.outcome import save
         from trainer.preflight import oom
         from trainer.stages.teacher import prepare_all
+        from trainer.telemetry import Heartbeat, Telemetry
         from trainer.telemetry.channels import open_channels
         from trainer.training.context import StageContext, StageHooks
 
@@ -196,11 +186,49 @@ def train_in(
     with ranks, _opened(config, folder, ranks) as found, closing_device(device, stop), stop.unwrapped():
         if found and ranks.first:
             _print(f"going on after {found.manifest.where}, from checkpoint {found.path.name}")
+        metrics, append = folder / METRICS_FILE, found is not None
         with stop.hold("loading"):
-            telemetry = _telemetry(config, folder, device, open_channels, append=found is not None)
-            hooks = StageHooks(memory=_memory_log(config, folder, device, append=found is not None))
-        checkpoints = _checkpoints(config, folder, device, found, telemetry)
-        snapshots = _snapshots(config, folder, keys, trunks, checkpoints, ranks)
+            heartbeat = Heartbeat(
+                folder / HEARTBEAT_FILE, device=device, every_s=config.telemetry.heartbeat_seconds
+            )
+            telemetry = Telemetry(
+                metrics if ranks.first else None,
+                every=config.log_every,
+                dense=config.telemetry.dense_steps,
+                append=append,
+                channels=open_channels(config, folder) if ranks.first else [],
+                heartbeat=heartbeat if ranks.first else None,
+                out=sys.stdout,
+            )
+            memory = None
+            if config.memory_log.level and ranks.first:
+                from trainer.memory_log.log import MemoryLog
+
+                path = Path(config.memory_log.path or folder / MEMORY_FILE)
+                memory = MemoryLog(path, config, device, append=append)
+        checkpoints = Checkpoints(
+            folder / layout.FOLDER,
+            metrics=metrics,
+            config=config.checkpoint,
+            config_sha256=sha256(config),
+            found=found,
+            peak_memory=device.peak_memory_bytes,
+            compile_seconds=device.compile_seconds,
+            warn=_warn,
+            ranks=ranks,
+            during=telemetry.during,
+        )
+        snapshots = StageSnapshots(
+            folder / SNAPSHOTS_FOLDER,
+            keys,
+            write=config.snapshots.write,
+            trunks=trunks,
+            every={name: getattr(config, name).trunk_every for name in trunks},
+            checkpoints=checkpoints,
+            warn=_warn,
+            ranks=ranks,
+        )
+        hooks = StageHooks(memory=memory)
         context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
         with telemetry, checkpoints, stop.unwrapped():
             with oom.explain_errors(fitted, device):
@@ -262,73 +290,6 @@ def _preflight(
         for refusal in forced:
             _warn(f"forced: {refusal}")
     return fitted, forced
-
-
-def _telemetry(
-    config: Config,
-    folder: Path,
-    device: Device,
-    open_channels: Callable[[Config, Path], list[Channel]],
-    *,
-    append: bool,
-) -> Telemetry:
-    from trainer.telemetry import Heartbeat, Telemetry
-
-    first = device.ranks.first
-    heartbeat = Heartbeat(folder / HEARTBEAT_FILE, device=device, every_s=config.telemetry.heartbeat_seconds)
-    return Telemetry(
-        folder / METRICS_FILE if first else None,
-        every=config.log_every,
-        dense=config.telemetry.dense_steps,
-        append=append,
-        channels=open_channels(config, folder) if first else [],
-        heartbeat=heartbeat if first else None,
-        out=sys.stdout,
-    )
-
-
-def _memory_log(config: Config, folder: Path, device: Device, *, append: bool) -> MemoryLog | None:
-    if not (config.memory_log.level and device.ranks.first):
-        return None
-    from trainer.memory_log.log import MemoryLog
-
-    return MemoryLog(Path(config.memory_log.path or folder / MEMORY_FILE), config, device, append=append)
-
-
-def _checkpoints(
-    config: Config, folder: Path, device: Device, found: Found | None, telemetry: Telemetry
-) -> Checkpoints:
-    from trainer.checkpoint.checkpoints import Checkpoints
-
-    return Checkpoints(
-        folder / layout.FOLDER,
-        metrics=folder / METRICS_FILE,
-        config=config.checkpoint,
-        config_sha256=sha256(config),
-        found=found,
-        peak_memory=device.peak_memory_bytes,
-        compile_seconds=device.compile_seconds,
-        warn=_warn,
-        ranks=device.ranks,
-        during=telemetry.during,
-    )
-
-
-def _snapshots(
-    config: Config, folder: Path, keys: Keys, trunks: Trunks, checkpoints: Checkpoints, ranks: Ranks
-) -> StageSnapshots:
-    from trainer.checkpoint.stage_snapshot import StageSnapshots
-
-    return StageSnapshots(
-        folder / SNAPSHOTS_FOLDER,
-        keys,
-        write=config.snapshots.write,
-        trunks=trunks,
-        every={name: getattr(config, name).trunk_every for name in trunks},
-        checkpoints=checkpoints,
-        warn=_warn,
-        ranks=ranks,
-    )
 
 
 @contextmanager
