@@ -23,7 +23,6 @@ from trainer.errors import PreemptedError
 from trainer.optim.build import build_optimizer
 from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.auto_freeze import PART as AUTO_FREEZE
-from trainer.training.auto_freeze import Inspection
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.parallel import strategy_for
 from trainer.training.step_results import PendingResults, Step, StepResult, Watch
@@ -168,7 +167,19 @@ class _StageLoop:
             self._freeze.begin(optimizer.leave_out_frozen)
         if self._average:
             self._average.begin()
-        parts = partial(self._parts, extra_state)
+        lasting = {AUTO_FREEZE: self._freeze, AVERAGE: self._average}
+
+        def parts() -> Parts:
+            return parts_of(
+                self._model,
+                optimizer.optimizers,
+                self._batches,
+                self._trace,
+                device=device.torch_device,
+                more=extra_state,
+                lasting={name: part for name, part in lasting.items() if part},
+            )
+
         with (
             closing(optimizer),
             self._strategy,
@@ -185,18 +196,6 @@ class _StageLoop:
                 self._trace.complete()  # a diverged run is not to be resumed
                 raise
         return self._trace
-
-    def _parts(self, extra_state: Mapping[str, Stateful]) -> Parts:
-        lasting = {AUTO_FREEZE: self._freeze, AVERAGE: self._average}
-        return parts_of(
-            self._model,
-            self._optimizer.optimizers,
-            self._batches,
-            self._trace,
-            device=self._device.torch_device,
-            more=extra_state,
-            lasting={name: part for name, part in lasting.items() if part},
-        )
 
     def _step(self, number: int, checkpoint: StageCheckpoint) -> None:
         """Take the one-based step, report what was read, and let the checkpoint be saved."""
@@ -217,7 +216,9 @@ class _StageLoop:
                 micro = self._device.place_micro_batches(ids_BT, plan.micro_batch_size)
             result = self._compute(micro, number)
             timer.stop()
-            inspection = self._inspect(number)
+            inspection = self._freeze.inspect(number) if self._freeze else None
+            if inspection and inspection.froze:
+                self._device.end_step()  # the new values are no part of the next step
             lr = plan.optimizer.lr * factor
             step = partial(
                 Step,
@@ -235,7 +236,12 @@ class _StageLoop:
             )
             self._pending.add(result, number, step)
             self._report()
-            self._evaluate(number)  # before the checkpoint of this step, which has the line then
+            if self._evaluation and self._evaluation.due(plan.name, number, plan.steps):
+                # Before the checkpoint of this step, so that it has the line; after the lines of earlier steps.
+                self._trace.complete()
+                self._trace.eval_seconds += self._evaluation.measure(
+                    self._model, plan.name, number, plan.steps, weights=self._strategy.full_weights()
+                )
             began = time.perf_counter()
             saved = checkpoint.after(number, {"lr": lr, **settings})
             if self._points and self._points.is_due(plan.name, number):
@@ -260,21 +266,6 @@ class _StageLoop:
                 result.send(self._device)
             self._pending.read()  # the step before this one: the device always has work
         return result
-
-    def _evaluate(self, number: int) -> None:
-        """Measure the held-out loss after the one-based step, if that is due."""
-        plan, evaluation = self._plan, self._evaluation
-        if evaluation and evaluation.due(plan.name, number, plan.steps):
-            self._trace.complete()  # the lines are in the order of the steps
-            self._trace.eval_seconds += evaluation.measure(
-                self._model, plan.name, number, plan.steps, weights=self._strategy.full_weights()
-            )
-
-    def _inspect(self, number: int) -> Inspection | None:
-        inspection = self._freeze.inspect(number) if self._freeze else None
-        if inspection and inspection.froze:
-            self._device.end_step()  # the new values are no part of the next step
-        return inspection
 
 
 def _report(pending: PendingResults[Step], trace: StageTrace, watch: Watch, *, read: bool = False) -> None:
