@@ -237,7 +237,7 @@ class _StageLoop:
             self._pending.add(result, number, step)
             self._report()
             if self._evaluation and self._evaluation.due(plan.name, number, plan.steps):
-                # Before the checkpoint of this step, so that it has the line; after the lines of earlier steps.
+                # After the lines of earlier steps, and before the checkpoint of this one, which has the line then.
                 self._trace.complete()
                 self._trace.eval_seconds += self._evaluation.measure(
                     self._model, plan.name, number, plan.steps, weights=self._strategy.full_weights()
