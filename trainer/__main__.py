@@ -88,9 +88,9 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
     stop.install()
     with stop.hold("loading"):  # an import may wrap or swallow an exception
         if any(argument.partition("=")[0] == "--cfg" for argument in arguments):
-            from trainer.config.usage import composed
+            from trainer.config.usage import composed_yaml
 
-            print(composed(arguments), end="")
+            print(composed_yaml(arguments), end="")
             return EXIT_DONE
         overrides = [each for each in arguments if each not in (*_PREFLIGHT_FLAGS, _FORCE_FLAG)]
         if _FORCE_FLAG in arguments:
@@ -116,7 +116,7 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
             )
         if wrong or folder is None:
             raise joined(wrong)
-        if (line := run_folder.finished(config, Path(folder))) is not None:
+        if (line := run_folder.finished_message(config, Path(folder))) is not None:
             _print(line)
             return EXIT_DONE
         keys, trunks = stage_keys(overrides), stage_trunks(overrides)
@@ -183,7 +183,7 @@ def train_in(
         ranks = join(config, launch)
         device = dataclasses.replace(device, ranks=ranks)
     stop.written()
-    with ranks, _opened(config, folder, ranks) as found, closing_device(device, stop), stop.unwrapped():
+    with ranks, _open_folder(config, folder, ranks) as found, closing_device(device, stop), stop.unwrapped():
         if found and ranks.first:
             _print(f"going on after {found.manifest.where}, from checkpoint {found.path.name}")
         metrics, append = folder / METRICS_FILE, found is not None
@@ -293,16 +293,16 @@ def _preflight(
 
 
 @contextmanager
-def _opened(config: Config, folder: Path, ranks: Ranks) -> Iterator[Found | None]:
+def _open_folder(config: Config, folder: Path, ranks: Ranks) -> Iterator[Found | None]:
     """Open the folder in the first process, and yield in all of them the checkpoint to go on from."""
     if ranks.first:
-        with run_folder.opened(config, folder, _warn) as found:
+        with run_folder.open_folder(config, folder, _warn) as found:
             ranks.broadcast(found.path.name if found else None)
             yield found
     else:
         nothing: str | None = None
         name = ranks.broadcast(nothing)
-        yield None if name is None else run_folder.found(folder, name)
+        yield None if name is None else run_folder.open_checkpoint(folder, name)
 
 
 def _print(line: str) -> None:

@@ -86,7 +86,7 @@ def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) 
     final = parent / key
     if _is_intact(final, canonical):
         return final
-    with _faults_named(parent):
+    with _cache_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         with locked(parent / f".{key}.lock"):
             if not _is_intact(final, canonical):  # no other process was faster
@@ -184,7 +184,7 @@ def _remove_leftovers(parent: Path, own_key: str) -> None:
 
 
 @contextmanager
-def _faults_named(parent: Path) -> Iterator[None]:
+def _cache_errors(parent: Path) -> Iterator[None]:
     """Raise CacheError for a cache folder that cannot be used; pass on all other errors of a build."""
     try:
         yield

@@ -12,7 +12,7 @@ from trainer import result
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.stage_snapshot import origin
 from trainer.config import Config
-from trainer.config.evaluation import name_of
+from trainer.config.evaluation import hook_name
 from trainer.config.run import step_weights
 from trainer.cost.flops import usd
 from trainer.data.encoder import Encoder
@@ -216,7 +216,7 @@ def save(
                 f"the same command {again}"
             )
     if ranks.first:
-        scored = _scored(outcome, config, folder, telemetry, context, warn)
+        scored = _score_student(outcome, config, folder, telemetry, context, warn)
         if scored.hooks:
             result.write(scored, folder / RESULT_FILE, resumable=checkpoints.resumable)
         if saved:
@@ -224,7 +224,7 @@ def save(
         telemetry.finish(scored)
 
 
-def _scored(
+def _score_student(
     outcome: Outcome,
     config: Config,
     folder: Path,
@@ -258,7 +258,7 @@ def _scored(
         found = hooks.run(student)
     for name, reason in found.failed.items():
         warn(f"the hook {name} gave no scores ({reason})")
-    called = {name: found.failed.get(name) for name in map(name_of, config.hooks.names)}
+    called = {name: found.failed.get(name) for name in map(hook_name, config.hooks.names)}
     return replace(outcome.result, scores=found.metrics, hooks=called)
 
 

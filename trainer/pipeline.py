@@ -94,7 +94,7 @@ def run(
     def teacher_digest() -> str:
         return teacher_sha256(config, corpus, teacher, device)
 
-    def loss_of(model: nn.Module, when: str, batches: list[Tensor] = inputs.held_out) -> HeldOutLoss:
+    def measure_loss(model: nn.Module, when: str, batches: list[Tensor] = inputs.held_out) -> HeldOutLoss:
         with telemetry.during("evaluating", when), stop.together(when):
             return held_out_loss(model, batches, device=device, stage=when)
 
@@ -119,7 +119,7 @@ def run(
         )
 
     # Stage 1: the student, from the teacher. All stages are checked to be able to train it before one does.
-    def ternary(calibration: list[Tensor] | None) -> tuple[nn.Module, Lambda]:
+    def ternary_student(calibration: list[Tensor] | None) -> tuple[nn.Module, Lambda]:
         return make_student(
             teacher,
             config.stage1,
@@ -129,12 +129,12 @@ def run(
             master_dtype=config.model.master_dtype,
         )
 
-    def at_snapshot(snapshots: StageSnapshots) -> tuple[nn.Module, Lambda] | None:
+    def student_at_snapshot(snapshots: StageSnapshots) -> tuple[nn.Module, Lambda] | None:
         for place in snapshots.candidates():
             found = snapshots.find(place, identity)
             if found is None:
                 continue
-            student, lambda_ = ternary(None)  # uncalibrated: its weights are restored as the stage begins
+            student, lambda_ = ternary_student(None)  # uncalibrated: the stage begins by restoring weights
             if snapshots.start(found, place, student, evaluation):
                 alike = measured_alike(found, evaluation)
                 reached = place.stage if place.step is None else str(place)
@@ -142,10 +142,10 @@ def run(
                 return student, lambda_
         return None
 
-    def calibrated() -> tuple[nn.Module, Lambda]:
+    def calibrated_student() -> tuple[nn.Module, Lambda]:
         # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
         with stage_text(corpus, config, "stage1", config.stage1_9.batch_size) as feed:
-            return ternary(
+            return ternary_student(
                 [
                     ids_bT
                     for ids_BT in islice(feed, config.stage1.calibration_batches)
@@ -153,8 +153,8 @@ def run(
                 ]
             )
 
-    begun = at_snapshot(snapshots) if snapshots else None
-    student, lambda_ = begun or calibrated()
+    begun = student_at_snapshot(snapshots) if snapshots else None
+    student, lambda_ = begun or calibrated_student()
     require_student(config, student)
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, inputs.held_out[0][:1], stop=stop)
@@ -214,7 +214,7 @@ def run(
     train(layerwise.NAME, layerwise.align)
 
     def loss_before_stage2() -> dict[str, float]:
-        loss = loss_of(student, "the start of stage2")
+        loss = measure_loss(student, "the start of stage2")
         return {"mean": loss.mean, "sem": loss.sem}
 
     noted = checkpoints.once("stage2_start", loss_before_stage2)  # which a resumed run does not measure again
@@ -252,7 +252,8 @@ def run(
     loss_without_adapters = None
     if adapters:
         loss_without_adapters = checkpoints.once(
-            f"{recover.NAME}_start", lambda: {"mean": loss_of(student, f"the start of {recover.NAME}").mean}
+            f"{recover.NAME}_start",
+            lambda: {"mean": measure_loss(student, f"the start of {recover.NAME}").mean},
         )["mean"]
         add_adapters(student, adapters, seed=config.seed)
     train(recover.NAME, recover.recover)
@@ -262,15 +263,15 @@ def run(
     if average is not None:
         loss_without_average = checkpoints.once(  # a resumed run may have the average already
             "unaveraged",
-            lambda: {"mean": loss_of(student, "the final evaluation without the average").mean},
+            lambda: {"mean": measure_loss(student, "the final evaluation without the average").mean},
         )["mean"]
         average.apply()
 
-    def measured(what: str, batches: list[Tensor]) -> Measured:
+    def measure(what: str, batches: list[Tensor]) -> Measured:
         return Measured(
-            final=loss_of(student, f"the final {what}", batches),
+            final=measure_loss(student, f"the final {what}", batches),
             reference=teacher_loss(
-                lambda: loss_of(teacher, f"the teacher's {what}", batches),
+                lambda: measure_loss(teacher, f"the teacher's {what}", batches),
                 config,
                 batches,
                 device=device,
@@ -279,9 +280,9 @@ def run(
             ),
         )
 
-    held_out = measured("evaluation", inputs.held_out)
+    held_out = measure("evaluation", inputs.held_out)
     within_stages.at_end(held_out.final)
-    test = measured("test", inputs.test) if inputs.test else None
+    test = measure("test", inputs.test) if inputs.test else None
 
     finished = report()
     stages = finished.stages()

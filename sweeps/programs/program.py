@@ -271,7 +271,7 @@ def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
 def _prefixes_of_hooks(space: Space, probes: Sequence[Mapping[str, Value]]) -> tuple[str, ...]:
     """Return what the metrics of the evaluation hooks begin with that all probes of the space have."""
     from trainer import api
-    from trainer.config.evaluation import name_of
+    from trainer.config.evaluation import hook_name
     from trainer.errors import ConfigError
 
     found: set[str] | None = None
@@ -280,7 +280,7 @@ def _prefixes_of_hooks(space: Space, probes: Sequence[Mapping[str, Value]]) -> t
             config = api.check(trainer_overrides(space, parameters), processes=space.program.processes)
         except ConfigError:  # reported with its key
             return ()
-        names = {f"{name_of(hook)}_" for hook in config.hooks.names}
+        names = {f"{hook_name(hook)}_" for hook in config.hooks.names}
         found = names if found is None else found & names
     return tuple(sorted(found or ()))
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from trainer.api import check
-from trainer.config.evaluation import name_of
+from trainer.config.evaluation import hook_name
 from trainer.evaluations.cpp import Problem
 
 TEXT = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def test_the_example_returns_the_share_of_right_answers() -> None:
 def test_the_space_optimises_a_metric_of_its_hook() -> None:
     space = yaml.safe_load(block("yaml"))
     (hook,) = check(space["program"]["trainer"]["overrides"]).hooks.names
-    assert space["objectives"][0]["metric"].startswith(f"{name_of(hook)}_")
+    assert space["objectives"][0]["metric"].startswith(f"{hook_name(hook)}_")
 
 
 def test_the_problem_has_the_fields_that_are_read() -> None:

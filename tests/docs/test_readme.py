@@ -73,10 +73,10 @@ def smaller(text: str) -> str:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Holds the tour's teachers, hardly trained: how good they are is no matter here, and takes a minute."""
-    from trainer.teachers import local
+    from trainer.stages import teacher
 
-    train = local.train
-    monkeypatch.setattr(local, "train", lambda plan, *given, **named: train(short(plan), *given, **named))
+    train = teacher.train
+    monkeypatch.setattr(teacher, "train", lambda plan, *given, **named: train(short(plan), *given, **named))
     monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
     for more in ((), SMALLER, (*SMALLER, "model.teacher.max_steps=200")):
         api.prepare(["model=tiny", "data=stdlib", "device.threads=1", *more])

@@ -263,10 +263,10 @@ def test_another_library_or_evaluation_makes_another_teacher(
     """Its weights come from the libraries, and the loss that is kept with it from the evaluation."""
     import torch
 
-    from trainer.teachers import local
+    from trainer.stages import teacher
 
     folders = [api.prepare(small).teacher, api.prepare([*small, "eval.batches=3"]).teacher]
-    monkeypatch.setattr(local, "version", lambda package: "5.999")
+    monkeypatch.setattr(teacher, "version", lambda package: "5.999")
     folders.append(api.prepare(small).teacher)
     monkeypatch.setattr(torch, "__version__", "2.999")
     folders.append(api.prepare(small).teacher)

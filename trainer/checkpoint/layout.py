@@ -22,7 +22,7 @@ LATEST = "latest"
 _DIGITS = 8
 
 
-def name_of(steps: int) -> str:
+def checkpoint_name(steps: int) -> str:
     """Return the name of the checkpoint after so many steps; names sort as their numbers do."""
     return f"{steps:0{_DIGITS}d}"
 

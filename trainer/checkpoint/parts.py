@@ -24,7 +24,7 @@ MODEL, RANDOM, BUFFERS, BATCHES, OPTIMIZER = "model", "random", "buffers", "batc
 _KERNELS = ("fused", "foreach", "capturable")  # of an optimizer
 
 
-def parts_of(
+def stage_parts(
     model: nn.Module,
     optimizers: Sequence[Optimizer],
     batches: object,
@@ -230,7 +230,7 @@ class OptimizerState:
         for prefix, entries in theirs.items():
             optimizer, parameter = parameters[prefix]
             optimizer.state[parameter] = {
-                name: _placed(value, parameter, optimizer, on_cpu=f"{prefix}/{name}" in on_cpu)
+                name: _to_parameter(value, parameter, optimizer, on_cpu=f"{prefix}/{name}" in on_cpu)
                 for name, value in entries.items()
             }
 
@@ -241,7 +241,7 @@ class OptimizerState:
             raise StateError(OPTIMIZER, "it updates a tensor that is no parameter of the model") from None
 
 
-def _placed(value: Any, parameter: Tensor, optimizer: Optimizer, *, on_cpu: bool) -> Any:
+def _to_parameter(value: Any, parameter: Tensor, optimizer: Optimizer, *, on_cpu: bool) -> Any:
     """Move a saved tensor to its parameter's device, sharded if the parameter is and has the same shape."""
     if not isinstance(value, Tensor):
         return value

@@ -33,7 +33,7 @@ from trainer.checkpoint import layout
 from trainer.checkpoint.layout import Found, newest
 from trainer.checkpoint.manifest import METRICS, UnusableError, verified
 from trainer.config import Config, decisive, sha256
-from trainer.config.evaluation import name_of
+from trainer.config.evaluation import hook_name
 from trainer.config.run import leaves
 from trainer.errors import ConfigError, TrainerError
 from trainer.layout import (
@@ -69,7 +69,7 @@ def refuse_another(config: Config, folder: Path) -> None:
     if not (folder / RESULT_FILE).exists():
         if layout.listing(folder / layout.FOLDER):
             check_pin(config, folder)
-    elif not config.overwrite and (loss := _final_loss(folder)) and not _is_owed(config, folder):
+    elif not config.overwrite and (loss := _final_loss(folder)) and not _lacks_output(config, folder):
         raise ConfigError(
             f"{str(folder)!r} holds a finished run, with a final loss of {loss}; write another run_dir, or "
             "overwrite=true to lose that one",
@@ -77,9 +77,9 @@ def refuse_another(config: Config, folder: Path) -> None:
         )
 
 
-def finished(config: Config, folder: Path) -> str | None:
+def finished_message(config: Config, folder: Path) -> str | None:
     """Return what to say of a run of this configuration that is finished already; None if it is not."""
-    if config.overwrite or not is_pinned(config, folder) or _is_owed(config, folder):
+    if config.overwrite or not is_pinned(config, folder) or _lacks_output(config, folder):
         return None
     loss = _final_loss(folder)
     return loss and f"finished already, with a final loss of {loss}; overwrite=true begins anew"
@@ -102,7 +102,7 @@ def _result(folder: Path) -> Mapping[str, Any]:
 
 
 @contextmanager
-def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterator[Found | None]:
+def open_folder(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterator[Found | None]:
     """Prepare the folder for writing, and yield the checkpoint to resume from, None for a new run.
 
     Raises:
@@ -111,7 +111,7 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
     root = folder / layout.FOLDER
     with _refusals_of_the_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / RESULT_FILE).exists() and not _is_owed(config, folder):
+        if (folder / RESULT_FILE).exists() and not _lacks_output(config, folder):
             layout.remove(root)  # of a run that was killed just after it finished
         found = newest(root, sha256(config), warn)
         if found:
@@ -122,21 +122,21 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
     if found:
         yield found
     else:
-        with _fresh(config, folder):
+        with _hiding_earlier_files(config, folder):
             yield None
 
 
-def _is_owed(config: Config, folder: Path) -> bool:
+def _lacks_output(config: Config, folder: Path) -> bool:
     """Return whether a finished run lacks its student or scores, for which its checkpoints remain."""
     if not (layout.listing(folder / layout.FOLDER) and is_pinned(config, folder)):
         return False
     called = _result(folder).get("hooks")
     scored = set(called) if isinstance(called, dict) else set()
     no_student = config.save_model and not (folder / MODEL_FOLDER).is_dir()
-    return no_student or not scored >= set(map(name_of, config.hooks.names))
+    return no_student or not scored >= set(map(hook_name, config.hooks.names))
 
 
-def found(folder: Path, name: str) -> Found:
+def open_checkpoint(folder: Path, name: str) -> Found:
     """Return the checkpoint of that name, which another process of the run has found.
 
     Raises:
@@ -152,7 +152,7 @@ def found(folder: Path, name: str) -> Found:
 
 
 @contextmanager
-def _fresh(config: Config, folder: Path) -> Iterator[None]:
+def _hiding_earlier_files(config: Config, folder: Path) -> Iterator[None]:
     """Hide the files of an earlier run, so that a failure does not leave its success behind.
 
     A refused configuration did nothing, so its files are restored.

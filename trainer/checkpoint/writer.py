@@ -57,7 +57,7 @@ def write(root: Path, snapshot: Snapshot) -> Path:
         OSError: the disk refuses it; nothing is left of it.
         SafetensorError: the same, from safetensors.
     """
-    final = root / layout.name_of(snapshot.manifest.steps)
+    final = root / layout.checkpoint_name(snapshot.manifest.steps)
     _write_folder(final, snapshot)
     layout.point_to(root, final.name)
     return final

@@ -46,7 +46,7 @@ _SECRET = "api_key_env"  # noqa: S105 - the key under which a person may have pu
 
 def compose_tree(overrides: Sequence[str]) -> DictConfig:
     """Return the validated configuration as Hydra holds it. Raises ConfigError, with a line per fault."""
-    return _composed(overrides)[0]
+    return _compose(overrides)[0]
 
 
 def compose_config(overrides: Sequence[str]) -> Config:
@@ -57,10 +57,10 @@ def compose_config(overrides: Sequence[str]) -> Config:
 @functools.lru_cache(maxsize=64)
 def _config(overrides: tuple[str, ...]) -> Config:
     """Return the frozen configuration, cached: a run composes the same overrides several times."""
-    return _composed(overrides)[1]
+    return _compose(overrides)[1]
 
 
-def _composed(overrides: Sequence[str]) -> tuple[DictConfig, Config]:
+def _compose(overrides: Sequence[str]) -> tuple[DictConfig, Config]:
     """Return Hydra's tree and the configuration. Raises ConfigError for all that is wrong."""
     found: list[ConfigError] = []
     parsed = []
@@ -258,17 +258,17 @@ def _is_under(key: str, node: str) -> bool:
 def _homes() -> dict[str, set[str]]:
     """Return the first-level keys of each choice of a group whose options have keys of their own."""
     options = groups()
-    return {f"{group}={choice}": _own(group, choice) for group in _VARIED for choice in options[group]}
+    return {f"{group}={choice}": _own_keys(group, choice) for group in _VARIED for choice in options[group]}
 
 
-def _own(group: str, choice: str) -> set[str]:
+def _own_keys(group: str, choice: str) -> set[str]:
     """Return the keys of one choice, read from its file: composing all choices takes seconds."""
     text = files(_MODULE).joinpath(group, f"{choice}.yaml").read_text(encoding="utf-8")
     tree = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text)))
     builds_on = [name for name in tree.pop("defaults", []) if isinstance(name, str) and name != "_self_"]
     own = tree.get(group, {}) if "@package _global_" in text else tree
     package = group.replace("/", ".")
-    return {f"{package}.{key}" for key in own}.union(*(_own(group, name) for name in builds_on))
+    return {f"{package}.{key}" for key in own}.union(*(_own_keys(group, name) for name in builds_on))
 
 
 def _known_with(overrides: Sequence[Override], options: Mapping[str, Sequence[str]]) -> set[str]:

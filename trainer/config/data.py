@@ -13,7 +13,7 @@ from trainer.config.fields import STRICT, Checked, FieldError, Positive, Text
 SMALLEST_VOCABULARY = 257  # the 256 bytes and the end-of-text token
 
 
-def _listed(files: Any) -> Any:
+def _as_list(files: Any) -> Any:
     """Turn one name into a tuple of one, and a JSON list into a tuple."""
     if isinstance(files, str):
         return (files,)
@@ -21,7 +21,7 @@ def _listed(files: Any) -> Any:
 
 
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-Files = Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_listed)]
+Files = Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_as_list)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

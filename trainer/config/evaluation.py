@@ -88,12 +88,12 @@ class HooksConfig(Checked):
                     f"{hook!r} is no hook; write {', '.join(BUILT_IN)}, or package.module:function",
                     key="names",
                 )
-        if len(set(map(name_of, self.names))) < len(self.names):
+        if len(set(map(hook_name, self.names))) < len(self.names):
             yield FieldError("two hooks have one name, and so would their metrics", key="names")
         if "lm_eval" in self.names and not self.lm_eval.tasks:
             yield FieldError("the hook lm_eval needs the names of tasks", key="lm_eval.tasks")
 
 
-def name_of(hook: str) -> str:
+def hook_name(hook: str) -> str:
     """Return the name with which a hook's metrics begin: `cpp`, or the name of the function."""
     return hook.rpartition(":")[2]

@@ -82,7 +82,7 @@ def _detail(key: str, defaults: Mapping[str, Any]) -> str:
     found = meanings(key)
     if found:
         owner, _ = found[0]
-        lines.append(f"  {_accepted(annotation(owner, name))}")
+        lines.append(f"  {_describe_type(annotation(owner, name))}")
     if section in _GROUPS:
         options = groups()[_GROUPS[section]]
         lines.append(
@@ -95,20 +95,20 @@ def _detail(key: str, defaults: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _accepted(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     """Return which values a field takes, in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is NoneType:
         return "null"
     if origin is Annotated:
         bounds = [b for each in inner[1:] for b in _bounds(each)]
-        return f"{_accepted(inner[0])}{' ' if bounds else ''}{', '.join(bounds)}"
+        return f"{_describe_type(inner[0])}{' ' if bounds else ''}{', '.join(bounds)}"
     if origin is Literal:
         return " | ".join(map(_value, inner))
     if origin in (Union, UnionType):
-        return " | ".join(map(_accepted, inner))
+        return " | ".join(map(_describe_type, inner))
     if origin is tuple:
-        return f"a list of: {_accepted(inner[0])}"
+        return f"a list of: {_describe_type(inner[0])}"
     return {bool: "true | false", int: "an integer", float: "a number", str: "text"}.get(kind, "")
 
 
@@ -122,7 +122,7 @@ def _bounds(info: Any) -> list[str]:
     ]
 
 
-def composed(arguments: Sequence[str]) -> str:
+def composed_yaml(arguments: Sequence[str]) -> str:
     """Return the configuration that the overrides around `--cfg job` compose, as YAML. Raises ConfigError."""
     # `--cfg=job` is read as `--cfg job`.
     pairs = [each.split("=", 1) if each.startswith(f"{CFG}=") else [each] for each in arguments]

@@ -15,7 +15,7 @@ import torch
 
 from sweeps.text.counted import counted
 from trainer.checkpoint.state import State
-from trainer.data.feed import Feed, rows_before, rows_of, state_at
+from trainer.data.feed import Feed, rank_rows, rows_before, state_at
 from trainer.errors import DataError
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
@@ -53,7 +53,7 @@ class WindowFeed(Feed):
     ) -> None:
         _require_at_least(1, batch_size=batch_size)
         _require_at_least(0, seed=seed)
-        self._own_rows = rows_of(batch_size, rank, world)
+        self._own_rows = rank_rows(batch_size, rank, world)
         self._windows = _windows(tokens, sequence_length)
         self._text, self._batch_size, self._seed = text, batch_size, seed
         self._rows = 0

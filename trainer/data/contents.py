@@ -69,7 +69,7 @@ def other_kind(head: bytes) -> tuple[str, str] | None:
     return f"no text: byte {start.index(0)} is NUL", _NO_TEXT
 
 
-def decompressed(file: File, name: str) -> File:
+def decompress(file: File, name: str) -> File:
     """Return a file's decompressed copy in the cache, made now if it is not there.
 
     Args:

@@ -74,7 +74,7 @@ def rows_before(state: State, text: str) -> int:
     return rows
 
 
-def rows_of(batch_size: int, rank: int, world: int) -> slice:
+def rank_rows(batch_size: int, rank: int, world: int) -> slice:
     """Return this rank's rows of a batch of all ranks.
 
     Raises:

@@ -109,7 +109,7 @@ class ParquetFormat(Format):
         digest = hashlib.sha256()
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
-            chunk = _column_of(group, self._column, index)
+            chunk = _column(group, self._column, index)
             _check_expansion(
                 max(group.num_rows * ROW_BYTES, chunk.total_uncompressed_size),
                 chunk,
@@ -127,7 +127,7 @@ class ParquetFormat(Format):
             size = 0
             try:
                 parquet = self._opened(file)
-                chunk = _column_of(parquet.metadata.row_group(block), self._column, 0)
+                chunk = _column(parquet.metadata.row_group(block), self._column, 0)
                 for batch in parquet.iter_batches(
                     BATCH_ROWS, row_groups=[block], columns=[self._column], use_threads=False
                 ):
@@ -224,7 +224,7 @@ class LinesFormat(Format):
         self._kept: dict[str, bytes] = {}  # at most LINES_BLOCKS · REQUEST bytes in all
 
     def summarise(self, file: File) -> FileSummary:
-        return FileSummary(blocks=-(-file.size // self.block_bytes), digest=_sampled(file))
+        return FileSummary(blocks=-(-file.size // self.block_bytes), digest=_sample(file))
 
     def check(self, file: File, head: bytes) -> None:
         _refuse_others(file, head)
@@ -287,14 +287,16 @@ class LinesFormat(Format):
         except ValueError as error:
             raise DataError(f"{place(file, offset)}: {_no_json(line, error)}") from error
         if not isinstance(entry, dict):
-            raise DataError(f"{place(file, offset)}: {_named(entry)}, not an object with a key {self._key!r}")
+            raise DataError(
+                f"{place(file, offset)}: {_type_name(entry)}, not an object with a key {self._key!r}"
+            )
         if self._key not in entry:
             raise DataError(
                 f"{place(file, offset)}: no key {self._key!r} (data.text_key); it has: {', '.join(entry)}"
             )
         text = entry[self._key]
         if text is not None and not isinstance(text, str):
-            raise DataError(f"{place(file, offset)}: {self._key!r} is {_named(text)}, not text")
+            raise DataError(f"{place(file, offset)}: {self._key!r} is {_type_name(text)}, not text")
         return text
 
 
@@ -310,7 +312,7 @@ class WholeFileFormat(Format):
                 "document per line as JSON (data.text_key)",
                 key="data.files",
             )
-        return FileSummary(blocks=1, digest=_sampled(file))
+        return FileSummary(blocks=1, digest=_sample(file))
 
     def texts(self, file: File, block: int) -> list[str]:
         data = file.bytes(0, file.size)
@@ -389,7 +391,7 @@ def _no_json(line: bytes, error: ValueError) -> str:
     return f"no JSON ({reason}){spread}"
 
 
-def _named(value: object) -> str:
+def _type_name(value: object) -> str:
     """Return a JSON value's type as JSON names it."""
     names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "text"}
     return names.get(type(value), "an array" if isinstance(value, list) else "an object")
@@ -400,7 +402,7 @@ def open_file(file: File) -> Any:
     return file.filesystem.open(file.path, "rb", **({} if file.is_local else {"cache_type": "none"}))
 
 
-def _column_of(group: Any, name: str, index: int) -> Any:
+def _column(group: Any, name: str, index: int) -> Any:
     """Return the chunk of a column, at its index in the schema or later: nested columns have several."""
     for number in range(index, group.num_columns):
         if group.column(number).path_in_schema == name:
@@ -416,7 +418,7 @@ def _check_expansion(size: int, chunk: Any, where: str) -> None:
         )
 
 
-def _sampled(file: File) -> str:
+def _sample(file: File) -> str:
     """Return the store's checksum, or else the digest of the file's beginning and end."""
     if file.checksum:
         return file.checksum

@@ -53,7 +53,7 @@ class HeldOut:
     copies: NearCopies
 
 
-def side_of(text: str, config: StreamConfig) -> str:
+def document_side(text: str, config: StreamConfig) -> str:
     """Return the side of a document of that text."""
     return side(text, held_out_fraction=config.held_out_fraction, test_fraction=config.test_fraction)
 
@@ -191,7 +191,7 @@ def _shuffled(shards: Shards) -> Iterator[tuple[str, str]]:
         for block in np.random.default_rng(SAMPLE_SEED).permutation(shards.blocks):
             for text in reader.texts(int(block)):
                 is_empty = False
-                yield side_of(text, shards.config), text
+                yield document_side(text, shards.config), text
     finally:
         reader.close()
     if is_empty:

@@ -24,7 +24,7 @@ from trainer.data.batching import Tokens, WindowFeed, open_tokens
 from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN, Corpus, side
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.feed import Feed
-from trainer.data.near_copies import RULE, contained, gathered
+from trainer.data.near_copies import RULE, collect_shingles, is_contained
 from trainer.data.stdlib import Document, documents
 from trainer.data.tokenizer import import_tokenizer, open_tokenizer, train_tokenizer
 from trainer.errors import DataError
@@ -157,7 +157,8 @@ def split(
     """Return the documents of each side; a small library may leave the test side empty.
 
     The hash of its path decides the side of a file. Of the measured sides, those are dropped that the sides
-    before them contain (`near_copies.contained`): they would measure memorisation, or what was selected by.
+    before them contain (`near_copies.is_contained`): they would measure memorisation, or what was selected
+    by.
 
     Raises:
         DataError: the training or the held-out side is empty.
@@ -168,8 +169,8 @@ def split(
         sides[side(document.path, **fractions)].append(document)
     others = list(sides[TRAIN])
     for name in (HELD_OUT, TEST):
-        known = gathered(_text(document) for document in others)
-        sides[name] = [document for document in sides[name] if not contained(_text(document), known)]
+        known = collect_shingles(_text(document) for document in others)
+        sides[name] = [document for document in sides[name] if not is_contained(_text(document), known)]
         others += sides[name]
     if not sides[TRAIN] or not sides[HELD_OUT]:
         missing = "training" if not sides[TRAIN] else "held-out"

@@ -46,7 +46,7 @@ def shingles(text: str) -> Hashes:
     return hashes
 
 
-def contained(text: str, known: Hashes) -> bool:
+def is_contained(text: str, known: Hashes) -> bool:
     """Return whether half of a text's shingles, counted as often as they occur, are among the known ones.
 
     Args:
@@ -54,11 +54,11 @@ def contained(text: str, known: Hashes) -> bool:
         known: [K], sorted.
     """
     given = np.sort(shingles(text))
-    return bool(len(given) and _found(given, known).size >= SHARE * len(given))
+    return bool(len(given) and _positions(given, known).size >= SHARE * len(given))
 
 
-def gathered(texts: Iterable[str]) -> Hashes:
-    """Return the shingles [K] of all texts, sorted, for `contained`."""
+def collect_shingles(texts: Iterable[str]) -> Hashes:
+    """Return the shingles [K] of all texts, sorted, for `is_contained`."""
     return np.sort(np.concatenate([_NONE, *map(shingles, texts)]))
 
 
@@ -122,7 +122,7 @@ class NearCopies:
         least = min(SHARE * len(given), SHARE * PASSAGE)
         if not len(likely) or len(likely) < least:
             return False
-        found = _found(np.sort(likely), self.hashes)
+        found = _positions(np.sort(likely), self.hashes)
         if not len(found) or len(found) < least:
             return False
         first, times = np.unique(found, return_counts=True)
@@ -136,7 +136,7 @@ class NearCopies:
         )
 
 
-def _found(given: Hashes, known: Hashes) -> npt.NDArray[np.int64]:
+def _positions(given: Hashes, known: Hashes) -> npt.NDArray[np.int64]:
     """Return where in `known` [K], sorted, each of `given` [S], sorted, first is, of those that it has."""
     if not len(known):
         return np.empty(0, dtype=np.int64)

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import HubConfig, ParquetConfig, StreamConfig, TextConfig
-from trainer.data.contents import HEAD, codec, decompressed
+from trainer.data.contents import HEAD, codec, decompress
 from trainer.data.files import File, find_files
 from trainer.data.formats import (
     LARGEST_LINES_BLOCK,
@@ -153,7 +153,7 @@ def _plain(files: Sequence[File], file_format: Format, config: StreamConfig) -> 
     def codec_of(file: File) -> str | None:
         head = file.bytes(0, HEAD)
         if name := codec(head):
-            plain = decompressed(file, name)
+            plain = decompress(file, name)
             file_format.check(plain, plain.bytes(0, HEAD))
         else:
             file_format.check(file, head)
@@ -165,7 +165,7 @@ def _plain(files: Sequence[File], file_format: Format, config: StreamConfig) -> 
 
     spec = _listing(files, file_format, config)
     codecs = from_json((artifact("codecs", spec, build) / CODECS).read_bytes())
-    found = [decompressed(file, name) if name else file for file, name in zip(files, codecs, strict=True)]
+    found = [decompress(file, name) if name else file for file, name in zip(files, codecs, strict=True)]
     return [file for file in found if file.size]
 
 

@@ -20,8 +20,8 @@ from trainer.checkpoint.state import State, StateError
 from trainer.config.data import StreamConfig
 from trainer.data.corpus import TRAIN, Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
-from trainer.data.feed import BATCHES, Feed, rows_before, rows_of, state_at
-from trainer.data.held_out import decides, held_out, side_of, training_sample
+from trainer.data.feed import BATCHES, Feed, rank_rows, rows_before, state_at
+from trainer.data.held_out import decides, document_side, held_out, training_sample
 from trainer.data.near_copies import NearCopies
 from trainer.data.prefetch import Prefetched
 from trainer.data.shards import FORMAT, Order, Shards, open_shards
@@ -83,7 +83,7 @@ class StreamFeed(Feed):
         if sequence_length < 1 or seed < 0:
             raise DataError(f"sequence_length is {sequence_length} and seed {seed}: neither may be so small")
         config, self._shards = corpus.shards.config, corpus.shards
-        own_rows = rows_of(batch_size, rank, world)
+        own_rows = rank_rows(batch_size, rank, world)
         lanes = _shared_lanes(self._shards.pieces, config.lanes, world)
         self._text, self._batch_size = corpus.order_sha256, batch_size
         self._rows, self._own_rows = 0, range(batch_size)[own_rows]
@@ -139,7 +139,9 @@ class StreamFeed(Feed):
         order = np.random.default_rng([self._seed, block]).permutation(len(texts))
         shuffled = (texts[index] for index in order)
         return [
-            text for text in shuffled if side_of(text, self._config) == TRAIN and not self._copies.has(text)
+            text
+            for text in shuffled
+            if document_side(text, self._config) == TRAIN and not self._copies.has(text)
         ]
 
     def _order(self, lane: int, epoch: int) -> Order:

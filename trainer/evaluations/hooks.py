@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainer.config import Config
-from trainer.config.evaluation import name_of
+from trainer.config.evaluation import hook_name
 from trainer.errors import ConfigError, PreemptedError
 from trainer.evaluations.student import FinishedStudent
 
@@ -69,7 +69,7 @@ def run(student: FinishedStudent) -> Scored:
     failed: dict[str, str] = {}
     asked = student.config.hooks
     for name in asked.names:
-        prefix = name_of(name)
+        prefix = hook_name(name)
         try:
             with _time_limit(asked.timeout_s):
                 scores = _load_hook(name)(student)

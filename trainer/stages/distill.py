@@ -94,7 +94,7 @@ def distill(
     lambda_.set(1.0)
     with ExitStack() as stack:
         if config.teacher.kind == "http":
-            batches = labelled = _labelled(batches, student, config.teacher, stack, context)
+            batches = labelled = _server_feed(batches, student, config.teacher, stack, context)
             objective = from_answers(student, _labels(labelled, context), config)
         elif config.teacher.kind == "cached":
             batches = cached = cached_text(batches, config, config.teacher, device=context.device)
@@ -118,7 +118,7 @@ def _labels(feed: LabelledFeed[L], context: StageContext) -> Callable[[int], L]:
     return uncompiled(feed.take) if context.device.compiles else feed.take
 
 
-def _labelled(
+def _server_feed(
     batches: Feed, student: nn.Module, config: HttpTeacherConfig, stack: ExitStack, context: StageContext
 ) -> HttpFeed:
     """Return the batches with a teacher server's answers, which it is asked for until the stack is closed."""

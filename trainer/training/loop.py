@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from trainer.checkpoint.parts import parts_of
+from trainer.checkpoint.parts import stage_parts
 from trainer.checkpoint.policy import Parts, StageCheckpoint
 from trainer.checkpoint.state import State, Stateful
 from trainer.data.feed import Feed, LabelledFeed
@@ -170,7 +170,7 @@ class _StageLoop:
         lasting = {AUTO_FREEZE: self._freeze, AVERAGE: self._average}
 
         def parts() -> Parts:
-            return parts_of(
+            return stage_parts(
                 self._model,
                 optimizer.optimizers,
                 self._batches,
@@ -237,7 +237,8 @@ class _StageLoop:
             self._pending.add(result, number, step)
             self._report()
             if self._evaluation and self._evaluation.due(plan.name, number, plan.steps):
-                # After the lines of earlier steps, and before the checkpoint of this one, which has the line then.
+                # After the lines of earlier steps, and before its own checkpoint, which
+                # has the line then.
                 self._trace.complete()
                 self._trace.eval_seconds += self._evaluation.measure(
                     self._model, plan.name, number, plan.steps, weights=self._strategy.full_weights()

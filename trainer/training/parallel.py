@@ -81,7 +81,7 @@ class ObjectiveModule(nn.Module):
         return {name: part if name == "loss" else part.detach() for name, part in objective(ids).items()}
 
 
-def mean_of(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+def mean_over_ranks(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
     """Return the means of 0-d and 1-D tensors over all processes, in one exchange."""
     flat = ranks.mean(torch.cat([part.reshape(-1) for part in parts.values()]))
     pieces = torch.split(flat, [part.numel() for part in parts.values()])
@@ -111,7 +111,7 @@ class DDPStrategy(ParallelStrategy):
         return nullcontext() if last else self._module.no_sync()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return mean_of(parts, self._ranks)
+        return mean_over_ranks(parts, self._ranks)
 
 
 class FSDPStrategy(ParallelStrategy):
@@ -159,7 +159,7 @@ class FSDPStrategy(ParallelStrategy):
         return nullcontext()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return mean_of(parts, self._ranks)
+        return mean_over_ranks(parts, self._ranks)
 
     def shard(self) -> None:
         for layer in self._layers:

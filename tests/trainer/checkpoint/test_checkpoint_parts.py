@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
-from trainer.checkpoint.parts import Buffers, OptimizerState, Random, Weights, parts_of
+from trainer.checkpoint.parts import Buffers, OptimizerState, Random, Weights, stage_parts
 from trainer.checkpoint.state import State, StateError
 from trainer.quant.saliency import ColumnSaliency, Share
 
@@ -212,6 +212,6 @@ class Counter:
 def test_batches_that_cannot_say_where_they_are_cannot_be_kept() -> None:
     of = model(0)
     with pytest.raises(TypeError, match="list_iterator is not Stateful"):
-        parts_of(of, [], iter([1]), Counter(), device=torch.device("cpu"), more={})
+        stage_parts(of, [], iter([1]), Counter(), device=torch.device("cpu"), more={})
     with pytest.raises(ValueError, match="batches"):
-        parts_of(of, [], Counter(), Counter(), device=torch.device("cpu"), more={"batches": Counter()})
+        stage_parts(of, [], Counter(), Counter(), device=torch.device("cpu"), more={"batches": Counter()})

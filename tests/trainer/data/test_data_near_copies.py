@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.near_copies import NearCopies, contained, gathered, shingles
+from trainer.data.near_copies import NearCopies, collect_shingles, is_contained, shingles
 
 
 def prose(seed: int, words: int) -> list[str]:
@@ -103,9 +103,9 @@ def test_a_shingle_is_a_function_of_its_letters_alone(text: str) -> None:
 
 
 def test_a_text_is_contained_in_many_that_have_its_pieces() -> None:
-    known = gathered(text_of(seed) for seed in range(20))
+    known = collect_shingles(text_of(seed) for seed in range(20))
     pieces = " ".join(word for seed in range(20) for word in prose(seed, 120)[50:70])
-    assert contained(pieces, known)
-    assert not contained(text_of(99), known)
-    assert not contained("", known)
-    assert not contained(text_of(1), gathered([]))
+    assert is_contained(pieces, known)
+    assert not is_contained(text_of(99), known)
+    assert not is_contained("", known)
+    assert not is_contained(text_of(1), collect_shingles([]))

@@ -17,7 +17,7 @@ from trainer import __main__ as program
 from trainer import api
 from trainer.api import check
 from trainer.pipeline import Outcome
-from trainer.teachers import local
+from trainer.stages import teacher
 from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
@@ -87,7 +87,7 @@ def test_text_that_is_not_there_is_refused_before_anything_is_computed(
     streamed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StopSignal, "install", lambda stop: None)  # this process keeps its handlers
-    monkeypatch.setattr(local, "train", lambda *given, **named: pytest.fail("a teacher is trained"))
+    monkeypatch.setattr(teacher, "train", lambda *given, **named: pytest.fail("a teacher is trained"))
     arguments = [*streamed, "data.files=/no/such/*.parquet", f"run_dir={tmp_path / 'run'}"]
     assert program.main(arguments) == api.EXIT_CONFIG
     assert capsys.readouterr().err.splitlines() == [

@@ -85,7 +85,7 @@ class Cache:
         loaded, at = self._loaded[shard.file], number - shard.first
         if isinstance(loaded, _Rows):
             return _Rows(text=loaded.text[at], ids=loaded.ids[at], logits=loaded.logits[at])
-        return _joined({name: loaded.get_slice(name)[at] for name in (IDS, *PARTS)})
+        return _join_candidates({name: loaded.get_slice(name)[at] for name in (IDS, *PARTS)})
 
     def _load(self, shard: Shard) -> _Rows:
         from safetensors.torch import load
@@ -96,7 +96,7 @@ class Cache:
             raise self._unusable(shard, error.strerror or str(error)) from error
         if hashlib.sha256(data).hexdigest() != shard.sha256:
             raise self._unusable(shard, "it is not what was written")
-        return _joined(load(data))
+        return _join_candidates(load(data))
 
     def _open(self, shard: Shard) -> Any:
         from safetensors import SafetensorError, safe_open
@@ -116,7 +116,7 @@ class Cache:
         )
 
 
-def _joined(tensors: Mapping[str, Tensor]) -> _Rows:
+def _join_candidates(tensors: Mapping[str, Tensor]) -> _Rows:
     """Join likeliest tokens and negatives, so that a batch of preloaded rows is copied once."""
     return _Rows(
         text=tensors[IDS],

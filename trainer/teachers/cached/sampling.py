@@ -39,7 +39,7 @@ def draw(logits_NV: Tensor, top_k: int, uniform_NR: Tensor) -> Drawn:
     """
     logprobs_NV = logits_NV.float().log_softmax(dim=-1)
     top = logprobs_NV.topk(top_k, dim=-1)
-    rand_NR = _others(top.indices, uniform_NR, vocabulary=logits_NV.shape[-1])
+    rand_NR = _negatives(top.indices, uniform_NR, vocabulary=logits_NV.shape[-1])
     return Drawn(
         topk_idx=top.indices.int(),
         topk_logits=top.values,
@@ -53,7 +53,7 @@ def uniforms(seed: int, row: int, positions: int, negatives: int) -> npt.NDArray
     return np.random.default_rng([seed, row]).random((positions, negatives))
 
 
-def _others(taken_NK: Tensor, uniform_NR: Tensor, *, vocabulary: int) -> Tensor:
+def _negatives(taken_NK: Tensor, uniform_NR: Tensor, *, vocabulary: int) -> Tensor:
     """Return one token per stratum that is not among the taken ones, [N, R] int64, ascending."""
     negatives = uniform_NR.shape[-1]
     left = vocabulary - taken_NK.shape[-1]
