@@ -48,7 +48,7 @@ def full_disk_for_results(descriptor: int) -> None:
     fsync(descriptor)
 
 
-def test_a_student_that_cannot_be_saved_does_not_take_the_result_with_it(
+def test_unsaved_student_leaves_the_result(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the same command, once that is mended, saves it without training anew."""
@@ -97,7 +97,7 @@ def test_whatever_fails_in_saving_the_student_is_one_line(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the file is known by its link in /proc")
-def test_a_result_that_cannot_be_written_leaves_the_checkpoint_to_go_on_from(
+def test_unwritable_result_leaves_the_checkpoint(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
@@ -114,7 +114,7 @@ def test_a_result_that_cannot_be_written_leaves_the_checkpoint_to_go_on_from(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.parametrize("where", ["trainer.result.write", "trainer.models.student_folder.save"])
-def test_a_signal_while_the_result_or_the_student_is_written_changes_nothing(
+def test_signal_while_saving_changes_nothing(
     where: str, number: signal.Signals, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, _, name = where.rpartition(".")
@@ -207,7 +207,7 @@ def test_a_hook_that_fails_is_a_warning(
     assert "exam_letters" not in result["metrics"]
 
 
-def test_a_run_that_was_preempted_in_a_hook_has_its_result_and_gets_its_scores_later(
+def test_run_preempted_in_a_hook_is_scored_later(
     run: Run, tmp_path: Path, exam: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"

@@ -35,9 +35,7 @@ for number in range(2):  # the first run builds text, tokenizer and teacher
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has warm starts")
-def test_a_run_imports_nothing_more_and_finds_neither_threads_nor_a_device(
-    tmp_path: Path, small: tuple[str, ...]
-) -> None:
+def test_preloaded_run_imports_nothing_more(tmp_path: Path, small: tuple[str, ...]) -> None:
     environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
     environment.pop("OMP_NUM_THREADS", None)  # OpenBLAS starts a thread, and ends it before a fork
     done = subprocess.run(
@@ -55,7 +53,7 @@ def test_a_run_imports_nothing_more_and_finds_neither_threads_nor_a_device(
     assert lines[-2:] == ["['trainer.__main__']", "1 0"]
 
 
-def test_overrides_that_only_trials_complete_are_no_reason_against_it() -> None:
+def test_incomplete_overrides_can_be_preloaded() -> None:
     assert preload.preload(["model=tiny", "stage2.max_steps=6"]) == ""  # shorter than lambda's warmup
 
 
@@ -82,7 +80,7 @@ def test_runs_on_xla_start_by_themselves(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("function", ["is_initialized", "_is_in_bad_fork"])
-def test_a_run_starts_by_itself_where_an_import_has_opened_a_cuda_device(monkeypatch, function: str) -> None:
+def test_opened_cuda_device_forces_a_cold_start(monkeypatch, function: str) -> None:
     assert not preload.must_start_cold([])
     monkeypatch.setattr(torch.cuda, function, lambda: True)
     assert preload.must_start_cold([])

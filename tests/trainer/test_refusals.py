@@ -114,7 +114,7 @@ parameters:
 
 
 @pytest.mark.parametrize("lengths", ["{min: 2, max: 40}", "{values: [40, 2, 60]}"], ids=["range", "values"])
-def test_a_sweep_whose_lengths_go_below_the_warmup_is_refused_at_once(lengths: str, tmp_path: Path) -> None:
+def test_length_below_the_warmup_is_refused(lengths: str, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(SPACE.replace("LENGTHS", lengths))
     command = [sys.executable, "-m", "sweeps", "init", "space.yaml", "--storage", "store"]
     environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))

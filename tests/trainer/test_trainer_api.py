@@ -170,7 +170,7 @@ def test_layer_weights_read_the_same_as_a_list_and_as_text(listed: str) -> None:
     assert config.stage1_9.layer_weights == (1.0, 2.0, 3.0, 4.0)
 
 
-def test_a_sweep_can_search_over_names_and_lists_of_layer_weights() -> None:
+def test_layer_weights_by_name_and_by_list() -> None:
     """A search space holds a list as text; its override reaches the trainer as that list."""
     for value, expected in (("progressive", "progressive"), ("[1, 0, 0, 1]", (1.0, 0.0, 0.0, 1.0))):
         config = api.check(to_overrides({"stage1_9.layer_weights": value}))

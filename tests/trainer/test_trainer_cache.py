@@ -151,7 +151,7 @@ def test_a_damaged_artefact_is_built_anew(damage: Callable[[Path], None], root: 
     assert_nothing_but(root, folder)
 
 
-def test_whoever_reads_a_damaged_artefact_keeps_what_is_open_while_it_is_replaced() -> None:
+def test_open_files_survive_a_replacement() -> None:
     folder = artifact("things", SPEC, fill)
     with (folder / "deep" / "ids.bin").open("rb") as file:
         (folder / "notes.txt").unlink()
@@ -178,7 +178,7 @@ def test_a_builder_that_raises_leaves_nothing(root: Path) -> None:
     artifact("things", SPEC, fill)
 
 
-def test_a_rebuild_that_raises_keeps_the_lock_free_and_the_old_files_where_they_were() -> None:
+def test_failed_rebuild_keeps_the_old_files() -> None:
     folder = artifact("things", SPEC, fill)
     (folder / "notes.txt").unlink()
     with pytest.raises(BuildFault):
@@ -191,9 +191,7 @@ class Killed(BaseException):
     """Stands for a death at one exact point; nothing catches it."""
 
 
-def test_a_death_between_taking_the_damaged_away_and_putting_the_new_there_is_mended(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_between_two_renames_is_repaired(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = artifact("things", SPEC, fill)
     (folder / "notes.txt").unlink()
     rename = Path.rename
@@ -249,7 +247,7 @@ def hanging_builder(root: Path) -> Iterator[Callable[[dict[str, Any]], Any]]:
         process.close()
 
 
-def test_a_killed_builder_leaves_nothing_that_counts_and_its_work_is_removed(
+def test_killed_builder_leaves_no_artifact(
     hanging_builder: Callable[[dict[str, Any]], Any], root: Path
 ) -> None:
     process = hanging_builder(SPEC)
@@ -262,7 +260,7 @@ def test_a_killed_builder_leaves_nothing_that_counts_and_its_work_is_removed(
     assert_nothing_but(root, folder)
 
 
-def test_a_build_removes_the_work_of_dead_builders_of_other_artefacts_only(
+def test_leftovers_of_dead_builders_are_removed(
     hanging_builder: Callable[[dict[str, Any]], Any], root: Path
 ) -> None:
     process = hanging_builder(SPEC | {"size": 4})
@@ -431,6 +429,6 @@ def test_a_disk_that_fails_to_keep_the_files_leaves_nothing(
     assert_nothing_but(root)
 
 
-def test_an_error_of_the_build_that_is_not_the_caches_passes_through(tmp_path: Path) -> None:
+def test_other_errors_of_the_build_pass_through(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         artifact("things", SPEC, lambda folder: fill(tmp_path / "elsewhere"))

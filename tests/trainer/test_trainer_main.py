@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_ends_with_1(
     assert "cannot write to run_dir" in capsys.readouterr().err
 
 
-def test_divergence_ends_with_70_names_the_step_and_leaves_no_result(
+def test_divergence_ends_with_70(
     small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], keep_signals: None
 ) -> None:
     run_dir = tmp_path / "run"
@@ -119,7 +119,7 @@ def test_divergence_ends_with_70_names_the_step_and_leaves_no_result(
     ],
     ids=" ".join,
 )
-def test_a_refused_configuration_ends_with_2_and_leaves_an_earlier_runs_files(
+def test_refused_configuration_leaves_earlier_files(
     refused: list[str],
     key: str,
     small: tuple[str, ...],
@@ -136,7 +136,7 @@ def test_a_refused_configuration_ends_with_2_and_leaves_an_earlier_runs_files(
     assert (tmp_path / api.METRICS_FILE).read_text() == "earlier metrics.jsonl\n"
 
 
-def test_a_refusal_does_not_bring_back_what_a_killed_run_had_replaced(
+def test_refusal_restores_nothing_of_a_killed_run(
     small: tuple[str, ...], tmp_path: Path, keep_signals: None
 ) -> None:
     (tmp_path / f".{api.RESULT_FILE}.earlier").write_text("older than the run that was killed\n")
@@ -174,7 +174,7 @@ def test_a_reader_who_leaves_does_not_end_the_run(both: bool, small: tuple[str, 
     assert (tmp_path / api.RESULT_FILE).exists()
 
 
-def test_sigterm_while_the_teacher_is_trained_ends_with_75_and_caches_nothing(
+def test_sigterm_while_the_teacher_trains_caches_nothing(
     small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forkserver: ForkServerContext
 ) -> None:
     monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))

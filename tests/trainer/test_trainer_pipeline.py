@@ -22,7 +22,7 @@ from trainer.quant.ternary import TernaryLinear
 Run = Callable[..., Outcome]
 
 
-def test_the_same_config_and_seed_give_the_same_weights_and_metrics_bit_for_bit(run_small: Run) -> None:
+def test_same_seed_gives_the_same_bits(run_small: Run) -> None:
     first, second = (run_small("stage1_9.saliency.enabled=true") for _ in range(2))
     assert weights_digest(first) == weights_digest(second)
     assert without_times(first) == without_times(second)
@@ -84,9 +84,7 @@ def test_bits_per_byte_by_hand(run_small: Run, small: tuple[str, ...]) -> None:
     )
 
 
-def test_the_last_step_is_trained_at_lambda_one_after_the_longest_warmup(
-    run_small: Run, tmp_path: Path
-) -> None:
+def test_longest_warmup_ends_at_lambda_one(run_small: Run, tmp_path: Path) -> None:
     run_small("stage2.lambda_warmup.warmup_steps=5")
     last = json.loads((tmp_path / METRICS_FILE).read_text().splitlines()[-1])
     assert (last["stage"], last["step"], last["lambda"]) == ("stage2", 6, 1.0)
@@ -110,7 +108,7 @@ def test_a_run_on_cuda_measures_the_device_and_ends_ternary(run_small: Run) -> N
     assert 0 < outcome.result.metrics.final_loss < 10
 
 
-def test_lambda_in_the_log_warms_up_in_stage2_and_is_one_in_stage1_9(run_small: Run, tmp_path: Path) -> None:
+def test_logged_lambda_warms_up_in_stage2_alone(run_small: Run, tmp_path: Path) -> None:
     run_small()
     lines = [json.loads(line) for line in (tmp_path / METRICS_FILE).read_text().splitlines()]
     by_stage = {
@@ -129,7 +127,7 @@ def test_lambda_in_the_log_warms_up_in_stage2_and_is_one_in_stage1_9(run_small: 
 
 
 @pytest.mark.parametrize("on", ["weights", "activations"])
-def test_what_does_not_warm_up_is_at_lambda_one_all_through_stage2(
+def test_what_does_not_warm_up_stays_at_lambda_one(
     on: str, run_small: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values: list[tuple[float, float]] = []
@@ -150,7 +148,7 @@ def test_what_does_not_warm_up_is_at_lambda_one_all_through_stage2(
     assert set(values[:layers]) == {expected[0]}
 
 
-def test_without_stage1_9_its_metrics_are_absent_and_it_costs_nothing(run_small: Run, tmp_path: Path) -> None:
+def test_without_stage1_9_its_metrics_are_none(run_small: Run, tmp_path: Path) -> None:
     metrics = run_small("stage1_9.max_steps=0").result.metrics
     assert metrics.stage1_9_final_loss is None
     assert metrics.effective_steps == 6

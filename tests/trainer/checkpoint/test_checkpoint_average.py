@@ -36,7 +36,7 @@ def test_it_goes_on_with_the_average_that_it_had(
 
 
 @pytest.mark.parametrize("where", ["the final evaluation without the average", "the final evaluation"])
-def test_a_signal_at_the_end_loses_neither_the_average_nor_the_weights_before(
+def test_signal_at_the_end_keeps_average_and_weights(
     where: str,
     attempt: Attempt,
     uninterrupted: Uninterrupted,

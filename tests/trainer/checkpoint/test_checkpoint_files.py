@@ -59,7 +59,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def test_a_checkpoint_is_a_folder_of_plain_files_and_comes_back_as_it_went(root: Path) -> None:
+def test_checkpoint_round_trip(root: Path) -> None:
     folder = root / "00000020"
     assert {path.name for path in folder.iterdir()} == {STATE_FILE, WEIGHTS, TENSORS, METRICS}
     document = verified(folder)
@@ -127,7 +127,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize(("file", "damage", "why"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(file, damage, why, root: Path) -> None:
+def test_damaged_newest_falls_back_to_the_one_before(file, damage, why, root: Path) -> None:
     damage(root / "00000030" / file)
     warnings: list[str] = []
     found = newest(root, "mine", warnings.append)
@@ -141,7 +141,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(file, damage,
     assert (root / "latest").read_text() == "00000020\n"
 
 
-def test_when_all_are_damaged_it_starts_anew_and_says_so_and_deletes_nothing(root: Path) -> None:
+def test_all_damaged_starts_anew_and_deletes_nothing(root: Path) -> None:
     for path in layout.listing(root):
         flip(path / TENSORS)
     warnings: list[str] = []
@@ -166,7 +166,7 @@ def test_no_checkpoints_is_no_warning(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_drafts_of_a_killed_writer_are_removed_and_what_is_no_checkpoint_is_left_alone(root: Path) -> None:
+def test_drafts_are_removed_and_other_files_are_left(root: Path) -> None:
     shutil.copytree(root / "00000030", root / ".0123456789.tmp")
     (root / "notes").mkdir()
     (root / "00000099").write_text("a file")

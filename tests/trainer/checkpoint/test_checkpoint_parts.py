@@ -88,7 +88,7 @@ class Wide(SGD):
                 self.state[p]["drawn"] = [1, 2.5, None, "seed"]
 
 
-def test_a_float32_state_of_bfloat16_weights_is_not_rounded_and_plain_values_come_along() -> None:
+def test_float32_state_of_bfloat16_weights_is_not_rounded() -> None:
     original = model(0, torch.bfloat16)
     (one,) = them = [Wide(original.parameters(), lr=0.1)]
     one.step()
@@ -126,7 +126,7 @@ class Layered(nn.Module):
         self.other = ColumnSaliency(self.first.weight, share, 0.9)
 
 
-def test_a_module_comes_back_with_tied_weights_once_and_its_passing_buffers_apart() -> None:
+def test_module_round_trip_with_tied_weights_and_buffers() -> None:
     one, other = Layered(1), Layered(2)
     one.saliency.norms[1] = 7.0
     weights, buffers = carried(Weights(one).state()), carried(Buffers(one).state())

@@ -115,7 +115,7 @@ def test_every_so_many_seconds_since_the_last_one(tmp_path: Path, monkeypatch) -
     assert [int(name) for name in names(tmp_path)] == [4, 7]  # after 12 and after 24 seconds
 
 
-def test_training_does_not_wait_and_what_was_due_meanwhile_is_made_up_for(slow, tmp_path: Path) -> None:
+def test_training_does_not_wait_for_the_writer(slow, tmp_path: Path) -> None:
     run = Run(tmp_path, every_steps=2, keep=9)
 
     def step(number: int) -> None:
@@ -153,7 +153,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, *calls: int) -> None:
     monkeypatch.setattr(writer, "save_file", full)
 
 
-def test_a_full_disk_does_not_end_the_run_while_an_older_checkpoint_stands(tmp_path, monkeypatch) -> None:
+def test_full_disk_with_an_older_checkpoint_goes_on(tmp_path, monkeypatch) -> None:
     fail_at(monkeypatch, 3, 4, 5)  # the second to the fourth: two files of the first are written before
     run = Run(tmp_path, every_steps=2, keep=9)
     run.steps(10, each=run.wait)
@@ -165,7 +165,7 @@ def test_a_full_disk_does_not_end_the_run_while_an_older_checkpoint_stands(tmp_p
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 
 
-def test_a_full_disk_without_any_checkpoint_ends_the_run_at_the_next_step(tmp_path, monkeypatch) -> None:
+def test_full_disk_without_a_checkpoint_ends_the_run(tmp_path, monkeypatch) -> None:
     fail_at(monkeypatch, *range(100))
     run, reached = Run(tmp_path, every_steps=2), list[int]()
 
@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_made_is_told_as_well(tmp_path: Path) -> None:
     assert "could not be written (Not a directory)" in run.warnings[0]
 
 
-def test_after_going_on_the_steps_and_the_number_to_keep_go_on_too(tmp_path: Path) -> None:
+def test_resumed_run_counts_steps_and_keeps_on(tmp_path: Path) -> None:
     run = Run(tmp_path, every_steps=4, keep=2)
     run.steps(9, each=run.wait)
     resumed = Run(tmp_path, found=newest(tmp_path / "checkpoints", "0", pytest.fail), every_steps=5, keep=2)
@@ -200,7 +200,7 @@ def test_after_going_on_the_steps_and_the_number_to_keep_go_on_too(tmp_path: Pat
     assert resumed.weight.tensor[0] == 12
 
 
-def test_a_stage_that_can_not_be_restored_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_state_that_does_not_fit_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     from trainer.checkpoint.parts import Weights
 
     run = Run(tmp_path, every_steps=1)

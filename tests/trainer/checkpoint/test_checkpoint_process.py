@@ -102,7 +102,7 @@ def test_the_same_command_ends_as_if_nothing_had_happened(
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_another_configuration_is_refused_before_torch_is_loaded_and_touches_nothing(
+def test_another_configuration_is_refused_without_torch(
     small: tuple[str, ...], attempt: Attempt, tmp_path: Path
 ) -> None:
     from kept_runs import terminate

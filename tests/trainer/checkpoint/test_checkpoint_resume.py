@@ -106,7 +106,7 @@ def test_what_was_measured_on_the_way_is_not_measured_again(
     assert [stage for stage in measured if "teacher" not in stage] == ["the final evaluation"]
 
 
-def test_a_signal_before_the_run_is_back_where_it_was_overwrites_nothing(
+def test_early_signal_after_resuming_overwrites_nothing(
     attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stage 1.9 was over: until Stage 2 brings the weights back, those in memory are Stage 1's."""
@@ -158,7 +158,7 @@ def test_seconds_and_tokens_are_those_of_all_attempts(attempt: Attempt, tmp_path
     assert metrics.tokens_per_second == pytest.approx(metrics.tokens / metrics.train_seconds)
 
 
-def test_the_highest_memory_of_all_attempts_is_told_and_what_all_of_them_compiled(
+def test_memory_and_compilation_of_all_attempts_are_reported(
     attempt: Attempt, tmp_path: Path, monkeypatch
 ) -> None:
     """A takeover in Stage 2 never sees the teacher and the student side by side in training."""
@@ -196,9 +196,7 @@ def test_a_finished_run_begins_anew_where_it_may_be_lost(attempt: Attempt, tmp_p
     assert "going on" not in capsys.readouterr().out
 
 
-def test_checkpoints_that_a_kill_left_beside_the_result_are_not_gone_on_from(
-    attempt: Attempt, tmp_path: Path
-) -> None:
+def test_checkpoints_next_to_a_result_are_not_resumed(attempt: Attempt, tmp_path: Path) -> None:
     with pytest.raises(PreemptedError):
         attempt(tmp_path, end=terminate, at=9)
     (tmp_path / RESULT_FILE).write_text("{}")
@@ -210,7 +208,7 @@ def test_checkpoints_that_a_kill_left_beside_the_result_are_not_gone_on_from(
     assert (line["stage"], line["step"], names(tmp_path)) == ("stage1_9", 1, [])
 
 
-def test_a_diverged_run_leaves_no_checkpoint_to_diverge_from_again(attempt: Attempt, tmp_path: Path) -> None:
+def test_diverged_run_leaves_no_new_checkpoint(attempt: Attempt, tmp_path: Path) -> None:
     from trainer.errors import DivergedError
 
     wild = ("stage2.optimizer.lr=1e30", "stage2.optimizer.type=adamw", "checkpoint.every_steps=1")

@@ -61,7 +61,7 @@ def test_it_comes_to_the_same_bit_for_bit(
     assert outcome_of(attempt(tmp_path / "run"), tmp_path / "run") == expected
 
 
-def test_documents_that_do_not_see_each_other_come_to_the_same_bit_for_bit(
+def test_document_masks_resume_bit_for_bit(
     attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
     """Where a document ends in a window is read again, not kept in the checkpoint."""

@@ -144,9 +144,7 @@ def test_a_snapshot_says_what_the_stage_cost_and_came_to(
     assert {path.name for path in folder.iterdir()} == {*manifest.files, STATE_FILE, STAGE_FILE}
 
 
-def test_no_snapshot_is_written_unless_asked_for_nor_without_the_stage(
-    attempt: Attempt, small: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_no_snapshot_unless_asked_for(attempt: Attempt, small: tuple[str, ...], tmp_path: Path) -> None:
     assert stage_keys([*small, WRITE]) == stage_keys(small)
     assert sha256(check([*small, WRITE])) == sha256(check(small))
     attempt(tmp_path / "plain", *SHORT, "stage2.max_steps=0")
@@ -170,7 +168,7 @@ def test_losses_on_other_held_out_text_are_not_taken_over(
     assert ours == [weights, metrics, [line for line in lines if line["step"] == 3 or "loss" in line]]
 
 
-def test_a_run_with_a_damaged_snapshot_ends_as_if_there_were_none(
+def test_damaged_snapshot_is_ignored(
     attempt: Attempt,
     uninterrupted: Uninterrupted,
     publish: Publish,
@@ -217,7 +215,7 @@ ENDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
-def test_a_run_that_was_ended_leaves_the_snapshot_of_one_that_was_not(
+def test_interrupted_run_leaves_the_same_snapshot(
     ends: list, attempt: Attempt, uninterrupted: Uninterrupted, publish: Publish, tmp_path: Path
 ) -> None:
     expected = uninterrupted(*SHORT, *SALIENT)
@@ -288,7 +286,7 @@ def test_a_snapshot_beats_a_checkpoint_within_its_stage(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_in_a_later_stage_beats_a_snapshot_which_is_not_even_opened(
+def test_checkpoint_of_a_later_stage_beats_a_snapshot(
     attempt: Attempt,
     uninterrupted: Uninterrupted,
     publish: Publish,
@@ -307,9 +305,7 @@ def test_a_checkpoint_in_a_later_stage_beats_a_snapshot_which_is_not_even_opened
 
 
 @pytest.mark.slow
-def test_no_snapshot_is_written_of_weights_that_a_later_checkpoint_brings(
-    attempt: Attempt, tmp_path: Path
-) -> None:
+def test_no_snapshot_from_a_later_checkpoint(attempt: Attempt, tmp_path: Path) -> None:
     with pytest.raises(PreemptedError):
         attempt(tmp_path, *SHORT, end=terminate, at=4)
     attempt(tmp_path, *SHORT, WRITE)

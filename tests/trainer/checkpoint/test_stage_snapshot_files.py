@@ -95,7 +95,7 @@ def _identity(folder: Path) -> Identity:
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_a_snapshot_that_cannot_be_used_is_hidden_and_reported_in_a_line(
+def test_unusable_snapshot_is_hidden_and_reported(
     damage: Callable[[Path], object], message: str, reader: Reader, publish: Publish, tmp_path: Path
 ) -> None:
     snapshots, warnings, _ = reader
@@ -150,7 +150,7 @@ CALLS = ("save_file", "sync 1", "sync 3", "sync 4", "sync 5", "rename")
 
 
 @pytest.mark.parametrize("at", CALLS)
-def test_a_program_that_is_killed_while_it_writes_leaves_no_snapshot(
+def test_killed_writer_leaves_no_snapshot(
     at: str, reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots, warnings, _ = reader

@@ -63,7 +63,7 @@ def test_a_student_in_bfloat16_is_in_the_snapshot_as_it_is(
     assert outcome_of(reused, folder) == outcome_of(attempt(tmp_path / "scratch"), tmp_path / "scratch")
 
 
-def test_a_teacher_of_the_same_name_with_other_weights_is_another(
+def test_same_teacher_name_with_other_weights_differs(
     attempt: Attempt, copy: Copy, teacher: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = copy("later")

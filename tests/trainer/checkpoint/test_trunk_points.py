@@ -77,9 +77,7 @@ def warnings_in(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().err.splitlines() if "snapshot" in line]
 
 
-def test_a_run_leaves_points_until_its_decay_and_none_unless_asked(
-    leave: Publish, small: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_points_are_written_until_the_decay(leave: Publish, small: tuple[str, ...], tmp_path: Path) -> None:
     source = leave(tmp_path)
     expected = {f"{stage}@{step}" for stage in ("stage1_9", "stage2") for step in (2, 4, 6)}
     assert {path.name for path in source.iterdir()} == expected
@@ -93,7 +91,7 @@ def test_a_run_leaves_points_until_its_decay_and_none_unless_asked(
     assert optimizer
 
 
-def test_points_are_no_part_of_the_configuration_that_a_folder_pins(small: tuple[str, ...]) -> None:
+def test_points_are_not_pinned(small: tuple[str, ...]) -> None:
     assert sha256(check([*small, *EVERY])) == sha256(check(small))
     assert stage_keys([*small, *EVERY]) == stage_keys(small)
     assert stage_trunks([*small, *EVERY]) == stage_trunks(small)
@@ -188,7 +186,7 @@ def test_a_stage_without_a_decay_is_all_trunk(
     assert stages_of(tmp_path)[1]["branched_at"] == 8
 
 
-def test_a_teachers_weights_are_digested_no_more_often_for_more_points(
+def test_teacher_is_digested_once_for_all_points(
     attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
@@ -259,7 +257,7 @@ def test_a_branch_that_is_ended_goes_on_from_its_own_checkpoint(
     assert (first["reused"], second["branched_at"], second["saved"]) == (True, 2, 2)
 
 
-def test_a_point_after_the_start_of_stage2_needs_the_same_evaluation(
+def test_point_within_stage2_needs_the_same_evaluation(
     attempt: Attempt, leave: Publish, computed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave(tmp_path, "stage2@2", "stage1_9@6")
@@ -283,7 +281,7 @@ def test_a_point_after_the_start_of_stage2_needs_the_same_evaluation(
     ],
     ids=["saliency", "distillation ramp"],
 )
-def test_a_stage_that_depends_on_its_length_from_the_start_has_no_trunk(
+def test_length_dependent_stage_has_no_trunk(
     overrides: tuple[str, ...],
     attempt: Attempt,
     small: tuple[str, ...],

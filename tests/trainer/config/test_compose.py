@@ -53,7 +53,7 @@ def test_files_are_read_once_for_runs_that_differ_in_values() -> None:
     assert reading.call_count == 1
 
 
-def test_a_key_that_is_not_there_is_refused_as_before_however_often() -> None:
+def test_unknown_key_is_refused_each_time() -> None:
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"did you mean 'stage2\.max_steps'"):
             compose_tree(["stage2.max_stepz=1"])

@@ -141,7 +141,7 @@ def test_the_groups_of_later_stages_leave_the_key() -> None:
 
 
 @pytest.mark.parametrize("override", OTHER_STAGES)
-def test_what_stage_1_9_or_what_is_before_it_reads_changes_the_key(override: str) -> None:
+def test_whatever_stage_1_9_reads_changes_the_key(override: str) -> None:
     assert key(override) != default_key()
 
 
@@ -203,14 +203,14 @@ overrides_of_a_stage = st.fixed_dictionaries(
 
 
 @given(overrides_of_a_stage, overrides_of_a_stage)
-def test_two_runs_have_one_key_if_and_only_if_they_have_one_prefix(one: list[str], other: list[str]) -> None:
+def test_keys_are_equal_iff_prefixes_are(one: list[str], other: list[str]) -> None:
     configs = compose_config(one), compose_config(other)
     prefixes = [stage_key.prefix(asdict(config), {}) for config in configs]
     assert (key_of(configs[0]) == key_of(configs[1])) == (prefixes[0] == prefixes[1])
 
 
 @pytest.mark.parametrize("versions", [{}, {"trainer": "2", "torch": "2"}, {**VERSIONS, "transformers": "5"}])
-def test_another_version_of_the_code_or_of_a_library_is_another_key(versions: dict[str, str]) -> None:
+def test_other_versions_change_the_key(versions: dict[str, str]) -> None:
     config = compose_config([])
     assert key_of(config, versions) != key_of(config)
 
@@ -245,7 +245,7 @@ def test_the_document_names_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=" ".join,
 )
-def test_a_place_that_a_machines_environment_names_is_the_same_on_all(
+def test_place_from_the_environment_does_not_change_the_key(
     overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = set()
@@ -261,7 +261,7 @@ def test_any_other_value_counts_as_it_is_resolved(monkeypatch: pytest.MonkeyPatc
     assert key("model=hf", "model.name=${oc.env:CHOSEN}") == key("model=hf", "model.name=here/a")
 
 
-def test_the_key_is_the_same_in_any_process_and_folder_and_loads_no_torch(tmp_path: Path) -> None:
+def test_key_is_reproducible_and_loads_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from trainer import api; print(api.stage_keys(['seed=3'])['stage1_9'], "
         "[m for m in ('torch', 'transformers', 'numpy', 'ax') if m in sys.modules])"

@@ -72,14 +72,14 @@ def test_what_no_step_reads_is_the_same_trunk(stage: str, override: str) -> None
     assert trunk(stage, override) == trunk(stage)
 
 
-def test_the_optimizers_own_keys_split_a_trunk_where_they_are_read() -> None:
+def test_optimizer_keys_split_a_trunk_if_read() -> None:
     momentum = "stage2.optimizer.momentum=0.5"
     assert trunk("stage2", momentum).key != trunk("stage2").key
     adamw = "stage2.optimizer.type=adamw"
     assert trunk("stage2", adamw, momentum) == trunk("stage2", adamw)
 
 
-def test_stages_share_no_trunk_with_each_other_or_with_their_ends() -> None:
+def test_trunk_keys_differ_between_stages_and_ends() -> None:
     keys = [each.key for each in stage_trunks([]).values()] + list(api.stage_keys([]).values())
     assert len({*keys, *(point_key(key, 3) for key in keys)}) == 2 * len(keys)
 
@@ -99,9 +99,7 @@ def test_stages_share_no_trunk_with_each_other_or_with_their_ends() -> None:
         (["stage2.max_steps=0"], ["stage1_9"]),
     ],
 )
-def test_a_stage_without_steps_or_that_depends_on_its_length_has_none(
-    overrides: list[str], left: list[str]
-) -> None:
+def test_stages_without_a_trunk(overrides: list[str], left: list[str]) -> None:
     assert list(stage_trunks(overrides)) == left
 
 

@@ -19,7 +19,7 @@ def problems(*overrides: str, **known: str) -> list[str]:
     return [str(refusal) for refusal in refusals(compose_config([*GOOD, *overrides]), **known)]
 
 
-def test_a_long_run_in_bfloat16_with_saving_and_measuring_is_good() -> None:
+def test_long_run_that_is_accepted() -> None:
     assert problems() == []
     assert problems(device="cuda", dtype="bfloat16") == []
     assert problems("checkpoint.every_seconds=0", "checkpoint.every_steps=500") == []

@@ -42,7 +42,7 @@ def put(url: str, **files: bytes) -> None:
         filesystem.pipe_file(f"{root}/{name.replace('__', '/')}", data)
 
 
-def test_a_folder_names_what_is_below_it_by_suffix_sorted_and_nothing_hidden_or_empty(tmp_path: Path) -> None:
+def test_folder_lists_files_by_suffix(tmp_path: Path) -> None:
     write(tmp_path, "b.txt", "a/c.txt", "a/.d.txt", ".git/e.txt", "f.md")
     write(tmp_path, "empty.txt", text="")
     assert names(str(tmp_path)) == ["a/c.txt", "b.txt", "f.md"]
@@ -176,9 +176,7 @@ def test_a_name_that_is_no_url_stays_as_it_is() -> None:
     assert [local_folder(name) for name in ("some/model", "/a/folder")] == ["some/model", "/a/folder"]
 
 
-def test_a_folder_in_a_bucket_is_copied_once_and_again_when_it_changes(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bucket_folder_is_copied_again_when_changed(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, config=b"1", deep__weights=b"22")
     first = Path(local_folder(bucket))
     assert (first / "config").read_bytes() == b"1"

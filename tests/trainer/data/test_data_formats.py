@@ -58,9 +58,7 @@ def test_rows_without_text_are_no_documents(tmp_path: Path) -> None:
     ],
     ids=["large", "dictionary", "view"],
 )
-def test_text_is_read_however_it_is_kept_and_whatever_stands_before_it(
-    values: pa.Array, tmp_path: Path
-) -> None:
+def test_text_is_read_in_every_encoding(values: pa.Array, tmp_path: Path) -> None:
     before = pa.array([{"x": 1, "text": [1, 2]}, {"x": 2, "text": []}])
     pq.write_table(pa.table({"nested": before, "text": values}), tmp_path / "a.parquet")
     assert all_texts(ParquetFormat("text"), only_file(tmp_path / "a.parquet")) == [["a", "b"]]
@@ -102,7 +100,7 @@ def test_a_column_that_holds_no_text_is_refused_by_its_key(column: str, problem:
     assert error.value.key == "data.text_key"
 
 
-def test_a_file_that_is_no_parquet_or_a_damaged_one_is_told_by_its_name(tmp_path: Path) -> None:
+def test_damaged_parquet_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("nothing of the kind" * 10)
     with pytest.raises(DataError, match=r"cannot read .*a\.parquet: ArrowInvalid") as error:
         ParquetFormat("text").summarise(only_file(tmp_path / "a.parquet"))

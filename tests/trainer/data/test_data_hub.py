@@ -88,7 +88,7 @@ def test_files_of_another_kind_are_refused_with_a_way_out(tmp_path: Path) -> Non
     ],
     ids=["subset", "split"],
 )
-def test_a_part_that_is_not_there_is_refused_and_those_that_are_named(
+def test_missing_split_or_subset_is_refused(
     changes: dict[str, Any], key: str, problem: str, dataset: Path
 ) -> None:
     with pytest.raises(ConfigError, match=problem) as error:
@@ -103,7 +103,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_hub_that_does_not_answer_is_no_fault_of_the_configuration() -> None:
+def test_silent_hub_is_no_config_error() -> None:
     with pytest.raises(DataError, match="'HuggingFaceFW/fineweb-edu' cannot be looked up: ") as error:
         load(check(["data=fineweb"]).data)
     assert error.value.exit_status == 1

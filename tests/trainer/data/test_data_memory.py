@@ -239,7 +239,7 @@ def save_with_gaps(corpus_of: Corpus, folder: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_an_existing_tokenizer_gives_whole_documents_in_its_own_ids(small: Corpus, tmp_path: Path) -> None:
+def test_existing_tokenizer_is_used(small: Corpus, tmp_path: Path) -> None:
     save_with_gaps(small, tmp_path / "model")
     found = load(SMALL, own_tokenizer=tmp_path / "model")
     assert np.array_equal(found.train, small.train)

@@ -62,7 +62,7 @@ def test_half_of_either_makes_a_near_copy(text: str, found: bool) -> None:
     assert INDEX.has(text) == found
 
 
-def test_a_short_document_is_found_where_it_is_most_of_the_text_and_not_as_a_footer() -> None:
+def test_short_document_is_found_but_not_as_a_footer() -> None:
     footer = "read our policy on cookies and privacy, or write to us for more"
     index = NearCopies.of([footer, "Yes!"])
     assert index.has(footer.upper() + ".")

@@ -67,7 +67,7 @@ def test_the_batches_are_the_same_and_no_more_than_allowed_wait() -> None:
         assert inner.made <= 10 + AHEAD + 1  # and one in the hand of whoever made it
 
 
-def test_the_thread_starts_with_the_first_batch_and_ends_with_the_feed() -> None:
+def test_thread_lives_from_first_batch_to_close() -> None:
     inner = Counting()
     feed = prefetched(inner)
     assert not threads()
@@ -81,7 +81,7 @@ def test_the_thread_starts_with_the_first_batch_and_ends_with_the_feed() -> None
         next(feed)
 
 
-def test_the_state_is_that_of_the_batches_taken_not_of_those_made() -> None:
+def test_state_counts_batches_taken() -> None:
     inner = Counting()
     with prefetched(inner) as feed:
         assert feed.state().values == {"made": 0}
@@ -98,7 +98,7 @@ def test_restoring_forgets_what_was_made_ahead() -> None:
         assert int(next(feed)) == 50
 
 
-def test_waiting_takes_nothing_and_keeps_an_error_for_whoever_takes() -> None:
+def test_wait_takes_nothing_and_keeps_errors() -> None:
     def fail() -> None:
         raise DataError("gone")
 
@@ -130,7 +130,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         assert int(next(feed)) == 1
 
 
-def test_an_error_reaches_the_one_who_asks_after_the_batches_before_it_and_every_time() -> None:
+def test_error_is_raised_after_earlier_batches() -> None:
     def fail() -> None:
         raise DataError("the file is gone")
 
@@ -142,7 +142,7 @@ def test_an_error_reaches_the_one_who_asks_after_the_batches_before_it_and_every
         assert wait_for(lambda: not threads())
 
 
-def test_a_read_that_hangs_does_not_keep_close_for_longer_than_its_deadline(
+def test_hanging_read_does_not_delay_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.2)
@@ -160,7 +160,7 @@ def test_a_read_that_hangs_does_not_keep_close_for_longer_than_its_deadline(
     assert wait_for(lambda: not threads())
 
 
-def test_a_read_that_hangs_is_told_to_whoever_waits_and_to_whoever_restores(
+def test_hanging_read_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)

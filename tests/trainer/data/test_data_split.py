@@ -31,7 +31,7 @@ FRACTIONS = st.tuples(st.floats(0.05, 0.9), st.floats(0.05, 0.9)).filter(lambda 
 
 @settings(max_examples=10)
 @given(FRACTIONS)
-def test_every_file_is_on_one_side_and_the_shares_are_about_right(fractions: tuple[float, float]) -> None:
+def test_split_is_a_partition_with_the_right_shares(fractions: tuple[float, float]) -> None:
     sides = split(LIBRARY, *fractions)
     assert list(sides) == list(SIDES)
     assert sorted(chain(*sides.values()), key=LIBRARY.index) == LIBRARY
@@ -49,7 +49,7 @@ def test_a_file_keeps_its_side_whatever_else_is_there(chosen: set[int]) -> None:
 
 
 @given(st.text(), SMALL, SMALL)
-def test_other_fractions_below_a_half_move_nothing_from_one_measured_text_to_the_other(
+def test_fractions_move_nothing_between_measured_texts(
     content: str, one: tuple[float, float], other: tuple[float, float]
 ) -> None:
     sides = {side(content, held_out_fraction=held_out, test_fraction=test) for held_out, test in (one, other)}
@@ -65,9 +65,7 @@ def test_a_larger_fraction_only_adds_measured_files(name: str) -> None:
 
 @pytest.mark.parametrize(("of", "name"), [(TRAIN, HELD_OUT), (TRAIN, TEST), (HELD_OUT, TEST)])
 @pytest.mark.parametrize(("own_lines", "kept"), [(0, False), (4, False), (6, True), (20, True)], ids=str)
-def test_a_measured_copy_of_text_of_the_sides_before_it_is_left_out(
-    own_lines: int, kept: bool, of: str, name: str
-) -> None:
+def test_measured_copies_are_dropped(own_lines: int, kept: bool, of: str, name: str) -> None:
     sides = split(LIBRARY, 0.3, 0.3)
     copied = sides[of][0].data.decode().splitlines()[:5]
     own = [line("another.py", number) for number in range(own_lines)]

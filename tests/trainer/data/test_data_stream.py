@@ -91,7 +91,7 @@ def test_a_short_run_sees_all_parts_of_lines_that_are_sorted(
         assert shares.min() > 0.1
 
 
-def test_few_long_lines_are_shown_once_an_epoch_and_leave_no_lane_empty(tmp_path: Path, opened: Load) -> None:
+def test_few_long_lines_fill_every_lane(tmp_path: Path, opened: Load) -> None:
     """Blocks of lines may be far smaller than a document, and most of them then hold none."""
     texts = [" ".join([str(number)] * 20_000) for number in range(30)]
     write_lines(tmp_path / "a.jsonl", texts)
@@ -127,7 +127,7 @@ def test_one_lane_without_shuffling_shows_whole_epochs(shards: Make, opened: Loa
     assert not np.array_equal(tokens[:epoch], tokens[epoch : 2 * epoch])
 
 
-def test_held_out_text_is_never_trained_on_and_is_all_of_the_fraction(shards: Make, opened: Load) -> None:
+def test_held_out_text_is_never_trained_on(shards: Make, opened: Load) -> None:
     corpus = opened(parquet_config(shards(), held_out_tokens=10**6))
     held_out = OF_SIDE[HELD_OUT]
     assert counted(corpus.held_out) == expected(held_out)
@@ -136,7 +136,7 @@ def test_held_out_text_is_never_trained_on_and_is_all_of_the_fraction(shards: Ma
     assert corpus.bytes_per_token == pytest.approx(sum(map(len, text)) / len(corpus.held_out))
 
 
-def test_held_out_text_is_gathered_from_all_files_until_there_is_enough(shards: Make, opened: Load) -> None:
+def test_held_out_text_comes_from_all_files(shards: Make, opened: Load) -> None:
     corpus = opened(parquet_config(shards(), held_out_tokens=100))
     assert 100 <= len(corpus.held_out) < 106
     files = {int(token) // 120 for token in corpus.held_out if token != END}
@@ -207,9 +207,7 @@ def test_each_source_gives_the_same_documents_to_each_side(source: str, tmp_path
     assert corpus.vocab_size == END + 2
 
 
-def test_without_a_tokenizer_one_is_trained_on_training_text_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokenizer_is_trained_on_training_text_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"document {number} tells of {number * 7919}, and of more" for number in range(600)]
     write_parquet(tmp_path / "a.parquet", texts)
     given: list[str] = []
@@ -240,9 +238,7 @@ def test_the_order_is_the_seeds(shards: Make, opened: Load) -> None:
 
 
 @pytest.mark.parametrize("change", [{"lanes": 2}, {"shuffle_windows": 64}], ids=str)
-def test_lanes_and_shuffling_have_their_effect_and_are_told_apart(
-    change: dict[str, Any], shards: Make, opened: Load
-) -> None:
+def test_lanes_and_shuffling_change_the_order(change: dict[str, Any], shards: Make, opened: Load) -> None:
     folder = shards()
     one, other = opened(parquet_config(folder)), opened(parquet_config(folder, **change))
     assert not torch.equal(rows(one, 20), rows(other, 20))
@@ -271,7 +267,7 @@ def test_there_are_no_more_lanes_than_the_pieces_are_enough_for(pieces: int, mos
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_the_rows_of_all_ranks_are_the_batch_of_one_and_each_reads_its_own_part(
+def test_ranks_share_the_batch_of_one_process(
     world: int, shards: Make, opened: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = opened(parquet_config(shards()))
@@ -356,7 +352,7 @@ def state_after(corpus: StreamCorpus, taken: int) -> State:
         return feed.state()
 
 
-def test_the_checkpoint_of_another_text_or_another_order_is_refused(shards: Make, opened: Load) -> None:
+def test_state_of_another_text_or_order_is_refused(shards: Make, opened: Load) -> None:
     folder = shards()
     kept = state_after(opened(parquet_config(folder)), 3)
     in_another_order = opened(parquet_config(folder, lanes=2))
@@ -367,7 +363,7 @@ def test_the_checkpoint_of_another_text_or_another_order_is_refused(shards: Make
             feed.restore(kept)
 
 
-def test_the_state_of_another_rank_is_refused_and_changes_nothing(shards: Make, opened: Load) -> None:
+def test_state_of_another_rank_is_refused(shards: Make, opened: Load) -> None:
     corpus = opened(parquet_config(shards()))
     with feed_of(corpus, rank=1, world=2) as other, feed_of(corpus, rank=0, world=2) as feed:
         with pytest.raises(StateError, match="another process's share"):

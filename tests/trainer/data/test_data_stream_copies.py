@@ -105,7 +105,7 @@ def test_processes_share_the_batches_of_one(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("first", [TEST, HELD_OUT])
-def test_a_test_document_that_nearly_copies_a_held_out_one_is_dropped(
+def test_near_copy_of_held_out_text_is_dropped_from_test(
     first: str, tmp_path: Path, word_tokenizer: Path
 ) -> None:
     """Whichever of the two comes first."""
@@ -128,9 +128,7 @@ def test_a_test_document_that_nearly_copies_a_held_out_one_is_dropped(
     changes=st.dictionaries(st.integers(0, 99), st.integers(0, 1999).map(str), max_size=5),
     between=st.sampled_from([" ", "\n\n", ", ", "\t-- "]),
 )
-def test_whichever_few_words_of_a_measured_document_are_changed_it_is_known(
-    number: int, changes: dict[int, str], between: str
-) -> None:
+def test_near_copy_is_found_wherever_it_differs(number: int, changes: dict[int, str], between: str) -> None:
     index = NearCopies.of(ORIGINALS[number] for number in sorted(OF_SIDE[HELD_OUT] | OF_SIDE[TEST]))
     words = [changes.get(place, word) for place, word in enumerate(words_of(number))]
     assert index.has(between.join(words))

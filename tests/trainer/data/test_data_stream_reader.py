@@ -59,7 +59,7 @@ def take(lane: Lane, windows: int) -> np.ndarray:
 
 
 @given(blocks, st.integers(1, 7), st.integers(1, 6), st.integers(1, 6), st.integers(0, 4))
-def test_a_chunk_holds_the_next_tokens_of_the_text_and_nothing_else(
+def test_chunk_holds_the_next_tokens(
     lengths: list[list[int]], window: int, first: int, chunk: int, chunks: int
 ) -> None:
     text = Text(lengths)

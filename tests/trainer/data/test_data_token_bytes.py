@@ -79,9 +79,7 @@ def test_each_token_has_the_bytes_of_its_piece_of_the_text(
 
 
 @pytest.mark.parametrize("made", [byte_level, sentencepiece])
-def test_special_tokens_stand_for_nothing_and_other_added_ones_for_themselves(
-    made: Callable[[], Tokenizer], tmp_path: Path
-) -> None:
+def test_bytes_of_special_and_added_tokens(made: Callable[[], Tokenizer], tmp_path: Path) -> None:
     tokenizer = made()
     tokenizer.add_tokens([AddedToken("café(x)", normalized=False)])
     lengths = token_bytes(save(tokenizer, tmp_path))

@@ -83,7 +83,7 @@ def test_the_command_ends_when_its_work_is_done(streamed: list[str], tmp_path: P
     assert (run_dir / "result.json").exists()
 
 
-def test_text_that_is_not_there_is_refused_before_anything_is_computed(
+def test_missing_text_is_refused_early(
     streamed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StopSignal, "install", lambda stop: None)  # this process keeps its handlers

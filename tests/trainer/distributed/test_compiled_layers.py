@@ -74,7 +74,7 @@ def compiled_and_eager() -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_one_graph_serves_all_layers_and_the_training_is_the_eager_one(
+def test_one_graph_for_all_layers_trains_as_eager(
     in_two: Callable[[Callable[[], Any]], list[Any]],
 ) -> None:
     for found in in_two(compiled_and_eager):

@@ -97,7 +97,7 @@ def test_a_signal_reaches_every_process_once(
     assert [lines_of(tmp_path, rank)[1:] for rank in range(2)] == [[f"signal {int(signal.SIGTERM)}"]] * 2
 
 
-def test_a_signal_that_is_passed_on_before_a_process_handles_any_ends_with_75(
+def test_early_forwarded_signal_ends_with_75(
     launched: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = launched("unready", "unready")

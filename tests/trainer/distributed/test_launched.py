@@ -121,6 +121,6 @@ def test_muonclip_trains_parameters_that_are_in_parts_on_chips() -> None:
     assert checked(overrides).device.parallel == "fsdp"
 
 
-def test_the_optimizer_of_a_stage_that_is_left_out_does_not_matter() -> None:
+def test_optimizer_of_an_omitted_stage_does_not_matter() -> None:
     overrides = ("stage1_9.max_steps=0", "stage1_9.optimizer.type=muonclip")
     assert checked(["device.parallel=fsdp", *overrides]).device.parallel == "fsdp"

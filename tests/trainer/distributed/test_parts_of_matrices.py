@@ -130,7 +130,7 @@ def kept_and_resumed() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     return received[0], after, resumed(received[0], parts=True)
 
 
-def test_what_is_kept_is_whole_and_goes_on_in_parts_or_as_a_whole(in_two: InTwo) -> None:
+def test_full_state_resumes_sharded_or_not(in_two: InTwo) -> None:
     (kept, after, in_parts), (_, _, in_other) = in_two(kept_and_resumed)
     for name in after:
         torch.testing.assert_close(in_parts[name], after[name], rtol=0, atol=0, msg=name)
@@ -166,7 +166,7 @@ def rounded_in_parts() -> dict[str, tuple[list[Tensor], bool]]:
     return rounded(parts=True)
 
 
-def test_rounding_in_parts_is_to_the_neighbours_of_the_same_values(in_two: InTwo) -> None:
+def test_rounding_in_parts_gives_neighbours(in_two: InTwo) -> None:
     """Each process draws for its own rows, so that numbers differ from those of one alone by a rounding."""
     one, other = in_two(rounded_in_parts)
     for name, (weights, stayed) in rounded(parts=False).items():

@@ -54,7 +54,7 @@ def test_alone_nothing_is_initialised() -> None:
     [([[1.0, 2.0]], [1.0, 2.0]), ([[1.0, 3.0], [2.0]], [1.0, 2.0, 3.0]), ([[1.0], [2.0], []], [1.0, 2.0])],
     ids=["alone", "two", "more processes than batches"],
 )
-def test_what_was_measured_in_turn_is_put_in_the_order_of_the_batches(
+def test_losses_of_ranks_are_in_the_order_of_the_batches(
     shares: list[list[float]], expected: list[float]
 ) -> None:
     assert in_turn(shares) == expected

@@ -80,7 +80,7 @@ def test_two_processes_go_on_where_two_were_killed(
         pytest.param("ddp", "the final evaluation", marks=pytest.mark.slow),
     ],
 )
-def test_what_was_trained_is_kept_by_processes_that_are_told_to_go_in_an_evaluation(
+def test_preempted_evaluation_keeps_the_training(
     parallel: str, when: str, start: Start, tmp_path: Path
 ) -> None:
     """Between two stages FSDP's parameters are whole, in memory that goes once somebody asks for their parts."""

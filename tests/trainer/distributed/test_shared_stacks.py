@@ -69,9 +69,7 @@ ddp.__name__, fsdp.__name__ = "ddp", "fsdp"  # type: ignore[attr-defined] # `in_
 
 
 @pytest.mark.parametrize("strategy", [ddp, fsdp], ids=["ddp", "fsdp"])
-def test_each_process_has_half_the_work_and_the_bits_of_one_alone(
-    strategy: Callable[[], Any], in_two: InTwo
-) -> None:
+def test_processes_share_stacks_bit_for_bit(strategy: Callable[[], Any], in_two: InTwo) -> None:
     expected = {name: trained(ALONE, *case) for name, case in CASES.items()}
     for found, orthogonalised in in_two(strategy):
         assert orthogonalised == 2 + 2 + 1  # of 7 matrices

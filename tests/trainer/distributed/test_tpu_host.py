@@ -73,7 +73,7 @@ def test_explicit_beats_environment_beats_hardware(
         ("auto", "TPU", False, "PJRT_DEVICE=TPU, but there is no TPU here"),
     ],
 )
-def test_a_run_that_would_land_on_the_cpu_without_a_word_is_refused(
+def test_silent_fallback_to_the_cpu_is_refused(
     machine: Path, kind: str, variable: str | None, there: bool, problem: str
 ) -> None:
     if there:
@@ -83,9 +83,7 @@ def test_a_run_that_would_land_on_the_cpu_without_a_word_is_refused(
     assert refused.value.exit_status == 2
 
 
-def test_a_missing_torch_xla_is_told_with_the_line_that_installs_it(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_torch_xla_names_the_install_command(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpu_host, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'stagesweep\[tpu\]'"):
         tpu_host.uses_xla("xla", {"PJRT_DEVICE": "CPU"}, machine)

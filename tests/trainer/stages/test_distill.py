@@ -78,9 +78,7 @@ def test_left_out_its_other_knobs_change_nothing(run_small: Run) -> None:
     assert without_times(first) == without_times(second)
 
 
-def test_it_brings_the_students_predictions_and_relations_back_to_the_teachers(
-    run_small: Run, tmp_path: Path
-) -> None:
+def test_student_approaches_the_teacher(run_small: Run, tmp_path: Path) -> None:
     """The teacher has learnt little, and Stage 2 leads away from it: the way back is long enough to measure."""
     run_small(
         *("stage1_9.max_steps=0", "stage2.max_steps=20", *ON, "stage3.max_steps=30"),
@@ -108,9 +106,7 @@ def test_micro_batches_add_up_to_the_batch(run_small: Run, tmp_path: Path) -> No
     )  # a rounding may tip a weight from one value to another
 
 
-def test_a_shallower_students_layer_is_compared_with_the_one_it_was_copied_from(
-    run_small: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shallower_student_compares_the_source_layer(run_small: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     class Spied(Projections):
@@ -211,5 +207,5 @@ def test_what_makes_no_sense_is_refused_in_one_line(case: str, small: tuple[str,
     assert "\n" not in str(caught.value)
 
 
-def test_a_stage_that_is_left_out_may_name_a_layer_that_is_not_there(small: tuple[str, ...]) -> None:
+def test_omitted_stage_may_name_a_missing_layer(small: tuple[str, ...]) -> None:
     assert check([*small, "stage3.attention_layer=7"]).stage3.max_steps == 0

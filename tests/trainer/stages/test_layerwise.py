@@ -64,7 +64,7 @@ def test_each_line_has_all_parts_and_they_add_up(kind: str, run_small: Run, tmp_
         assert getattr(metrics, f"stage1_9_{metric}") == pytest.approx(expected)
 
 
-def test_a_distillation_that_weighs_nothing_trains_as_if_it_were_left_out(run_small: Run) -> None:
+def test_distillation_of_weight_zero_changes_nothing(run_small: Run) -> None:
     """Only a·(CE + KL)/2 is left; Muon and clipping ignore how large a is."""
     from trainer_outcomes import weights_digest
 
@@ -81,7 +81,7 @@ def config_of(small: tuple[str, ...], *overrides: str) -> tuple[Config, nn.Modul
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3, 5])
-def test_a_shallower_student_is_compared_with_the_layers_that_it_was_made_of(
+def test_shallower_student_compares_its_source_layers(
     kept: int, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, teacher = config_of(small, "model.layers=5", f"stage1.keep_layers={kept}")

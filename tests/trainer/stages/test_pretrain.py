@@ -39,9 +39,7 @@ def models(small: tuple[str, ...]) -> tuple[nn.Module, nn.Module]:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_the_loss_is_the_cross_entropy_and_torchs_divergence_times_the_squared_temperature(
-    temperature: float, small: tuple[str, ...]
-) -> None:
+def test_loss_equals_torchs_divergence(temperature: float, small: tuple[str, ...]) -> None:
     student, teacher = models(small)
     config = Stage2DistillConfig(weight=0.7, temperature=temperature)
     parts = pretrain.distillation(student, teacher, config)(IDS)
@@ -96,7 +94,7 @@ def test_without_a_weight_the_teacher_is_not_run(run_small: Run, monkeypatch: py
     assert sum(frozen) == 6
 
 
-def test_each_line_has_the_parts_and_the_result_the_cross_entropy(run_small: Run, tmp_path: Path) -> None:
+def test_parts_are_logged_and_cross_entropy_reported(run_small: Run, tmp_path: Path) -> None:
     outcome = run_small(ON, "stage2.distill.temperature=2")
     lines = lines_of(tmp_path)
     for line in lines:

@@ -98,7 +98,7 @@ def test_auto_freeze_and_what_it_watches_stay_out(run_small: Run) -> None:
     assert weights_digest(outcome) == weights_digest(plain)
 
 
-def test_it_is_off_by_default_and_then_its_settings_change_nothing() -> None:
+def test_off_by_default_and_settings_inert() -> None:
     assert check([]).recovery.max_steps == 0
     assert sha256(check([])) == sha256(check(["recovery.rank=3", "optimizer@recovery.optimizer=muonclip"]))
     assert sha256(check([])) != sha256(check(["recovery.max_steps=1", "recovery.schedule.warmup_steps=0"]))

@@ -73,7 +73,7 @@ def test_other_ways_to_compute_it_are_measured(asked: Callable[..., int], overri
         torch.set_num_threads(1)
 
 
-def test_a_cache_that_cannot_be_written_costs_a_measurement_each_time(
+def test_unwritable_cache_measures_each_time(
     asked: Callable[..., int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "cache").write_text("no folder")
@@ -105,7 +105,7 @@ def test_a_loss_that_is_not_finite_is_an_error_and_not_kept(
     assert not list((tmp_path / "cache").glob("teacher_losses/*/losses.json"))
 
 
-def test_a_second_run_has_the_first_ones_numbers_and_evaluates_only_its_student(
+def test_second_run_takes_the_cached_loss(
     run_small: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))

@@ -58,7 +58,7 @@ def test_memory_is_counted_once_for_all_views_and_given_back() -> None:
     assert peak_bytes(work) == 4000
 
 
-def test_a_step_that_recomputes_holds_the_inside_of_one_layer_instead_of_all() -> None:
+def test_recomputation_holds_one_layer() -> None:
     """The layers' inside is at least their MLPs' four tensors of the inner width."""
     saved = peak_of_a_step() - peak_of_a_step("device.recompute=true")
     assert saved > (LAYERS - 1) * TOKENS * 4 * 256 * 4

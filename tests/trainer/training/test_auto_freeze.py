@@ -47,7 +47,7 @@ def watching(config: AutoFreezeConfig, *values: float) -> tuple[AutoFreeze, nn.P
     every=st.integers(1, 3),
     start=st.integers(0, 6),
 )
-def test_it_freezes_at_the_first_inspection_after_so_many_at_rest(
+def test_freezes_after_patience_inspections(
     changes: list[float], patience: int, every: int, start: int
 ) -> None:
     """Against the rule said outright; a change of just the threshold is no rest."""
@@ -69,7 +69,7 @@ def test_it_freezes_at_the_first_inspection_after_so_many_at_rest(
     assert (len(calls), gain.requires_grad) == ((1, False) if expected else (0, True))
 
 
-def test_what_is_frozen_is_rounded_to_float16_once_and_not_inspected_again() -> None:
+def test_frozen_parameters_are_rounded_once() -> None:
     watch, gain, _ = watching(ALWAYS, 0.1, -3.00001, 0.0)
     gain.grad = torch.ones(3)
     found = [watch.inspect(step) for step in range(1, 6)]
@@ -161,7 +161,7 @@ def test_what_cannot_be_frozen_is_refused(overrides: list[str], message: str, sm
         (["auto_freeze.parameters=[]"], "auto_freeze.parameters"),
     ],
 )
-def test_what_could_never_freeze_is_refused_before_anything_is_loaded(
+def test_settings_that_never_freeze_are_refused(
     overrides: list[str], message: str, small: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -109,7 +109,7 @@ def failing_backward(objective: object, **_: object) -> object:
 
 
 @pytest.mark.parametrize("failing", [failing_forward, failing_backward])
-def test_where_compiling_fails_training_goes_on_and_one_line_says_so(
+def test_failed_compilation_is_a_warning(
     failing: Compile, compile_as: Callable[[Compile], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     compile_as(failing)
@@ -130,7 +130,7 @@ def test_where_compiling_fails_training_goes_on_and_one_line_says_so(
     assert "\n" not in line
 
 
-def test_an_error_of_the_objective_is_not_taken_for_one_of_the_compiler(
+def test_error_of_the_objective_is_raised(
     compile_as: Callable[[Compile], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     compile_as(lambda objective, **_: objective)
@@ -167,9 +167,7 @@ def test_auto_compiles_on_no_cpu(setting: str, expected: object) -> None:
     assert open_device(config.device).compile is expected
 
 
-def test_kernels_are_kept_in_the_trainers_cache_unless_a_folder_is_set(
-    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_are_in_the_trainers_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda objective, **_: objective)
     monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     compiled(Line().losses)
@@ -237,16 +235,14 @@ def test_one_graph_serves_all_layers_that_are_alike(stage: Stage, caplog: pytest
         ("stage2", ("stage2.lambda_warmup.warmup_steps=0", "stage2.optimizer.lr=0.01", "model.layers=3")),
     ],
 )
-def test_the_graph_of_a_layer_has_none_of_the_numbers_that_a_sweep_varies(
-    stage: Stage, others: tuple[str, ...]
-) -> None:
+def test_layer_graph_has_no_swept_constants(stage: Stage, others: tuple[str, ...]) -> None:
     """So that the kernels of one trial are those of the next."""
     _, codes = graphs_of(stage, ["model.layers=2"])
     assert graphs_of(stage, others)[1] == codes
 
 
 @pytest.mark.filterwarnings("ignore")  # as above
-def test_the_losses_of_large_logits_are_compiled_beside_the_layers(
+def test_chunked_losses_are_compiled_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One graph of all that is done to each logit, with no product in it, and none of a sweep's numbers."""
@@ -285,7 +281,7 @@ NUMBERS: dict[Stage, tuple[tuple[str, ...], tuple[str, ...]]] = {
 @pytest.mark.parametrize(
     "stage", [pytest.param(stage, marks=() if stage == "stage2" else pytest.mark.slow) for stage in NUMBERS]
 )
-def test_the_graph_of_a_step_has_none_of_the_numbers_that_a_sweep_varies(
+def test_step_graph_has_no_swept_constants(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are its inputs: another trial has other losses of the same graph."""

@@ -52,9 +52,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Spied]:
     return watch
 
 
-def test_losses_are_measured_on_held_out_text_and_nothing_is_trained_on_it(
-    run_small: Run, spy: Callable[[str], Spied]
-) -> None:
+def test_losses_are_measured_on_held_out_text(run_small: Run, spy: Callable[[str], Spied]) -> None:
     loaded, cut = spy("trainer.data.inputs.load"), spy("trainer.data.inputs.eval_batches")
     fed = spy("trainer.data.memory.WindowFeed")
     measured = [spy("trainer.stages.teacher.held_out_loss"), spy("trainer.pipeline.held_out_loss")]
@@ -100,7 +98,7 @@ def test_lambda_is_one_whenever_a_loss_is_measured(run_small: Run, monkeypatch: 
 
 
 @pytest.mark.parametrize("half", ["weights", "activations", "saliency"])
-def test_a_loss_is_never_measured_on_a_student_that_is_not_fully_quantised(half: str, run_small: Run) -> None:
+def test_measuring_needs_a_fully_quantised_student(half: str, run_small: Run) -> None:
     from trainer.quant.saliency import ColumnSaliency, Share
     from trainer.quant.ternary import ternary_layers
 
@@ -116,7 +114,7 @@ def test_a_loss_is_never_measured_on_a_student_that_is_not_fully_quantised(half:
 
 
 @pytest.mark.parametrize("overrides", [["eval.batches=5000"], ["eval.batch_size=5000"]], ids=" ".join)
-def test_more_evaluation_than_there_is_text_is_refused_before_the_teacher_is_trained(
+def test_too_little_held_out_text_is_refused_early(
     overrides: list[str], run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
 ) -> None:
     trained = spy("trainer.stages.teacher.train")
@@ -127,9 +125,7 @@ def test_more_evaluation_than_there_is_text_is_refused_before_the_teacher_is_tra
     assert trained.arguments == []
 
 
-def test_the_standard_error_is_that_of_the_differences_to_the_teacher(
-    run_small: Run, spy: Callable[[str], Spied]
-) -> None:
+def test_standard_error_is_paired_with_the_teacher(run_small: Run, spy: Callable[[str], Spied]) -> None:
     """By hand, from batches of one sequence: what is hard about the text is hard for both."""
     cut = spy("trainer.data.inputs.eval_batches")
     teachers = spy("trainer.pipeline.prepare_teacher")
@@ -166,9 +162,7 @@ class Untouchable:
         raise AssertionError("the test text was read (its length)")
 
 
-def test_without_being_asked_for_the_test_text_is_read_by_nothing(
-    run_small: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_test_text_is_not_read_unless_asked_for(run_small: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.data import inputs, load
 
     monkeypatch.setattr(
@@ -235,7 +229,7 @@ def test_a_run_goes_on_with_the_test_that_began_without(small: tuple[str, ...], 
     ("more", "problem"),
     [("data.test_fraction=1e-9", "the test text has 0 tokens"), ("eval.batches=150", "the test text has")],
 )
-def test_too_little_test_text_is_refused_before_the_teacher_is_trained(
+def test_too_little_test_text_is_refused_early(
     more: str, problem: str, run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
 ) -> None:
     trained = spy("trainer.stages.teacher.train")

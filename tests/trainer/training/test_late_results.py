@@ -128,7 +128,7 @@ def test_the_same_steps_are_taken_and_reported(kind: str) -> None:
         assert all(torch.equal(value, other.details[name]) for name, value in step.details.items())
 
 
-def test_a_step_is_reported_when_the_next_one_is_submitted_but_for_the_first_and_the_last() -> None:
+def test_steps_are_reported_one_late() -> None:
     toy, reported = Toy(), list[tuple[int, int]]()
     train(
         plan(6),
@@ -160,7 +160,7 @@ def test_reading_waits_for_the_step_before_alone(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("poison", POISONS)
-def test_a_step_that_is_not_finite_and_the_one_after_it_change_no_weight(poison: str, kind: str) -> None:
+def test_step_that_is_not_finite_changes_no_weight(poison: str, kind: str) -> None:
     toy, steps = Toy(**POISONS[poison]), list[Step]()
     with pytest.raises(DivergedError, match=rf"(loss|gradient norm) is .* at step {POISONED} of toy"):
         train(plan(kind=kind), toy, toy.losses, batches(), context(watch=steps.append))

@@ -110,9 +110,7 @@ with stop.hold("step 1"):
 
 
 @pytest.mark.parametrize(("pause", "seconds"), [(1.1, 60), (0.0, 2)], ids=["a second signal", "its echo"])
-def test_a_second_signal_ends_at_once_and_the_echo_of_the_first_does_not(
-    pause: float, seconds: float
-) -> None:
+def test_second_signal_ends_at_once_but_no_echo(pause: float, seconds: float) -> None:
     """A signal to a job reaches the trainer twice, the second time through its worker."""
     process = subprocess.Popen(
         [sys.executable, "-c", PATIENT.replace("SECONDS", repr(seconds))],
@@ -151,7 +149,7 @@ def test_what_a_library_made_of_a_signal_comes_out_as_the_signal(stop: StopSigna
         library()
 
 
-def test_an_error_of_a_step_that_a_signal_came_in_stays_that_error(stop: StopSignal) -> None:
+def test_error_of_a_signalled_step_is_raised(stop: StopSignal) -> None:
     def step() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise ValueError("mine")
@@ -160,7 +158,7 @@ def test_an_error_of_a_step_that_a_signal_came_in_stays_that_error(stop: StopSig
         step()
 
 
-def test_processes_that_share_a_run_end_at_the_end_of_the_same_hold(stop: StopSignal) -> None:
+def test_processes_end_at_the_same_hold(stop: StopSignal) -> None:
     asked: list[bool] = []
 
     def any_of_all(flag: bool) -> bool:
@@ -186,7 +184,7 @@ def test_a_process_ends_with_the_one_that_received_a_signal(stop: StopSignal) ->
     ("ending", "seconds"),
     [(None, 20.0), (DivergedError(quantity="loss", value=math.nan, stage="stage2", step=1), 10.0)],
 )
-def test_the_device_is_closed_however_a_run_ends_and_no_signal_then_ends_it_otherwise(
+def test_device_is_closed_however_a_run_ends(
     ending: Exception | None, seconds: float, stop: StopSignal
 ) -> None:
     """What a run has come to (here: that it diverged) is not taken back by a signal that comes later."""
@@ -199,9 +197,7 @@ def test_the_device_is_closed_however_a_run_ends_and_no_signal_then_ends_it_othe
     assert not stop.received
 
 
-def test_a_preempted_run_closes_its_device_in_a_hurry_and_a_second_signal_still_ends_it_at_once(
-    stop: StopSignal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preempted_run_closes_its_device_quickly(stop: StopSignal, monkeypatch: pytest.MonkeyPatch) -> None:
     device, left = Closing(), list[int]()
     monkeypatch.setattr("trainer.training.preemption.ECHO_S", 0.0)
     monkeypatch.setattr("trainer.training.preemption.os._exit", left.append)

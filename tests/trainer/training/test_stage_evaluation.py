@@ -59,7 +59,7 @@ def test_training_is_the_same_to_the_bit_with_and_without_them(run_small: Run, t
     assert measuring.result.metrics.eval_seconds > 0 == without.result.metrics.eval_seconds
 
 
-def test_each_is_the_loss_of_the_student_as_it_would_be_deployed_then(
+def test_loss_is_that_of_the_deployed_student(
     run_small: Run, small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a copy is measured at with lambda 1 and no salient column; the student itself gets back what it had."""
@@ -92,7 +92,7 @@ def test_each_is_the_loss_of_the_student_as_it_would_be_deployed_then(
     assert [each[0] for each in states[2:]] == [(pytest.approx(value), True, True) for value in ramp]
 
 
-def test_the_end_of_the_last_stage_is_the_final_evaluations_and_not_measured_again(
+def test_last_stage_ends_with_the_final_loss(
     run_small: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[str]()
@@ -188,7 +188,7 @@ def test_what_cannot_be_measured_is_refused(overrides: list[str], message: str) 
     assert str(refused.value).startswith(message)
 
 
-def test_by_default_it_costs_less_than_three_percent_of_a_stages_operations() -> None:
+def test_default_costs_below_three_percent() -> None:
     """A forward pass for each measured sequence; a training step has three for each of its own, or more."""
     config = check([])
     part = config.eval.part_batches * config.eval.batch_size

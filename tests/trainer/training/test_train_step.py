@@ -62,7 +62,7 @@ def ids(sequences: int = 8) -> Tensor:
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4, 8])
-def test_micro_batches_have_the_loss_and_the_gradient_of_the_batch(micro: int) -> None:
+def test_micro_batches_give_loss_and_gradient_of_the_batch(micro: int) -> None:
     full, parts = Bigram(), Bigram()
     one = step_of(full)(ids(), number=1)
     many = step_of(parts, micro=micro)(ids(), number=1)
@@ -74,7 +74,7 @@ def test_micro_batches_have_the_loss_and_the_gradient_of_the_batch(micro: int) -
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_each_forward_pass_has_a_micro_batch_and_the_optimizer_steps_once(
+def test_optimizer_steps_once_for_all_micro_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, sizes = Bigram(), list[int]()
@@ -115,7 +115,7 @@ def test_no_gradient_is_left_for_the_next_step() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_one_micro_batch_that_is_not_finite_stops_before_the_weights() -> None:
+def test_micro_batch_that_is_not_finite_changes_no_weight() -> None:
     model, calls = Bigram(), list[int]()
     before = [parameter.detach().clone() for parameter in model.parameters()]
 
@@ -137,7 +137,7 @@ def test_a_micro_batch_that_does_not_divide_the_batch_is_refused(stage: str) -> 
         check([f"{key}=5"])
 
 
-def test_a_whole_run_in_micro_batches_ends_where_the_plain_one_does(
+def test_run_in_micro_batches_equals_the_plain_one(
     run_small: Callable[..., Outcome],
 ) -> None:
     """All stages, the teacher's training and the calibration among them; float32, so that rounding is small."""

@@ -88,9 +88,7 @@ def test_a_trace_that_is_brought_back_has_all_parts_of_the_loss() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_the_logged_learning_rate_is_the_one_the_optimizer_steps_with(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logged_learning_rate_is_the_optimizers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     toy, steps, used = Toy(), list[Step](), list[float]()
     step = OptimizerSet.step
 
@@ -163,7 +161,7 @@ def test_a_loss_that_is_not_finite_names_its_step_and_stage(poison: float) -> No
     assert all(p.isfinite().all() for p in toy.parameters())
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights() -> None:
+def test_gradient_that_is_not_finite_changes_no_weight() -> None:
     toy = Toy()
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
@@ -237,7 +235,7 @@ def test_a_signal_does_not_wait_for_text_that_does_not_come(monkeypatch: pytest.
     assert feed.state() == State(values={"made": 2})
 
 
-def test_a_signal_between_steps_is_raised_at_once_and_ignored_when_all_is_done() -> None:
+def test_signal_between_steps_is_raised_at_once() -> None:
     stop = StopSignal()
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     try:
@@ -261,7 +259,7 @@ class Fixed(nn.Module):
         return type("Outputs", (), {"logits": logits})
 
 
-def test_held_out_loss_is_the_mean_with_its_standard_error_over_sequences() -> None:
+def test_held_out_loss_has_mean_and_standard_error() -> None:
     batches = [torch.tensor([[k, 0, 0]]) for k in (0, 1, 2)]
     losses = [math.log(1 + math.exp(k)) for k in (0, 1, 2)]
     mean = sum(losses) / 3

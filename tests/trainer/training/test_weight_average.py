@@ -131,7 +131,7 @@ def test_an_average_of_nothing_is_refused(overrides: tuple[str, ...], message: s
         check(overrides)
 
 
-def test_runs_share_stage_1_9_and_not_the_trunk_of_the_averaged_stage() -> None:
+def test_averaged_stage_has_no_trunk() -> None:
     plain, with_average = [], list(EMA)
     assert stage_keys(plain) == stage_keys(with_average)
     assert stage_trunks(plain).keys() == {"stage1_9", "stage2"}
@@ -140,7 +140,7 @@ def test_runs_share_stage_1_9_and_not_the_trunk_of_the_averaged_stage() -> None:
     assert stage_trunks([*with_average, *stage3]) == stage_trunks([*plain, *stage3])
 
 
-def test_settings_of_no_average_are_no_part_of_the_configuration_that_is_pinned() -> None:
+def test_settings_without_an_average_are_not_pinned() -> None:
     assert sha256(check(["average.decay=0.5"])) == sha256(check([]))
     assert sha256(check([*EMA])) != sha256(check([]))
 

@@ -48,7 +48,7 @@ def everything(folder: Path, ids: torch.Tensor, *, preload: bool = True) -> Samp
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_it_keeps_what_the_teacher_predicts_at_its_likeliest_tokens_and_at_others(
+def test_cache_holds_the_teachers_predictions(
     dtype: str, make: Make, configured: Callable[..., Config], prepared: Prepared, tmp_path: Path
 ) -> None:
     overrides = (*cached(tmp_path, top_k=5, negatives=3), f"stage3.teacher.dtype={dtype}")
@@ -109,7 +109,7 @@ def test_a_builder_that_dies_leaves_what_the_next_goes_on_from(
     assert make(*cached(folder)).computed == 0
 
 
-def test_a_damaged_file_is_refused_by_the_reader_and_repaired_by_the_builder(
+def test_damaged_file_is_refused_and_repaired(
     make: Make, configured: Callable[..., Config], prepared: Prepared, tmp_path: Path
 ) -> None:
     """Where rows are read one by one, only the size is compared."""
@@ -132,7 +132,7 @@ def test_a_damaged_file_is_refused_by_the_reader_and_repaired_by_the_builder(
         everything(tmp_path, ids)
 
 
-def test_a_signal_ends_the_command_between_two_batches_and_it_goes_on(
+def test_signal_ends_the_command_which_resumes(
     small: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One shard per batch, so that some survive."""

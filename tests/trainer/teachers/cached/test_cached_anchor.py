@@ -44,9 +44,7 @@ def everything(model: nn.Module, ids_BT: Tensor) -> Sample:
 
 
 @pytest.mark.parametrize("cross_entropy", ["sampled", "exact"])
-def test_with_every_token_kept_it_is_the_dense_divergence_and_so_is_its_gradient(
-    cross_entropy: str, configured: Callable[..., Config]
-) -> None:
+def test_all_tokens_give_the_dense_divergence(cross_entropy: str, configured: Callable[..., Config]) -> None:
     """The full objective for a student with random weights, in float64, to 1e-7."""
     overrides = (f"stage3.teacher.cross_entropy={cross_entropy}", "stage3.temperature=2.0")
     config = configured(

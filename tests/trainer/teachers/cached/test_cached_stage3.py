@@ -44,9 +44,7 @@ Run = Callable[..., Outcome]
 PARTS = ("loss", "ce", "logits_kl")
 
 
-def test_with_every_token_kept_the_numbers_are_those_of_a_teacher_in_the_process(
-    run_small: Run, make: Make, tmp_path: Path
-) -> None:
+def test_all_tokens_equal_a_teacher_in_process(run_small: Run, make: Make, tmp_path: Path) -> None:
     """In float32, to 2e-4 over four steps of training; the micro-batches of a cached run take their own rows."""
     complete = cached(tmp_path / "cache", top_k=VOCABULARY, negatives=0)
     make(*complete)
@@ -105,9 +103,7 @@ def test_every_knob_of_the_cached_teacher_changes_the_loss(
     assert loss(*overrides, "stage3.teacher.preload=false") == usual
 
 
-def test_what_is_not_the_runs_is_refused_before_anything_is_trained(
-    overrides: tuple[str, ...], run_small: Run, tmp_path: Path
-) -> None:
+def test_cache_of_another_run_is_refused(overrides: tuple[str, ...], run_small: Run, tmp_path: Path) -> None:
     build = "python -m trainer.teacher_cache with the overrides of this run"
     for change, problem in {
         "stage3.teacher.top_k=6": r"the cache at .* is of another top_k 5 \(here 6\)$",
@@ -268,7 +264,7 @@ def test_a_checkpoint_of_another_cache_is_refused(
     assert feed.state() == state
 
 
-def test_micro_batches_that_are_computed_once_more_take_their_rows_once_more(
+def test_recomputed_micro_batches_take_the_same_rows(
     overrides: tuple[str, ...], run_small: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If compiling fails in the second micro-batch, the step starts again without it."""
@@ -295,7 +291,7 @@ def test_micro_batches_that_are_computed_once_more_take_their_rows_once_more(
 
 
 @pytest.mark.parametrize("cross_entropy", ["sampled", "exact"])
-def test_the_whole_objective_makes_no_tensor_as_large_as_all_logits(
+def test_objective_makes_no_tensor_of_all_logits(
     cross_entropy: str, configured: Callable[..., Config]
 ) -> None:
     """A student of one narrow layer at L = 1024 and V = 151,936, forward and backward: the largest tensor is
@@ -344,7 +340,7 @@ class Bigrams(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
-def test_compiled_it_is_one_graph_for_all_steps_and_micro_batches(configured: Callable[..., Config]) -> None:
+def test_compiled_objective_is_one_graph(configured: Callable[..., Config]) -> None:
     """The position of a micro-batch is not a constant of the graph. The student is only a head here."""
     config = configured(*cached("here"))
     teacher = config.stage3.teacher

@@ -21,9 +21,7 @@ from trainer.teachers.cached.request import cache_request
 from trainer.training.preemption import StopSignal
 
 
-def test_a_stream_is_gone_on_with_where_the_cache_ends_and_read_by_its_rows(
-    small: Sequence[str], prepared: Prepared, tmp_path: Path
-) -> None:
+def test_streamed_cache_is_extended(small: Sequence[str], prepared: Prepared, tmp_path: Path) -> None:
     texts = [" ".join(f"{number * step % 97}" for step in range(1, 21)) for number in range(120)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "text.parquet", row_group_size=2)
     source = [

@@ -174,7 +174,7 @@ def test_the_key_is_shown_to_the_server_and_to_nobody_else(
 @pytest.mark.parametrize(
     ("value", "message"), [(None, "is not set here"), ("  ", "is not set"), ("a\nb", "no HTTP header")]
 )
-def test_a_key_that_is_not_there_is_a_mistake_of_the_configuration(
+def test_missing_api_key_is_a_config_error(
     value: str | None,
     message: str,
     configure: Callable[..., HttpTeacherConfig],

@@ -57,9 +57,7 @@ def test_no_more_are_asked_about_than_were_to_be_ahead(
     assert asked(server, 2 + prefetch) == list(range(2 + prefetch))
 
 
-def test_the_next_answers_come_while_the_batch_in_hand_is_trained_on(
-    open_thread: OpenThread, server: FakeVllm
-) -> None:
+def test_answers_are_prefetched(open_thread: OpenThread, server: FakeVllm) -> None:
     feed = HttpFeed(Counting(), open_thread(), prefetch=1, device=CPU)
     next(feed)
     asked(server, 2)
@@ -69,9 +67,7 @@ def test_the_next_answers_come_while_the_batch_in_hand_is_trained_on(
     assert time.monotonic() - began < 5
 
 
-def test_each_batch_is_handed_out_with_what_was_said_of_it_whoever_answers_first(
-    open_thread: OpenThread, server: FakeVllm
-) -> None:
+def test_batches_keep_their_answers(open_thread: OpenThread, server: FakeVllm) -> None:
     server.troubles.extend([waits(0.3), waits(0.0), fails(503)])
     feed = HttpFeed(Counting(), open_thread(top_k=11), prefetch=2, device=CPU)
     for number in range(5):
@@ -91,7 +87,7 @@ def test_micro_batches_take_their_own_rows(open_thread: OpenThread) -> None:
         torch.testing.assert_close(answer.logprobs, expected)
 
 
-def test_a_state_is_the_place_of_the_next_batch_and_not_of_those_asked_about(open_thread: OpenThread) -> None:
+def test_state_is_that_of_the_next_batch(open_thread: OpenThread) -> None:
     feed = HttpFeed(Counting(), open_thread(), prefetch=3, device=CPU)
     assert feed.state().values == {"at": 0}
     next(feed)

@@ -68,7 +68,7 @@ def test_a_teacher_whose_ids_mean_other_tokens_is_refused(
         check_teacher(open_thread(url=server.url), configure(), text(bigrams), vocab_size=VOCABULARY)
 
 
-def test_what_the_server_refuses_is_a_mistake_of_the_configuration(
+def test_refusal_of_the_server_is_a_config_error(
     open_thread: OpenThread, configure: Configure, server: FakeVllm
 ) -> None:
     server.troubles.append(fails(404, "The model `x` does not exist."))

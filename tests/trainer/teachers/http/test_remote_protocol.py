@@ -47,7 +47,7 @@ def test_the_request_is_vllms() -> None:
     }
 
 
-def test_candidates_and_the_rest_are_read_in_the_order_of_the_prompts() -> None:
+def test_candidates_are_in_the_order_of_the_prompts() -> None:
     document = answer()
     document["choices"].reverse()
     candidates = read(json.dumps(document).encode(), IDS, top_k=2, vocab_size=5)

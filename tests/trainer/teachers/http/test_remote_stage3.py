@@ -78,7 +78,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("micro", ["null", "1"])
-def test_a_whole_vocabulary_over_http_gives_the_numbers_of_a_teacher_in_the_process(
+def test_full_vocabulary_equals_a_teacher_in_process(
     micro: str, run_small: Run, remote: tuple[str, ...], server: FakeVllm, tmp_path: Path
 ) -> None:
     weight = "stage3.logits_weight=1.0"  # from step to step a larger one multiplies rounding
@@ -132,7 +132,7 @@ def test_a_wrong_server_is_noticed_before_anything_is_trained(
         assert (tmp_path / api.METRICS_FILE).read_text() == ""
 
 
-def test_a_server_that_loses_its_mind_ends_the_run_with_its_words(
+def test_failing_server_ends_the_run_with_its_message(
     run_small: Run, remote: tuple[str, ...], server: FakeVllm
 ) -> None:
     async def sane(request: object, answer: object) -> None:
@@ -243,7 +243,7 @@ def train(small: tuple[str, ...], remote: tuple[str, ...]) -> Iterator[Callable[
         signal.signal(number, handler)
 
 
-def test_sigterm_while_the_server_hangs_ends_the_run_at_once_and_it_goes_on_as_if_it_had_not(
+def test_sigterm_while_the_server_hangs_is_resumable(
     train: Callable[[Path], Outcome], server: FakeVllm, tmp_path: Path
 ) -> None:
     uninterrupted = train(tmp_path / "uninterrupted")
