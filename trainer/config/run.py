@@ -309,13 +309,17 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that can change the result; a resumed run must agree in all of it.
 
     Left out are the run's folder, checkpoints, snapshots and telemetry, with it the losses that are measured
-    within a stage and on the test text, the number of processes or chips that share the run, and how a remote
-    teacher is reached.
+    within a stage and on the test text, the number of processes or chips that share the run, how a remote
+    teacher is reached, and the settings of recovery and of an average that are off.
 
     Args:
         document: a configuration as plain values.
     """
-    kept = {key: value for key, value in document.items() if key not in INDECISIVE}
+    off = {
+        "recovery": not document["recovery"]["max_steps"],
+        "average": document["average"]["type"] == "none",
+    }
+    kept = {key: value for key, value in document.items() if key not in INDECISIVE and not off.get(key)}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
     evaluation = {key: value for key, value in kept["eval"].items() if key not in _NO_PART_OF_TRAINING}
     trunks = {
