@@ -41,7 +41,7 @@ def main() -> None:
     tokens = sum(map(len, encode(trained)))
     measured = others[: MEASURED * len(trained) // tokens]
     began = time.process_time()
-    copies = NearCopies.of(measured)
+    copies = NearCopies.build(measured)
     built = time.process_time() - began
     checked, encoded = _best(
         [lambda: sum(map(copies.has, trained)), lambda: sum(map(len, encode(trained)))], arguments.turns

@@ -94,7 +94,7 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module]:
 def _step(way: str, model: nn.Module, config: Config, device: Device) -> TrainStep:
     micro = config.stage2.batch_size // MICRO_BATCHES if way == "accumulation" else None
     return TrainStep(
-        dataclasses.replace(StagePlan.of("benchmark", config.stage2), micro_batch_size=micro),
+        dataclasses.replace(StagePlan.from_config("benchmark", config.stage2), micro_batch_size=micro),
         model,
         cross_entropy(model),
         build_optimizer(model, config.stage2.optimizer),

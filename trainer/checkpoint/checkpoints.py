@@ -186,7 +186,7 @@ class Checkpoints:
                 part.restore(read(found, name))
             self._restored = True
 
-    def stepped(self, stage: _Stage) -> bool:
+    def after_step(self, stage: _Stage) -> bool:
         """Record a step of the stage, and begin a checkpoint if one is due; return whether it was.
 
         Raises:
@@ -288,4 +288,4 @@ class _Stage:
     def after(self, step: int, details: Mapping[str, float]) -> bool:
         """See `StageCheckpoint`."""
         self.done, self.details = step, dict(details)
-        return self._owner.stepped(self)
+        return self._owner.after_step(self)

@@ -89,7 +89,7 @@ def decompress(file: File, name: str) -> File:
     }
 
     def build(folder: Path) -> None:
-        def decompress() -> None:
+        def unpack() -> None:
             import pyarrow
 
             with (
@@ -99,7 +99,7 @@ def decompress(file: File, name: str) -> File:
             ):
                 shutil.copyfileobj(stream, target, COPIED)
 
-        with_retries(decompress, file.url)
+        with_retries(unpack, file.url)
 
     from fsspec.implementations.local import LocalFileSystem
 

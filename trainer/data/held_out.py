@@ -58,7 +58,7 @@ def document_side(text: str, config: StreamConfig) -> str:
     return side(text, held_out_fraction=config.held_out_fraction, test_fraction=config.test_fraction)
 
 
-def decides(config: StreamConfig) -> dict[str, Any]:
+def side_settings(config: StreamConfig) -> dict[str, Any]:
     """Return what decides the sides, and the near-copies that are not trained on."""
     keys = ("held_out_fraction", "held_out_tokens", "test_fraction", "test_tokens")
     return {"format": FORMAT, "near_copies": RULE} | {key: getattr(config, key) for key in keys}
@@ -70,7 +70,7 @@ def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
     Raises:
         DataError: there is no held-out or no training text.
     """
-    spec = decides(shards.config) | {
+    spec = side_settings(shards.config) | {
         "text_sha256": shards.sha256,
         "blocks": shards.blocks,
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
@@ -93,7 +93,7 @@ def most_tokens(shards: Shards, enough: int) -> int:
         DataError: there is no held-out or no training text.
     """
     bound, trains, passed = 0, False, 0
-    for name, text in _shuffled(shards):
+    for name, text in _sampled_documents(shards):
         passed += 1
         trains = trains or name == TRAIN
         if name == HELD_OUT:
@@ -115,7 +115,7 @@ def _none_left(config: StreamConfig, missing: str, passed: int) -> DataError:
 def training_sample(shards: Shards) -> list[str]:
     """Return training documents from blocks all over the text, to train a tokenizer on."""
     sample, size = [], 0
-    for name, document in _shuffled(shards):
+    for name, document in _sampled_documents(shards):
         if name != TRAIN:
             continue
         sample.append(document)
@@ -129,7 +129,7 @@ def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
     """Write the measured tokens, their summary and the documents' shingles into a folder."""
     config, encode = shards.config, Encoder.open(tokenizer)
     chosen, test = _Chosen(encode, config.held_out_tokens), _Chosen(encode, config.test_tokens)
-    documents = _shuffled(shards)
+    documents = _sampled_documents(shards)
     waiting, size, passed, trains = [], 0, 0, False
     for name, text in documents:
         passed += 1
@@ -142,7 +142,7 @@ def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
             waiting.append(text)
             size += len(text.encode())
     # A test document may come before the held-out one that it copies, so that it has to wait.
-    copies = NearCopies.of(chosen.texts)
+    copies = NearCopies.build(chosen.texts)
     for text in chain(waiting, (text for name, text in documents if name == TEST)):
         if not copies.has(text):
             test.add(text)
@@ -153,7 +153,7 @@ def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
     for name, measured in ((HELD_OUT, chosen), (TEST, test)):
         ids = np.concatenate([np.empty(0, dtype=np.int64), *measured.ids])
         (folder / f"{name}.bin").write_bytes(ids.astype(encode.dtype).tobytes())
-    NearCopies.of([*chosen.texts, *test.texts]).save(folder / "copies")
+    NearCopies.build([*chosen.texts, *test.texts]).save(folder / "copies")
     summary = {
         "dtype": encode.dtype.name,
         "bytes": sum(len(text.encode()) for text in chosen.texts),
@@ -180,7 +180,7 @@ class _Chosen:
         self._missing -= len(self.ids[-1])
 
 
-def _shuffled(shards: Shards) -> Iterator[tuple[str, str]]:
+def _sampled_documents(shards: Shards) -> Iterator[tuple[str, str]]:
     """Yield every document with its side, block by block in an order of neither files nor seeds.
 
     Raises:

@@ -80,7 +80,7 @@ class NearCopies:
     filter: npt.NDArray[np.uint8]
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> NearCopies:
+    def build(cls, texts: Iterable[str]) -> NearCopies:
         """Return the index of these documents."""
         parts = [_distinct(np.sort(shingles(text))) for text in texts]
         sizes = np.array([len(part) for part in parts], dtype=np.int64)

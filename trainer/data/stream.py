@@ -21,7 +21,7 @@ from trainer.config.data import StreamConfig
 from trainer.data.corpus import TRAIN, Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.feed import BATCHES, Feed, rank_rows, rows_before, state_at
-from trainer.data.held_out import decides, document_side, held_out, training_sample
+from trainer.data.held_out import side_settings, document_side, held_out, training_sample
 from trainer.data.near_copies import NearCopies
 from trainer.data.prefetch import Prefetched
 from trainer.data.shards import FORMAT, Order, Shards, open_shards
@@ -182,7 +182,7 @@ def load(config: StreamConfig, own_tokenizer: str | Path | None = None) -> Strea
         text_id = f"{shards.sha256}/{shards.blocks}/{config.held_out_fraction!r}/{config.test_fraction!r}"
         tokenizer = train_tokenizer(lambda: training_sample(shards), text_id, config.vocab_size)
     evaluation = held_out(shards, tokenizer)
-    covers = [shards.sha256, tokenizer_sha256(tokenizer), decides(config)]
+    covers = [shards.sha256, tokenizer_sha256(tokenizer), side_settings(config)]
     return StreamCorpus(
         held_out=evaluation.tokens,
         test=evaluation.test,

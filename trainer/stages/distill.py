@@ -101,7 +101,7 @@ def distill(
             objective = from_cache(student, _labels(cached, context), config, config.teacher)
         else:
             objective = from_teacher(student, teacher, config, stack)
-        plan = StagePlan.of(NAME, config)
+        plan = StagePlan.from_config(NAME, config)
         return train(
             plan,
             student,

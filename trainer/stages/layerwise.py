@@ -57,7 +57,7 @@ def align(
 
     try:
         objective = alignment(student, teacher, distill_weight, config)
-        plan = StagePlan.of(NAME, config)
+        plan = StagePlan.from_config(NAME, config)
         return train(plan, student, objective, batches, context, prepare=prepare, teacher=teacher)
     finally:
         for layer in ternary_layers(student):

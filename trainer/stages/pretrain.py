@@ -42,7 +42,7 @@ def pretrain(
     lambda_.set(1.0)  # what does not warm up stays there
     try:
         with fp8_products(student, config.fp8_recipe) if config.fp8 else nullcontext():
-            plan = StagePlan.of(NAME, config)
+            plan = StagePlan.from_config(NAME, config)
             return train(plan, student, objective, batches, context, prepare=prepare, teacher=teacher)
     finally:
         lambda_.set(1.0)

@@ -35,7 +35,7 @@ def recover(
     lambda_.set(1.0)
     own_context = replace(context, hooks=replace(context.hooks, freeze=None, average=None))
     return train(
-        StagePlan.of(NAME, config),
+        StagePlan.from_config(NAME, config),
         student,
         recovery(student, teacher, config),
         batches,

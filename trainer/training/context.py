@@ -40,7 +40,7 @@ class StagePlan:
     micro_batch_size: int | None = None
 
     @classmethod
-    def of(
+    def from_config(
         cls, name: str, config: Stage19Config | Stage2Config | Stage3Config | RecoveryConfig | TeacherConfig
     ) -> StagePlan:
         """Return the plan that the configuration of a stage describes."""

@@ -25,7 +25,7 @@ def text_of(seed: int, words: int = 120) -> str:
     return " ".join(prose(seed, words))
 
 
-INDEX = NearCopies.of([text_of(seed) for seed in range(20)])
+INDEX = NearCopies.build([text_of(seed) for seed in range(20)])
 
 
 @given(
@@ -64,7 +64,7 @@ def test_half_of_either_makes_a_near_copy(text: str, found: bool) -> None:
 
 def test_short_document_is_found_but_not_as_a_footer() -> None:
     footer = "read our policy on cookies and privacy, or write to us for more"
-    index = NearCopies.of([footer, "Yes!"])
+    index = NearCopies.build([footer, "Yes!"])
     assert index.has(footer.upper() + ".")
     assert index.has("yes")
     assert not index.has(text_of(1) + footer)
@@ -73,7 +73,7 @@ def test_short_document_is_found_but_not_as_a_footer() -> None:
 
 def test_text_without_spaces_has_shingles_too() -> None:
     letters = [chr(Random(1).randint(0x4E00, 0x9FFF) + number) for number in range(0, 600)]
-    index = NearCopies.of(["".join(letters)])
+    index = NearCopies.build(["".join(letters)])
     assert index.has("".join(["。" if place % 40 == 0 else letter for place, letter in enumerate(letters)]))
     assert not index.has("".join(reversed(letters)))
 
@@ -82,13 +82,13 @@ def test_text_without_spaces_has_shingles_too() -> None:
 def test_an_index_is_the_same_after_it_was_kept(texts: list[str]) -> None:
     import tempfile
 
-    index = NearCopies.of(texts)
+    index = NearCopies.build(texts)
     with tempfile.TemporaryDirectory() as folder:
         index.save(Path(folder) / "copies")
         again = NearCopies.load(Path(folder) / "copies")
         for text in ("", "a", text_of(1), text_of(2) + "?", text_of(3)):
             assert again.has(text) == index.has(text)
-            assert index.has(text) == any(NearCopies.of([one]).has(text) for one in texts)
+            assert index.has(text) == any(NearCopies.build([one]).has(text) for one in texts)
 
 
 @given(st.text(max_size=200))

@@ -129,7 +129,7 @@ def test_near_copy_of_held_out_text_is_dropped_from_test(
     between=st.sampled_from([" ", "\n\n", ", ", "\t-- "]),
 )
 def test_near_copy_is_found_wherever_it_differs(number: int, changes: dict[int, str], between: str) -> None:
-    index = NearCopies.of(ORIGINALS[number] for number in sorted(OF_SIDE[HELD_OUT] | OF_SIDE[TEST]))
+    index = NearCopies.build(ORIGINALS[number] for number in sorted(OF_SIDE[HELD_OUT] | OF_SIDE[TEST]))
     words = [changes.get(place, word) for place, word in enumerate(words_of(number))]
     assert index.has(between.join(words))
     assert not any(index.has(ORIGINALS[other]) for other in islice(sorted(OF_SIDE[TRAIN]), 5))

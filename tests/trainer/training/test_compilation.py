@@ -57,7 +57,7 @@ def compile_as(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Com
 
 def steps_of(model: Line, device: Device = COMPILING, micro: int | None = None) -> TrainStep:
     stage2 = check(["optimizer@stage2.optimizer=adamw", "stage2.optimizer.max_grad_norm=0"]).stage2
-    plan = dataclasses.replace(StagePlan.of("toy", stage2), micro_batch_size=micro)
+    plan = dataclasses.replace(StagePlan.from_config("toy", stage2), micro_batch_size=micro)
     return TrainStep(plan, model, model.losses, build_optimizer(model, stage2.optimizer), device)
 
 

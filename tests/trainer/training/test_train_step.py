@@ -49,7 +49,7 @@ def step_of(
 ) -> TrainStep:
     stage2 = check(["optimizer@stage2.optimizer=adamw", f"stage2.optimizer.max_grad_norm={clip}"]).stage2
     return TrainStep(
-        dataclasses.replace(StagePlan.of("toy", stage2), micro_batch_size=micro),
+        dataclasses.replace(StagePlan.from_config("toy", stage2), micro_batch_size=micro),
         model,
         losses or model.losses,  # type: ignore[arg-type]
         build_optimizer(model, stage2.optimizer),
