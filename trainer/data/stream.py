@@ -21,7 +21,7 @@ from trainer.config.data import StreamConfig
 from trainer.data.corpus import TRAIN, Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.feed import BATCHES, Feed, rank_rows, rows_before, state_at
-from trainer.data.held_out import side_settings, document_side, held_out, training_sample
+from trainer.data.held_out import document_side, held_out, side_settings, training_sample
 from trainer.data.near_copies import NearCopies
 from trainer.data.prefetch import Prefetched
 from trainer.data.shards import FORMAT, Order, Shards, open_shards

@@ -101,7 +101,7 @@ class AutoFreeze:
             return "", 0
         count = counted(len(rounded), "parameter")
         stable = (
-            f"auto_freeze: {count} at rest for {counted(self._stable, 'look')} (change {change:.3g}, below "
+            f"auto_freeze: {count} at rest for {counted(self._stable, 'inspection')} (change {change:.3g}, below "
             f"{self._config.threshold:.3g})"
         )
         if not math.isfinite(distance):
