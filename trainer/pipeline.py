@@ -76,6 +76,8 @@ def run(
     """
     device, stop, checkpoints = context.device, context.stop, context.checkpoints
     corpus = inputs.corpus
+    # The teacher: loaded, or trained if it is tiny and not cached. Processes do not share signals yet: one of
+    # them trains, while the others wait for the lock of the cache.
     teacher = prepare_teacher(config, inputs, device=device, stop=stop, progress=progress)
     caches = compatibility.check(config, corpus, teacher)
     require_model(config, teacher)

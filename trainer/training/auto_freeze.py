@@ -101,8 +101,8 @@ class AutoFreeze:
             return "", 0
         count = counted(len(rounded), "parameter")
         stable = (
-            f"auto_freeze: {count} at rest for {counted(self._stable, 'inspection')} (change {change:.3g}, below "
-            f"{self._config.threshold:.3g})"
+            f"auto_freeze: {count} at rest for {counted(self._stable, 'inspection')} (change {change:.3g}, "
+            f"below {self._config.threshold:.3g})"
         )
         if not math.isfinite(distance):
             return f"{stable}, but not frozen: they hold numbers that no float16 can", 0
