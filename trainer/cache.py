@@ -151,11 +151,7 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; log a warning if waiting for it takes long.
-
-    Args:
-        path: of the lock file.
-    """
+    """Hold a lock file between processes; log a warning if waiting for it takes long."""
     lock = FileLock(path)
     try:
         lock.acquire(timeout=PATIENCE_S)
