@@ -90,11 +90,11 @@ class Ranks:
         return total / self.world
 
     def shared(self, function: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
-        """Return a function of a batch that every process has, each computing its share of the rows.
+        """Return `function(batch)`, of which each process computes its share of the rows.
 
         Args:
             function: of any number of rows; a row's result has its shape and does not depend on the others.
-            batch: [N, …].
+            batch: [N, …], the same in every process.
         """
         if self.alone:
             return function(batch)
