@@ -170,7 +170,7 @@ def train_in(
         from trainer.preflight import oom
         from trainer.stages.teacher import prepare_all
         from trainer.telemetry import Heartbeat, Telemetry
-        from trainer.telemetry.channels import open_channels
+        from trainer.telemetry.run import open_channels
         from trainer.training.context import StageContext, StageHooks
 
         device = _checked_device(config, launch)

@@ -24,9 +24,8 @@ from trainer.data.inputs import Inputs
 from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
 from trainer.layout import Progress
-from trainer.models.adapters import add_adapters, planned
-from trainer.models.causal_lm import seed_everything
-from trainer.models.master_weights import computes_in_bfloat16
+from trainer.models.adapters import adapters_for, add_adapters
+from trainer.models.causal_lm import computes_in_bfloat16, seed_everything
 from trainer.models.subln import make_student
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import optimizers, require_model, require_student

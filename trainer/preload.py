@@ -80,7 +80,7 @@ def _import_all() -> None:
     import trainer.preflight.oom
     import trainer.preflight.preflight
     import trainer.stages.teacher
-    import trainer.telemetry.channels
+    import trainer.telemetry.run
     import trainer.training.preemption  # noqa: F401 - for their effect
 
 

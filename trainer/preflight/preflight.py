@@ -72,7 +72,7 @@ def run_preflight(
     found = Preflight(refusals=long_runs.refusals(config, device=device.kind, dtype=dtype_name(device.dtype)))
     if detailed:
         try:
-            loading.require_text(config.data)
+            inputs.require_text(config.data)
         except ConfigError as error:
             found.refusals.append(error)
         except DataError as error:
@@ -92,16 +92,6 @@ def run_preflight(
     except Exception as error:  # noqa: BLE001 - an estimate that fails must not keep a run from starting
         found.unknown = " ".join(f"{type(error).__name__}: {error}".split())
     return found
-
-
-def _text_refusals(config: Config) -> list[ConfigError]:
-    try:
-        inputs.require_text(config.data)
-    except ConfigError as error:
-        return [error]
-    except DataError as error:
-        return [ConfigError(str(error))]
-    return []
 
 
 def _estimate_memory(

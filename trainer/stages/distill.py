@@ -223,8 +223,9 @@ def from_cache(
     device, vocabulary = next(student.parameters()).device, embedding_count(student)
     log_w_C = log_weights(teacher.top_k, teacher.negatives, vocabulary=vocabulary, device=device)
     sampled = teacher.cross_entropy == "sampled"
-    logits_weight, temperature = Varied(config.logits_weight, student), Varied(config.temperature, student)
-    anchor_weight = Varied(teacher.anchor_weight, student)
+    logits_weight = GraphInput(config.logits_weight, student)
+    temperature = GraphInput(config.temperature, student)
+    anchor_weight = GraphInput(teacher.anchor_weight, student)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         targets = take(len(ids_BT))

@@ -110,7 +110,7 @@ def test_the_smallest_values_are_taken() -> None:
 
 def test_the_errors_need_nothing_heavy() -> None:
     code = (
-        "import sys, trainer.config.data; from trainer.data import DataError; "
+        "import sys, trainer.config.data; from trainer.errors import DataError; "
         "print(*{'torch', 'numpy', 'transformers', 'tokenizers'} & set(sys.modules))"
     )
     answer = subprocess.run(

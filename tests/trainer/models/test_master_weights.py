@@ -13,8 +13,7 @@ from torch import Tensor
 from trainer.api import check
 from trainer.config.compose import compose_config
 from trainer.devices.device import open_device
-from trainer.models.causal_lm import load_pretrained, parameter_count
-from trainer.models.master_weights import cast_weights
+from trainer.models.causal_lm import cast_weights, load_pretrained, parameter_count
 from trainer.models.subln import make_student
 from trainer.pipeline import Outcome
 from trainer.preflight.memory import stage_memory, student_dimensions
