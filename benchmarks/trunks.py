@@ -44,7 +44,6 @@ from benchmarks.pipelines import (
 from benchmarks.reuse import Job, amount, draw, end_last_line, finished, median, ratio
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
-from sweeps.space.trunks import Trunks
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -157,7 +156,6 @@ class Sweep:
     def __init__(self, pipeline: LengthPipeline, space: Space, optimizer: Any, job: Job) -> None:
         self._pipeline, self._optimizer, self._job = pipeline, optimizer, job
         self._stages = Stages(space)
-        self._trunks = Trunks(space, self._stages)
         self._rng = np.random.default_rng((job.seed, 1))
         self._records: list[Trial] = []
         self._events: list[Event] = []
@@ -212,10 +210,10 @@ class Sweep:
     def _start(self, parameters: Mapping[str, Any]) -> tuple[int, int]:
         """Return the stage and the step at which a trial starts now."""
         for stage in (1, 0):
-            if stage == 0 and self._stages.prefix(parameters) in self._ends:
+            if stage == 0 and self._stages.end_identity(parameters) in self._ends:
                 return 1, 0
-            steps = self._points.get((stage, self._trunks.prefix(parameters, stage)), ())
-            if usable := [step for step in steps if step <= (self._trunks.end(parameters, stage) or 0)]:
+            steps = self._points.get((stage, self._stages.trunk_identity(parameters, stage)), ())
+            if usable := [step for step in steps if step <= (self._stages.trunk_end(parameters, stage) or 0)]:
                 return stage, max(usable)
         return 0, 0
 
@@ -223,7 +221,7 @@ class Sweep:
         """Queue what a trial comes by."""
         for each in range(stage, len(LENGTHS)):
             begun = step if each == stage else 0
-            trunk, end = self._trunks.trunk(each), self._trunks.end(parameters, each) or 0
+            trunk, end = self._stages.trunk(each), self._stages.trunk_end(parameters, each) or 0
             points = {*range(trunk.every, end + 1, trunk.every), end} if trunk is not None else set()
             for point in sorted(point for point in points if point > begun):
                 at = now + (point - begun) * STEP_COSTS[each]
@@ -241,7 +239,7 @@ class Sweep:
             step=event.step,
         )
         self._records[event.trial] = replace(record, points=(*record.points, run))
-        key = (event.stage, self._trunks.prefix(record.parameters, event.stage))
+        key = (event.stage, self._stages.trunk_identity(record.parameters, event.stage))
         self._points.setdefault(key, set()).add(event.step)
 
     def _publish_end(self, event: Event) -> None:
@@ -251,7 +249,7 @@ class Sweep:
         cost = float(record.parameters[LENGTHS[0].name]) * STEP_COSTS[0]
         run = StageRun(name="stage1_9", key=f"{event.trial:064x}", cost=cost, snapshot=True)
         self._records[event.trial] = replace(record, stages=(run,))
-        self._ends.add(self._stages.prefix(record.parameters))
+        self._ends.add(self._stages.end_identity(record.parameters))
 
     def _complete(self, event: Event) -> None:
         record = self._records[event.trial]

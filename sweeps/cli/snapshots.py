@@ -83,8 +83,8 @@ def _print(experiment: Experiment, listing: Listing) -> None:
     else:
         trunks: dict[Hashable, list[dict[str, Any]]] = {}  # all points of one trunk are one row
         for verdict, row in zip(listing.verdicts, rows, strict=True):
-            if verdict.snapshot.step is not None:
-                trunks.setdefault(verdict.snapshot.unit, []).append(row)
+            if verdict.checkpoint.step is not None:
+                trunks.setdefault(verdict.checkpoint.unit, []).append(row)
         points = [_trunk_row(sorted(group, key=lambda row: int(row["step"]))) for group in trunks.values()]
         ends = [
             {

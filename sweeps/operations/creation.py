@@ -87,7 +87,9 @@ def _sharing(space: Space) -> str:
     seeds = any(
         parameter.name == "seed" and not isinstance(parameter, Fixed) for parameter in space.parameters
     )
-    if seeds and stages.of("seed") == 0 and space.search.method != "grid":  # in a grid each seed repeats
+    if (
+        seeds and stages.position("seed") == 0 and space.search.method != "grid"
+    ):  # in a grid each seed repeats
         return (
             "`seed` is searched, and trials with different seeds share no stage; take it out: "
             "`sweep confirm` repeats the best trials with fresh seeds"

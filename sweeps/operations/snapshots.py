@@ -11,7 +11,7 @@ from typing import Any
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.stages import retention
-from sweeps.stages.retention import Snapshot, Verdict
+from sweeps.stages.retention import SharedCheckpoint, Verdict
 from sweeps.transfer import removal, stored_stages
 from sweeps.transfer.stored_stages import StoredStage
 from sweeps.trials import costs
@@ -28,14 +28,14 @@ def delete(experiment: Experiment, beginnings: Iterable[str]) -> tuple[list[str]
     Raises:
         InputError: no key, or more than one, begins so, or unfinished trials need it; nothing was removed.
     """
-    present = retention.published(experiment.space, experiment.trials())
+    present = retention.stored_checkpoints(experiment.space, experiment.trials())
     return _discard(experiment, [_find(experiment, present, beginning) for beginning in beginnings])
 
 
 def prune(experiment: Experiment) -> tuple[list[str], list[str]]:
     """Remove what the end of the sweep would remove; return as `delete` does."""
     verdicts = removal.verdicts(experiment, experiment.trials(), ended=True)
-    return _discard(experiment, [verdict.snapshot.key for verdict in verdicts if not verdict.kept])
+    return _discard(experiment, [verdict.checkpoint.key for verdict in verdicts if not verdict.kept])
 
 
 def _discard(experiment: Experiment, keys: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -46,7 +46,7 @@ def _discard(experiment: Experiment, keys: Iterable[str]) -> tuple[list[str], li
     return removed, left
 
 
-def _find(experiment: Experiment, present: Sequence[Snapshot], beginning: str) -> str:
+def _find(experiment: Experiment, present: Sequence[SharedCheckpoint], beginning: str) -> str:
     """Return the key that begins so. Raises `InputError` if there is not one, or it must stay."""
     if not _BEGINNING.fullmatch(beginning):
         raise InputError(f"--delete {beginning!r}: not the beginning of a key; give 4 or more of its digits")
@@ -96,7 +96,7 @@ class Listing:
         """Return a row for each snapshot, the best first; of what is not stored, size and age are None."""
         rows = []
         for verdict in self.verdicts:
-            snapshot, stage = verdict.snapshot, self.stored.get(verdict.snapshot.key)
+            snapshot, stage = verdict.checkpoint, self.stored.get(verdict.checkpoint.key)
             rows.append(
                 {
                     "key": snapshot.key,
@@ -116,7 +116,7 @@ class Listing:
 
     def unnamed(self) -> list[str]:
         """Return the keys of what is stored though no record says so."""
-        return sorted(self.stored.keys() - {verdict.snapshot.key for verdict in self.verdicts})
+        return sorted(self.stored.keys() - {verdict.checkpoint.key for verdict in self.verdicts})
 
     def document(self) -> dict[str, Any]:
         """Return the listing and its totals as `sweep snapshots --format json` shows them."""

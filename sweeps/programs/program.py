@@ -46,11 +46,8 @@ from sweeps.space.definition import Space, Value
 from sweeps.space.overrides import to_overrides, with_parameters
 from sweeps.space.stages import Stages
 from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk
-from sweeps.space.trunks import Trunks
 from sweeps.space.yaml_cursor import nearest
-from sweeps.stages import stage_runs
-from sweeps.stages.stage_runs import TrunkKey
-from sweeps.stages.trunk_points import TrunkPoints
+from sweeps.stages.checkpoint import TrunkKey, end_keys, trunk_keys
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
 
@@ -382,7 +379,7 @@ def stage_keys(space: Space, parameters: Mapping[str, Value]) -> dict[str, str]:
             log.info("the stages have no keys: %s", error)
             return {}
         return {name: keys[name] for name in stages.names if name in keys}
-    return stage_runs.keys(space, stages, parameters)
+    return end_keys(space, stages, parameters)
 
 
 def stage_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
@@ -393,8 +390,7 @@ def stage_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, Tru
         parameters: of one trial.
     """
     stages = Stages(space)
-    shapes = Trunks(space, stages)
-    names = [name for position, name in enumerate(stages.names) if shapes.trunk(position) is not None]
+    names = [name for position, name in enumerate(stages.names) if stages.trunk(position) is not None]
     if not names:
         return {}
     if space.program.kind == "trainer":
@@ -408,7 +404,7 @@ def stage_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, Tru
             return {}
         found = {name: trunks[name] for name in names if name in trunks}
         return {name: TrunkKey(key=it.key, until=it.until) for name, it in found.items() if it.until > 0}
-    return stage_runs.trunks(space, stages, parameters)
+    return trunk_keys(space, stages, parameters)
 
 
 def _trunk_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str]:
@@ -424,7 +420,8 @@ def _trunk_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str]
 
 def _points(space: Space, stage: str, every: int) -> str:
     """Return the steps between points; or the points, where others serve the listed lengths better."""
-    ends = sorted((TrunkPoints(space).ends(stage) or frozenset()) - {0})
+    stages = Stages(space)
+    ends = sorted((stages.trunk_ends(stages.names.index(stage)) or frozenset()) - {0})
     listed = len(ends) <= MOST_POINTS and any(end % every for end in ends)
     return f"[{','.join(map(str, ends))}]" if listed else str(every)
 

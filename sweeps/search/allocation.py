@@ -83,8 +83,9 @@ class Allocator:
                 continue  # other workers won the race, but some trials remain
             if not self._may_create(records, searching=searching):
                 return None
-            if searching and not self.is_full(records):
-                self._load_optimizer(records)
+            by_ax = self._grid is None and self._due_baseline(records) is None
+            if searching and by_ax and not self.is_full(records):
+                self._ax()  # takes seconds to import: before the lease, workers may do it side by side
             with self.lease.held(worker) as mine:
                 if mine and (made := self.create_claimed(claim, searching=searching)) is not None:
                     self._create_for_others(made, len(rivals), wait, searching=searching)
@@ -230,7 +231,12 @@ class Allocator:
         A repeat that the confirmation waits for comes before a new candidate of the search.
         """
         if not records:
-            self._must_exist()
+            try:
+                self._store.read(SWEEP_KEY)
+            except NotFound:  # while this worker waited
+                raise SweepClosed(
+                    "stopped", f"{self._store.url} is gone: somebody has renamed or deleted the sweep"
+                ) from None
         index = records[-1].trial + 1 if records else 0
         generator: Generator
         if (repeat := self._repeat(records)) is not None:
@@ -249,15 +255,6 @@ class Allocator:
             log.warning("trial %d cannot be created: %s", index, error)
         return None
 
-    def _must_exist(self) -> None:
-        """Raise `SweepClosed` if the sweep was renamed or deleted while this worker waited."""
-        try:
-            self._store.read(SWEEP_KEY)
-        except NotFound:
-            raise SweepClosed(
-                "stopped", f"{self._store.url} is gone: somebody has renamed or deleted the sweep"
-            ) from None
-
     def _repeat(self, records: list[Trial]) -> dict[str, Value] | None:
         """Return the parameters of the next repeat that the confirmation waits for, or None."""
         found = rounds.of_store(self._store, records)
@@ -271,8 +268,8 @@ class Allocator:
         In a bucket the lease changes hands about every two seconds (one write per second and object), so
         sixteen workers that start together would wait half a minute. Each trial is stored before the next is
         generated, so a worker gets the same candidate as if it had held the lease itself. This worker's own
-        trial is already running and waits: this ends before its heartbeat is overdue, and errors are logged
-            only.
+        trial is already running and waits: this ends before its heartbeat is overdue, and errors are only
+        logged.
         """
         if self._store.write_interval_s == 0:
             return
@@ -307,11 +304,6 @@ class Allocator:
         if any(record.generator not in ("imported", "enqueued") for record in records):
             return None
         return self._space.baseline
-
-    def _load_optimizer(self, records: list[Trial]) -> None:
-        """Import Ax, which takes seconds, before the lease: workers may do it side by side."""
-        if self._grid is None and self._due_baseline(records) is None:
-            self._ax()
 
     def _ax(self) -> Optimizer:
         if self._optimizer is None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from sweeps.search.forecast import Array, Forecast, forecast
 from sweeps.space import constraints
-from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Range, Space, Value, same_value
+from sweeps.space.definition import EarlyTerminate, Fixed, Range, Space, same_value
 from sweeps.space.scale import to_unit
 from sweeps.trials.record import Trial
 
@@ -74,13 +74,27 @@ def judge(
     front = _front(space, records)
     if len(rows) < early.min_trials or not front or _is_outside(np.array(list(rows.values())), own):
         return None
-    forecasts = _forecasts(space, [r for r in ended if r.trial in rows], rows, own, front)
-    if forecasts is None:
+    fitted = [r for r in ended if r.trial in rows]
+    features, costs = np.array([rows[r.trial] for r in fitted]), np.array([_costs(space, r) for r in fitted])
+    floors = _floors(space, fitted, front)
+    found = [forecast(features, costs[:, k], own, floor) for k, floor in enumerate(floors)]
+    forecasts = [each for each in found if each is not None]
+    if len(forecasts) < len(found) or (index := _out_of_reach(forecasts, front, early.margin)) is None:
         return None
-    better = _out_of_reach(forecasts, front, early.margin)
-    if better is None:
-        return None
-    return _stop(space, record, length, forecasts, next(r for r in records if r.trial == better))
+    better = next(r for r in records if r.trial == index)
+
+    predicted: dict[str, float] = {}  # in the objectives' own signs
+    for objective, each in zip(space.objectives, forecasts, strict=True):
+        predicted[objective.metric] = each.mean if objective.goal == "minimize" else -each.mean
+        predicted[f"{objective.metric}_sem"] = each.error
+    said = " and ".join(
+        f"{metric} {predicted[metric]:.4g} ± {each.sd:.2g}"
+        for metric, each in zip(space.metrics(), forecasts, strict=True)
+    )
+    best = " and ".join(f"{better.metrics[m]:.4g}" for m in space.metrics())
+    against = "against the best" if len(space.objectives) == 1 else f"against trial {better.trial}:"
+    reason = f"predicted {said} (sd) at step {record.curve[-1][0]:g} of {length:g} {against} {best}"
+    return EarlyStop(reason=reason, predicted=predicted)
 
 
 def _is_outside(rows: Array, own: Array) -> bool:
@@ -90,22 +104,6 @@ def _is_outside(rows: Array, own: Array) -> bool:
     """
     settings, own = rows[:, _SETTINGS:], own[_SETTINGS:]
     return bool(((own < settings.min(axis=0) - 0.1) | (own > settings.max(axis=0) + 0.1)).any())
-
-
-def _forecasts(
-    space: Space,
-    ended: Sequence[Trial],
-    rows: Mapping[int, Sequence[float]],
-    own: Array,
-    front: Mapping[int, Sequence[float]],
-) -> list[Forecast] | None:
-    """Return a prediction of every objective's cost, or None if one cannot be predicted."""
-    features = np.array([rows[r.trial] for r in ended])
-    costs = np.array([_costs(space, r) for r in ended])
-    floors = _floors(space, ended, front)
-    found = [forecast(features, costs[:, k], own, floor) for k, floor in enumerate(floors)]
-    forecasts = [each for each in found if each is not None]
-    return forecasts if len(forecasts) == len(found) else None
 
 
 def _out_of_reach(
@@ -202,36 +200,16 @@ def _smooth(losses: Array) -> float:
 
 def _settings(space: Space, record: Trial) -> list[float]:
     """Return the trial's numbers and choices, each from 0 to 1."""
-    values = record.parameters
-    return [
-        _unit(p, values.get(p.name), active=p.name in values)
-        for p in space.parameters
-        if not isinstance(p, Fixed)
-    ]
-
-
-def _unit(parameter: Range | Choice, value: Value, *, active: bool) -> float:
-    """Return the position of a value; the middle where the parameter is inactive."""
-    if isinstance(parameter, Choice):
-        found = [at for at, member in enumerate(parameter.values) if same_value(member, value)]
-        return found[0] / max(1, len(parameter.values) - 1) if found and active else 0.5
-    return to_unit(parameter, float(value)) if isinstance(value, int | float) else 0.5
-
-
-def _stop(
-    space: Space, record: Trial, length: float, forecasts: Sequence[Forecast], better: Trial
-) -> EarlyStop:
-    """Return the decision with its numbers, in the objectives' own signs."""
-    predicted: dict[str, float] = {}
-    for objective, each in zip(space.objectives, forecasts, strict=True):
-        predicted[objective.metric] = each.mean if objective.goal == "minimize" else -each.mean
-        predicted[f"{objective.metric}_sem"] = each.error
-    said = " and ".join(
-        f"{metric} {predicted[metric]:.4g} ± {each.sd:.2g}"
-        for metric, each in zip(space.metrics(), forecasts, strict=True)
-    )
-    best = " and ".join(f"{better.metrics[m]:.4g}" for m in space.metrics())
-    reason = f"predicted {said} (sd) at step {record.curve[-1][0]:g} of {length:g} against the best {best}"
-    if len(space.objectives) > 1:
-        reason = reason.replace("against the best", f"against trial {better.trial}:")
-    return EarlyStop(reason=reason, predicted=predicted)
+    settings = []
+    for parameter in space.parameters:
+        if isinstance(parameter, Fixed):
+            continue
+        at, value = 0.5, record.parameters.get(parameter.name)  # the middle where it is inactive
+        if isinstance(parameter, Range):
+            if isinstance(value, int | float):
+                at = to_unit(parameter, float(value))
+        elif parameter.name in record.parameters:
+            members = [at for at, member in enumerate(parameter.values) if same_value(member, value)]
+            at = members[0] / max(1, len(parameter.values) - 1) if members else 0.5
+        settings.append(at)
+    return settings

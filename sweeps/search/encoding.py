@@ -60,11 +60,18 @@ class Encoding:
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
         self._names = {name: f"p{position}" for position, name in enumerate(domain.searched)}
-        self._units = {
-            name: self._unit_range(p)
-            for name, p in domain.searched.items()
-            if isinstance(p, Range) and _is_unit(p)
-        }
+        self._units: dict[str, Range] = {}  # the float range that 0 to 1 stand for
+        for name, parameter in domain.searched.items():
+            if not isinstance(parameter, Range):
+                continue
+            count = levels(parameter)
+            if count is not None and count <= WIDE and parameter.normal is None:
+                continue  # an axis of integers
+            if count is not None and domain.rounding(name) is round:
+                # Half a step on either side gives the first and the last value the same share as the others.
+                half = 0.4999 * (parameter.step or 1)
+                parameter = replace(parameter, min=parameter.min - half, max=parameter.max + half)
+            self._units[name] = parameter
         self.names: Mapping[str, str] = {axis: name for name, axis in self._names.items()}
         self.axes: tuple[Axis, ...] = tuple(self._axis(p) for p in domain.searched.values())
         self.constraints = tuple(self._scaled(constraint) for constraint in domain.constraints)
@@ -151,14 +158,6 @@ class Encoding:
             return parameter.min, parameter.step
         return 0.0, 1.0
 
-    def _unit_range(self, parameter: Range) -> Range:
-        """Return the float range that 0 to 1 stands for."""
-        if levels(parameter) is not None and self.domain.rounding(parameter.name) is round:
-            # Half a step on either side gives the first and the last value the same share as the others.
-            half = 0.4999 * (parameter.step or 1)
-            return replace(parameter, min=parameter.min - half, max=parameter.max + half)
-        return parameter
-
     def _axis(self, parameter: Range | Choice) -> Axis:
         name = self._names[parameter.name]
         if isinstance(parameter, Range):
@@ -217,11 +216,6 @@ def _drawn(axis: Axis, seed: int) -> Value:
         return axis.values[seed * len(axis.values) >> 32]
     low, high = axis.bounds
     return int(low) + (seed * int(high - low + 1) >> 32) if axis.kind == "int" else seed / 2**32
-
-
-def _is_unit(parameter: Range) -> bool:
-    count = levels(parameter)
-    return count is None or count > WIDE or parameter.normal is not None
 
 
 def kind_of(parameter: Choice) -> str:

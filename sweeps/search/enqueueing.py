@@ -60,30 +60,21 @@ def enqueue(
                 f"{space.run_cap}; enqueue fewer, or raise the cap with `sweep extend`"
             )
         found: list[Trial] = []
+        index = present[-1].trial + 1 if present else 0
         for key, configuration in zip(keys, configurations, strict=True):
-            if key not in known or not skip_if_exists:
-                known[key] = _create(store, records, present, configuration)
+            while key not in known or not skip_if_exists:
+                fresh = Trial(
+                    trial=index,
+                    status="pending",
+                    parameters=dict(configuration),
+                    generator="enqueued",
+                    created=store.now(),
+                )
+                index += 1
+                try:
+                    known[key] = records.create(fresh)
+                    break
+                except AlreadyExists:
+                    log.info("trial %d was created by a worker that took the lease over", fresh.trial)
             found.append(known[key])
         return found
-
-
-def _create(
-    store: Store, records: Records, present: list[Trial], configuration: Mapping[str, Value]
-) -> Trial:
-    """Store one pending trial at the next free index, and append it to those that are present."""
-    index = present[-1].trial + 1 if present else 0
-    while True:
-        fresh = Trial(
-            trial=index,
-            status="pending",
-            parameters=dict(configuration),
-            generator="enqueued",
-            created=store.now(),
-        )
-        try:
-            present.append(records.create(fresh))
-        except AlreadyExists:
-            log.info("trial %d was created by a worker that took the lease over", index)
-            index += 1
-        else:
-            return present[-1]

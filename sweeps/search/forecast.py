@@ -72,45 +72,39 @@ def forecast(features: Array, values: Array, at: Array, floor: float) -> Forecas
         return None
     fitted = np.argsort(values, kind="stable")[: max(FEWEST, math.ceil(BETTER * len(values)))]
     with np.errstate(all="ignore"):  # losses may be as large as floats; what overflows is no prediction
-        found = _regression(features, values, at, fitted, floor)
-    return found if math.isfinite(found.mean) and math.isfinite(found.error) else None
-
-
-def _regression(
-    features: Array, values: Array, at: Array, fitted: npt.NDArray[np.intp], floor: float
-) -> Forecast:
-    centre, scale = features[fitted].mean(axis=0), features[fitted].std(axis=0)
-    varies = np.isfinite(scale) & (scale > 1e-12 * (1.0 + np.abs(centre)))
-    rows = np.where(varies, (features - centre) / np.where(varies, scale, 1.0), 0.0)
-    target = values[fitted]
-    usable = [int(column) for column in np.flatnonzero(varies)]
-    columns = _selected(rows[fitted], target, [column for column in usable if column > 0])
-    depends_on_level = _press(_design(rows[fitted], columns), target) > 0.01 * _press(
-        _design(rows[fitted], []), target
-    )
-    if depends_on_level:
-        columns = _selected(rows[fitted], target, usable)
-    design = _design(rows, columns)
-    q, r = np.linalg.qr(design[fitted])
-    weights = np.linalg.solve(r, q.T @ target)
-    point = np.concatenate(([1.0], ((at - centre) / scale)[columns]))
-    leverage = float((np.linalg.solve(r.T, point) ** 2).sum())
-    mean = float(point @ weights)
-    alone = _residuals(design[fitted], target)
-    residual = max(math.sqrt(float((alone**2).mean())), floor)
-    student = float(stdtrit(len(target) - 1 - len(columns), _CHANCE))
-    misses = values - design @ weights
-    misses[fitted] = alone  # the others were not fitted anyway
-    lowest = _lowest(features[:, 0], values, float(at[0])) if depends_on_level else mean
-    widths = (
-        student * residual * math.sqrt(1.0 + leverage),
-        -_OVERSHOOT * float(misses.min()),
-        mean - lowest,
-        mean - float(target.max()),
-        float(target.min()) - mean,
-    )
-    sd = max(widths) / SIGMAS
-    return Forecast(mean, sd, max(sd, math.sqrt(float((misses**2).mean()))))
+        centre, scale = features[fitted].mean(axis=0), features[fitted].std(axis=0)
+        varies = np.isfinite(scale) & (scale > 1e-12 * (1.0 + np.abs(centre)))
+        rows = np.where(varies, (features - centre) / np.where(varies, scale, 1.0), 0.0)
+        target = values[fitted]
+        usable = [int(column) for column in np.flatnonzero(varies)]
+        columns = _selected(rows[fitted], target, [column for column in usable if column > 0])
+        depends_on_level = _press(_design(rows[fitted], columns), target) > 0.01 * _press(
+            _design(rows[fitted], []), target
+        )
+        if depends_on_level:
+            columns = _selected(rows[fitted], target, usable)
+        design = _design(rows, columns)
+        q, r = np.linalg.qr(design[fitted])
+        weights = np.linalg.solve(r, q.T @ target)
+        point = np.concatenate(([1.0], ((at - centre) / scale)[columns]))
+        leverage = float((np.linalg.solve(r.T, point) ** 2).sum())
+        mean = float(point @ weights)
+        alone = _residuals(design[fitted], target)
+        residual = max(math.sqrt(float((alone**2).mean())), floor)
+        student = float(stdtrit(len(target) - 1 - len(columns), _CHANCE))
+        misses = values - design @ weights
+        misses[fitted] = alone  # the others were not fitted anyway
+        lowest = _lowest(features[:, 0], values, float(at[0])) if depends_on_level else mean
+        widths = (
+            student * residual * math.sqrt(1.0 + leverage),
+            -_OVERSHOOT * float(misses.min()),
+            mean - lowest,
+            mean - float(target.max()),
+            float(target.min()) - mean,
+        )
+        sd = max(widths) / SIGMAS
+        error = max(sd, math.sqrt(float((misses**2).mean())))
+    return Forecast(mean, sd, error) if math.isfinite(mean) and math.isfinite(error) else None
 
 
 def _lowest(levels: Array, values: Array, level: float) -> float:

@@ -24,8 +24,10 @@ def judge_rung(early: EarlyTerminate, record: Trial, others: Sequence[Trial]) ->
         record: the running trial; its curve has a point.
         others: trials with a curve of the same kind.
     """
-    rung = _last_rung(early, record)
-    if rung is None:
+    last, rung = record.curve[-1][0], max(early.min_step, 1.0)
+    while rung * early.eta <= last:
+        rung *= early.eta
+    if not _reaches(record, rung):
         return None
     as_far = [other for other in others if _reaches(other, rung)]
     completed = sum(other.status == "completed" for other in others)
@@ -40,16 +42,6 @@ def judge_rung(early: EarlyTerminate, record: Trial, others: Sequence[Trial]) ->
         reason=f"loss {own:.5g} at step {rung:g} is not among the best 1/{early.eta:g} "
         f"of {len(as_far) + 1} trials that reached this step"
     )
-
-
-def _last_rung(early: EarlyTerminate, record: Trial) -> float | None:
-    """Return the last step of the series that the curve spans, or None."""
-    last, rung = record.curve[-1][0], max(early.min_step, 1.0)
-    if rung > last:
-        return None
-    while rung * early.eta <= last:
-        rung *= early.eta
-    return rung if _reaches(record, rung) else None
 
 
 def _reaches(record: Trial, step: float) -> bool:

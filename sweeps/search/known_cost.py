@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeps.search.encoding import Encoding, Interval
@@ -46,8 +46,13 @@ def known_cost(
     """
     if len(space.objectives) < 2 or not space.stages or not all(stage.cost for stage in space.stages):
         return None
+    total: dict[str, float] = {}  # coefficients of the sum of all stages' costs; "" is that of the constant
+    for stage in space.stages:
+        cost = parse_expression(stage.cost)
+        for name, factor in (*cost.coefficients.items(), ("", cost.constant)):
+            total[name] = total.get(name, 0.0) + factor
     constant, terms = 0.0, []
-    for name, factor in _total(space).items():
+    for name, factor in total.items():
         if not name:
             constant += factor
         elif name in encoding.domain.fixed:
@@ -58,16 +63,6 @@ def known_cost(
             return None
     metric = cost_metric(Stages(space), outcomes, records)
     return None if metric is None else KnownCost(metric=metric, terms=tuple(terms), constant=constant)
-
-
-def _total(space: Space) -> Mapping[str, float]:
-    """Return the coefficients of the sum of all stages' costs; "" is that of the constant."""
-    total: dict[str, float] = {}
-    for stage in space.stages:
-        cost = parse_expression(stage.cost)
-        for name, factor in (*cost.coefficients.items(), ("", cost.constant)):
-            total[name] = total.get(name, 0.0) + factor
-    return total
 
 
 def _term(space: Space, encoding: Encoding, name: str, factor: float) -> Term | None:

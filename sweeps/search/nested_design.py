@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
 from sweeps.search.outcomes import Outcomes, has_failed
-from sweeps.search.prefixes import Prefixes
+from sweeps.search.shared_stages import SharedStages
 from sweeps.space.definition import Value
 from sweeps.trials.record import Trial
 
@@ -54,9 +54,9 @@ def by_new_options(
     return sorted(drawn, key=lambda each: sum(counts[name, each[name]] for name in choices & each.keys()))
 
 
-def next_prefix(
+def next_shared(
     wanted: int,
-    prefixes: Prefixes,
+    shared: SharedStages,
     outcomes: Outcomes,
     records: Sequence[Trial],
     found: Iterable[Hashable],
@@ -65,18 +65,18 @@ def next_prefix(
 
     Args:
         wanted: number of different first stages in the design.
-        prefixes: of the space.
+        shared: parameters that trials share.
         outcomes: the metrics that count.
         records: of the sweep, in index order.
-        found: prefixes of candidates that have no record yet.
+        found: first stages (`SharedStages.identity`) of candidates that have no record yet.
 
     Returns:
         None for a fresh first stage: too few were asked, or none is published (each of many workers then
         begins with its own).
     """
     asked = [r for r in records if r.status != "abandoned" and not has_failed(r) and r.generator != "confirm"]
-    published = prefixes.published(records)
-    keys = [prefixes.key(record.parameters) for record in asked]
+    published = shared.stored_ends(records)
+    keys = [shared.identity(record.parameters) for record in asked]
     if not published or len({*keys, *found}) < wanted:
         return None
     scores = _scores(outcomes, asked, keys)
@@ -87,7 +87,7 @@ def next_prefix(
 def _scores(
     outcomes: Outcomes, records: Sequence[Trial], keys: Sequence[Hashable]
 ) -> Mapping[Hashable, float]:
-    """Return the best result at each prefix: its mean rank over the objectives, lower is better."""
+    """Return the best result at each first stage: its mean rank over the objectives, lower is better."""
     complete = [
         (key, means)
         for record, key in zip(records, keys, strict=True)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sweeps.errors import SpaceError
-from sweeps.space.constraints import Linear, parse
+from sweeps.space.constraints import parse
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Status, Trial
@@ -45,7 +45,11 @@ class Outcomes:
     """
 
     def __init__(self, space: Space) -> None:
-        constraints = [_absolute(text, space) for text in space.outcome_constraints]
+        constraints = [parse(text) for text in space.outcome_constraints]
+        for constraint, text in zip(constraints, space.outcome_constraints, strict=True):
+            if "baseline" in constraint.coefficients:
+                problem = f"{text!r}: bounds relative to the baseline are not supported; write the number"
+                raise SpaceError(problem, file=space.name, key="outcome_constraints")
         constrained = [name for constraint in constraints for name in constraint.coefficients]
         metrics = dict.fromkeys([*space.metrics(), *constrained])
         self.names: Mapping[str, str] = MappingProxyType({m: f"m{i}" for i, m in enumerate(metrics)})
@@ -53,7 +57,14 @@ class Outcomes:
         tracked = (*self.names.values(), SURVIVAL)
         self.goals: Goals = {name: self.lower_is_better.get(name) for name in tracked}
         self.objective = ", ".join(f"-{name}" if low else name for name, low in self.lower_is_better.items())
-        self.constraints = tuple(self._renamed(constraint) for constraint in constraints)
+        terms = [
+            [f"{factor!r}*{self.names[name]}" for name, factor in constraint.coefficients.items()]
+            for constraint in constraints
+        ]
+        self.constraints = tuple(
+            f"{' + '.join(each)} <= {constraint.bound!r}"
+            for each, constraint in zip(terms, constraints, strict=True)
+        )
         self._noise = space.search.noise
         self._bounded = {
             self.names[n] for c in constraints if len(c.coefficients) == 1 for n in c.coefficients
@@ -105,7 +116,11 @@ class Outcomes:
         rows = [(record, name, mean) for record in records for name, mean in self.means(record).items()]
         metrics = {name: metric for metric, name in self.names.items()}
         errors = [self._standard_error(record, name, metrics[name]) for record, name, _ in rows]
-        predicted = [] if noise is None else self._predicted(records)
+        predicted = [
+            (record, name, mean, error)
+            for record in (records if noise is not None else ())
+            for name, (mean, error) in self.predictions(record).items()
+        ]
         inferred = {name: (noise or {}).get(name, math.nan) for _, name, _, _ in predicted}
         errors = [
             inferred.get(name, error) if math.isnan(error) else error
@@ -152,13 +167,6 @@ class Outcomes:
         ended = [(r, 0.0 if has_failed(r) else 1.0) for r in records if has_failed(r) or self.means(r)]
         return ended if any(not survived for _, survived in ended) else []
 
-    def _predicted(self, records: Sequence[Trial]) -> list[tuple[Trial, str, float, float]]:
-        return [
-            (record, name, mean, error)
-            for record in records
-            for name, (mean, error) in self.predictions(record).items()
-        ]
-
     def _standard_error(self, record: Trial, name: str, metric: str) -> float:
         if self._noise == "inferred":
             return math.nan
@@ -166,10 +174,6 @@ class Outcomes:
             error = record.metrics.get(f"{metric}_sem")
             return float(error) if error is not None and math.isfinite(error) and error >= 0 else math.nan
         return float(self._noise) if name in self.lower_is_better else math.nan
-
-    def _renamed(self, constraint: Linear) -> str:
-        terms = [f"{factor!r}*{self.names[name]}" for name, factor in constraint.coefficients.items()]
-        return f"{' + '.join(terms)} <= {constraint.bound!r}"
 
 
 def _worst(costs: npt.NDArray[np.float64]) -> list[float]:
@@ -185,14 +189,6 @@ def _worst(costs: npt.NDArray[np.float64]) -> list[float]:
     counts = on_front | (costs <= third + 1.5 * (third - first))  # Tukey's fence
     largest = np.where(counts, costs, -np.inf).max(axis=0)
     return [float(worst) for worst in largest + 0.1 * (largest - costs.min(axis=0))]
-
-
-def _absolute(text: str, space: Space) -> Linear:
-    constraint = parse(text)
-    if "baseline" in constraint.coefficients:
-        problem = f"{text!r}: bounds relative to the baseline are not supported; write the number"
-        raise SpaceError(problem, file=space.name, key="outcome_constraints")
-    return constraint
 
 
 def cost_metric(stages: Stages, outcomes: Outcomes, records: Sequence[Trial]) -> str | None:

@@ -38,19 +38,15 @@ class SobolSequence:
     def __getitem__(self, position: int) -> Point:
         """Return the point at a position, counted from 0. Raises what `draw` raises."""
         while len(self._points) <= position:
-            self._points += self._walk() if self._walks else self._batch()
+            with seeded(self._stream("round", len(self._points))):
+                if self._walks:
+                    self._points += self._draw(1, 1, self._stream("walk", len(self._points)), 0)[0]
+                    continue
+                points, end = self._draw(BATCH, DRAWS, self._stream("scramble"), self._drawn)
+            self._walks = end - self._drawn >= DRAWS
+            self._drawn = end
+            self._points += [] if self._walks else points
         return self._points[position]
-
-    def _batch(self) -> list[Point]:
-        with seeded(self._stream("round", len(self._points))):
-            points, position = self._draw(BATCH, DRAWS, self._stream("scramble"), self._drawn)
-        self._walks = position - self._drawn >= DRAWS
-        self._drawn = position
-        return [] if self._walks else points
-
-    def _walk(self) -> list[Point]:
-        with seeded(self._stream("round", len(self._points))):
-            return self._draw(1, 1, self._stream("walk", len(self._points)), 0)[0]
 
     def _stream(self, *parts: int | str) -> int:
         return stable_seed(self._seed, *parts) % 2**31

@@ -35,10 +35,14 @@ class StageCosts:
 
         Stages that no trial has reported are taken to cost the same as the mean of the others.
         """
-        costs = self._of_space if self._stated else self._modelled(records)
+        modelled = None if self._stated else self._modelled(records)
 
         def positive(parameters: Mapping[str, Value]) -> tuple[float, ...]:
-            found = costs(parameters)
+            if modelled is None:
+                stated = self._stages.costs(parameters) or {}
+                found = tuple(max(stated[name], 0.0) for name in self._stages.names)
+            else:
+                found = modelled(parameters)
             least = SMALLEST * math.fsum(found) or 1.0
             return tuple(max(cost, least) for cost in found)
 
@@ -48,10 +52,6 @@ class StageCosts:
         """Return the first stage's share of the cost of a trial in the middle of the space."""
         costs = self.known(records)(self._encoding.domain.middle())
         return costs[0] / math.fsum(costs)
-
-    def _of_space(self, parameters: Mapping[str, Value]) -> tuple[float, ...]:
-        stated = self._stages.costs(parameters) or {}
-        return tuple(max(stated[name], 0.0) for name in self._stages.names)
 
     def _modelled(self, records: Iterable[Trial]) -> Costs:
         """Return exponentials of linear regressions of log seconds, one for each stage."""
@@ -97,7 +97,7 @@ class StageCosts:
         point = self._encoding.encode(self._encoding.domain.configuration(parameters, repeat=True)) or {}
         features = []
         for axis in self._encoding.axes:
-            if self._stages.of(self._encoding.names[axis.name]) > stage:
+            if self._stages.position(self._encoding.names[axis.name]) > stage:
                 continue
             value = point.get(axis.name)
             if isinstance(axis, Options):

@@ -136,10 +136,10 @@ def _check_costs(cursors: list[Cursor], space: Space) -> None:
             raise cursor.refusal(f"{error}") from None
         for name in expression.coefficients:
             _check_operand(cursor, name, space)
-            if stages.of(name) > position:
+            if stages.position(name) > position:
                 raise cursor.refusal(
-                    f"`{name}` belongs to a later stage, {stages.names[stages.of(name)]}; trials that share "
-                    "this one would differ in its cost"
+                    f"`{name}` belongs to a later stage, {stages.names[stages.position(name)]}; trials that "
+                    "share this one would differ in its cost"
                 )
         _check_bounds(cursor, expression, space)
 

@@ -53,9 +53,9 @@ def _length(cursor: Cursor, position: int, stages: Stages, space: Space) -> str:
     )
     if not counts:
         raise cursor.refusal(f"`{parameter.name}` is no number of steps: its values must be integers from 0")
-    if stages.of(parameter.name) != position:
+    if stages.position(parameter.name) != position:
         raise cursor.refusal(
-            f"`{parameter.name}` belongs to the stage {stages.names[stages.of(parameter.name)]}; "
+            f"`{parameter.name}` belongs to the stage {stages.names[stages.position(parameter.name)]}; "
             f"name the one that has the steps of {stages.names[position]}"
         )
     return parameter.name
@@ -73,8 +73,8 @@ def _decay(cursor: Cursor, position: int, stages: Stages, space: Space) -> float
             raise cursor.refusal(
                 f"`{value}` can be {yaml_text(each)}; a share of the steps is a number from 0 to 1"
             )
-    if stages.of(value) > position:
-        raise cursor.refusal(f"`{value}` belongs to a later stage, {stages.names[stages.of(value)]}")
+    if stages.position(value) > position:
+        raise cursor.refusal(f"`{value}` belongs to a later stage, {stages.names[stages.position(value)]}")
     return value
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Stage, Trunk, Value, number_of
 from sweeps.space.overrides import split
-from sweeps.space.trunks import decay_start
+from sweeps.space.stages import decay_start
 
 MOST_POINTS = 16
 """Points of a trunk, up to which each listed length gets the one at which its decay begins."""

@@ -1,6 +1,6 @@
-"""Snapshots of a sweep, by its records: who published and who uses them, and which may be removed. Pure.
+"""Checkpoints that a sweep's records list as stored: who uses each, and which may be removed. Pure.
 
-A worker asks after each trial (`worker.collection`), `sweep snapshots` shows the answer with its reasons.
+A worker asks after each trial (`transfer.removal`); `sweep snapshots` shows the answer with its reasons.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sweeps.space import constraints
 from sweeps.space.definition import Space, Value
-from sweeps.stages.trunk_points import TrunkPoints
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -23,14 +22,14 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """A stored end of a stage, or point of its trunk, by the records. Trials are ascending indices.
+class SharedCheckpoint:
+    """A stored checkpoint, by the records. Trials are ascending indices.
 
     Args:
-        key: of the stage's end, or of the point.
+        key: of the checkpoint.
         stage: its name.
-        step: of a point; None for the end.
-        trunk: equal for the points of one trunk, by the parameters of their publishers.
+        step: of the stage, within its trunk; None for the stage's end.
+        trunk: equal for the checkpoints of one trunk, by the parameters of their publishers; None for an end.
         publishers: trials whose records say that it is stored.
         users: trials that started from it, now or before.
         needed_by: pending and running trials that have it, start from it or may do so.
@@ -48,32 +47,32 @@ class Snapshot:
 
     @property
     def label(self) -> str:
-        """Return the stage, or `stage1_9@70` for a point, as folders of a run are named."""
+        """Return the stage, or `stage1_9@70` within a trunk, as folders of a run are named."""
         return self.stage if self.step is None else f"{self.stage}@{self.step}"
 
     @property
     def unit(self) -> Hashable:
-        """Return the key by which snapshots are counted and ranked: the trunk of a point, else its own."""
+        """Return what counts as one against the limit and is ranked: its trunk, or the end itself."""
         return self.key if self.trunk is None else self.trunk
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Decision on a snapshot, with its reason in a few words."""
+    """Decision on a checkpoint, with its reason in a few words."""
 
-    snapshot: Snapshot
+    checkpoint: SharedCheckpoint
     kept: bool
     why: str
 
 
-def published(
+def stored_checkpoints(
     space: Space, records: Sequence[Trial], to_come: Iterable[Mapping[str, Value]] = ()
-) -> list[Snapshot]:
-    """Return the snapshots that are stored by the records, in the order of their publishers.
+) -> list[SharedCheckpoint]:
+    """Return the checkpoints that are stored by the records, in the order of their publishers.
 
-    An unfinished trial needs a snapshot of its own, the one that it started from, and every one that its
-    parameters lead to: between its claim and its first report, only they show what it is about to fetch. Of
-    the points on its trunk that is the latest. So does a configuration `to_come`.
+    An unfinished trial needs a checkpoint of its own, the one that it started from, and every one that its
+    parameters lead to: between its claim and its first report, only they show what it is about to fetch. On
+    its trunk that is the latest before its decay. So does a configuration `to_come`.
     """
     by_key: defaultdict[str, list[tuple[Trial, StageRun]]] = defaultdict(list)
     users: defaultdict[str, list[int]] = defaultdict(list)
@@ -85,27 +84,57 @@ def published(
                 users[run.key].append(record.trial)
     if not by_key:
         return []
-    trunks = TrunkPoints(space)
-    waiting = _Waiting(space, records, trunks, [found[0] for found in by_key.values()])
-    planned = _Planned(waiting, trunks, to_come)
-    return [
-        Snapshot(
-            key=key,
-            stage=found[0][1].name,
-            step=found[0][1].step,
-            trunk=_trunk(trunks, *found[0]),
-            publishers=tuple(record.trial for record, _ in found),
-            users=tuple(users[key]),
-            needed_by=waiting.for_snapshot(key, found),
-            awaited=planned.count(found),
+    model = _Model(space)
+    steps: defaultdict[Hashable, set[int]] = defaultdict(set)  # stored ones, by trunk
+    for record, run in (found[0] for found in by_key.values()):
+        if run.step is not None:
+            steps[model.trunk(record, run.name)].add(run.step)
+
+    planned_ends: Counter[Hashable] = Counter()
+    planned_steps: Counter[Hashable] = Counter()
+    for parameters in to_come:
+        trial = Trial(trial=0, status="pending", parameters=parameters, generator="grid")
+        for stage in model.names:
+            planned_ends[stage, model.end(trial, stage)] += 1
+            if (trunk := model.trunk(trial, stage)) is not None:
+                planned_steps[trunk, model.start_step(trial, stage, steps[trunk])] += 1
+
+    unfinished = [record for record in records if not record.finished]
+    checkpoints = []
+    for key, found in by_key.items():
+        record, run = found[0]
+        trunk = None if run.step is None else model.trunk(record, run.name)
+        ends = {model.end(each, run.name) for each, _ in found}
+
+        needed_by = tuple(
+            trial.trial
+            for trial in unfinished
+            if any(own.key == key for own in (*trial.stages, *trial.points))
+            or (
+                model.end(trial, run.name) in ends - {None}
+                if run.step is None
+                else trunk is not None
+                and model.trunk(trial, run.name) == trunk
+                and model.start_step(trial, run.name, steps[trunk]) == run.step
+            )
         )
-        for key, found in by_key.items()
-    ]
-
-
-def _trunk(trunks: TrunkPoints, record: Trial, run: StageRun) -> Hashable:
-    """Return the trunk of a point; None for a stage's end, or if the space has no such trunk."""
-    return None if run.step is None else trunks.trunk(record, run.name)
+        checkpoints.append(
+            SharedCheckpoint(
+                key=key,
+                stage=run.name,
+                step=run.step,
+                trunk=trunk,
+                publishers=tuple(record.trial for record, _ in found),
+                users=tuple(users[key]),
+                needed_by=needed_by,
+                awaited=(
+                    sum(planned_ends[run.name, end] for end in ends)
+                    if run.step is None
+                    else planned_steps[trunk, run.step]
+                ),
+            )
+        )
+    return checkpoints
 
 
 def judge(
@@ -117,69 +146,58 @@ def judge(
     ranks: Mapping[int, float] | None = None,
     to_come: Iterable[Mapping[str, Value]] = (),
 ) -> list[Verdict]:
-    """Return which snapshots stay, the best first.
+    """Return which checkpoints stay, the best first.
 
     What an unfinished trial needs stays. So does what configurations to come would start from, within
     `snapshots.keep_gib`. Of all others, the `snapshots.keep` best stay, as long as all take no more than that
-    together; a snapshot is as good as the best trial that used it. The points of a trunk count as one; those
-    that no length can use any more are removed. Once the sweep has ended, only those of the best trials
+    together; a checkpoint is as good as the best trial that used it. The checkpoints of a trunk count as one;
+    those that no length can use any more are removed. Once the sweep has ended, only those of the best trials
     stay.
 
     Args:
         space: of the sweep.
         records: all trials.
         ended: whether no trial will follow.
-        sizes: bytes of snapshots by key; needed only for a limit in GiB.
+        sizes: bytes of checkpoints by key; needed only for a limit in GiB.
         ranks: of trials by index, 0 for the best, such as by posterior mean; None: by their observed results.
         to_come: parameters of trials that are certain to follow.
     """
-    found = published(space, records, to_come)
+    found = stored_checkpoints(space, records, to_come)
     if not found:
         return []
-    standing = _Standing(space, records, observed_ranks(space, records) if ranks is None else ranks)
-    useless = _useless(space, found)
-    verdicts, taken = [], 0
-    units: dict[Hashable, int] = {}
-    for snapshot in sorted(
-        found, key=lambda each: (each.key in useless, not each.awaited, *standing.order(each))
-    ):
-        position = -1 if snapshot.awaited else units.setdefault(snapshot.unit, len(units))
-        after = taken + sizes.get(snapshot.key, 0)
+    model = _Model(space)
+    standing = _Standing(model, records, observed_ranks(space, records) if ranks is None else ranks)
+    on_trunks: defaultdict[Hashable, list[SharedCheckpoint]] = defaultdict(list)
+    for each in found:
+        if each.trunk is not None:
+            on_trunks[each.trunk].append(each)
+    useless: set[str] = set()
+    for group in on_trunks.values():
+        steps = model.useless(group[0].stage, {each.step or 0 for each in group})
+        useless |= {each.key for each in group if each.step in steps}
+
+    verdicts, total = [], 0
+    units: dict[Hashable, int] = {}  # by rank
+    for each in sorted(found, key=lambda it: (it.key in useless, not it.awaited, *standing.order(it))):
+        position = -1 if each.awaited else units.setdefault(each.unit, len(units))
+        after = total + sizes.get(each.key, 0)
         gib = space.snapshots.keep_gib
-        inferior = ended and standing.rank(snapshot) > 0
-        if snapshot.key in useless:
+        if each.key in useless:
             refusal = "a later point serves every length"
-        elif inferior:
+        elif ended and standing.rank(each) > 0:
             refusal = "the sweep has ended, others are better"
         elif position >= space.snapshots.keep:
             refusal = f"not among the {space.snapshots.keep} best"
         else:
             refusal = f"beyond {gib:g} GiB" if gib is not None and after > gib * _GIB else ""
-        taken = taken if refusal else after
-        why = refusal or standing.describe(snapshot)
-        if snapshot.awaited and not refusal:
-            why = f"for {counted(snapshot.awaited, 'trial')} to come"
-        if snapshot.needed_by:
-            why = f"needed by {_trials(snapshot.needed_by)}"
-        verdicts.append(Verdict(snapshot=snapshot, kept=not refusal or bool(snapshot.needed_by), why=why))
+        total = total if refusal else after
+        why = refusal or standing.describe(each)
+        if each.awaited and not refusal:
+            why = f"for {counted(each.awaited, 'trial')} to come"
+        if each.needed_by:
+            why = f"needed by {_trials(each.needed_by)}"
+        verdicts.append(Verdict(checkpoint=each, kept=not refusal or bool(each.needed_by), why=why))
     return verdicts
-
-
-def _useless(space: Space, found: Iterable[Snapshot]) -> frozenset[str]:
-    """Return the keys of the points that no trial to come branches off at."""
-    on_trunks: defaultdict[Hashable, list[Snapshot]] = defaultdict(list)
-    for snapshot in found:
-        if snapshot.trunk is not None:
-            on_trunks[snapshot.trunk].append(snapshot)
-    if not on_trunks:
-        return frozenset()
-    trunks = TrunkPoints(space)
-    return frozenset(
-        snapshot.key
-        for group in on_trunks.values()
-        for snapshot in group
-        if snapshot.step in trunks.useless(group[0].stage, {each.step or 0 for each in group})
-    )
 
 
 def observed_ranks(space: Space, records: Iterable[Trial]) -> dict[int, float]:
@@ -204,132 +222,81 @@ def observed_ranks(space: Space, records: Iterable[Trial]) -> dict[int, float]:
             )
         else:
             broken.append(record.trial)
-    ranks = _dominated(costs)
-    return ranks | dict.fromkeys(broken, float(len(costs)))
-
-
-def _dominated(costs: Mapping[int, tuple[float, ...]]) -> dict[int, float]:
-    """Return by how many others each is dominated; lower costs are better."""
     distinct = Counter(costs.values())
-    count = {
+    better = {
         mine: float(
             sum(n for other, n in distinct.items() if other != mine and all(map(operator.le, other, mine)))
         )
         for mine in distinct
     }
-    return {index: count[mine] for index, mine in costs.items()}
+    return {index: better[mine] for index, mine in costs.items()} | dict.fromkeys(broken, float(len(costs)))
 
 
-class _Waiting:
-    """Unfinished trials, by what they need."""
+class _Model:
+    """Stages of the space by their names, for whole records."""
 
-    def __init__(
-        self,
-        space: Space,
-        records: Iterable[Trial],
-        trunks: TrunkPoints,
-        stored: Iterable[tuple[Trial, StageRun]],
-    ) -> None:
+    def __init__(self, space: Space) -> None:
         from sweeps.space.stages import Stages  # imports scipy, which most commands do without
 
-        self._stages, self._trunks = Stages(space), trunks
-        self._open = [record for record in records if not record.finished]
-        self.steps: defaultdict[Hashable, set[int]] = defaultdict(set)
-        for record, run in stored:
-            if run.step is not None:
-                self.steps[trunks.trunk(record, run.name)].add(run.step)
-
-    def for_snapshot(self, key: str, found: Sequence[tuple[Trial, StageRun]]) -> tuple[int, ...]:
-        """Return the unfinished trials that have the key in their record, or parameters that lead to it."""
-        publisher, run = found[0]
-        leads_here = {self.end(record, run.name) for record, run in found} - {None}
-        return tuple(
-            record.trial
-            for record in self._open
-            if any(run.key == key for run in (*record.stages, *record.points))
-            or (
-                self.end(record, run.name) in leads_here
-                if run.step is None
-                else self._branches_at(record, run, _trunk(self._trunks, publisher, run))
-            )
-        )
-
-    def _branches_at(self, record: Trial, point: StageRun, trunk: Hashable) -> bool:
-        """Return whether a trial is on this trunk, and would begin at this point of it."""
-        if trunk is None or self._trunks.trunk(record, point.name) != trunk:
-            return False
-        return self._trunks.starts_at(record, point.name, self.steps[trunk]) == point.step
-
-    @property
-    def stages(self) -> Sequence[str]:
-        """Return the names of the stages."""
-        return self._stages.names
+        self._stages = Stages(space)
+        self.names = self._stages.names
 
     def end(self, record: Trial, stage: str) -> Hashable:
-        """Return the trial's prefix to the end of a stage; None for a stage that the space does not have."""
-        if stage not in self._stages.names:
+        """Return what is equal for trials that share the end of a stage; None if there is no such stage."""
+        if stage not in self.names:
             return None
-        return self._stages.prefix(record.parameters, self._stages.names.index(stage))
+        return self._stages.end_identity(record.parameters, self.names.index(stage))
 
+    def trunk(self, record: Trial, stage: str) -> Hashable:
+        """Return what is equal for trials on one trunk of the stage; None if it has none."""
+        if stage not in self.names or self._stages.trunk(position := self.names.index(stage)) is None:
+            return None
+        return stage, self._stages.trunk_identity(record.parameters, position)
 
-class _Planned:
-    """Configurations to come, by where they would start."""
+    def start_step(self, record: Trial, stage: str, steps: Iterable[int]) -> int | None:
+        """Return at which of these steps of its trunk a trial would branch off; None if at none."""
+        if (end := self._stages.trunk_end(record.parameters, self.names.index(stage))) is None:
+            return None
+        return max((step for step in steps if step <= end), default=None)
 
-    def __init__(
-        self, waiting: _Waiting, trunks: TrunkPoints, to_come: Iterable[Mapping[str, Value]]
-    ) -> None:
-        self._waiting, self._trunks = waiting, trunks
-        self._ends: Counter[Hashable] = Counter()
-        self._points: Counter[Hashable] = Counter()
-        for parameters in to_come:
-            self._add(Trial(trial=0, status="pending", parameters=parameters, generator="grid"))
+    def useless(self, stage: str, steps: Set[int]) -> Set[int]:
+        """Return the steps of one trunk that no trial to come branches off at: a later one serves it.
 
-    def _add(self, trial: Trial) -> None:
-        for stage in self._waiting.stages:
-            self._ends[stage, self._waiting.end(trial, stage)] += 1
-        for stage, trunk in self._trunks.each(trial).items():
-            self._points[trunk, self._trunks.starts_at(trial, stage, self._waiting.steps[trunk])] += 1
-
-    def count(self, found: Sequence[tuple[Trial, StageRun]]) -> int:
-        """Return how many would start from what these trials have published."""
-        record, run = found[0]
-        if run.step is not None:
-            return self._points[_trunk(self._trunks, record, run), run.step]
-        return sum(
-            self._ends[run.name, end] for end in {self._waiting.end(each, run.name) for each, _ in found}
-        )
+        There are none unless the lengths, and the shares of the decay, are listed.
+        """
+        if (ends := self._stages.trunk_ends(self.names.index(stage))) is None:
+            return frozenset()
+        return steps - {max((step for step in steps if step <= end), default=0) for end in ends}
 
 
 class _Standing:
-    """Ranks of snapshots: that of the best trial that used each, or that is on its trunk."""
+    """Ranks of checkpoints: that of the best trial that used each, or that is on its trunk."""
 
-    def __init__(self, space: Space, records: Iterable[Trial], ranks: Mapping[int, float]) -> None:
+    def __init__(self, model: _Model, records: Iterable[Trial], ranks: Mapping[int, float]) -> None:
         self._ranked: defaultdict[Hashable, list[tuple[float, int]]] = defaultdict(list)
-        trunks = TrunkPoints(space)
         for record in records:
             if record.trial in ranks:
-                for unit in (*(run.key for run in record.stages), *trunks.each(record).values()):
+                trunks = filter(None, (model.trunk(record, stage) for stage in model.names))
+                for unit in (*(run.key for run in record.stages), *trunks):
                     self._ranked[unit].append((ranks[record.trial], record.trial))
 
-    def _of(self, snapshot: Snapshot) -> list[tuple[float, int]]:
-        return self._ranked[snapshot.unit]
-
-    def rank(self, snapshot: Snapshot) -> float:
+    def rank(self, checkpoint: SharedCheckpoint) -> float:
         """Return the rank of the best trial that used it; infinite if none has a result."""
-        return min(self._of(snapshot), default=(math.inf, 0))[0]
+        return min(self._ranked[checkpoint.unit], default=(math.inf, 0))[0]
 
-    def order(self, snapshot: Snapshot) -> tuple[float, int, bool, int, int]:
+    def order(self, checkpoint: SharedCheckpoint) -> tuple[float, int, bool, int, int]:
         """Return a key to sort by: of equal rank, those of more such trials come first, then later ones.
 
-        Ends of stages are smaller than points; of these the furthest saves the most.
+        Ends of stages are smaller than checkpoints within a trunk, which hold the optimizer's state;
+        of these the furthest saves the most.
         """
-        rank, step = self.rank(snapshot), snapshot.step
-        alike = sum(other == rank for other, _ in self._of(snapshot))
-        return rank, -alike, step is not None, -(step or 0), -snapshot.publishers[-1]
+        rank, step = self.rank(checkpoint), checkpoint.step
+        alike = sum(other == rank for other, _ in self._ranked[checkpoint.unit])
+        return rank, -alike, step is not None, -(step or 0), -checkpoint.publishers[-1]
 
-    def describe(self, snapshot: Snapshot) -> str:
+    def describe(self, checkpoint: SharedCheckpoint) -> str:
         """Return why it stays though nobody needs it now."""
-        ranked = self._of(snapshot)
+        ranked = self._ranked[checkpoint.unit]
         if not ranked:
             return "there is room"
         rank, trial = min(ranked)

@@ -1,4 +1,4 @@
-"""Shared stages, and trunks, in words: for `sweep status`, `trials` and `best` and for a worker's lines."""
+"""What trials shared, in words: for `sweep status`, `trials` and `best` and for a worker's lines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trunks_line(records: Sequence[Trial]) -> str:
 
 
 def _points(records: Sequence[Trial]) -> int:
-    """Return how many different points are stored; several trials may have published one."""
+    """Return how many checkpoints within trunks are stored; several trials may have published one."""
     return len({point.key for record in records for point in record.points if point.snapshot})
 
 
@@ -74,14 +74,14 @@ def trunk_sources(record: Trial) -> str:
 def trial_line(record: Trial) -> str:
     """Return what a trial paid, reused and branched off, in one clause; "" if it shared nothing."""
     nominal, paid = costs.nominal(record), costs.paid(record)
-    taken = [f"{stage.name} of trial {stage.reused_from}" for stage in costs.reused(record)]
+    reused = [f"{stage.name} of trial {stage.reused_from}" for stage in costs.reused(record)]
     left = [
         f"{stage.name} of trial {stage.branched_from} at step {stage.branched_at}"
         for stage in costs.branched(record)
     ]
-    if nominal is None or paid is None or not (taken or left):
+    if nominal is None or paid is None or not (reused or left):
         return ""
-    phrases = (("reusing", taken), ("branching off", left))
+    phrases = (("reusing", reused), ("branching off", left))
     how = " and ".join(f"{verb} {', '.join(stages)}" for verb, stages in phrases if stages)
     return f"paid {amount(paid)} of {amount(nominal)}, {how}"
 

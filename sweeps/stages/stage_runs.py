@@ -1,20 +1,16 @@
-"""Stages of a trial and points of their trunks: their keys, and what its record says of them. Pure."""
+"""What a program reports of its stages, and what the trial's record says of them. Pure."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
-from sweeps.space.stages import Stages
-from sweeps.space.trunks import Trunks
 from sweeps.trials import storable
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -32,11 +28,11 @@ class Reported:
     Args:
         name: of the stage.
         key: of its end; "" if it is never shared.
-        reused: whether a snapshot took the place of computing it.
+        reused: whether a checkpoint took the place of computing it.
         cost: in the unit of the sweep's `stages`.
         seconds: that computing it took the trial that computed it.
         usd: dollars, likewise.
-        branched_at: steps that were taken from a point of the stage's trunk; None: it was computed in full.
+        branched_at: steps that another trial's trunk saved; None: it was computed in full.
         saved: cost of these steps.
     """
 
@@ -51,21 +47,8 @@ class Reported:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrunkKey:
-    """The trunk that a trial has of a stage.
-
-    Args:
-        key: of the trunk, 64 hexadecimal digits; equal keys mean equal results after equal steps.
-        until: step of the stage at which the trial leaves it.
-    """
-
-    key: str
-    until: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Branch:
-    """The point of a trunk at which a trial began a stage.
+    """The checkpoint within a trunk at which a trial began a stage.
 
     Args:
         step: of the stage, until there.
@@ -82,59 +65,17 @@ class Branch:
     saved: float = 0.0
 
     def mark(self, run: StageRun) -> StageRun:
-        """Return the stage, or a point of it, with what of it was taken from another trial."""
+        """Return the run with what of it another trial has computed."""
         if self.source is None:
             return run
         saved = min(self.saved, run.cost)
         return replace(run, branched_from=self.source, branched_at=self.at, saved=saved)
 
 
-def keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, str]:
-    """Return the key of the end of each stage but the last, for a command or a function.
-
-    Args:
-        space: of the sweep.
-        stages: of the space.
-        parameters: of one trial.
-    """
-    return {
-        name: _digest(
-            {
-                "program": asdict(space.program),
-                "parameters": {n: v for n, v in parameters.items() if stages.of(n) <= position},
-                "stage": name,
-            }
-        )
-        for position, name in enumerate(stages.names[:-1])
-    }
-
-
-def trunks(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
-    """Return the trunk of each stage that has one, for a command or a function.
-
-    Args:
-        space: of the sweep.
-        stages: of the space.
-        parameters: of one trial.
-    """
-    shapes, found = Trunks(space, stages), {}
-    for position, name in enumerate(stages.names):
-        if not (until := shapes.end(parameters, position)):
-            continue
-        shared = {
-            n: v
-            for n, v in parameters.items()
-            if stages.of(n) <= position and not shapes.is_tail(n, position)
-        }
-        document = {"program": asdict(space.program), "parameters": shared, "stage": name, "part": "trunk"}
-        found[name] = TrunkKey(key=_digest(document), until=until)
-    return found
-
-
 def cost_until(
     space: Space, costs: Mapping[str, float], parameters: Mapping[str, Value], stage: str, step: int
 ) -> float | None:
-    """Return the cost of a stage until a point of its trunk; None if the space does not say it.
+    """Return the cost of a stage until a step within its trunk; None if the space does not say it.
 
     Args:
         space: of the sweep.
@@ -150,11 +91,6 @@ def cost_until(
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < max(step, 1):
         return None
     return costs[stage] * step / steps
-
-
-def _digest(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a document as canonical JSON."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def parse(document: Any, where: str) -> tuple[Reported, ...]:
@@ -204,15 +140,15 @@ def amount(value: Any) -> float | None:
 
 
 def publisher(records: Iterable[Trial], key: str, trial: int) -> Trial | None:
-    """Return whose snapshot of this key is stored, by the records: the trial itself, or the first one."""
+    """Return whose checkpoint of this key is stored, by the records: the trial itself, or the first one."""
     found = [r for r in records if any(run.key == key for run in r.snapshots)]
     return min(found, key=lambda record: (record.trial != trial, record.trial), default=None)
 
 
 def origin(records: Iterable[Trial], key: str, trial: int) -> int | None:
-    """Return which other trial has computed the stage, or the part, of this key; None if no record says.
+    """Return which other trial has computed the checkpoint of this key; None if no record says.
 
-    A snapshot may have been removed since a trial started from it, so those that are stored only come first.
+    It may have been removed since a trial started from it, so those that are stored only come first.
     """
     found = sorted(
         (not run.snapshot, record.trial if run.reused_from is None else run.reused_from)

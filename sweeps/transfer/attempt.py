@@ -1,11 +1,11 @@
-"""Snapshots of one trial's stages: fetched before its program starts, and published while it runs.
+"""Checkpoints of one trial's stages: fetched before its program starts, and published while it runs.
 
     RUN_DIR/snapshots/STAGE/        there at the start: a finished stage, verified, to start from
                                     renamed into place by the program: a finished stage to publish
-    RUN_DIR/snapshots/STAGE@STEP/   likewise, a point of the stage's trunk
+    RUN_DIR/snapshots/STAGE@STEP/   likewise, a checkpoint within the stage's trunk
 
-If anything goes wrong with a snapshot, the trial goes on without it, with one line in the log. The heartbeat
-after an upload notes in the trial's record that the snapshot is stored.
+If anything goes wrong with a checkpoint, the trial goes on without it, with one line in the log. The
+heartbeat after an upload notes in the trial's record that it is stored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.space.stages import Stages
 from sweeps.stages import stage_runs
-from sweeps.stages.checkpoint import SNAPSHOTS, Details, Part, Parts, details
+from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys, details
 from sweeps.stages.stage_runs import Branch, Reported
-from sweeps.transfer.fetching import Fetched, SnapshotFetch
+from sweeps.transfer.fetching import CheckpointFetch, Fetched
 from sweeps.transfer.publishing import Publishing
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -31,26 +31,26 @@ from sweeps.trials.stage_run import StageRun
 log = logging.getLogger(__name__)
 
 
-class Snapshots:
-    """Snapshots of a claimed trial, for one attempt. Without `shared` parts nothing is fetched or published.
+class TrialStages:
+    """Stages of a claimed trial, for one attempt. Without `shared` keys nothing is fetched or published.
 
     Args:
         experiment: the worker's.
         record: the claimed trial.
         folder: the run folder of the attempt.
-        shared: what trials share with this one: ends of stages, and trunks.
+        shared: keys of the ends of stages and of the trunks that trials share with this one.
 
     Attributes:
         names: of all stages in order.
     """
 
-    def __init__(self, experiment: Experiment, record: Trial, folder: Path, shared: Parts) -> None:
+    def __init__(self, experiment: Experiment, record: Trial, folder: Path, shared: SharedKeys) -> None:
         self._experiment, self._record, self._folder = experiment, record, folder
         self.names = tuple(stage.name for stage in experiment.space.stages)
         self.shared = shared
         self._costs = Stages(experiment.space).costs(record.parameters) or {}
         self._link = experiment.space.program.kind == "trainer"  # others may write into the files
-        # Never changed in place: threads share them. Keys are names of stages, and of folders of points.
+        # Never changed in place: threads share them. Keys are names of stages, and of folders within them.
         self._runs = {run.name: run for run in record.stages}
         self._points = {f"{run.name}@{run.step}": run for run in record.points}
         self._branches: dict[str, Branch] = {}
@@ -73,7 +73,7 @@ class Snapshots:
 
     @property
     def points(self) -> tuple[StageRun, ...]:
-        """Return the points of trunks that this trial has published, and one that it began from, in order."""
+        """Return the checkpoints within trunks that it has published or began from, in order."""
         order = {name: position for position, name in enumerate(self.names)}
         return tuple(
             sorted(self._points.values(), key=lambda run: (order.get(run.name, len(order)), run.step or 0))
@@ -82,46 +82,47 @@ class Snapshots:
     # ---- before the program
 
     def fetch(self, stages: int, steps: int) -> None:
-        """Bring the furthest snapshot that is stored into the run folder, all of it or nothing.
+        """Bring the furthest stored checkpoint into the run folder, all of it or nothing.
 
         Args:
             stages: how many a checkpoint of an earlier attempt has completed.
             steps: of the next stage that it has completed.
         """
-        fetch = SnapshotFetch(
+        fetch = CheckpointFetch(
             self._experiment, self._record, self._folder, self.shared, self.names, link=self._link
         )
         fetched = fetch.run(stages, steps)
         self._publishing.damaged = fetch.damaged
         if fetched is None:
             return
-        self._publishing.settled.add(fetched.part.name)
-        position = self.names.index(fetched.part.stage)
-        for name in self.names[: position + (fetched.part.step is None)]:
+        self._publishing.settled.add(fetched.checkpoint.name)
+        position = self.names.index(fetched.checkpoint.stage)
+        for name in self.names[: position + (fetched.checkpoint.step is None)]:
             self._publishing.settled.add(name)
             self._take(name, fetched)
-        if fetched.part.step is not None:
-            self._begin(fetched, fetched.part.step)
+        if fetched.checkpoint.step is not None:
+            self._begin(fetched, fetched.checkpoint.step)
 
     def _take(self, name: str, fetched: Fetched) -> None:
         """Note a stage that this attempt does not compute; if an earlier attempt did, this trial has paid."""
-        is_own, is_it = fetched.record.trial == self._record.trial, name == fetched.part.name
+        is_own, is_it = fetched.record.trial == self._record.trial, name == fetched.checkpoint.name
         run = next((run for run in fetched.record.stages if run.name == name), None)
+        key = self.shared.ends.get(name, "")
         if run is None:  # published by this trial, but not recorded
-            run = self._computed(self._end(name), fetched.details if is_it else Details())
+            run = self._computed(Checkpoint(stage=name, key=key), fetched.details if is_it else Details())
         source = None if is_own else fetched.record.trial
         if is_own and not is_it and not run.snapshot:  # an earlier attempt may have started after it
-            source = self._origin(self.shared.keys.get(name, ""))
-        taken = replace(run, key=self.shared.keys.get(name, ""), reused_from=source)
+            source = self._origin(key)
+        run = replace(run, key=key, reused_from=source)
         if not is_own:  # who began where is in the record of that trial
-            taken = replace(taken, branched_from=None, branched_at=None, saved=0.0)
-        self._note(replace(taken, snapshot=is_own and (run.snapshot or is_it)))
+            run = replace(run, branched_from=None, branched_at=None, saved=0.0)
+        self._note(replace(run, snapshot=is_own and (run.snapshot or is_it)))
 
     def _begin(self, fetched: Fetched, step: int) -> None:
-        """Note that the program goes on from a point of a trunk."""
-        part, run = fetched.part, fetched.run
+        """Note that the program goes on from a checkpoint within a trunk."""
+        checkpoint, run = fetched.checkpoint, fetched.run
         if run is None:  # published by this trial, but not recorded
-            run = self._computed(part, fetched.details)
+            run = self._computed(checkpoint, fetched.details)
         seconds = run.seconds if run.seconds is not None else fetched.details.seconds
         if fetched.record.trial == self._record.trial:
             branch = Branch(
@@ -129,10 +130,10 @@ class Snapshots:
             )
             self._note(replace(run, snapshot=True))
         else:
-            cost = self._cost_until(part)
+            cost = self._cost_until(checkpoint)
             taken = StageRun(
-                name=part.stage,
-                key=part.key,
+                name=checkpoint.stage,
+                key=checkpoint.key,
                 step=step,
                 cost=run.cost if cost is None else cost,
                 reused_from=fetched.record.trial,
@@ -143,7 +144,7 @@ class Snapshots:
                 step=step, seconds=seconds, source=fetched.record.trial, at=step, saved=taken.cost
             )
             self._note(taken)
-        self._branches[part.stage] = branch
+        self._branches[checkpoint.stage] = branch
 
     # ---- while the program runs
 
@@ -158,7 +159,7 @@ class Snapshots:
             self._publishing.start()
 
     def close(self, timeout: float, *, leave: Callable[[], bool] | None = None, grace: float = 0.0) -> None:
-        """Publish what remains, stop, and remove the snapshots from the run folder: the store has them.
+        """Publish what remains, stop, and remove the checkpoints from the run folder: the store has them.
 
         Args:
             timeout: seconds that this may take.
@@ -170,47 +171,39 @@ class Snapshots:
         self._publishing.close(timeout, leave=leave, grace=grace)
         shutil.rmtree(self._folder / SNAPSHOTS, ignore_errors=True)
 
-    def _end_of(self, part: Part, folder: Path) -> None:
-        """Note that the trial has computed a stage, or its trunk until a point, unless that is known."""
-        run = (self._runs if part.step is None else self._points).get(part.name)
-        if run is not None and run.key == part.key and run.reused_from is None:
+    def _end_of(self, checkpoint: Checkpoint, folder: Path) -> None:
+        """Note that the trial has computed a stage, or its trunk until a step, unless that is known."""
+        run = (self._runs if checkpoint.step is None else self._points).get(checkpoint.name)
+        if run is not None and run.key == checkpoint.key and run.reused_from is None:
             return
-        stated = details(folder, part)
-        if stated.seconds is None:
-            stated = replace(stated, seconds=self._measured_seconds(part.stage))
-        if part.step is None and self._stage_began is not None:
+        stated = details(folder, checkpoint)
+        branch = self._branches.get(checkpoint.stage)
+        if stated.seconds is None and self._stage_began is not None:
+            before = 0.0 if branch is None else branch.seconds  # of the steps before it branched off
+            if before is not None:
+                stated = replace(stated, seconds=before + time.monotonic() - self._stage_began)
+        if checkpoint.step is None and self._stage_began is not None:
             self._stage_began = time.monotonic()
-        computed = self._computed(part, stated)
-        branch = self._branches.get(part.stage)
+        computed = self._computed(checkpoint, stated)
         self._note(computed if branch is None else branch.mark(computed))
 
-    def _measured_seconds(self, stage: str) -> float | None:
-        """Return the seconds that the stage has taken until now, its part before a branch included."""
-        if self._stage_began is None:
-            return None
-        before = self._branches[stage].seconds if stage in self._branches else 0.0
-        return None if before is None else before + time.monotonic() - self._stage_began
+    def _stored(self, checkpoint: Checkpoint) -> None:
+        runs = self._runs if checkpoint.step is None else self._points
+        self._note(replace(runs[checkpoint.name], snapshot=True))
 
-    def _stored(self, part: Part) -> None:
-        runs = self._runs if part.step is None else self._points
-        self._note(replace(runs[part.name], snapshot=True))
-
-    def _end(self, stage: str) -> Part:
-        return Part(stage=stage, key=self.shared.keys.get(stage, ""))
-
-    def _cost_until(self, part: Part) -> float | None:
-        """Return the stated cost of a stage, or of its trunk until a point; None: it is not stated."""
-        if part.step is None:
-            return self._costs.get(part.stage)
+    def _cost_until(self, checkpoint: Checkpoint) -> float | None:
+        """Return the stated cost of a stage until its checkpoint; None: it is not stated."""
+        if checkpoint.step is None:
+            return self._costs.get(checkpoint.stage)
         space, parameters = self._experiment.space, self._record.parameters
-        return stage_runs.cost_until(space, self._costs, parameters, part.stage, part.step)
+        return stage_runs.cost_until(space, self._costs, parameters, checkpoint.stage, checkpoint.step)
 
-    def _computed(self, part: Part, stated: Details) -> StageRun:
-        cost = self._cost_until(part)
+    def _computed(self, checkpoint: Checkpoint, stated: Details) -> StageRun:
+        cost = self._cost_until(checkpoint)
         return StageRun(
-            name=part.stage,
-            key=part.key,
-            step=part.step,
+            name=checkpoint.stage,
+            key=checkpoint.key,
+            step=checkpoint.step,
             cost=(stated.seconds or 0.0) if cost is None else cost,
             seconds=stated.seconds,
             usd=stated.usd,
@@ -253,11 +246,11 @@ class Snapshots:
         if branch is None or branch.step != step:  # an earlier attempt began there
             if stage.name not in self.shared.trunks:
                 return None
-            part = self.shared.point(stage.name, step)
-            own = self._points.get(part.name)
-            if own is not None and own.key == part.key:
+            checkpoint = self.shared.within(stage.name, step)
+            own = self._points.get(checkpoint.name)
+            if own is not None and own.key == checkpoint.key:
                 return Branch(step=step, source=own.branched_from, at=own.branched_at, saved=own.saved)
-            source, saved = self._origin(part.key), self._cost_until(part) or 0.0
+            source, saved = self._origin(checkpoint.key), self._cost_until(checkpoint) or 0.0
             branch = Branch(step=step, source=source, at=step, saved=saved)
         if stage.saved is not None and branch.at == step:
             branch = replace(branch, saved=stage.saved)

@@ -1,4 +1,4 @@
-"""Finished stages that trials share: each is published once, by whoever is first, and fetched complete.
+"""Copies of checkpoints to and from the store: each is published once, by the first, and fetched whole.
 
     stages/KEY/manifest.json          created last, and once: the files with their sizes and checksums
     stages/KEY/000012-1/model.bin     the files of one publisher, in a folder of its own
@@ -32,12 +32,12 @@ from sweeps.text.regular_file import NotRegular, copy_regular, open_regular
 
 
 class Damaged(EnvironmentFault):
-    """A snapshot in the store that is not as its manifest says; the message is one clause."""
+    """A checkpoint in the store that is not as its manifest says; the message is one clause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A snapshot in the store, by its manifest.
+    """A checkpoint in the store, by its manifest.
 
     Args:
         by: its publisher's folder; "" if the manifest cannot be read.
@@ -56,7 +56,7 @@ class Published:
 
 
 def published(store: Store, prefix: str) -> Published | None:
-    """Return the snapshot below `prefix`, not yet verified, or None. Raises StoreUnavailable."""
+    """Return the checkpoint below `prefix`, not yet verified, or None. Raises StoreUnavailable."""
     try:
         data, version = store.read(f"{prefix}/{MANIFEST}")
     except NotFound:
@@ -81,17 +81,17 @@ def publish(
     deadline: Deadline,
     replaces: str | None = None,
 ) -> Published | None:
-    """Store a folder as the snapshot below `prefix`, unless there is one.
+    """Store a folder as the checkpoint below `prefix`, unless there is one.
 
     Args:
         store: the sweep's store.
         prefix: `stages/KEY`.
         folder: the files; nobody may write there any more.
-        by: name of a folder that no other publisher of this snapshot has.
+        by: name of a folder that no other publisher of this checkpoint has.
         link: whether a store in a folder may share the files' disk space, so that a later change of one is a
             change of the other.
         deadline: after which nothing more is stored.
-        replaces: version of a manifest that is known to be of a damaged snapshot, which is removed.
+        replaces: version of a manifest that is known to be of a damaged checkpoint, which is removed.
 
     Returns:
         What is published now; None if it was removed at once.
@@ -106,7 +106,14 @@ def publish(
         return present
     stamps = _stamps(folder, f"{prefix}/{by}")
     if present is not None:
-        _withdraw(store, prefix, present, deadline)
+        # It is damaged. Its manifest goes first; if somebody has replaced that, their files stay.
+        try:
+            store.delete(f"{prefix}/{MANIFEST}", present.version)
+        except StoreConflict:
+            pass
+        else:
+            if present.by:
+                _discard(store, prefix, present.by, deadline)
     try:
         if isinstance(store, Bucket):
             files = _upload(store, prefix, folder, by, stamps, deadline)
@@ -130,7 +137,7 @@ def publish(
 
 
 def fetch(store: Store, prefix: str, found: Published, into: Path, *, link: bool, deadline: Deadline) -> None:
-    """Copy a snapshot into a new folder, verified.
+    """Copy a checkpoint into a new folder, verified.
 
     Args:
         store: the sweep's store.
@@ -228,16 +235,6 @@ def _stored(target: str, content: Digest, generation: str) -> Stored:
         md5=content.md5,
         growing=False,
     )
-
-
-def _withdraw(store: Store, prefix: str, damaged: Published, deadline: Deadline) -> None:
-    """Remove a damaged snapshot, its manifest first, unless somebody has replaced it."""
-    try:
-        store.delete(f"{prefix}/{MANIFEST}", damaged.version)
-    except StoreConflict:
-        return
-    if damaged.by:
-        _discard(store, prefix, damaged.by, deadline)
 
 
 def _discard(store: Store, prefix: str, by: str, deadline: Deadline) -> None:

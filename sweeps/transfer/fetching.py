@@ -1,7 +1,7 @@
-"""Fetch of what a trial can start from, the furthest along its path, before its program starts.
+"""Fetch of the furthest checkpoint that a trial can start from, before its program starts.
 
-That is a point of the last stage's trunk, the end of the stage before, a point of that one's trunk, etc.
-A snapshot is used if a record says that it is stored. One that this trial's own earlier attempt has published
+That is one within the last stage's trunk, the end of the stage before, one within that one's trunk, etc. A
+checkpoint is used if a record says that it is stored. One that this trial's own earlier attempt has published
 needs no such record: its worker may have died before the next heartbeat.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.stages import stage_runs
-from sweeps.stages.checkpoint import SNAPSHOTS, Details, Part, Parts, Unfit, clause, details
+from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys, Unfit, clause, details
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.manifest import MANIFEST
 from sweeps.transfer import copying, stored_stages
@@ -41,39 +41,39 @@ _rates: dict[str, float] = {}  # bytes per second of the last large fetch, by th
 
 
 _MOST_STEPS = 10**6
-"""Of how many steps before the decay an earlier attempt's points are found without a record."""
+"""Steps before the decay within which checkpoints of an earlier attempt are found without a record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """A snapshot that is in the run folder now.
+    """A checkpoint that is in the run folder now.
 
     Args:
-        part: the stage, or the part of it, that it completes.
+        checkpoint: which one.
         record: of the trial that published it, which may be an earlier attempt of this one.
         run: the entry in that record; None: published by this trial, but not recorded.
         details: of its `stage.json`.
     """
 
-    part: Part
+    checkpoint: Checkpoint
     record: Trial
     run: StageRun | None
     details: Details
 
 
-class SnapshotFetch:
+class CheckpointFetch:
     """Fetch for one attempt of a trial.
 
     Args:
         experiment: the worker's.
         record: the claimed trial.
         folder: the run folder of the attempt.
-        parts: what trials share with this one.
+        shared: what trials share with this one.
         names: of all stages in order.
         link: whether files may share their disk space with the store's.
 
     Attributes:
-        damaged: version of the manifest of each snapshot that is damaged, by key.
+        damaged: version of the manifest of each damaged checkpoint, by key.
     """
 
     def __init__(
@@ -81,48 +81,48 @@ class SnapshotFetch:
         experiment: Experiment,
         record: Trial,
         folder: Path,
-        parts: Parts,
+        shared: SharedKeys,
         names: Sequence[str],
         *,
         link: bool,
     ) -> None:
         self._experiment, self._store, self._record = experiment, experiment.store, record
-        self._folder, self._parts, self._names, self._link = folder / SNAPSHOTS, parts, names, link
+        self._folder, self._shared, self._names, self._link = folder / SNAPSHOTS, shared, names, link
         self.damaged: dict[str, str] = {}
 
     def run(self, stages: int, steps: int = 0) -> Fetched | None:
-        """Bring the furthest snapshot that is stored into the run folder, all of it or nothing.
+        """Bring the furthest stored checkpoint into the run folder, all of it or nothing.
 
         Args:
             stages: how many a checkpoint of an earlier attempt has completed.
             steps: of the next stage that it has completed.
         """
-        for part in self._candidates(stages, steps):
+        for checkpoint in self._candidates(stages, steps):
             try:
-                if (fetched := self._fetch(part)) is not None:
+                if (fetched := self._fetch(checkpoint)) is not None:
                     return fetched
             except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
-                otherwise = "the stage is computed" if part.step is None else "the trial starts earlier"
+                otherwise = "the stage is computed" if checkpoint.step is None else "the trial starts earlier"
                 message = "trial %d: the snapshot of %s is not used: %s; %s"
-                log.warning(message, self._record.trial, part.name, clause(error), otherwise)
+                log.warning(message, self._record.trial, checkpoint.name, clause(error), otherwise)
             finally:
-                shutil.rmtree(self._incoming(part), ignore_errors=True)
+                shutil.rmtree(self._incoming(checkpoint), ignore_errors=True)
         return None
 
-    def _candidates(self, stages: int, steps: int) -> Iterator[Part]:
+    def _candidates(self, stages: int, steps: int) -> Iterator[Checkpoint]:
         """Yield what the trial might start from, the furthest first."""
         for position in reversed(range(stages, len(self._names))):
             name = self._names[position]
-            if name in self._parts.keys:
-                yield self._parts.end(name)
-            if name in self._parts.trunks:
+            if name in self._shared.ends:
+                yield self._shared.end(name)
+            if name in self._shared.trunks:
                 for step in sorted(self._stored_steps(name), reverse=True):
                     if position > stages or step > steps:
-                        yield self._parts.point(name, step)
+                        yield self._shared.within(name, step)
 
     def _stored_steps(self, stage: str) -> set[int]:
-        """Return the steps of a trunk's points, by the records or by an earlier attempt of this trial."""
-        until = self._parts.trunks[stage].until
+        """Return the steps of a trunk's checkpoints, of the records or of this trial's earlier attempts."""
+        until = self._shared.trunks[stage].until
         try:
             recorded = {
                 (run.step, run.key)
@@ -130,72 +130,64 @@ class SnapshotFetch:
                 for run in record.snapshots
                 if run.name == stage and run.step is not None and 0 < run.step <= until
             }
-            found = {step for step, key in recorded if self._parts.point(stage, step).key == key}
+            found = {step for step, key in recorded if self._shared.within(stage, step).key == key}
             if self._record.attempt > 1:
-                found |= self._unrecorded_steps(stage, until)
+                # Also where there is a manifest; `_fetch` checks whether it is this trial's own.
+                entries = self._store.list(stored_stages.STAGES)
+                keys = {entry.key.split("/")[1] for entry in entries if entry.key.endswith(f"/{MANIFEST}")}
+                steps = range(until, max(0, until - _MOST_STEPS), -1) if keys else ()
+                found |= {step for step in steps if self._shared.within(stage, step).key in keys}
         except EnvironmentFault as error:
             log.warning("trial %d: points of %s are not known: %s", self._record.trial, stage, clause(error))
             return set()
         return found
 
-    def _unrecorded_steps(self, stage: str, until: int) -> set[int]:
-        """Return where there is a manifest; whether it is this trial's own is checked later."""
-        entries = self._store.list(stored_stages.STAGES)
-        keys = {entry.key.split("/")[1] for entry in entries if entry.key.endswith(f"/{MANIFEST}")}
-        steps = range(until, max(0, until - _MOST_STEPS), -1) if keys else ()
-        return {step for step in steps if self._parts.point(stage, step).key in keys}
-
-    def _fetch(self, part: Part) -> Fetched | None:
+    def _fetch(self, checkpoint: Checkpoint) -> Fetched | None:
         trial = self._record.trial
-        origin = stage_runs.publisher(self._experiment.recent_trials(), part.key, trial)
+        origin = stage_runs.publisher(self._experiment.recent_trials(), checkpoint.key, trial)
         if origin is None and self._record.attempt == 1:
             return None
-        found = copying.published(self._store, stored_stages.prefix(part.key))
+        found = copying.published(self._store, stored_stages.prefix(checkpoint.key))
         if origin is None:
             if found is None or not found.by.startswith(folder_of(trial)):
                 return None
             origin = self._record  # published, but not yet recorded
         elif found is None:
             raise Damaged("it is not in the store")
-        run = next((run for run in origin.snapshots if run.key == part.key), None)
-        saved_s = self._seconds_saved(part, origin, run)
-        if found.size > SHARE * saved_s * self._bytes_per_s():
-            log.info("trial %d computes %s: fetching it would take too long", trial, part.name)
-            return None
-        stated = self._bring(part, found, saved_s)
-        log.info("trial %d starts after %s of trial %d", trial, part.name, origin.trial)
-        return Fetched(part=part, record=origin, run=run, details=stated)
-
-    def _seconds_saved(self, part: Part, origin: Trial, run: StageRun | None) -> float:
-        """Return the seconds that it took to get there; infinite if none are known."""
-        earlier = self._names[: self._names.index(part.stage)]
+        run = next((run for run in origin.snapshots if run.key == checkpoint.key), None)
+        # Seconds that it took to get there; infinite if none are known.
+        earlier = self._names[: self._names.index(checkpoint.stage)]
         runs = [*(each for each in origin.stages if each.name in earlier), *filter(None, (run,))]
         known = [each.seconds for each in runs if each.seconds is not None]
-        return math.fsum(known) if known else math.inf
+        saved_s = math.fsum(known) if known else math.inf
+        bytes_per_s = _rates.get(self._store.url, ASSUMED_BYTES_PER_S[self._store.is_remote])
+        if found.size > SHARE * saved_s * bytes_per_s:
+            log.info("trial %d computes %s: fetching it would take too long", trial, checkpoint.name)
+            return None
+        stated = self._bring(checkpoint, found, saved_s)
+        log.info("trial %d starts after %s of trial %d", trial, checkpoint.name, origin.trial)
+        return Fetched(checkpoint=checkpoint, record=origin, run=run, details=stated)
 
-    def _bytes_per_s(self) -> float:
-        return _rates.get(self._store.url, ASSUMED_BYTES_PER_S[self._store.is_remote])
-
-    def _bring(self, part: Part, found: Published, saved_s: float) -> Details:
-        """Fetch the snapshot, and rename it into place once it is verified."""
-        incoming, began = self._incoming(part), time.monotonic()
+    def _bring(self, checkpoint: Checkpoint, found: Published, saved_s: float) -> Details:
+        """Fetch the checkpoint, and rename it into place once it is verified."""
+        incoming, began = self._incoming(checkpoint), time.monotonic()
         patience_s = min(max(SHARE * saved_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         pace = Deadline(UploadConfig(patience_s=patience_s))
         incoming.mkdir(parents=True)
         try:
-            prefix = stored_stages.prefix(part.key)
+            prefix = stored_stages.prefix(checkpoint.key)
             copying.fetch(self._store, prefix, found, incoming, link=self._link, deadline=pace)
-            stated = details(incoming, part)
+            stated = details(incoming, checkpoint)
         except (Damaged, Unfit):
-            self.damaged[part.key] = found.version
+            self.damaged[checkpoint.key] = found.version
             raise
-        incoming.rename(self._folder / part.name)
+        incoming.rename(self._folder / checkpoint.name)
         if found.size >= _MEASURABLE:
             _rates[self._store.url] = found.size / max(time.monotonic() - began, 1e-3)
         return stated
 
-    def _incoming(self, part: Part) -> Path:
-        return self._folder / f".{part.name}.incoming"
+    def _incoming(self, checkpoint: Checkpoint) -> Path:
+        return self._folder / f".{checkpoint.name}.incoming"
 
 
 def folder_of(trial: int, attempt: int | str = "") -> str:

@@ -1,7 +1,7 @@
-"""Removal of stored snapshots: after each trial of a worker, and by `sweep snapshots`.
+"""Removal of stored checkpoints: after each trial of a worker, and by `sweep snapshots`.
 
-The search relies on the records: a snapshot is first removed from them, each by a compare-and-swap, then its
-manifest and its files are deleted. Whoever is killed in between leaves files that no record names, which
+The search relies on the records: a checkpoint is first removed from them, each by a compare-and-swap, then
+its manifest and its files are deleted. Whoever is killed in between leaves files that no record names, which
 `sweep doctor` lists and `sweep repair` removes. A trial that begins to fetch it meanwhile computes the stage.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sweeps.errors import Conflict, IllegalTransition, SweepError
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Value
 from sweeps.stages import retention
 from sweeps.stages.retention import Verdict
 from sweeps.storage.base import NotFound
@@ -24,45 +24,40 @@ log = logging.getLogger(__name__)
 
 
 def collect(experiment: Experiment) -> None:
-    """Remove the snapshots that need not stay. An error is a warning: another worker will try again."""
+    """Remove the checkpoints that need not stay. An error is a warning: another worker will try again."""
     if not experiment.space.stages:
         return
     try:
         for verdict in verdicts(experiment, experiment.trials()):
-            if not verdict.kept and discard(experiment, verdict.snapshot.key):
-                key = verdict.snapshot.key
+            if not verdict.kept and discard(experiment, verdict.checkpoint.key):
+                key = verdict.checkpoint.key
                 log.info(
-                    "the snapshot %s of %s is removed: %s", key[:12], verdict.snapshot.label, verdict.why
+                    "the snapshot %s of %s is removed: %s", key[:12], verdict.checkpoint.label, verdict.why
                 )
     except (SweepError, OSError) as error:
         log.warning("snapshots could not be removed, a later trial will try again: %s", error)
 
 
 def verdicts(experiment: Experiment, records: Sequence[Trial], *, ended: bool | None = None) -> list[Verdict]:
-    """Return which snapshots stay, and why.
+    """Return which checkpoints stay, and why.
 
     Args:
         experiment: the sweep.
         records: all trials.
         ended: whether to judge as after the sweep's end; None: as it is.
     """
-    space, found = experiment.space, retention.published(experiment.space, records)
+    space, found = experiment.space, retention.stored_checkpoints(experiment.space, records)
     sizes = {}
     if found and space.snapshots.keep_gib is not None:
-        sizes = stored_stages.sizes(experiment.store, [snapshot.key for snapshot in found])
+        sizes = stored_stages.sizes(experiment.store, [each.key for each in found])
     if ended is None:
         ended = bool(found) and has_ended(experiment, records)
-    to_come = _to_come(space, records) if found and not ended else []
+    to_come: list[dict[str, Value]] = []  # of a grid, those are certain to follow that no trial has
+    if found and not ended and space.search.method == "grid":
+        from sweeps.search.grid import Grid  # imports scipy
+
+        to_come = Grid(space).left(records)
     return retention.judge(space, records, ended=ended, sizes=sizes, to_come=to_come)
-
-
-def _to_come(space: Space, records: Sequence[Trial]) -> list[dict[str, Value]]:
-    """Return the configurations that are certain to follow: those of a grid that no trial has."""
-    if space.search.method != "grid":
-        return []
-    from sweeps.search.grid import Grid  # imports scipy
-
-    return Grid(space).left(records)
 
 
 def has_ended(experiment: Experiment, records: Sequence[Trial]) -> bool:
@@ -74,7 +69,7 @@ def has_ended(experiment: Experiment, records: Sequence[Trial]) -> bool:
 
 
 def discard(experiment: Experiment, key: str) -> bool:
-    """Take a snapshot out of the records and remove its files; return whether this call removed it.
+    """Take a checkpoint out of the records and remove its files; return whether this call removed it.
 
     It stays if another program was faster, or if an unfinished trial has come to need it.
 
@@ -82,8 +77,8 @@ def discard(experiment: Experiment, key: str) -> bool:
         StoreUnavailable: some of it is left, for `sweep repair`.
     """
     stored = stored_stages.stored_stages(experiment.store, only=key)  # what is published later stays
-    present = retention.published(experiment.space, experiment.trials())
-    if any(snapshot.needed_by for snapshot in present if snapshot.key == key):
+    present = retention.stored_checkpoints(experiment.space, experiment.trials())
+    if any(each.needed_by for each in present if each.key == key):
         return False
     if not forget(experiment, key):
         return False
@@ -97,10 +92,10 @@ def discard(experiment: Experiment, key: str) -> bool:
 
 
 def forget(experiment: Experiment, key: str) -> bool:
-    """Take a snapshot out of the records of all that have published it.
+    """Take a checkpoint out of the records of all that have published it.
 
     Returns:
-        Whether this call changed a record and none names the snapshot any more: of several workers that
+        Whether this call changed a record and none names the checkpoint any more: of several workers that
         try, only those that changed a record go on.
     """
     changed = False

@@ -1,6 +1,6 @@
-"""Finished stages as they are stored: a listing of all of them, what is wrong with each, and its removal.
+"""Checkpoints as they are stored: a listing of all of them, what is wrong with each, and its removal.
 
-`snapshot` publishes and fetches them: `stages/KEY/manifest.json` names the files of one publisher, which lie
+`copying` publishes and fetches them: `stages/KEY/manifest.json` names the files of one publisher, which lie
 in `stages/KEY/000012-1/` (trial and attempt). It is written last and removed first: what a killed publisher
 or removal leaves is in no manifest, and nobody starts from it.
 """
@@ -32,8 +32,8 @@ _OBJECT = re.compile(rf"{STAGES}([0-9a-f]{{64}})/(.+)")
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
-class Part(NamedTuple):
-    """A file of a snapshot as it is stored; `md5` is in base64, "" where the store knows none."""
+class StoredFile(NamedTuple):
+    """A file of a checkpoint as it is stored; `md5` is in base64, "" where the store knows none."""
 
     size: int
     version: str
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A snapshot's manifest: what it names (None if it cannot be read, or is missing) and why not ("")."""
+    """A checkpoint's manifest: what it names (None if it cannot be read, or is missing) and why not ("")."""
 
     files: Mapping[str, Stored] | None = None
     version: str | None = None
@@ -62,7 +62,7 @@ class StoredStage:
     """
 
     key: str
-    parts: Mapping[str, Part]
+    parts: Mapping[str, StoredFile]
     manifest: Manifest
     updated: float
 
@@ -76,7 +76,7 @@ class StoredStage:
         """Return the folder of the publisher that the manifest names, such as `000012-1`, or ""."""
         return next((publisher(stored.object) for stored in (self.manifest.files or {}).values()), "")
 
-    def leftovers(self) -> dict[str, Part]:
+    def leftovers(self) -> dict[str, StoredFile]:
         """Return the files that the manifest does not name: all, if there is none."""
         named = {stored.object for stored in (self.manifest.files or {}).values()}
         return {name: part for name, part in self.parts.items() if name not in named}
@@ -102,12 +102,12 @@ def publisher(name: str) -> str:
 
 
 def prefix(key: str) -> str:
-    """Return the key prefix of a snapshot's files: `stages/KEY`."""
+    """Return the key prefix of a checkpoint's files: `stages/KEY`."""
     return f"{STAGES}{key}"
 
 
 def stored_stages(store: Store, *, only: str | None = None) -> list[StoredStage]:
-    """Return what is stored of every snapshot, or of one key. Raises `StoreUnavailable`."""
+    """Return what is stored of every checkpoint, or of one key. Raises `StoreUnavailable`."""
     entries = store.list(STAGES if only is None else f"{prefix(only)}/")
     keys = {match[1] for entry in entries if (match := _OBJECT.fullmatch(entry.key))}
     if not isinstance(store, Bucket):
@@ -132,16 +132,24 @@ def foreign(entries: Iterable[Entry]) -> list[str]:
 
 
 def read_manifests(store: Store, keys: Iterable[str]) -> dict[str, Manifest]:
-    """Return the manifest of each snapshot by its key; a missing one has no version."""
+    """Return the manifest of each checkpoint by its key; a missing one has no version."""
     names = {key: f"{prefix(key)}/{MANIFEST}" for key in keys}
     if isinstance(store, Bucket):
         found = zip(names, store.read_many(list(names.values())), strict=True)
         return {key: _manifest(content) for key, content in found}
-    return {key: _read_local(store, name) for key, name in names.items()}
+    manifests = {}
+    for key, name in names.items():
+        try:
+            manifests[key] = _manifest(store.read(name))
+        except NotFound:
+            manifests[key] = Manifest()
+        except DamagedObject as error:  # a pipe, a loop of links
+            manifests[key] = Manifest(problem=f"its manifest cannot be read: {error.reason}")
+    return manifests
 
 
 def sizes(store: Store, keys: Iterable[str]) -> dict[str, int]:
-    """Return the bytes of snapshots by their manifests, without those that have none."""
+    """Return the bytes of checkpoints by their manifests, without those that have none."""
     return {
         key: sum(stored.size for stored in found.files.values())
         for key, found in read_manifests(store, keys).items()
@@ -168,7 +176,7 @@ def damaged_bytes(store: Store, stage: StoredStage) -> str:
 
 
 def remove(store: Store, stage: StoredStage) -> None:
-    """Remove a snapshot as it was listed, its manifest first; what was written since then stays.
+    """Remove a checkpoint as it was listed, its manifest first; what was written since then stays.
 
     Raises:
         Conflict: it was published anew since then; nothing was removed.
@@ -184,26 +192,27 @@ def remove(store: Store, stage: StoredStage) -> None:
     remove_files(store, stage.key, stage.parts)
 
 
-def remove_files(store: Store, key: str, parts: Mapping[str, Part]) -> None:
-    """Remove files of a snapshot as they were listed. Raises `StoreUnavailable`."""
+def remove_files(store: Store, key: str, parts: Mapping[str, StoredFile]) -> None:
+    """Remove files of a checkpoint as they were listed. Raises `StoreUnavailable`."""
     if isinstance(store, Bucket):
         for name, part in parts.items():
             with suppress(Conflict):  # removed by another program, or written anew
                 store.delete(f"{prefix(key)}/{name}", part.version)
-    else:
-        _remove_files(store.folder(prefix(key)), parts)
+        return
+    folder = store.folder(prefix(key))
+    try:
+        for name, part in parts.items():
+            with suppress(FileNotFoundError):
+                if _version((folder / name).lstat()) == part.version:
+                    (folder / name).unlink()
+    except OSError as error:
+        raise StoreUnavailable(f"{folder}: cannot be removed: {error.strerror or error}") from error
+    for parent, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):  # something was written there since
+            Path(parent).rmdir()
 
 
 # ---- manifests
-
-
-def _read_local(store: Store, key: str) -> Manifest:
-    try:
-        return _manifest(store.read(key))
-    except NotFound:
-        return Manifest()
-    except DamagedObject as error:  # a pipe, a loop of links
-        return Manifest(problem=f"its manifest cannot be read: {error.reason}")
 
 
 def _manifest(content: tuple[bytes, str] | None) -> Manifest:
@@ -214,28 +223,25 @@ def _manifest(content: tuple[bytes, str] | None) -> Manifest:
         return Manifest(files=manifest.decode(data), version=version)
     except ValueError as error:
         problem = f"its manifest cannot be read: {error}"
-        return Manifest(version=version, problem=problem, is_newer=_is_newer(data))
-
-
-def _is_newer(data: bytes) -> bool:
-    try:
-        schema = json_reader.parse(data)["schema"]
-    except (ValueError, KeyError, TypeError):
-        return False
-    return isinstance(schema, int) and schema > manifest.SCHEMA
+        try:
+            schema = json_reader.parse(data)["schema"]
+        except (ValueError, KeyError, TypeError):
+            schema = None
+        is_newer = isinstance(schema, int) and schema > manifest.SCHEMA
+        return Manifest(version=version, problem=problem, is_newer=is_newer)
 
 
 # ---- files
 
 
-def _in_bucket(store: Bucket, entries: Iterable[Entry], only: str | None) -> dict[str, dict[str, Part]]:
+def _in_bucket(store: Bucket, entries: Iterable[Entry], only: str | None) -> dict[str, dict[str, StoredFile]]:
     """Return the objects of each key; what is not among the entries of an earlier listing counts as new."""
     updated = {entry.key: entry.updated for entry in entries}
     root = STAGES.rstrip("/") if only is None else prefix(only)
-    parts: dict[str, dict[str, Part]] = {}
+    parts: dict[str, dict[str, StoredFile]] = {}
     for name, remote in RunFilesClient(store, root, Deadline(UploadConfig())).listing().items():
         if match := _OBJECT.fullmatch(key := f"{root}/{name}"):
-            part = Part(remote.size, remote.generation, updated.get(key, math.inf), remote.md5)
+            part = StoredFile(remote.size, remote.generation, updated.get(key, math.inf), remote.md5)
             parts.setdefault(match[1], {})[match[2]] = part
     return parts
 
@@ -249,7 +255,7 @@ def _folders(store: Store) -> set[str]:
     return set()
 
 
-def _files(folder: Path) -> dict[str, Part]:
+def _files(folder: Path) -> dict[str, StoredFile]:
     """Return every file below the folder, hidden drafts included."""
     found = {}
     for parent, _, names in os.walk(folder):
@@ -259,22 +265,11 @@ def _files(folder: Path) -> dict[str, Part]:
                 status = path.lstat()
                 # A file that was moved or linked here keeps its time of modification.
                 updated = max(status.st_mtime, status.st_ctime)
-                found[path.relative_to(folder).as_posix()] = Part(status.st_size, _version(status), updated)
+                found[path.relative_to(folder).as_posix()] = StoredFile(
+                    status.st_size, _version(status), updated
+                )
     return found
 
 
 def _version(status: os.stat_result) -> str:
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
-
-
-def _remove_files(folder: Path, parts: Mapping[str, Part]) -> None:
-    try:
-        for name, part in parts.items():
-            with suppress(FileNotFoundError):
-                if _version((folder / name).lstat()) == part.version:
-                    (folder / name).unlink()
-    except OSError as error:
-        raise StoreUnavailable(f"{folder}: cannot be removed: {error.strerror or error}") from error
-    for parent, _, _ in os.walk(folder, topdown=False):
-        with suppress(OSError):  # something was written there since
-            Path(parent).rmdir()

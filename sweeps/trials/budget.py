@@ -1,8 +1,8 @@
 """Costs of a sweep and its budget. Pure.
 
-A stage, or a part of one, from another trial's snapshot is charged to that trial, once. A running trial
-counts as the average of the completed ones, or as its cost so far if that is more; after a finished or reused
-part, as its actual cost plus the average of the remaining stages.
+A stage that starts from another trial's checkpoint is charged to that trial until there, once. A running
+trial counts as the average of the completed ones, or as its cost so far if that is more; after a finished or
+reused part, as its actual cost plus the average of the remaining stages.
 """
 
 from __future__ import annotations
@@ -74,23 +74,23 @@ class _Measure:
 
     Args:
         reported: nominal cost of a trial, in which a reused stage counts as if computed; 0 if unknown.
-        of: a stage's part of it; 0 if unknown.
+        of_stage: the same of one stage; 0 if unknown.
     """
 
     reported: Callable[[Trial], float]
-    of: Callable[[StageRun], float]
+    of_stage: Callable[[StageRun], float]
 
     def sum(self, stages: Iterable[StageRun]) -> float:
-        return math.fsum(self.of(stage) for stage in stages)
+        return math.fsum(self.of_stage(stage) for stage in stages)
 
-    def taken(self, record: Trial) -> float:
-        """Return the part of the ended stages that other trials have computed."""
+    def reused(self, record: Trial) -> float:
+        """Return the cost of what other trials have computed of the ended stages."""
         return self.sum(costs.reused(record)) + math.fsum(
-            self.of(stage) * stage.saved / stage.cost for stage in costs.branched(record) if stage.cost
+            self.of_stage(stage) * stage.saved / stage.cost for stage in costs.branched(record) if stage.cost
         )
 
-    def begun(self, record: Trial) -> float:
-        """Return the part of the unfinished stage that other trials have computed."""
+    def reused_of_unfinished(self, record: Trial) -> float:
+        """Return the cost of what other trials have computed of the stage that runs."""
         ended = {stage.name for stage in record.stages}
         return self.sum(
             point
@@ -102,7 +102,7 @@ class _Measure:
         return self.reported(record) or self.sum(record.stages)
 
     def paid(self, record: Trial) -> float:
-        return max(0.0, self.nominal(record) - self.taken(record))
+        return max(0.0, self.nominal(record) - self.reused(record))
 
 
 def _total(records: Sequence[Trial], measure: _Measure) -> float:
@@ -112,15 +112,15 @@ def _total(records: Sequence[Trial], measure: _Measure) -> float:
 
     def estimate(record: Trial) -> float:
         paid = measure.paid(record)
-        is_running, begun = record.status == "running", measure.begun(record)
-        if is_running and not record.stages and not begun:
+        is_running, unfinished = record.status == "running", measure.reused_of_unfinished(record)
+        if is_running and not record.stages and not unfinished:
             return max(mean, paid)
         if not is_running and (record.status != "early_stopped" or measure.reported(record)):
             return paid
         done = record.progress.get("done")  # all that is known without a report
         share = float(done) if isinstance(done, int | float) and not is_running else 1.0
         full = measure.sum(record.stages) + _rest(record, completed, measure)
-        return max(paid, share * full - measure.taken(record) - begun)
+        return max(paid, share * full - measure.reused(record) - unfinished)
 
     return math.fsum(estimate(record) for record in records)
 
@@ -153,4 +153,4 @@ def _nominal_hours(record: Trial, now: float) -> float:
     past = math.fsum(max(0.0, attempt.end - attempt.start) for attempt in record.history)
     if record.status == "running" and record.started is not None:
         past += max(0.0, now - record.started)
-    return past / 3600 + _Measure(lambda record: 0.0, _hours).taken(record)
+    return past / 3600 + _Measure(lambda record: 0.0, _hours).reused(record)

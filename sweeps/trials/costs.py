@@ -1,8 +1,8 @@
 """Nominal and paid costs of trials. Pure.
 
 The nominal cost of a trial is that of computing all of its stages; it belongs to the configuration. Paid is
-what the trial computed itself: a stage from another trial's snapshot was paid for by that trial. Costs are in
-the unit of the sweep's `stages`, which is effective steps for the trainer.
+what the trial computed itself: what another trial's checkpoint has saved was paid for by that trial. Costs
+are in the unit of the sweep's `stages`, which is effective steps for the trainer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEPS = "effective_steps"
 def reused(record: Trial) -> tuple[StageRun, ...]:
     """Return the stages that another trial has computed.
 
-    A snapshot of the trial's own, from an earlier attempt, was paid for by this trial.
+    A checkpoint of the trial's own, from an earlier attempt, was paid for by this trial.
     """
     return tuple(stage for stage in record.stages if stage.reused_from not in (None, record.trial))
 
@@ -30,7 +30,7 @@ def reused(record: Trial) -> tuple[StageRun, ...]:
 def branched(record: Trial) -> tuple[StageRun, ...]:
     """Return the stages whose beginning another trial has computed: this trial branched off its trunk.
 
-    A point of the trial's own, from an earlier attempt, was paid for by this trial.
+    A checkpoint of the trial's own, from an earlier attempt, was paid for by this trial.
     """
     return tuple(stage for stage in computed(record) if stage.branched_from not in (None, record.trial))
 

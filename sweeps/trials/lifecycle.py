@@ -6,7 +6,7 @@
        ├─Release/Expire──┘  └──Abandon────▶ abandoned
        └─────────────────────Retry─────────────┘
 
-A Forget changes no status: it notes that a published snapshot is no longer stored.
+A Forget changes no status: it notes that a published checkpoint is no longer stored.
 
 A crash that may be transient is a Fail that sends the trial back to pending, until it was lost too often. The
 result is stored with a compare-and-swap on the version of the input, which makes that version the fencing
@@ -128,7 +128,7 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Forget:
-    """A note that the snapshot that the trial published under this key is about to be removed."""
+    """A note that the checkpoint that the trial published under this key is about to be removed."""
 
     key: str
 
@@ -309,9 +309,9 @@ def _retry(record: Trial, event: Retry) -> Trial:
 
 
 def _forget(record: Trial, event: Forget) -> Trial:
-    """Return the record without the claim that this snapshot is stored; nothing else changes.
+    """Return the record without the claim that this checkpoint is stored; nothing else changes.
 
-    It is refused if the record makes no such claim: of several that remove a snapshot, one goes on.
+    It is refused if the record makes no such claim: of several that remove a checkpoint, one goes on.
     """
     if record.status == "running":  # the next report of its worker would make the claim again
         raise _refused(record, event, "its worker still reports what it has published")

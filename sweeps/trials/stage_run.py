@@ -1,4 +1,4 @@
-"""One stage of a trial, or a part of it: what it cost, and what of it was taken from other trials."""
+"""Entry of a record for one stage of a trial: what it cost, and what of it other trials have computed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
-    """A stage of a trial, finished or taken over.
+    """A stage of a trial, to its end or, among the record's `points`, until a step within its trunk.
 
     Args:
         name: of the stage.
-        key: of its end, 64 hexadecimal digits; equal keys mean equal weights. "": never shared.
-        cost: of computing it, in the unit of the sweep's `stages` (effective steps of the trainer).
-        reused_from: trial whose snapshot took the place of computing it; None: this trial computed it.
-        snapshot: whether this trial has published its end under `key` and it is still stored.
+        key: of the checkpoint there, 64 hexadecimal digits; equal keys mean equal weights. "": never shared.
+        cost: of computing it until there, in the sweep's unit (effective steps for the trainer).
+        reused_from: trial whose checkpoint took the place of computing it; None: this trial computed it.
+        snapshot: whether this trial has published the checkpoint under `key` and it is still stored.
         seconds: of training that it took the trial that computed it; None: unknown.
         usd: dollars, likewise.
-        step: of a point of the stage's trunk, the steps until there; `key`, `cost`, `seconds` and `usd` are
-            those of the part until there. None: the stage to its end.
-        branched_from: trial at a point of whose trunk this trial began the stage; None: at its beginning.
-        branched_at: steps of the stage until that point.
-        saved: the part of `cost` until that point, which this trial did not pay.
+        step: steps of the stage until a checkpoint within its trunk; None: to its end.
+        branched_from: trial from whose trunk this trial branched off in the stage; None: it began the stage.
+        branched_at: steps of the stage until there.
+        saved: the part of `cost` until there, which this trial did not pay.
     """
 
     name: str
@@ -59,7 +58,7 @@ def nominal(stages: Iterable[StageRun]) -> float:
 
 
 def paid(stages: Iterable[StageRun], trial: int | None = None) -> float:
-    """Return the cost of the stages, and parts of stages, that were computed.
+    """Return the cost of what was computed of the stages.
 
     Args:
         stages: of one trial.

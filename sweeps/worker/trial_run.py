@@ -30,9 +30,9 @@ from sweeps.programs.result import Completed, Failed, NotStarted, Preempted
 from sweeps.programs.signals import Stop
 from sweeps.programs.warm_start import WarmStarts
 from sweeps.space.definition import Space, Value
-from sweeps.stages.checkpoint import SNAPSHOTS, Parts, clause
+from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
 from sweeps.storage.run_files.mirror import Uploader
-from sweeps.transfer.attempt import Snapshots
+from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker import backoff
@@ -107,8 +107,8 @@ class TrialRun:
             CannotStart: the program never began, and this worker has not run it before.
         """
         with self._heartbeat() as heartbeat:
-            shared = shared_parts(self.experiment.space, self.record)
-            snapshots = Snapshots(self.experiment, self.record, heartbeat.folder, shared)
+            shared = shared_keys(self.experiment.space, self.record)
+            snapshots = TrialStages(self.experiment, self.record, heartbeat.folder, shared)
             heartbeat.ended, heartbeat.points = lambda: snapshots.ended, lambda: snapshots.points
             uploader = self._uploader(heartbeat.folder, snapshots)
             try:
@@ -179,14 +179,14 @@ class TrialRun:
             self._hand_back(error)
             raise
 
-    def _uploader(self, folder: Path, snapshots: Snapshots) -> Uploader:
+    def _uploader(self, folder: Path, snapshots: TrialStages) -> Uploader:
         """Return the run folder's uploader; snapshots have a place of their own in the store."""
         prefix = run_prefix(self.record.trial, self.record.attempt)
         without = SNAPSHOTS if snapshots.shared else ""
         return Uploader(self.experiment.store, folder, prefix, without=without)
 
     def _run_program(
-        self, heartbeat: HeartbeatThread, uploader: Uploader, snapshots: Snapshots, *, has_run: bool
+        self, heartbeat: HeartbeatThread, uploader: Uploader, snapshots: TrialStages, *, has_run: bool
     ) -> Completed | Failed | Preempted:
         with self.stop.interruptible():
             resumed = bring_checkpoints(self.experiment.store, self.record, heartbeat.folder)
@@ -200,7 +200,7 @@ class TrialRun:
             heartbeat.folder,
             stop=self.stop,
             wants_stop=lambda: heartbeat.wants_stop,
-            snapshots=bool(snapshots.shared.keys),
+            snapshots=bool(snapshots.shared.ends),
             points=bool(snapshots.shared.trunks),
             function=self.function,
             warm=self.warm,
@@ -226,7 +226,7 @@ class TrialRun:
         return self.stop.by or outcome.detail
 
     def _publish(
-        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: Snapshots
+        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: TrialStages
     ) -> None:
         """Publish remaining snapshots before the final report; the final record cannot list them.
 
@@ -247,7 +247,7 @@ class TrialRun:
                 self.experiment.apply(self.record.trial, last)
 
     def _event(
-        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: Snapshots
+        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: TrialStages
     ) -> lifecycle.Event:
         """Return the lifecycle event of an outcome."""
         worker, attempt = self.record.worker or "", self.record.attempt
@@ -324,12 +324,12 @@ def _in_one_line(error: BaseException) -> str:
     return " ".join(storable.raised(error).split())
 
 
-def shared_parts(space: Space, record: Trial) -> Parts:
+def shared_keys(space: Space, record: Trial) -> SharedKeys:
     """Return the ends of stages and the trunks that a trial can share; none, with a warning, on an error."""
-    shared = Parts(keys={}, trunks={})
+    shared = SharedKeys(ends={}, trunks={})
     try:
-        shared = Parts(keys=program.stage_keys(space, record.parameters), trunks={})
-        return Parts(keys=shared.keys, trunks=program.stage_trunks(space, record.parameters))
+        shared = SharedKeys(ends=program.stage_keys(space, record.parameters), trunks={})
+        return SharedKeys(ends=shared.ends, trunks=program.stage_trunks(space, record.parameters))
     except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
         what = "trunks" if shared else "stages"
         log.warning("trial %d shares no %s: %s", record.trial, what, clause(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweeps.search.confirm.plan import Finalist, Plan
@@ -72,6 +71,7 @@ def answer(plan: Plan, standing: Standing) -> Answer | None:
     if not selection:
         return None
     test = losses(plan, sound, plan.test_metric)
+    averages = {t: plan.sign * math.fsum(by.values()) / len(by) for t, by in test.items() if by}
     first = {finalist.trial: plan.sign * finalist.first for finalist in plan.finalists}
     found = posterior.estimate(selection, test, first, level=LEVEL)
     rows = [
@@ -79,7 +79,7 @@ def answer(plan: Plan, standing: Standing) -> Answer | None:
             finalist=finalist,
             seeds=len(selection.get(finalist.trial, ())),
             mean=plan.sign * found.means[finalist.trial] if finalist.trial in found.means else None,
-            test=_average(plan, test[finalist.trial]),
+            test=averages.get(finalist.trial),
             chance=found.chances.get(finalist.trial, 0.0),
             left=standing.left.get(finalist.trial, ""),
         )
@@ -99,7 +99,3 @@ def answer(plan: Plan, standing: Standing) -> Answer | None:
         luck=-(found.luck or 0.0),
         equal=len(of_winner) > 1 and len(set(of_winner.values())) == 1,
     )
-
-
-def _average(plan: Plan, by_seed: Mapping[int, float]) -> float | None:
-    return plan.sign * math.fsum(by_seed.values()) / len(by_seed) if by_seed else None

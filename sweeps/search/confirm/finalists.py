@@ -47,14 +47,19 @@ def choose(
         seed_name: the parameter that tells repeats apart.
         within: greatest value of each of these metrics.
     """
-    sign = 1.0 if _minimizes(space, metric) else -1.0
+    goal = next(objective.goal for objective in space.objectives if objective.metric == metric)
+    sign = 1.0 if goal == "minimize" else -1.0
     done = [r for r in records if r.status == "completed" and r.metrics.get(metric) is not None]
     predicted, note = _predictions(space, records)
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
     ranked: list[tuple[float, Finalist]] = []
     for alike in _configurations(space, done, seed_name):
         searched = [record for record in alike if record.generator != "confirm"]
-        means = _means([predicted[r.trial] for r in alike if r.trial in predicted] or [*map(_numbers, alike)])
+        several = [predicted[r.trial] for r in alike if r.trial in predicted] or [*map(_numbers, alike)]
+        means = {  # of every metric that all of them have
+            name: statistics.fmean(numbers[name] for numbers in several)
+            for name in set(several[0]).intersection(*several)
+        }
         if not searched or (predicted and not any(r.trial in predicted for r in alike)):
             continue
         record = min(searched, key=lambda r: (sign * _numbers(r)[metric], r.trial))
@@ -72,18 +77,8 @@ def choose(
     return Chosen(finalists=tuple(finalist for _, finalist in ranked[:top]), note=note)
 
 
-def _minimizes(space: Space, metric: str) -> bool:
-    return next(o.goal for o in space.objectives if o.metric == metric) == "minimize"
-
-
 def _numbers(record: Trial) -> dict[str, float]:
     return {name: float(value) for name, value in record.metrics.items() if value is not None}
-
-
-def _means(several: Sequence[Numbers]) -> dict[str, float]:
-    """Return the mean of every metric that all of them have."""
-    names = set(several[0]).intersection(*several)
-    return {name: statistics.fmean(numbers[name] for numbers in several) for name in names}
 
 
 def _configurations(space: Space, records: Sequence[Trial], seed_name: str) -> list[list[Trial]]:

@@ -70,7 +70,13 @@ def standing(plan: Plan, records: list[Trial]) -> Standing:
                 left.setdefault(trial, f"failed with seed {seed} (trial {repeats[trial, seed].trial})")
         racing = tuple(trial for trial in racing if trial not in left)
         if len(racing) > 1:
-            staying = _winnable(plan, repeats, begun)
+            from sweeps.search.confirm import (
+                race,  # scipy, which a sweep without a confirmation need not load
+            )
+
+            judged = {key: record for key, record in repeats.items() if key[1] in plan.seeds[:begun]}
+            results = losses(plan, judged, plan.metric)
+            staying = race.remaining(results, seeds=len(plan.seeds), error_rate=plan.error_rate)
             left |= {t: f"could not win any more after round {begun}" for t in racing if t not in staying}
             racing = tuple(trial for trial in racing if trial in staying)
     if not racing:
@@ -100,11 +106,3 @@ def _block(plan: Plan, racing: tuple[int, ...], begun: int, spent: int) -> list[
         return [(racing[0], seed) for seed in plan.seeds[begun:][:budget]]
     count = 2 if begun == 0 else 1
     return [(trial, seed) for seed in plan.seeds[begun : begun + count] for trial in racing]
-
-
-def _winnable(plan: Plan, repeats: Mapping[tuple[int, int], Trial], begun: int) -> frozenset[int]:
-    from sweeps.search.confirm import race  # scipy, which a sweep without a confirmation need not load
-
-    judged = {key: record for key, record in repeats.items() if key[1] in plan.seeds[:begun]}
-    results = losses(plan, judged, plan.metric)
-    return race.remaining(results, seeds=len(plan.seeds), error_rate=plan.error_rate)

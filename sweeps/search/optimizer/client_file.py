@@ -10,7 +10,7 @@ from ax.api.client import Client
 from sweeps.errors import SpaceError
 from sweeps.search.determinism import silence
 from sweeps.search.encoding import Axis
-from sweeps.search.optimizer.translation import REFUSALS, parameter
+from sweeps.search.optimizer.ax_experiment import REFUSALS, parameter
 from sweeps.space.definition import Value
 from sweeps.trials.record import Trial
 

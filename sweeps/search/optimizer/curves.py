@@ -14,8 +14,8 @@ from ax.exceptions.core import AxError
 
 from sweeps.search.determinism import silence
 from sweeps.search.encoding import Interval
+from sweeps.search.optimizer.ax_experiment import new_experiment
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
-from sweeps.search.optimizer.translation import new_experiment
 from sweeps.space.definition import EarlyTerminate
 
 __all__ = ["AxError", "PercentileEarlyStoppingStrategy", "falls_behind"]

@@ -18,7 +18,6 @@ from typing import Any, Literal
 from ax.core.experiment import Experiment
 
 from sweeps.errors import NothingToAsk, SpaceError
-from sweeps.search.branches import Branches
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding
 from sweeps.search.known_cost import known_cost
@@ -28,19 +27,16 @@ from sweeps.search.nested_design import (
     SHARED_FIRST_TRIALS,
     by_new_options,
     first_stages,
-    next_prefix,
+    next_shared,
 )
-from sweeps.search.optimizer import observations, sobol
-from sweeps.search.optimizer.acquisition import OpenAcquisition
-from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
+from sweeps.search.optimizer import ax_experiment
+from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, OpenAcquisition, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
-from sweeps.search.optimizer.translation import blank_experiment, goal
 from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes, has_failed
-from sweeps.search.prefixes import Prefixes
 from sweeps.search.sequence import Point, SobolSequence
+from sweeps.search.shared_stages import SharedStages, Starts
 from sweeps.search.stage_costs import StageCosts
-from sweeps.search.stored import Stored
 from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
@@ -50,7 +46,7 @@ log = logging.getLogger(__name__)
 SURROGATE_ATTEMPTS = 2
 SOBOL_ATTEMPTS = 256
 MOST = 0.5
-"""Share of a trial's cost from which the first stage is explored at the expense of later ones."""
+"""Share of the first stage in a trial's cost, from which the first trials vary it alone: so they compare."""
 
 NEXT_POINTS = 16
 """Points of the Sobol sequence among which a first stage with new options is found."""
@@ -103,12 +99,11 @@ class Optimizer:
         self._encoding = Encoding(self._domain)
         self._outcomes = Outcomes(space)
         self._configurations = self._domain.configurations()
-        self._prefixes = Prefixes(space, self._encoding)
-        self._branches = Branches(space, self._prefixes.stages, self._encoding)
-        shared = self._prefixes.searched or self._branches.staged
-        self._costs = StageCosts(self._prefixes.stages, self._encoding) if shared else None
+        self._shared = SharedStages(space, self._encoding)
+        can_share = self._shared.has_choice or self._shared.trunks
+        self._costs = StageCosts(self._shared.stages, self._encoding) if can_share else None
         # Drawn from an experiment without trials, so that the sequence depends on no record.
-        self._sobol = SobolSequence(partial(sobol.draw, self._new_experiment()), self._search.seed)
+        self._sobol = SobolSequence(partial(ax_experiment.draw, self._new_experiment()), self._search.seed)
         self._start_over()
 
     # ---- records
@@ -124,7 +119,18 @@ class Optimizer:
             if old.status != new.status:
                 self._settle(new)
         for record in trials[len(pairs) :]:
-            self._add(record)
+            self._records.append(record)
+            self._known_identities.add(self._domain.identity(record.parameters))
+            configuration = self._domain.configuration(
+                record.parameters, repeat=record.generator == "confirm"
+            )
+            if (point := self._encoding.encode(configuration)) is None:
+                continue  # an imported one outside this space is never proposed again, but not learned from
+            self._points[record.trial] = point
+            self._origins[record.trial] = self._first_at.setdefault(frozenset(point.items()), record.trial)
+            metadata = ax_experiment.metadata(point, self._on_all_axes(point, record.trial))
+            self._ax_trials[record.trial] = ax_experiment.attach(self.experiment, point, metadata)
+            self._settle(record)
 
     def _start_over(self) -> None:
         self._records: list[Trial] = []
@@ -139,24 +145,11 @@ class Optimizer:
         self.experiment = self._new_experiment()
 
     def _new_experiment(self) -> Experiment:
-        return blank_experiment(self._space.name, self._encoding, self._outcomes)
-
-    def _add(self, record: Trial) -> None:
-        """Add a record; an imported one outside this space is never proposed again, but not learned from."""
-        self._records.append(record)
-        self._known_identities.add(self._domain.identity(record.parameters))
-        configuration = self._domain.configuration(record.parameters, repeat=record.generator == "confirm")
-        if (point := self._encoding.encode(configuration)) is None:
-            return
-        self._points[record.trial] = point
-        self._origins[record.trial] = self._first_at.setdefault(frozenset(point.items()), record.trial)
-        metadata = observations.metadata(point, self._on_all_axes(point, record.trial))
-        self._ax_trials[record.trial] = observations.attach(self.experiment, point, metadata)
-        self._settle(record)
+        return ax_experiment.blank_experiment(self._space.name, self._encoding, self._outcomes)
 
     def _settle(self, record: Trial) -> None:
         if (trial := self._ax_trials.get(record.trial)) is not None:
-            observations.settle(trial, self._outcomes.final_status(record))
+            ax_experiment.settle(trial, self._outcomes.final_status(record))
 
     def _known(self) -> list[Trial]:
         """Return the records that the search learns from."""
@@ -197,9 +190,12 @@ class Optimizer:
                 )
 
         if enough := self._has_enough_results(found):
-            stored = self._stored()
-            for point in self._surrogate_points(index, found, stored):
-                parameters = stored.snapped(self._encoding.decode(point))
+            known = self._known()
+            ends = self._shared.stored_ends(known).values() if self._shares_first_stage() else ()
+            trunks = self._shared.stored_trunks(known) if self._shares() else ()
+            starts = Starts(self._shared, ends, trunks)  # what a new trial can start from, by the records
+            for point in self._surrogate_points(index, found, starts):
+                parameters = starts.snapped(self._encoding.decode(point))
                 if self._is_new(parameters, identities):
                     return Candidate(parameters=parameters, generator="botorch")
         for parameters in self._first_points(index, found, designed=not enough):
@@ -238,25 +234,18 @@ class Optimizer:
     # ---- what trials can share
 
     def _shares(self) -> bool:
-        """Return whether the search weighs what a trial can share: a trunk, or a dear first stage."""
-        has_trunks = bool(self._branches.staged) and self._search.method == "bayes"
+        """Return whether the search considers what trials share: a trunk, or a first stage that costs."""
+        has_trunks = bool(self._shared.trunks) and self._search.method == "bayes"
         return has_trunks or self._shares_first_stage()
 
     def _shares_first_stage(self) -> bool:
         """Return whether trials can share a first stage that costs something."""
-        bayes = self._prefixes.searched and self._search.method == "bayes"
+        bayes = self._shared.has_choice and self._search.method == "bayes"
         return bayes and self._first_share() >= NEGLIGIBLE
 
     def _first_share(self) -> float:
         """Return the first stage's share of a trial's cost."""
         return self._costs.first_share(self._known()) if self._costs is not None else 0.0
-
-    def _stored(self) -> Stored:
-        """Return what new trials can start from, as the records say."""
-        known = self._known()
-        ends = self._prefixes.published(known).values() if self._shares_first_stage() else ()
-        trunks = self._branches.stored(known) if self._shares() else ()
-        return Stored(self._prefixes, self._branches, tuple(ends), tuple(trunks))
 
     # ---- from the first design
 
@@ -271,19 +260,19 @@ class Optimizer:
             designed: whether trials of the first design share first stages; False after the surrogate failed.
         """
         shares = designed and self._shares_first_stage()
-        prefix: Trial | None = None
+        shared_with: Trial | None = None
         if shares:  # the record whose first stage this trial is to share
-            keys = [self._prefixes.key(candidate.parameters) for candidate in found]
-            options = max(self._prefixes.choices.values(), default=1)
+            keys = [self._shared.identity(candidate.parameters) for candidate in found]
+            options = max(self._shared.choices.values(), default=1)
             wanted = first_stages(self.first_trials, self._first_share(), options)
-            prefix = next_prefix(wanted, self._prefixes, self._outcomes, self._known(), keys)
-        drawn = self._drawn(index, prefix)
-        if shares and prefix is None and index:
+            shared_with = next_shared(wanted, self._shared, self._outcomes, self._known(), keys)
+        drawn = self._sobol_points(index, shared_with)
+        if shares and shared_with is None and index:
             drawn = self._with_new_options(drawn, found)
         yield from drawn
 
-    def _drawn(self, index: int, prefix: Trial | None) -> Iterator[dict[str, Value]]:
-        """Yield the middle, then Sobol points; with `prefix`, each with that record's exact first stage."""
+    def _sobol_points(self, index: int, shared_with: Trial | None) -> Iterator[dict[str, Value]]:
+        """Yield the middle, then Sobol points; each with the exact first stage of a record, if given."""
         if index == 0 and self._space.baseline is None:
             yield self._domain.middle()
         if not self._encoding.axes:
@@ -293,15 +282,15 @@ class Optimizer:
         for position in range(start, start + SOBOL_ATTEMPTS):
             try:
                 point = self._sobol[position]
-            except sobol.EXHAUSTED:
+            except ax_experiment.EXHAUSTED:
                 return
-            if prefix is None:
+            if shared_with is None:
                 yield self._encoding.decode(point)
                 continue
             everywhere = self._encoding.on_all_axes(
                 point, stable_seed(self._search.seed, position, "inactive")
             )
-            if (parameters := self._prefixes.joined(prefix.parameters, everywhere)) is not None:
+            if (parameters := self._shared.join(shared_with.parameters, everywhere)) is not None:
                 yield parameters
 
     def _with_new_options(
@@ -314,25 +303,25 @@ class Optimizer:
         """
         live = (r for r in self._known() if r.status != "abandoned" and not has_failed(r))
         asked = [*(r.parameters for r in live), *(candidate.parameters for candidate in found)]
-        prefixes = {self._prefixes.key(parameters): parameters for parameters in asked}
-        choices = self._prefixes.choices
-        following = by_new_options(islice(drawn, NEXT_POINTS), choices.keys(), prefixes.values())
+        first_stages_asked = {self._shared.identity(parameters): parameters for parameters in asked}
+        choices = self._shared.choices
+        following = by_new_options(islice(drawn, NEXT_POINTS), choices.keys(), first_stages_asked.values())
         # An earlier trial may have taken the first stage of a point that comes only now.
-        following.sort(key=lambda parameters: self._prefixes.key(parameters) in prefixes)
+        following.sort(key=lambda parameters: self._shared.identity(parameters) in first_stages_asked)
         points = [point for parameters in asked if (point := self._encoding.encode(parameters)) is not None]
         compared = max(FEWEST, *choices.values(), 0) if self._first_share() >= MOST else 0
-        if points and len(prefixes) < compared:
+        if points and len(first_stages_asked) < compared:
             later = self._encoding.on_all_axes(points[0], stable_seed(self._search.seed, "inactive"))
-            for parameters in filter(None, (self._prefixes.joined(each, later) for each in following)):
+            for parameters in filter(None, (self._shared.join(each, later) for each in following)):
                 point = self._encoding.encode(parameters)
-                if point is not None and self._prefixes.separate(point, points):
+                if point is not None and self._shared.is_separate(point, points):
                     yield parameters
         yield from following
         yield from drawn
 
     # ---- from the surrogate
 
-    def _surrogate_points(self, index: int, found: Sequence[Candidate], stored: Stored) -> Iterator[Point]:
+    def _surrogate_points(self, index: int, found: Sequence[Candidate], starts: Starts) -> Iterator[Point]:
         """Yield points to try in turn, the best first; none if the surrogate fails.
 
         The maximiser of the acquisition function, and where trials share stages, the best points on what is
@@ -341,71 +330,71 @@ class Optimizer:
         seed, known, shares = self._search.seed, self._known(), self._shares()
         options: dict[str, Any] = {"capped": True, "acquisition_class": OpenAcquisition} if shares else {}
         exact = known_cost(self._space, self._encoding, self._outcomes, known)
-        pending = observations.pending(self.experiment, self._outcomes, self._waiting(found))
+        pending = ax_experiment.pending(self.experiment, self._outcomes, self._waiting(found))
         try:
             with seeded(stable_seed(seed, index, "fit")):
-                adapter = self._fitted(noise=self._noise(), exact=exact, **options)
+                noise = None
+                if any(map(self._outcomes.predictions, known)):
+                    # A model that infers the noise takes no errors, and one with errors infers no noise: so a
+                    # first fit, to the results alone, infers it for the second, with predictions.
+                    noise = inferred_noise(self._fitted()) if self._search.noise == "inferred" else {}
+                adapter = self._fitted(noise=noise, exact=exact, **options)
             for attempt in range(SURROGATE_ATTEMPTS):
                 with seeded(stable_seed(seed, index, "acquire", attempt)):
                     run = adapter.gen(n=1, pending_observations=pending)
                     fresh = run.arms[0].parameters
-                    ranked: list[Point] = []
-                    if shares and self._costs is not None:
-                        asked = [(r.generator, r.parameters) for r in known]
-                        asked += [(candidate.generator, candidate.parameters) for candidate in found]
-                        encoded = (self._encoding.encode(candidate.parameters) for candidate in found)
-                        choice = StageChoice(
-                            self._encoding,
-                            self._on_all_axes,
-                            stored,
-                            self._costs.known(known),
-                            points=self._points,
-                            asked=asked,
-                        )
-                        botorch = sum(r.generator == "botorch" for r in self._records)
-                        botorch += sum(candidate.generator == "botorch" for candidate in found)
-                        ranked = list(
-                            choice.points(
-                                adapter,
-                                fresh,
-                                index,
-                                [*self._points.values(), *(p for p in encoded if p is not None)],
-                                plain=botorch % PLAIN_EVERY == PLAIN_EVERY - 1,
-                                seed=stable_seed(seed, index, "later") % 2**31,
-                            )
-                        )
+                    ranked = self._ranked(adapter, fresh, index, found, starts) if shares else []
                 yield from ranked or [fresh]
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
+
+    def _ranked(
+        self, adapter: Any, fresh: Point, index: int, found: Sequence[Candidate], starts: Starts
+    ) -> list[Point]:
+        """Return the points to try where trials share stages: the best by value per remaining cost first."""
+        if self._costs is None:
+            return []
+        known = self._known()
+        asked = [(r.generator, r.parameters) for r in known]
+        asked += [(candidate.generator, candidate.parameters) for candidate in found]
+        encoded = (self._encoding.encode(candidate.parameters) for candidate in found)
+        others = [*self._points.values(), *(point for point in encoded if point is not None)]
+        generators = [*(record.generator for record in self._records), *(each.generator for each in found)]
+        choice = StageChoice(
+            adapter,
+            self._encoding,
+            self._on_all_axes,
+            self._shared,
+            starts,
+            self._costs.known(known),
+            points=self._points,
+            asked=asked,
+            index=index,
+            plain=generators.count("botorch") % PLAIN_EVERY == PLAIN_EVERY - 1,
+            seed=stable_seed(self._search.seed, index, "later") % 2**31,
+        )
+        return list(choice.ranked(fresh, others))
 
     def _waiting(self, found: Sequence[Candidate]) -> Iterator[tuple[Point, dict[str, Any], list[str]]]:
         """Yield (point, metadata, missing metrics) of records, then candidates, without complete results."""
         for index, record in enumerate(self._records):
             if (missing := self._outcomes.missing(record)) and record.trial in self._points:
                 point = self._points[record.trial]
-                yield point, observations.metadata(point, self._on_all_axes(point, index)), missing
+                yield point, ax_experiment.metadata(point, self._on_all_axes(point, index)), missing
         for index, candidate in enumerate(found, start=len(self._records)):
             if (encoded := self._encoding.encode(candidate.parameters)) is not None:
-                metadata = observations.metadata(encoded, self._on_all_axes(encoded, index))
+                metadata = ax_experiment.metadata(encoded, self._on_all_axes(encoded, index))
                 yield encoded, metadata, list(self._outcomes.names.values())
-
-    def _noise(self) -> Mapping[str, float] | None:
-        """Return the inferred noise by metric, where early-stopped trials have predictions; else None.
-
-        A model that infers the noise takes no errors, and one with errors infers no noise: so a first fit, to
-        the results alone, infers it for the second.
-        """
-        if not any(map(self._outcomes.predictions, self._known())):
-            return None
-        return inferred_noise(self._fitted()) if self._search.noise == "inferred" else {}
 
     def _fitted(
         self, *, batched: bool = True, noise: Mapping[str, float] | None = None, **options: Any
     ) -> Any:
         records = self._known()
-        data = observations.results(self._outcomes, records, self._ax_trials, noise)
+        data = ax_experiment.results(self._outcomes, records, self._ax_trials, noise)
         derived = self._outcomes.derived_constraints(records)
-        return fitted(self.experiment, data, goal(self._outcomes, *derived), batched=batched, **options)
+        return fitted(
+            self.experiment, data, ax_experiment.goal(self._outcomes, *derived), batched=batched, **options
+        )
 
     # ---- for analyses
 

@@ -1,4 +1,8 @@
-"""Choice between a fresh candidate and those that start from a stored first stage or branch off a trunk."""
+"""Choice between a fresh candidate and those that start from a stored checkpoint.
+
+Expected improvement per remaining cost with a cache is EEIPU's (arXiv 2411.03731). The comparison of all
+candidates in one function, the separation and the share of plain improvement are ours.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from ax.core.observation import ObservationFeatures
+from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from sweeps.search.branches import StoredTrunk
 from sweeps.search.encoding import Encoding
-from sweeps.search.optimizer.acquisition import ModelRows, OpenAcquisition, Point
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
+from sweeps.search.shared_stages import Point, RemainingCost, SharedStages, Start, Starts
 from sweeps.search.stage_costs import Costs
-from sweeps.search.stored import Stored
 from sweeps.space.definition import Value
-from sweeps.trials.record import Trial
 
 LATER_POINTS = 64
-"""Sobol points of the later stages, at which each published first stage is judged."""
+"""Sobol points of the later stages, at which each stored first stage is judged."""
 
 BRANCH_POINTS = 16
 """Sobol points of a later stage's length and decay, at which each stored trunk of it is judged."""
@@ -43,6 +47,12 @@ PLAIN_EVERY = 4
 """One in so many candidates of the surrogate ignores costs: expected improvement per cost alone can be
 arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
 
+QUICK = {"num_restarts": 4, "raw_samples": 128}
+"""Options for the optimisation on a stored first stage, which has fewer free axes than the fresh one."""
+
+ROWS = 1024
+"""Points of one evaluation: memory grows with them."""
+
 OnAllAxes = Callable[[Point, int], dict[str, Value]]
 
 
@@ -56,193 +66,149 @@ class Option:
     is_cached: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """A stored end of a first stage or trunk: its record's values on these axes are those of the trial."""
-
-    source: Trial | StoredTrunk
-    axes: frozenset[str]
-
-    @property
-    def record(self) -> Trial:
-        """Return the record that has the exact values."""
-        return self.source.record if isinstance(self.source, StoredTrunk) else self.source
-
-
 class StageChoice:
-    """Weighs fresh candidates and cached ones by acquisition value per cost that is still to be paid.
-
-    Expected improvement per remaining cost with a cache is EEIPU's (arXiv 2411.03731); the comparison of two
-    optimised candidates in one function, the separation and the share of plain improvement are ours.
+    """Ranks the fresh candidate and cached ones by acquisition value per cost that is still to be paid.
 
     Args:
+        adapter: Ax's, whose acquisition is an `OpenAcquisition` that has been optimised.
         encoding: of the space.
         on_all_axes: returns a point on all axes, given one on the active axes and the index of its trial.
-        stored: what new trials can start from.
+        shared: parameters that trials share.
+        starts: what new trials can start from.
         costs: of the stages.
         points: by index, the encoded parameters of the records.
         asked: generator and parameters of the records, then of candidates that have no record yet.
+        index: of the new trial.
+        plain: whether costs do not count.
+        seed: of the Sobol points.
     """
 
     def __init__(
         self,
+        adapter: Any,
         encoding: Encoding,
         on_all_axes: OnAllAxes,
-        stored: Stored,
+        shared: SharedStages,
+        starts: Starts,
         costs: Costs,
         *,
         points: Mapping[int, Point],
         asked: Sequence[tuple[str, Mapping[str, Value]]],
+        index: int,
+        plain: bool,
+        seed: int,
     ) -> None:
+        self._rows, self._acquisition = ModelRows(adapter), adapter.generator._acquisition
         self._encoding, self._on_all_axes, self._points = encoding, on_all_axes, points
-        self._prefixes, self._branches = stored.prefixes, stored.branches
-        self._stored = stored
-        self._remaining = stored.remaining(costs)
-        self._asked = [parameters for _, parameters in asked]
-        first = (position for position, (generator, _) in enumerate(asked) if generator == "botorch")
-        self._designed = next(first, len(asked))
+        self._shared, self._starts = shared, starts
+        self._remaining = RemainingCost(shared, costs, starts)
+        self._asked, self._index, self._plain, self._seed = asked, index, plain, seed
 
-    def points(
-        self, adapter: Any, fresh: Point, index: int, taken: Sequence[Point], *, plain: bool, seed: int
-    ) -> Iterator[Point]:
+    def ranked(self, fresh: Point, others: Sequence[Point]) -> Iterator[Point]:
         """Yield points to try in turn, the best first; none where nothing is stored.
 
         Args:
-            adapter: Ax's, whose acquisition is an `OpenAcquisition` that found `fresh`.
             fresh: maximiser of the acquisition function.
-            index: of the new trial.
-            taken: points of all trials.
-            plain: whether costs do not count.
-            seed: of the Sobol points.
+            others: points of all trials, of which the chosen one is no near copy.
         """
-        if not self._stored:
+        if not self._starts:
             return
-        rows, acquisition = ModelRows(adapter), adapter.generator._acquisition
-        options = [self._fresh(fresh, index)]
-        if self._fresh_is_due(options[0]):
-            yield from self._apart(rows, acquisition, fresh, index, seed)
-        for cached in self._cached(rows, acquisition, index, seed, plain=plain):
-            separated = (o for o in cached if self._prefixes.separate(self._active(o), taken))
-            options += [option for option in (next(separated, None),) if option is not None]
-        inputs = rows.rows([option.point for option in options])
+        # The fresh one, moved onto a stored checkpoint that it nearly has.
+        options = [self._option(self._starts.snapped(self._encoding.decode(fresh)))]
+        # A first stage of its own is due once the stored ones have had as much compute as a fresh trial
+        # costs: else a surrogate that takes ripples for noise hopes for a little more on the best of them for
+        # ever.
+        if self._spent_since_fresh() >= self._remaining.full(options[0].parameters):
+            yield from self._apart_from_stored(fresh)
+        for cached in self._cached():
+            separate = (o for o in cached if self._shared.is_separate(self._active(o), others))
+            options += [option for option in (next(separate, None),) if option is not None]
+        inputs = self._rows.rows([option.point for option in options])
         if not options[0].is_cached:
-            inputs[0] = acquisition.found[0]
-        scores = self._scores(acquisition.values(inputs), options, plain=plain)
-        if options[0].is_cached and not self._prefixes.separate(self._active(options[0]), taken):
+            inputs[0] = self._acquisition.found[0]
+        # In one evaluation: those of two have other Monte Carlo draws and cannot be compared.
+        values = self._acquisition.values(inputs).tolist()
+        prices = [0.0 if self._plain else math.log(option.cost) for option in options]
+        scores = [value - price for value, price in zip(values, prices, strict=True)]
+        if options[0].is_cached and not self._shared.is_separate(self._active(options[0]), others):
             scores[0] = -math.inf
         for best in sorted(range(len(options)), key=lambda at: -scores[at]):
             yield self._active(options[best])
 
-    def _scores(self, values_N: torch.Tensor, options: Sequence[Option], *, plain: bool) -> list[float]:
-        """Return the logarithm of the acquisition function per remaining cost, or without the cost."""
-        pairs = zip(values_N.tolist(), options, strict=True)
-        return [value - (0.0 if plain else math.log(option.cost)) for value, option in pairs]
+    # ---- a fresh first stage that is due
 
-    def _fresh(self, point: Point, index: int) -> Option:
-        """Return the maximiser, moved onto a stored end or trunk that it nearly has."""
-        return self._option(self._stored.snapped(self._encoding.decode(point)), index)
-
-    def _fresh_is_due(self, option: Option) -> bool:
-        """Return whether published first stages have had as much compute as a fresh trial costs.
-
-        Else a surrogate that takes ripples for noise hopes for a little more on the best of them for ever.
-        """
-        return self._since_fresh() >= self._remaining.full(option.parameters)
-
-    def _since_fresh(self) -> float:
+    def _spent_since_fresh(self) -> float:
         """Return what the surrogate's candidates cost since its last one with a first stage of its own."""
         first_with: dict[Hashable, int] = {}
-        for position, parameters in enumerate(self._asked):
-            for key in self._branches.shared(parameters):
+        for position, (_, parameters) in enumerate(self._asked):
+            for key in self._shared.identities(parameters):
                 first_with.setdefault(key, position)
+        by_surrogate = (at for at, (generator, _) in enumerate(self._asked) if generator == "botorch")
+        designed = next(by_surrogate, len(self._asked))
         spent = 0.0
-        for position in reversed(range(self._designed, len(self._asked))):
-            parameters = self._asked[position]
-            keys = [key for key in self._branches.shared(parameters) if first_with[key] < position]
+        for position in reversed(range(designed, len(self._asked))):
+            _, parameters = self._asked[position]
+            keys = [key for key in self._shared.identities(parameters) if first_with[key] < position]
             if not keys:
                 break
             spent += self._remaining.at_most(parameters, keys)
         return spent
 
-    def _apart(
-        self, rows: ModelRows, acquisition: OpenAcquisition, fresh: Point, index: int, seed: int
-    ) -> Iterator[Point]:
-        """Yield the maximiser, or the best Sobol point, whose first stage is far from the published ones."""
-        option = self._option(self._encoding.decode(fresh), index)
-        if not self._is_near(option):
+    def _apart_from_stored(self, fresh: Point) -> Iterator[Point]:
+        """Yield the maximiser, or the best Sobol point, whose first stage is far from the stored ones."""
+        option = self._option(self._encoding.decode(fresh))
+        if not self._is_near_stored(option):
             yield self._active(option)
             return
-        inputs = rows.rows(drawn := self._later(seed, FRESH_POINTS))
-        for at in torch.argsort(acquisition.values(inputs), descending=True, stable=True).tolist():
-            option = self._option(self._encoding.decode(drawn[at]), index)
-            if not self._is_near(option) and self._encoding.domain.allows(option.parameters):
+        inputs = self._rows.rows(drawn := self._sobol_points(FRESH_POINTS))
+        for at in torch.argsort(self._acquisition.values(inputs), descending=True, stable=True).tolist():
+            option = self._option(self._encoding.decode(drawn[at]))
+            if not self._is_near_stored(option) and self._encoding.domain.allows(option.parameters):
                 break
         else:
             return
         try:
-            fixed = rows.columns(inputs[at], self._prefixes.axes)
-            yield self._active(
-                self._option(self._encoding.decode(rows.point(acquisition.optimize_at(fixed)[0])), index)
-            )
+            found = self._acquisition.optimize_at(self._rows.columns(inputs[at], self._shared.axes))
+            yield self._active(self._option(self._encoding.decode(self._rows.point(found[0]))))
         except SURROGATE_FAILURES:
             pass  # the Sobol point is there
         yield self._active(option)
 
-    def _is_near(self, option: Option) -> bool:
-        """Return whether a published first stage is near that of the option."""
-        return self._stored.is_near_first(dict(option.parameters), FRESH_SEPARATION)
+    def _is_near_stored(self, option: Option) -> bool:
+        return self._starts.is_near_first(dict(option.parameters), FRESH_SEPARATION)
 
-    def _cached(
-        self, rows: ModelRows, acquisition: OpenAcquisition, index: int, seed: int, *, plain: bool
-    ) -> Iterator[Iterator[Option]]:
+    # ---- candidates that start from a checkpoint
+
+    def _cached(self) -> Iterator[Iterator[Option]]:
         """Yield options on the ends and trunks of the first stage, then on trunks of later ones."""
-        later = self._later(seed, LATER_POINTS)
-        axes = self._branches.axes
-        first = [Start(source=record, axes=self._prefixes.axes) for record in self._stored.ends]
-        first += [Start(source=t, axes=axes(0)) for t in self._stored.trunks if t.stage == 0]
-        yield self._polished(first, later, rows, acquisition, index, plain=plain)
-        others = [Start(source=t, axes=axes(t.stage)) for t in self._stored.trunks if t.stage > 0]
-        ranked = self._ranked(others, later[:BRANCH_POINTS], rows, acquisition, index, plain=plain)
-        yield (option for _, _, option in ranked)
+        points = self._sobol_points(LATER_POINTS)
+        yield self._polished([*self._starts.ends, *self._starts.of_first_stage], points)
+        later = self._by_value(self._starts.of_later_stages, points[:BRANCH_POINTS])
+        yield (option for _, _, option in later)
 
-    def _polished(
-        self,
-        starts: Sequence[Start],
-        later: Sequence[Point],
-        rows: ModelRows,
-        acquisition: OpenAcquisition,
-        index: int,
-        *,
-        plain: bool,
-    ) -> Iterator[Option]:
+    def _polished(self, starts: Sequence[Start], points: Sequence[Point]) -> Iterator[Option]:
         """Yield the maximiser on the best start, then Sobol points on any, the best first.
 
         What is shared, and all lengths of stages with a trunk, are held: they are what the cost depends on.
         """
-        ranked = self._ranked(starts, later, rows, acquisition, index, plain=plain)
-        if (best := next(ranked, None)) is None:
+        options = self._by_value(starts, points)
+        if (best := next(options, None)) is None:
             return
         start, row, option = best
-        fixed = rows.columns(row, self._prefixes.axes | start.axes | self._branches.lengths)
+        shared = self._shared.axes | self._shared.axes_of(start.trunk)
         try:
-            found = self._on_all_axes(rows.point(acquisition.optimize_at(fixed)[0]), index)
-            if (polished := self._joined(start, found, index)) is not None:
+            found = self._acquisition.optimize_at(self._rows.columns(row, shared | self._shared.lengths))
+            point = self._on_all_axes(self._rows.point(found[0]), self._index)
+            if (polished := self._starting_at(start, point)) is not None:
                 yield polished
         except SURROGATE_FAILURES:
             pass  # the Sobol points are there
         yield option
-        yield from (option for _, _, option in ranked)
+        yield from (option for _, _, option in options)
 
-    def _ranked(
-        self,
-        starts: Sequence[Start],
-        later: Sequence[Point],
-        rows: ModelRows,
-        acquisition: OpenAcquisition,
-        index: int,
-        *,
-        plain: bool,
-    ) -> Iterator[tuple[Start, torch.Tensor, Option]]:
+    def _by_value(
+        self, starts: Sequence[Start], points: Sequence[Point]
+    ) -> Iterator[tuple[Start, Tensor, Option]]:
         """Yield each start with its row and option at each point, the best first.
 
         Where no stage has a trunk, all have the same cost but for the later stages' own lengths, and rank by
@@ -250,46 +216,113 @@ class StageChoice:
         """
         if not starts:
             return
-        if self._branches.staged:
-            later = later[: max(FEWEST_POINTS, TRUNK_ROWS // len(starts))]
+        if self._shared.trunks:
+            points = points[: max(FEWEST_POINTS, TRUNK_ROWS // len(starts))]
         grid = []
         for start in starts:
-            filled = self._on_all_axes(self._points[start.record.trial], start.record.trial)
-            shared = {axis: filled[axis] for axis in start.axes}
-            grid += [(start, {**point, **shared}) for point in later]
-        inputs = rows.rows([point for _, point in grid])
-        values = acquisition.values(inputs)
-        if self._branches.staged and not plain:
-            joined = [self._parameters(start, point) for start, point in grid]
+            whole = self._on_all_axes(self._points[start.record.trial], start.record.trial)
+            shared = {axis: whole[axis] for axis in self._shared.axes_of(start.trunk)}
+            grid += [(start, {**point, **shared}) for point in points]
+        inputs = self._rows.rows([point for _, point in grid])
+        values = self._acquisition.values(inputs)
+        if self._shared.trunks and not self._plain:
+            joined = [self._shared.join(s.record.parameters, point, s.trunk) for s, point in grid]
             logs = [math.inf if each is None else math.log(self._remaining(each)) for each in joined]
             values = values - torch.tensor(logs, dtype=values.dtype)
         for at in torch.argsort(values, descending=True, stable=True).tolist():
             start, point = grid[at]
-            if (option := self._joined(start, point, index)) is not None:
+            if (option := self._starting_at(start, point)) is not None:
                 yield start, inputs[at], option
 
-    def _later(self, seed: int, count: int) -> list[Point]:
+    def _starting_at(self, start: Start, point: Point) -> Option | None:
+        parameters = self._shared.join(start.record.parameters, point, start.trunk)
+        if parameters is None or not self._encoding.domain.allows(parameters):
+            return None
+        return self._option(parameters)
+
+    def _sobol_points(self, count: int) -> list[Point]:
         """Return Sobol points on all axes."""
         axes = [axis.name for axis in self._encoding.axes]
-        engine = SobolEngine(len(axes), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
+        engine = SobolEngine(len(axes), scramble=True, seed=self._seed)  # type: ignore[no-untyped-call]
         shares = engine.draw(count, dtype=torch.double)
         return [self._encoding.placed(dict(zip(axes, row, strict=True))) for row in shares.tolist()]
 
-    def _parameters(self, start: Start, point: Point) -> dict[str, Value] | None:
-        if isinstance(start.source, StoredTrunk):
-            return self._branches.joined(start.source, point)
-        return self._prefixes.joined(start.source.parameters, point)
-
-    def _joined(self, start: Start, point: Point, index: int) -> Option | None:
-        parameters = self._parameters(start, point)
-        if parameters is None or not self._encoding.domain.allows(parameters):
-            return None
-        return self._option(parameters, index)
-
-    def _option(self, parameters: Mapping[str, Value], index: int) -> Option:
-        point = self._on_all_axes(self._encoding.encode(parameters) or {}, index)
+    def _option(self, parameters: Mapping[str, Value]) -> Option:
+        point = self._on_all_axes(self._encoding.encode(parameters) or {}, self._index)
         cost, full = self._remaining(parameters), self._remaining.full(parameters)
         return Option(parameters=parameters, point=point, cost=cost, is_cached=cost < full)
 
     def _active(self, option: Option) -> Point:
         return self._encoding.encode(option.parameters) or {}
+
+
+class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
+    """Ax's acquisition function, which remembers how it was optimised.
+
+    With `fixed_features`, Ax's `gen` would build another one, whose incumbent is the best of the few trials
+    with these features, with other Monte Carlo draws: the values of two such functions cannot be compared.
+
+    Attributes:
+        found: [n, d], the maximiser.
+    """
+
+    found: Tensor
+
+    def optimize(self, n: int, search_space_digest: Any, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        self._digest, self._arguments = search_space_digest, arguments
+        result: tuple[Tensor, Tensor, Tensor] = super().optimize(
+            n=n, search_space_digest=search_space_digest, **arguments
+        )
+        self.found = result[0]
+        return result
+
+    def optimize_at(self, fixed: Mapping[int, float]) -> Tensor:
+        """Return the maximiser, [1, d], of the same function where some columns have fixed values."""
+        always = self._arguments.get("fixed_features") or {}
+        arguments = {
+            **self._arguments,
+            "fixed_features": {**always, **fixed},
+            "optimizer_options": dict(QUICK),
+        }
+        found: Tensor = super().optimize(n=1, search_space_digest=self._digest, **arguments)[0]
+        return found
+
+    def values(self, x_ND: Tensor) -> Tensor:
+        """Return the acquisition value of each row, [N]: a logarithm, as all of Ax's choices are."""
+        with torch.no_grad():
+            return torch.cat([self.evaluate(X=chunk.unsqueeze(1)) for chunk in torch.split(x_ND, ROWS)])
+
+
+class ModelRows:
+    """Points on the axes of the search as rows of the surrogate's inputs, and back.
+
+    Args:
+        adapter: Ax's, fitted.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+
+    def rows(self, points: Sequence[Point]) -> Tensor:
+        """Return [N, d] for points that have all axes."""
+        features = [ObservationFeatures(dict(point)) for point in points]
+        for transform in self._adapter.transforms.values():
+            features = transform.transform_observation_features(features)
+        rows = [[float(f.parameters[name]) for name in self._adapter.parameters] for f in features]
+        return torch.tensor(rows, dtype=torch.double)
+
+    def point(self, row: Tensor) -> Point:
+        """Return the active axes at a row."""
+        features = [ObservationFeatures(dict(zip(self._adapter.parameters, row.tolist(), strict=True)))]
+        for transform in reversed(list(self._adapter.transforms.values())):
+            features = transform.untransform_observation_features(features)
+        point: Point = features[0].parameters
+        return point
+
+    def columns(self, row: Tensor, axes: frozenset[str]) -> dict[int, float]:
+        """Return the row's values in the columns of these axes; an unordered choice has one per option."""
+        return {
+            column: float(row[column])
+            for column, name in enumerate(self._adapter.parameters)
+            if name.partition("_OH_PARAM_")[0] in axes
+        }

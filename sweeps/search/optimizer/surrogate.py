@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.data import Data
@@ -13,16 +15,20 @@ from ax.core.data_utils import DataLoaderConfig
 from ax.core.experiment import Experiment
 from ax.core.optimization_config import OptimizationConfig
 from ax.exceptions.core import AxError
+from ax.generators.torch.botorch_modular.kernels import DefaultRBFKernel
 from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
 from botorch.acquisition.multi_objective import logei
 from botorch.exceptions.errors import BotorchError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.constraints import Interval  # type: ignore[import-untyped]  # ships no types
+from gpytorch.kernels import RBFKernel, ScaleKernel  # type: ignore[import-untyped]  # likewise
+from gpytorch.means import Mean  # type: ignore[import-untyped]  # likewise
+from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # likewise
+from torch import Tensor
 
 from sweeps.search.known_cost import KnownCost
-from sweeps.search.optimizer.exact_metric import exact_config
-from sweeps.search.optimizer.length_scales import CappedKernel
 
 # For several objectives BoTorch would compile a kernel with the processor's own instructions, into a folder
 # that all processes of a user share: a worker that is killed meanwhile leaves a lock that every later one
@@ -37,6 +43,15 @@ SciPy's own 2e-9 takes twice as many steps, for 0.025 of it at most in eight fit
 
 SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, RuntimeError, ValueError)
 """Errors of a fit or an acquisition: the candidate then comes from Sobol, and no trial is stopped early."""
+
+LENGTH_SCALES = (0.025, 2.0)
+"""Bounds as shares of the unit range. The lower one is BoTorch's; with none above, a model that takes an axis
+for irrelevant after a few trials never tries it again, above all where the axis is discrete."""
+
+DOUBT = 1e-6
+"""Prior variance and noise, of a metric whose results have variance 1: exact for the search, but no zeros on
+the diagonals that BoTorch factorises. A deterministic model would do without, but with one in its list
+BoTorch samples all observed points anew at every evaluation."""
 
 
 @fit_botorch_model.register(SingleTaskGP)  # type: ignore[untyped-decorator]  # BoTorch ships none
@@ -115,3 +130,96 @@ def inferred_noise(adapter: Any) -> dict[str, float]:
         name: math.sqrt(variance) * float(scales[name])
         for name, variance in zip(surrogate.outcomes, variances, strict=True)
     }
+
+
+class CappedKernel(DefaultRBFKernel):  # type: ignore[misc]  # likewise
+    """RBF kernel with the dimension-scaled prior (Hvarfner et al. 2024, arXiv 2402.02229), and bounds."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        low, high = LENGTH_SCALES
+        start = min(float(self.lengthscale_prior.mode.flatten()[0]), high)
+        self.register_constraint("raw_lengthscale", Interval(low, high, transform=None, initial_value=start))
+
+
+# ---- a metric that is a known function of the parameters: a Gaussian process without doubt
+
+
+class CostMean(Mean):  # type: ignore[misc]  # likewise
+    """Cost at rows of the surrogate's inputs, scaled as Ax has scaled the results.
+
+    Args:
+        cost: the function.
+        names: of the columns.
+        x_ND: rows with results.
+        y_N1: the results, which are the costs but for the scale; Ax may have cut off the largest.
+    """
+
+    def __init__(self, cost: KnownCost, names: Sequence[str], x_ND: Tensor, y_N1: Tensor) -> None:
+        super().__init__()
+        self._constant = cost.constant
+        self._terms = [(names.index(term.axis), term) for term in cost.terms]
+        exact_N, scaled_N = self._cost(x_ND), y_N1.squeeze(-1)
+        steps_NN = exact_N - exact_N.unsqueeze(-1)
+        slopes_NN = (scaled_N - scaled_N.unsqueeze(-1)) / steps_NN
+        slope = slopes_NN[steps_NN.abs() > 1e-9 * exact_N.abs().max()].median()  # Theil and Sen's
+        self.register_buffer("slope", slope)
+        self.register_buffer("offset", (scaled_N - slope * exact_N).median())
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled: Tensor = self.offset + self.slope * self._cost(x)
+        return scaled
+
+    def _cost(self, x: Tensor) -> Tensor:
+        total = torch.full_like(x[..., 0], self._constant)
+        for column, term in self._terms:
+            position = x[..., column]
+            if term.log:
+                value = term.low * (term.high / term.low) ** position
+            else:
+                value = term.low + (term.high - term.low) * position
+            total = total + term.factor * value
+        return total
+
+
+class ExactMetric(SingleTaskGP):  # type: ignore[misc]  # likewise
+    """Gaussian process whose mean is the metric itself, with hardly any variance: nothing is fitted."""
+
+    def __init__(self, train_X: Tensor, train_Y: Tensor, cost: KnownCost, names: Sequence[str]) -> None:
+        mean = CostMean(cost, names, train_X, train_Y)
+        exact = mean(train_X).unsqueeze(-1)
+        kernel = ScaleKernel(RBFKernel())
+        kernel.outputscale = DOUBT
+        super().__init__(
+            train_X,
+            exact,
+            train_Yvar=torch.full_like(exact, DOUBT),
+            covar_module=kernel,
+            mean_module=mean,
+            outcome_transform=None,
+        )
+        self.requires_grad_(False)
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, *, cost: KnownCost) -> dict[str, Any]:
+        return {
+            "train_X": training_data.X,
+            "train_Y": training_data.Y,
+            "cost": cost,
+            "names": training_data.feature_names,
+        }
+
+
+@fit_botorch_model.register(ExactMetric)  # type: ignore[untyped-decorator]  # BoTorch ships none
+def _fit_nothing(model: ExactMetric, **options: Any) -> None:
+    model.eval()
+
+
+def exact_config(cost: KnownCost) -> ModelConfig:
+    """Return Ax's configuration of the model."""
+    return ModelConfig(
+        botorch_model_class=ExactMetric,
+        model_options={"cost": cost},
+        input_transform_classes=None,
+        name="exact cost",
+    )

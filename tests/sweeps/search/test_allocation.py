@@ -137,7 +137,7 @@ def test_the_surrogate_makes_as_many_ahead_as_the_queue_was_long(space, clock):
 
 
 @pytest.mark.usefixtures("_cheap_surrogate")
-def test_the_sobol_phase_does_not_grow_because_its_points_are_made_early(space, clock):
+def test_spare_points_do_not_extend_sobol_phase(space, clock):
     few = replace(space, search=Search(method="bayes", sobol=6, seed=1))
     experiment = Experiment.create(Bucket(clock=clock), few)
     for loss in (3.0, 2.0, 1.0):
@@ -171,7 +171,7 @@ def test_a_budget_that_was_spent_meanwhile_makes_no_more(space, clock):
     assert statuses(experiment) == "cccr"
 
 
-def test_a_worker_that_is_interrupted_meanwhile_still_gets_its_trial(bucket):
+def test_interrupted_worker_still_gets_its_trial(bucket):
     def interrupt(seconds: float) -> None:
         raise Interrupted("SIGTERM")
 
@@ -210,7 +210,7 @@ def test_it_ends_before_the_first_heartbeat_is_overdue(space, monkeypatch):
     assert made[-1] - made[1] < 0.2 + 0.1
 
 
-def test_a_worker_that_dies_while_it_makes_trials_for_others_leaves_them_to_be_taken(bucket, clock):
+def test_trials_made_by_dead_worker_are_claimable(bucket, clock):
     """Killed after two of them: they are anybody's at once, its own trial is taken over after its lease."""
 
     class Killed(BaseException):
@@ -275,7 +275,7 @@ with experiment.allocator.lease.held("somebody else") as theirs:
 """
 
 
-def test_a_worker_that_waits_for_its_turn_has_imported_ax_already(space, tmp_path):
+def test_waiting_worker_has_imported_ax(space, tmp_path):
     """The import takes seconds: with the lease held, workers that start together would do it one by one."""
     Experiment.create(LocalStore(tmp_path), space)
     code = [sys.executable, "-c", WAITS, str(tmp_path)]

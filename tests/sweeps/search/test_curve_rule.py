@@ -61,7 +61,7 @@ def verdict(record: Trial, records: list[Trial], space: Space = SPACE, early: Ea
 
 
 class TestOneObjective:
-    def test_one_that_cannot_come_near_the_best_is_stopped_with_the_numbers(self):
+    def test_hopeless_trial_is_stopped_with_numbers(self):
         stop = verdict(running(4.0), others())
         assert stop.reason.startswith("predicted loss 4 ± ")
         assert stop.reason.endswith(" (sd) at step 50 of 100 against the best 3")
@@ -72,7 +72,7 @@ class TestOneObjective:
     def test_one_that_may_win_goes_on(self, floor):
         assert verdict(running(floor), others()) is None
 
-    def test_a_longer_trial_is_compared_at_the_same_share_of_its_length(self):
+    def test_longer_trial_is_compared_at_same_share(self):
         """At step 50 it is above all others, which are nearly done then."""
         late = running(3.0, length=400, upto=0.125)
         short = others(length=60)
@@ -122,7 +122,7 @@ class TestInDoubt:
         assert verdict(running(4.0), records) is None
         assert verdict(running(4.0, parameters={"x": 0.5, "kind": "b"}), records) is not None
 
-    def test_of_unknown_length_it_goes_on_unless_all_others_ended_at_one_step(self):
+    def test_unknown_length_needs_a_common_last_step(self):
         unknown = running(4.0, progress={})
         assert verdict(unknown, others()) is None
         bare = [replace(r, progress={}) for r in others()]
@@ -135,7 +135,7 @@ class TestInDoubt:
         other = running(4.0, progress={"stage": "stage3", "of": 70}, parameters=of_trainer)
         assert verdict(other, others()) is not None
 
-    def test_completed_trials_without_the_objective_or_a_curve_do_not_count(self):
+    def test_trials_without_objective_or_curve_do_not_count(self):
         broken = [replace(r, metrics={"loss": None}) for r in others()]
         assert verdict(running(4.0), broken) is None
         assert verdict(running(4.0), [replace(r, curve=curve(3.0, 100, 0.2)) for r in others()]) is None
@@ -169,7 +169,7 @@ class TestSeveralObjectives:
             for i, length in enumerate(lengths)
         ]
 
-    def test_one_far_behind_the_front_is_stopped_and_names_who_is_better(self):
+    def test_trial_far_behind_front_is_stopped(self):
         stop = verdict(running(4.0, length=200, upto=0.75), self.mixed(), TWO)
         assert "loss 4" in stop.reason
         assert "against trial " in stop.reason
@@ -179,5 +179,5 @@ class TestSeveralObjectives:
     def test_one_that_may_reach_the_front_goes_on(self, floor, length):
         assert verdict(running(floor, length=length, upto=0.75), self.mixed(), TWO) is None
 
-    def test_a_cheaper_one_than_all_others_goes_on_however_high_its_loss(self):
+    def test_cheapest_trial_continues_despite_high_loss(self):
         assert verdict(running(4.5, length=50, upto=0.75), self.mixed(), TWO) is None

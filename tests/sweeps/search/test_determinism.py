@@ -23,7 +23,7 @@ def draw() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(1))
 
 
-def test_a_seeded_block_repeats_and_leaves_the_generators_as_they_were():
+def test_seeded_block_repeats_and_restores_generators():
     with seeded(5):
         first = draw()
     torch.manual_seed(1), random.seed(1), np.random.seed(1)

@@ -49,9 +49,7 @@ def test_axes_are_units_small_integers_and_options():
 
 
 @given(st.sampled_from(["on", "off"]), st.floats(0, 1), st.floats(0, 1), st.integers(-3, 3))
-def test_what_was_proposed_is_encoded_to_a_point_that_means_the_same(
-    gate: str, rate: float, many: float, few: int
-):
+def test_proposed_parameters_round_trip(gate: str, rate: float, many: float, few: int):
     point: dict[str, Value] = {"p0": gate, "p2": many, "p4": 1.0}
     point |= {"p1": rate} if gate == "on" else {"p3": few}
     parameters = MIXED.decode(point)
@@ -65,7 +63,7 @@ def test_what_was_proposed_is_encoded_to_a_point_that_means_the_same(
     assert ("fixed" in parameters) is (gate == "on")
 
 
-def test_axes_that_are_switched_off_are_filled_with_places_drawn_from_the_seed():
+def test_inactive_axes_get_seeded_values():
     point: dict[str, Value] = {"p0": "on", "p1": 0.5, "p2": 0.5, "p4": 1.0}
     filled = [MIXED.on_all_axes(point, seed) for seed in range(40)]
     assert MIXED.on_all_axes(point, 3) == filled[3]
@@ -88,7 +86,7 @@ def test_parameters_of_another_space_have_no_point():
     assert MIXED.encode({name: value for name, value in good.items() if name != "many"}) is None
 
 
-def test_a_constraint_is_written_over_the_axes_with_coefficients_of_size_one():
+def test_constraint_is_scaled_to_coefficients_of_size_one():
     (text,) = encoding(
         Range(name="a.x", min=10.0, max=30.0, kind="float"),
         Range(name="n", min=1, max=9, kind="int"),
@@ -124,9 +122,7 @@ def test_few_steps_are_counted_and_many_are_a_unit():
 
 
 @given(st.integers(0, 4), st.floats(0, 1), st.floats(0, 1))
-def test_steps_and_normal_ranges_are_decoded_to_values_that_encode_to_the_same(
-    few: int, many: float, normal: float
-):
+def test_steps_and_normal_ranges_round_trip(few: int, many: float, normal: float):
     parameters = STEPPED.decode({"p0": few, "p1": many, "p2": normal, "p3": 0.25})
     assert parameters["few"] == (0.1, 0.3, 0.5, 0.7, 0.9)[few]
     assert int(parameters["many"]) % 10 == 0
@@ -144,7 +140,7 @@ def test_a_constraint_on_steps_is_written_in_their_positions():
     assert float(right) == pytest.approx(1.4, abs=1e-6)
 
 
-def test_what_depends_on_a_number_has_an_axis_of_its_own_and_is_left_out_where_it_is_off():
+def test_dependents_of_a_number_have_own_axes():
     steps = Range(name="steps", min=0, max=9, kind="int", when=(("> 0", ("lr",)),))
     found = encoding(steps, Range(name="lr", min=0.0, max=1.0, kind="float"))
     assert found.decode({"p0": 0, "p1": 0.5}) == {"steps": 0}

@@ -52,7 +52,7 @@ def finish(experiment, record, loss):
     )
 
 
-def test_they_are_claimed_first_and_in_their_order_in_every_store(stored):
+def test_enqueued_trials_are_claimed_first_in_order(stored):
     first = stored.ask("w")
     made = stored.enqueue([{**OWN, "x": x} for x in (7, 5, 9)], "me")
     assert [(r.trial, r.status, r.generator) for r in made] == [(i, "pending", "enqueued") for i in (1, 2, 3)]

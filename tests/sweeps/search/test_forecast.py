@@ -19,7 +19,7 @@ def sweep(count: int, *, noise: float, seed: int = 0):
     return features, 2.0 + 0.5 * features[:, 0] + rng.normal(scale=noise, size=count)
 
 
-def test_a_line_in_the_level_is_predicted_with_the_error_of_its_noise():
+def test_line_in_level_is_predicted_within_noise():
     features, values = sweep(40, noise=0.01)
     found = forecast(features, values, np.array([0.3, 0.5, 0.5]), floor=1e-3)
     assert found.mean == pytest.approx(2.15, abs=0.01)
@@ -50,7 +50,7 @@ def test_values_without_scatter_keep_the_floor():
     assert forecast(features, values, np.full(3, 0.1), floor=0.05).sd >= 0.05
 
 
-def test_where_the_level_says_nothing_the_bound_reaches_the_best_value():
+def test_uninformative_level_bound_reaches_best_value():
     rng = np.random.default_rng(3)
     features, values = rng.uniform(size=(20, 3)), rng.normal(size=20)
     assert forecast(features, values, np.array([9.0, 0.5, 0.5]), floor=1e-3).best < values.min()

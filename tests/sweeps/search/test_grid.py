@@ -42,7 +42,7 @@ def drained(experiment: Experiment, worker: str = "w") -> list[dict[str, object]
     return made
 
 
-def test_a_sweep_has_each_configuration_once_in_order_and_then_ends(grid_space: Space) -> None:
+def test_grid_has_each_configuration_once_then_ends(grid_space: Space) -> None:
     experiment = Experiment.create(MemoryStore(), grid_space)
     assert drained(experiment) == EXPECTED
     assert experiment.is_full(experiment.trials())

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.search.encoding import Encoding
-from sweeps.search.nested_design import FEWEST, by_new_options, first_stages, next_prefix
+from sweeps.search.nested_design import FEWEST, by_new_options, first_stages, next_shared
 from sweeps.search.outcomes import Outcomes
-from sweeps.search.prefixes import Prefixes
+from sweeps.search.shared_stages import SharedStages
 from sweeps.space.definition import Objective, Program, Range, Space, Stage, Value
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Status, Trial
@@ -27,7 +27,7 @@ SPACE = Space(
     program=Program(kind="function", function="m:f"),
     stages=(Stage(name="one", parameters=("first",)), Stage(name="two", parameters=("second",))),
 )
-PREFIXES = Prefixes(SPACE, Encoding(Domain(SPACE)))
+SHARED = SharedStages(SPACE, Encoding(Domain(SPACE)))
 
 
 def trial(
@@ -50,7 +50,7 @@ def trial(
 
 
 def chosen(records: Sequence[Trial], wanted: int = 2, found: Sequence[Hashable] = ()) -> int | None:
-    prefix = next_prefix(wanted, PREFIXES, Outcomes(SPACE), records, found)
+    prefix = next_shared(wanted, SHARED, Outcomes(SPACE), records, found)
     return None if prefix is None else prefix.trial
 
 
@@ -86,25 +86,25 @@ def test_first_stages_are_fresh_until_there_are_enough():
 
 
 def test_one_that_was_asked_but_has_no_record_yet_counts():
-    other = PREFIXES.key({"first": 0.9, "second": 0.1})
+    other = SHARED.identity({"first": 0.9, "second": 0.1})
     assert chosen([trial(0, 0.1, 1.0)], found=[other]) == 0
-    assert chosen([trial(0, 0.1, 1.0)], found=[PREFIXES.key({"first": 0.1})]) is None
+    assert chosen([trial(0, 0.1, 1.0)], found=[SHARED.identity({"first": 0.1})]) is None
 
 
-def test_many_workers_begin_with_one_each_while_none_is_published():
+def test_workers_begin_with_own_first_stages():
     running = [trial(index, index / 10, snapshot=False) for index in range(8)]
     assert chosen(running) is None
     assert chosen([*running[:5], replace(running[5], stages=trial(5, 0.5).stages), *running[6:]]) == 5
 
 
-def test_the_best_in_all_objectives_is_built_upon_though_it_is_not_the_first():
+def test_best_first_stage_in_all_objectives_is_shared():
     assert chosen([trial(0, 0.1, 2.0), trial(1, 0.2, 1.0), trial(2, 0.3, 3.0)]) == 1
     assert chosen([trial(0, 0.1, 1.0, 1.0), trial(1, 0.2, 1.0, 2.0)]) == 1
     again = [trial(0, 0.1, 3.0), trial(1, 0.2, 2.0), trial(2, 0.1, 1.0, snapshot=False)]
     assert chosen(again) == 0
 
 
-def test_the_best_is_passed_over_while_its_snapshot_is_not_stored():
+def test_unstored_best_is_passed_over():
     assert chosen([trial(0, 0.1, 2.0), trial(1, 0.2, 1.0, snapshot=False)]) == 0
 
 

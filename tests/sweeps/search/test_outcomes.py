@@ -32,7 +32,7 @@ def trial(index: int, status: Status = "completed", **metrics: float | None) -> 
     return Trial(trial=index, status=status, parameters={"x": 0.5}, generator="sobol", metrics=renamed)
 
 
-def test_objectives_and_constraints_are_written_in_names_of_our_own():
+def test_objectives_and_constraints_use_search_names():
     found = outcomes("peak - 2*speed <= 40", "speed >= 1")
     assert dict(found.names) == {"eval.loss": "m0", "speed": "m1", "peak": "m2"}
     assert found.objective == "-m0, m1"
@@ -54,7 +54,7 @@ def test_only_finite_results_of_ended_trials_count():
     assert found.means(trial(0, eval__loss=math.inf, speed=math.nan)) == {}
 
 
-def test_errors_of_a_metric_count_only_if_all_its_results_have_one():
+def test_reported_errors_count_only_if_complete():
     records = [
         trial(0, eval__loss=1.0, eval__loss_sem=0.1, speed=5.0, speed_sem=0.5),
         trial(1, eval__loss=2.0, eval__loss_sem=0.2, speed=6.0),
@@ -79,7 +79,7 @@ def test_the_noise_is_inferred_unless_the_space_says_what_it_is():
     assert all(math.isnan(error) for name, error in given if name == "m2")  # a constraint is no objective
 
 
-def test_several_objectives_are_bounded_by_the_worst_result_that_is_no_outlier():
+def test_objectives_are_bounded_by_worst_non_outlier():
     losses = [1.0, 2.0, 3.0, 4.0, 5.0, 1e6]
     records = [trial(i, eval__loss=loss, speed=-loss) for i, loss in enumerate(losses)]
     assert outcomes().thresholds(records) == ["m0 <= 5.4", "m1 >= -5.4"]
@@ -123,7 +123,7 @@ def test_survival_is_reported_only_where_a_trial_failed():
         ("lost", None),
     ],
 )
-def test_a_trial_that_only_lost_its_workers_says_nothing_about_its_region(failure, survival):
+def test_lost_trial_is_no_failure_of_its_region(failure, survival):
     done, failed = trial(0, eval__loss=1.0), replace(trial(1, "failed"), failure=failure)
     expected = [(done, 1.0), (failed, survival)] if survival is not None else []
     assert outcomes().survival([done, failed]) == expected

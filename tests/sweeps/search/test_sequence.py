@@ -19,7 +19,7 @@ class Counting:
         return [{"p": start + i, "seed": seed} for i in range(n)], start + min(self.cost, draws)
 
 
-def test_positions_follow_each_other_over_batches_under_one_scrambling():
+def test_batches_continue_one_scrambled_sequence():
     draw = Counting()
     sequence = SobolSequence(draw, seed=1)
     assert [sequence[i]["p"] for i in range(40)] == list(range(40))

@@ -48,7 +48,7 @@ def trial(values: Mapping[str, Value], *seconds: float | None, reused: bool = Fa
     return Trial(trial=0, status="completed", parameters=values, generator="sobol", stages=tuple(runs))
 
 
-def test_stated_costs_are_functions_of_the_parameters_whatever_was_reported():
+def test_stated_costs_ignore_reports():
     stated = costs("2*first.steps", "50").known([trial(parameters(), 1.0, 1.0)])
     assert stated(parameters(steps=100)) == (200.0, 50.0)
     assert stated(parameters(steps=10)) == (20.0, 50.0)

@@ -65,14 +65,20 @@ def test_a_parameter_belongs_to_the_first_stage_that_matches_it() -> None:
     last = "  - {name: stage2, parameters: ['*']}"
     text = f'{HEAD}stages:\n  - {{name: stage1, parameters: ["*.steps", a.k, a.gate]}}\n{last}\n'
     stages = Stages(loads(text, "x.yaml"))
-    assert [stages.of(name) for name in ("a.steps", "b.steps", "a.k", "b.lr", "seed")] == [0, 0, 0, 1, 1]
+    assert [stages.position(name) for name in ("a.steps", "b.steps", "a.k", "b.lr", "seed")] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
 
 
 def test_a_stage_may_be_the_same_in_all_trials() -> None:
     text = f"{HEAD}stages:\n  - {{name: data, parameters: []}}\n  - {{name: rest, parameters: ['*']}}\n"
     stages = Stages(loads(text, "x.yaml"))
     assert stages.shared
-    assert stages.prefix({"a.steps": 30}) == stages.prefix({"a.steps": 31})
+    assert stages.end_identity({"a.steps": 30}) == stages.end_identity({"a.steps": 31})
 
 
 def test_reuse_is_auto_unless_it_is_switched_off() -> None:

@@ -59,9 +59,9 @@ OTHER = {"a.steps": 21, "a.k": 0.75, "a.mode": "y", "a.inner": 0.5, "b.lr": 2e-3
 
 
 def test_a_parameter_belongs_to_the_first_stage_that_matches_it_and_else_to_the_first() -> None:
-    assert [STAGES.of(parameter.name) for parameter in SPACE.parameters] == [0] * 6 + [1, 1, 2]
-    assert STAGES.of("eval.test") == 2  # of a trial, not of the space
-    assert Stages(replace(SPACE, stages=SPACE.stages[:2])).of("c.steps") == 0
+    assert [STAGES.position(parameter.name) for parameter in SPACE.parameters] == [0] * 6 + [1, 1, 2]
+    assert STAGES.position("eval.test") == 2  # of a trial, not of the space
+    assert Stages(replace(SPACE, stages=SPACE.stages[:2])).position("c.steps") == 0
 
 
 def test_what_switches_an_earlier_stages_parameter_on_belongs_to_that_stage() -> None:
@@ -73,7 +73,7 @@ def test_what_switches_an_earlier_stages_parameter_on_belongs_to_that_stage() ->
         Range(name="c.k", min=0, max=1, kind="float"),
     )
     stages = Stages(replace(SPACE, parameters=parameters))
-    assert {parameter.name: stages.of(parameter.name) for parameter in parameters} == {
+    assert {parameter.name: stages.position(parameter.name) for parameter in parameters} == {
         "c.outer": 0,
         "b.gate": 0,
         "a.k": 0,
@@ -90,23 +90,27 @@ def test_trials_agree_up_to_a_stage_if_its_parameters_and_those_before_it_are_eq
         changed = changed - {
             "a.inner"
         }  # inactive then: that it is there, and with another value, is no matter
-    agree = all(STAGES.of(name) > stage for name in changed)
-    assert (STAGES.prefix(TRIAL, stage) == STAGES.prefix(other, stage)) == agree
-    assert hash(STAGES.prefix(TRIAL, stage)) == hash(STAGES.prefix(dict(reversed(TRIAL.items())), stage))
+    agree = all(STAGES.position(name) > stage for name in changed)
+    assert (STAGES.end_identity(TRIAL, stage) == STAGES.end_identity(other, stage)) == agree
+    assert hash(STAGES.end_identity(TRIAL, stage)) == hash(
+        STAGES.end_identity(dict(reversed(TRIAL.items())), stage)
+    )
 
 
 def test_inactive_parameters_split_no_prefix_at_any_depth() -> None:
     off = TRIAL | {"a.gate": False}
     bare = {name: value for name, value in off.items() if name not in ("a.k", "a.mode", "a.inner")}
-    assert STAGES.prefix(off) == STAGES.prefix(bare) != STAGES.prefix(TRIAL)
-    assert STAGES.part(off) == {"a.steps": 20, "a.gate": False}
+    assert STAGES.end_identity(off) == STAGES.end_identity(bare) != STAGES.end_identity(TRIAL)
+    assert STAGES.parameters_until(off) == {"a.steps": 20, "a.gate": False}
 
 
 def test_a_fixed_parameter_is_part_of_it_only_where_a_trial_has_another_value() -> None:
     """A confirmation repeats a trial with another seed; an imported trial may leave the fixed ones out."""
     without = {name: value for name, value in TRIAL.items() if name != "seed"}
-    assert STAGES.prefix(without) == STAGES.prefix(TRIAL) != STAGES.prefix(TRIAL | {"seed": 4})
-    assert STAGES.prefix(TRIAL | {"seed": True}) != STAGES.prefix(TRIAL | {"seed": 1})
+    assert (
+        STAGES.end_identity(without) == STAGES.end_identity(TRIAL) != STAGES.end_identity(TRIAL | {"seed": 4})
+    )
+    assert STAGES.end_identity(TRIAL | {"seed": True}) != STAGES.end_identity(TRIAL | {"seed": 1})
 
 
 def test_costs_are_the_expressions_and_never_negative() -> None:
@@ -148,5 +152,5 @@ def test_stages_are_shared_where_a_later_one_is_searched_and_reuse_is_not_off(
 
 def test_without_stages_everything_is_one() -> None:
     stages = Stages(replace(SPACE, stages=()))
-    assert (stages.names, stages.of("b.lr"), stages.costs(TRIAL)) == ((), 0, {})
-    assert stages.prefix(TRIAL) != stages.prefix(TRIAL | {"b.lr": 2e-3})
+    assert (stages.names, stages.position("b.lr"), stages.costs(TRIAL)) == ((), 0, {})
+    assert stages.end_identity(TRIAL) != stages.end_identity(TRIAL | {"b.lr": 2e-3})

@@ -121,7 +121,11 @@ def test_stage_3_without_steps_splits_no_prefix() -> None:
     idle = Range(name="stage3.temperature", min=1.0, max=5.0, kind="float")
     space = with_stages(space_of(SEED, idle, Fixed(name="stage3/teacher", value="in_process")))
     assert [stage.name for stage in space.stages] == ["stage1_9", "stage2"]
-    assert [Stages(space).of(name) for name in ("seed", "stage3.temperature", "stage3/teacher")] == [0, 1, 1]
+    assert [Stages(space).position(name) for name in ("seed", "stage3.temperature", "stage3/teacher")] == [
+        0,
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(

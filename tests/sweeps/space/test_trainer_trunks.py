@@ -21,8 +21,8 @@ from sweeps.space.definition import (
     Value,
 )
 from sweeps.space.probes import probes
+from sweeps.space.stages import decay_start
 from sweeps.space.trainer_trunks import FoundTrunk, with_trunks
-from sweeps.space.trunks import decay_start
 
 STAGES = (Stage(name="stage1_9", parameters=("stage1_9.*",)), Stage(name="stage2", parameters=("stage2.*",)))
 FIRST = Range(name="stage1_9.max_steps", min=10, max=400, kind="int", log=True)

@@ -25,8 +25,8 @@ from sweeps.space.definition import (
     to_json,
 )
 from sweeps.space.space_problem import problem
-from sweeps.space.stages import Stages
-from sweeps.space.trunks import Trunks, decay_start, point_key
+from sweeps.space.stages import Stages, decay_start
+from sweeps.stages.checkpoint import step_key
 from trainer.config import ScheduleConfig
 
 FIRST = Trunk(length="one.steps", decay=0.2, tail=("one.last",), every=10)
@@ -65,8 +65,8 @@ configurations = st.fixed_dictionaries(
 )
 
 
-def trunks(space: Space = SPACE) -> Trunks:
-    return Trunks(space, Stages(space))
+def trunks(space: Space = SPACE) -> Stages:
+    return Stages(space)
 
 
 TRUNKS = trunks()
@@ -79,16 +79,16 @@ def without(parameters: Mapping[str, Value], *names: str) -> dict[str, Value]:
 @given(configurations, configurations)
 def test_trials_on_one_trunk_differ_in_its_length_and_tail_alone(one: dict[str, Any], other: dict[str, Any]):
     on_first = one["one.lr"] == other["one.lr"]
-    assert (TRUNKS.prefix(one, 0) == TRUNKS.prefix(other, 0)) == on_first
+    assert (TRUNKS.trunk_identity(one, 0) == TRUNKS.trunk_identity(other, 0)) == on_first
     tail = ("two.steps", "two.decay")
     on_second = without(one, *tail) == without(other, *tail)
-    assert (TRUNKS.prefix(one, 1) == TRUNKS.prefix(other, 1)) == on_second
+    assert (TRUNKS.trunk_identity(one, 1) == TRUNKS.trunk_identity(other, 1)) == on_second
 
 
 @given(configurations)
 def test_a_trial_leaves_its_trunk_where_its_decay_begins(parameters: dict[str, Any]):
-    assert TRUNKS.end(parameters, 0) == decay_start(parameters["one.steps"], 0.2)
-    end = TRUNKS.end(parameters, 1)
+    assert TRUNKS.trunk_end(parameters, 0) == decay_start(parameters["one.steps"], 0.2)
+    end = TRUNKS.trunk_end(parameters, 1)
     assert end == decay_start(parameters["two.steps"], parameters["two.decay"])
     assert end is not None
     assert 0 <= end <= parameters["two.steps"]
@@ -111,8 +111,8 @@ def test_what_the_length_switches_on_is_part_of_the_trunk():
     extra = Range(name="two.extra", min=0.0, max=1.0, kind="float")
     found = trunks(replace(SPACE, parameters=(*SPACE.parameters[:3], length, *SPACE.parameters[4:], extra)))
     base = {"one.steps": 5, "one.lr": 0.1, "one.last": 0.0, "two.decay": 0.5, "two.kind": "a", "seed": 3}
-    keys = [found.prefix(base | {"two.steps": 20, "two.extra": value}, 1) for value in (0.1, 0.9)]
-    assert len({*keys, found.prefix(base | {"two.steps": 10}, 1)}) == 3
+    keys = [found.trunk_identity(base | {"two.steps": 20, "two.extra": value}, 1) for value in (0.1, 0.9)]
+    assert len({*keys, found.trunk_identity(base | {"two.steps": 10}, 1)}) == 3
 
 
 def test_a_decay_of_both_stages_belongs_to_the_first_and_splits_the_trunks_of_the_second():
@@ -123,24 +123,24 @@ def test_a_decay_of_both_stages_belongs_to_the_first_and_splits_the_trunks_of_th
     found = trunks(replace(SPACE, stages=both))
     base = {"one.steps": 50, "one.lr": 0.1, "two.steps": 10, "two.decay": 0.5, "two.kind": "a", "seed": 3}
     low, high = ({**base, "one.last": share} for share in (0.1, 0.2))
-    assert found.prefix(low, 0) == found.prefix(high, 0)
-    assert found.prefix(low, 1) != found.prefix(high, 1)
-    assert found.end(high, 1) == 8
+    assert found.trunk_identity(low, 0) == found.trunk_identity(high, 0)
+    assert found.trunk_identity(low, 1) != found.trunk_identity(high, 1)
+    assert found.trunk_end(high, 1) == 8
 
 
 def test_without_reuse_or_a_length_there_is_no_trunk():
     none = trunks(replace(SPACE, search=Search(reuse="none")))
     assert none.trunk(0) is None
-    assert none.end({"one.steps": 100}, 0) is None
+    assert none.trunk_end({"one.steps": 100}, 0) is None
     assert not none.is_tail("one.steps", 0)
-    assert TRUNKS.end({"one.lr": 0.1}, 0) is None
-    assert TRUNKS.end({"two.steps": 10, "two.decay": "x"}, 1) is None
-    assert TRUNKS.end({"one.steps": True}, 0) is None
+    assert TRUNKS.trunk_end({"one.lr": 0.1}, 0) is None
+    assert TRUNKS.trunk_end({"two.steps": 10, "two.decay": "x"}, 1) is None
+    assert TRUNKS.trunk_end({"one.steps": True}, 0) is None
 
 
 def test_a_point_has_a_key_of_its_own():
-    assert point_key("a" * 64, 70) == "b5802c6025568fcdf1826c4135dfa850230178d18163deb5994a4d37a5b6dafe"
-    assert len({point_key("a" * 64, 70), point_key("a" * 64, 7), point_key("b" * 64, 70)}) == 3
+    assert step_key("a" * 64, 70) == "b5802c6025568fcdf1826c4135dfa850230178d18163deb5994a4d37a5b6dafe"
+    assert len({step_key("a" * 64, 70), step_key("a" * 64, 7), step_key("b" * 64, 70)}) == 3
 
 
 def test_a_space_with_trunks_is_stored_and_read_back():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from published import done, key_of, staged
 
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage, Trunk
-from sweeps.stages.retention import judge, observed_ranks, published
+from sweeps.stages.retention import judge, observed_ranks, stored_checkpoints
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -31,7 +31,7 @@ TWO = replace(SPACE, objectives=(Objective(metric="loss"), Objective(metric="spe
 def kept(space: Space, records: list[Trial], **options) -> list[float]:
     """The positions of the snapshots that stay, by `x` in the records, best first."""
     names = {key_of(record.parameters["x"]): record.parameters["x"] for record in records}
-    return [names[v.snapshot.key] for v in judge(space, records, **options) if v.kept]
+    return [names[v.checkpoint.key] for v in judge(space, records, **options) if v.kept]
 
 
 def limited(space: Space, **limits) -> Space:
@@ -56,32 +56,32 @@ def sweeps(draw: st.DrawFn) -> list[Trial]:
 
 
 @given(sweeps(), st.integers(1, 4), st.booleans())
-def test_what_is_needed_stays_and_of_the_rest_no_more_than_the_limit_the_best_first(records, keep, ended):
+def test_needed_stay_and_best_up_to_limit(records, keep, ended):
     verdicts = judge(limited(SPACE, keep=keep), records, ended=ended)
-    assert {v.snapshot.key for v in verdicts} == {
+    assert {v.checkpoint.key for v in verdicts} == {
         run.key for record in records for run in record.stages if run.snapshot
     }
     open_ = {key_of(record.parameters["x"]) for record in records if not record.finished}
     ranks = observed_ranks(SPACE, records)
     rank = {
-        v.snapshot.key: min(
+        v.checkpoint.key: min(
             (
                 ranks[r.trial]
                 for r in records
                 for s in r.stages
-                if s.key == v.snapshot.key and r.trial in ranks
+                if s.key == v.checkpoint.key and r.trial in ranks
             ),
             default=99.0,
         )
         for v in verdicts
     }
     for position, verdict in enumerate(verdicts):
-        key = verdict.snapshot.key
-        assert bool(verdict.snapshot.needed_by) == (key in open_)
+        key = verdict.checkpoint.key
+        assert bool(verdict.checkpoint.needed_by) == (key in open_)
         within = position < keep and not (ended and rank[key] > 0)
         assert verdict.kept == (key in open_ or within)
         assert verdict.why
-    assert [rank[v.snapshot.key] for v in verdicts] == sorted(rank[v.snapshot.key] for v in verdicts)
+    assert [rank[v.checkpoint.key] for v in verdicts] == sorted(rank[v.checkpoint.key] for v in verdicts)
 
 
 @given(sweeps(), st.integers(1, 4), st.floats(0.0, 6.0))
@@ -90,7 +90,7 @@ def test_a_wider_limit_never_removes_more_and_bytes_are_bounded(records, keep, g
     narrow = limited(SPACE, keep=keep, keep_gib=gib)
     assert set(kept(narrow, records, sizes=sizes)) <= set(kept(limited(SPACE, keep=keep), records))
     assert set(kept(limited(SPACE, keep=keep), records)) <= set(kept(limited(SPACE, keep=keep + 1), records))
-    free = [v for v in judge(narrow, records, sizes=sizes) if v.kept and not v.snapshot.needed_by]
+    free = [v for v in judge(narrow, records, sizes=sizes) if v.kept and not v.checkpoint.needed_by]
     assert len(free) <= gib
 
 
@@ -112,7 +112,7 @@ def test_without_snapshots_there_is_nothing_to_judge():
     assert judge(SPACE, [done(0, 0.5, 1.0, snapshot=False)]) == []
 
 
-def test_publishers_and_users_are_listed_over_all_incarnations_of_a_key():
+def test_publishers_and_users_of_a_key_are_listed():
     """Published, used, removed, and published again by a later trial."""
     records = [
         done(0, 0.5, 1.0, snapshot=False),
@@ -120,11 +120,11 @@ def test_publishers_and_users_are_listed_over_all_incarnations_of_a_key():
         done(2, 0.5, 2.0),
         done(3, 0.5, 2.0),
     ]
-    (found,) = published(SPACE, records)
+    (found,) = stored_checkpoints(SPACE, records)
     assert (found.key, found.stage, found.publishers, found.users) == (key_of(0.5), "first", (2, 3), (1,))
 
 
-def test_a_claimed_trial_keeps_what_its_parameters_lead_to_before_its_record_says_so():
+def test_claimed_trial_needs_what_its_parameters_lead_to():
     records = [done(0, 0.1, 1.0), done(1, 0.5, 5.0), done(2, 0.9, 3.0)]
     space = limited(SPACE, keep=1)
     assert kept(space, records) == [0.1]
@@ -134,21 +134,21 @@ def test_a_claimed_trial_keeps_what_its_parameters_lead_to_before_its_record_say
     assert kept(space, [*records, replace(claimed, parameters={"x": 0.2})]) == [0.1]
 
 
-def test_a_running_trial_keeps_the_key_that_it_started_from_whatever_its_parameters():
+def test_running_trial_needs_the_key_it_started_from():
     """The trainer's keys depend on more than parameters: another version of the code has other ones."""
     started = replace(done(2, 0.5, of=1, status="running"), parameters={"x": 0.77, "n": 1})
     records = [done(0, 0.1, 1.0), done(1, 0.5, 5.0), started]
     assert kept(limited(SPACE, keep=1), records) == [0.1, 0.5]
 
 
-def test_a_stage_that_the_space_does_not_have_is_kept_by_its_key_alone():
+def test_unknown_stage_is_kept_by_key():
     other = [replace(r, stages=tuple(replace(s, name="old") for s in r.stages)) for r in [done(0, 0.5, 1.0)]]
     waiting = replace(done(1, 0.5, status="running"), stages=())
-    (found,) = published(SPACE, [*other, waiting])
+    (found,) = stored_checkpoints(SPACE, [*other, waiting])
     assert found.needed_by == ()
 
 
-def test_of_a_front_the_prefix_with_more_trials_on_it_stays_first():
+def test_of_a_front_the_most_used_end_stays_first():
     def both(index, x, loss, speed, of=None):
         return replace(done(index, x, of=of), metrics={"loss": loss, "speed": speed})
 
@@ -176,7 +176,7 @@ def test_of_a_front_the_prefix_with_more_trials_on_it_stays_first():
     ],
     ids=["failed", "no-result", "worse", "luck", "infeasible", "unbounded", "not-finite"],
 )
-def test_a_trial_without_a_good_result_makes_its_snapshot_go_first(worse):
+def test_checkpoint_of_poor_trial_is_removed_first(worse):
     space = limited(replace(SPACE, outcome_constraints=("memory <= 2",)), keep=1)
     good = replace(done(0, 0.1, 2.0), metrics={"loss": 2.0, "memory": 1.0})
     if "memory" not in worse.metrics and worse.metrics.get("loss") is not None:
@@ -239,10 +239,10 @@ def on_trunk(index: int, x: float, steps: int, loss: float | None, *points: int,
 def stay(space: Space, records: list[Trial], **options) -> list[tuple[float, int]]:
     """The points that stay, best first, by the `x` and step in the records."""
     names = {p.key: (r.parameters["x"], p.step) for r in records for p in r.points}
-    return [names[v.snapshot.key] for v in judge(space, records, **options) if v.kept]
+    return [names[v.checkpoint.key] for v in judge(space, records, **options) if v.kept]
 
 
-def test_points_that_a_later_one_replaces_for_every_listed_length_go():
+def test_steps_superseded_for_all_lengths_are_removed():
     """Trials of 100, 200 and 400 steps leave the trunk at 50, 100 and 200."""
     records = [on_trunk(0, 0.1, 400, 1.0, 25, 50, 75, 100, 150, 175)]
     assert stay(LENGTHS, records) == [(0.1, 175), (0.1, 100), (0.1, 50)]
@@ -274,7 +274,7 @@ def test_what_goes_as_useless_no_listed_length_would_start_from(steps, lengths, 
     assert {step for _, step in stay(space, [on_trunk(0, 0.1, 80, 1.0, *sorted(steps))])} == used
 
 
-def test_a_trunk_counts_once_and_is_as_good_as_the_best_trial_on_it():
+def test_trunk_counts_once_with_rank_of_its_best_trial():
     """Also if that trial has computed it in full, and left no point."""
     records = [
         on_trunk(0, 0.1, 400, 3.0, 50, 100, 200),
@@ -288,7 +288,7 @@ def test_a_trunk_counts_once_and_is_as_good_as_the_best_trial_on_it():
     assert stay(limited(LENGTHS, keep_gib=2.5), records, sizes=sizes) == [(0.1, 200), (0.1, 100)]
 
 
-def test_an_unfinished_trial_needs_the_latest_point_before_its_decay():
+def test_unfinished_trial_needs_latest_step_before_decay():
     records = [on_trunk(0, 0.1, 400, 9.0, 50, 100, 200), on_trunk(1, 0.5, 400, 1.0, 200)]
     space = limited(LENGTHS, keep=1)
     assert stay(space, records) == [(0.5, 200)]
@@ -298,17 +298,17 @@ def test_an_unfinished_trial_needs_the_latest_point_before_its_decay():
     assert stay(space, [*records, elsewhere]) == [(0.5, 200)]
 
 
-def test_a_running_trial_keeps_the_point_that_it_began_from_and_its_own():
+def test_running_trial_needs_its_steps():
     began = replace(on_trunk(0, 0.1, 400, None, 100).points[0], snapshot=False, reused_from=0)
     running = on_trunk(1, 0.1, 400, None, 150, 175, status="running")
     running = replace(running, points=(began, *running.points))
     records = [on_trunk(0, 0.1, 200, 9.0, 100), running, on_trunk(2, 0.5, 400, 1.0, 200)]
     assert stay(limited(LENGTHS, keep=1), records) == [(0.5, 200), (0.1, 175), (0.1, 100), (0.1, 150)]
-    (found,) = (each for each in published(LENGTHS, records) if each.key == key_of(0.1 + 100))
+    (found,) = (each for each in stored_checkpoints(LENGTHS, records) if each.key == key_of(0.1 + 100))
     assert (found.publishers, found.users, found.label) == ((0,), (1,), "first@100")
 
 
-def test_points_of_a_stage_without_a_trunk_are_kept_by_their_keys():
+def test_steps_of_stage_without_trunk_are_kept_by_key():
     """As in a sweep that was created anew over old records."""
     records = [on_trunk(0, 0.1, 400, 1.0, 25, 50)]
     assert stay(SPACE, records) == [(0.1, 50), (0.1, 25)]

@@ -50,7 +50,7 @@ trials = st.fixed_dictionaries(
 
 
 @given(trials, trials)
-def test_a_key_is_equal_if_and_only_if_the_parameters_up_to_the_stages_end_are(one, two) -> None:
+def test_keys_are_equal_iff_parameters_until_there_are(one, two) -> None:
     first, second = program.stage_keys(SPACE, one), program.stage_keys(SPACE, two)
     assert list(first) == ["a", "b"]  # nobody starts after the last one
     assert (first["a"] == second["a"]) == (one["a.lr"] == two["a.lr"])
@@ -73,7 +73,7 @@ def test_a_key_belongs_to_one_program() -> None:
     assert program.stage_keys(renamed, parameters) == program.stage_keys(SPACE, parameters)
 
 
-def test_the_order_of_parameters_and_inactive_ones_are_no_part_of_a_key() -> None:
+def test_key_ignores_order_and_inactive_parameters() -> None:
     one = {"a.lr": 0.1, "b.steps": 1, "c.mode": "x", "seed": 0}
     assert program.stage_keys(SPACE, dict(reversed(one.items()))) == program.stage_keys(SPACE, one)
     del one["c.mode"]
@@ -131,7 +131,7 @@ def test_a_configuration_that_the_trainer_refuses_has_no_keys(monkeypatch) -> No
     assert program.stage_keys(TRAINER, OF_THE_TRAINER) == {}
 
 
-def test_the_trainer_writes_snapshots_only_where_trials_share_them(tmp_path, monkeypatch) -> None:
+def test_trainer_writes_checkpoints_only_if_shared(tmp_path, monkeypatch) -> None:
     started = []
 
     def start(argv, **options):
@@ -195,7 +195,7 @@ def test_what_is_no_amount_counts_as_not_stated(value) -> None:
         lambda t: st.lists(t) | st.dictionaries(st.sampled_from(["name", "key", "cost", "reused"]), t),
     )
 )
-def test_whatever_a_program_writes_gives_stages_that_a_record_can_hold(document) -> None:
+def test_any_reported_stages_fit_a_record(document) -> None:
     for stage in stage_runs.finished(stage_runs.parse(document, "x"), {}, ("a",), {}, {}):
         assert 0 <= stage.cost < math.inf
         assert stage.key == ""
@@ -212,7 +212,7 @@ def stage(key: str = KEY, *, of: int | None = None, snapshot: bool = False) -> S
     return StageRun(name="a", key=key, cost=1.0, reused_from=of, snapshot=snapshot)
 
 
-def test_the_publisher_is_the_trial_itself_or_the_first_whose_record_says_so() -> None:
+def test_publisher_is_itself_or_the_first_recorded() -> None:
     records = [
         record(0, stage(OTHER, snapshot=True)),
         record(1, stage()),
@@ -224,7 +224,7 @@ def test_the_publisher_is_the_trial_itself_or_the_first_whose_record_says_so() -
     assert stage_runs.publisher(records[:2], KEY, 7) is None
 
 
-def test_who_computed_a_stage_is_known_after_its_snapshot_was_removed() -> None:
+def test_origin_is_known_after_removal() -> None:
     assert stage_runs.origin([record(2, stage()), record(5, stage(snapshot=True))], KEY, 7) == 5
     assert stage_runs.origin([record(2, stage()), record(5, stage(of=2))], KEY, 7) == 2
     assert stage_runs.origin([record(5, stage(of=2))], KEY, 7) == 2
@@ -241,7 +241,7 @@ def finished(*reported: Reported, known: StageRun | None = RUN, costs=None, metr
     return found
 
 
-def test_a_stage_that_the_program_does_not_mention_is_as_it_was_fetched() -> None:
+def test_unreported_stage_is_as_fetched() -> None:
     assert finished() == RUN
     assert finished(costs={"a": 7.0, "b": 1.0}) == replace(RUN, cost=7.0)
 
@@ -268,7 +268,7 @@ def test_seconds_stand_in_for_a_cost_that_nobody_states() -> None:
     assert finished(known=None, costs={"a": 3.0}, metrics={"seconds.a": 12.5}).cost == 3.0
 
 
-def test_stages_come_in_the_sweeps_order_and_then_those_that_only_the_program_knows() -> None:
+def test_stages_are_in_sweep_order_then_unknown_ones() -> None:
     reported = (Reported(name="c", cost=1.0), Reported(name="b", cost=2.0))
     stages = stage_runs.finished(reported, {}, ("a", "b"), {}, {})
     assert [run.name for run in stages] == ["a", "b", "c"]

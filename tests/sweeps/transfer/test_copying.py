@@ -97,9 +97,7 @@ def test_who_comes_second_stores_nothing(store, folder, tmp_path) -> None:
     assert fetch(store, tmp_path / "fetched") == FILES
 
 
-def test_of_two_that_publish_at_once_one_wins_and_the_other_takes_its_files_back(
-    store, folder, tmp_path, monkeypatch
-) -> None:
+def test_one_of_two_publishers_wins(store, folder, tmp_path, monkeypatch) -> None:
     other = filled(tmp_path / "other", {"weights.bin": "other bytes"})
     create = store.create
 
@@ -172,7 +170,7 @@ def nothing_at_all(folder: Path) -> None:
         a_hidden_file, a_draft, a_link_to_outside, a_dangling_link, a_pipe, too_long_a_name, nothing_at_all
     ],
 )  # fmt: skip
-def test_a_folder_is_published_with_all_that_is_in_it_or_not_at_all(folder, tmp_path, spoil) -> None:
+def test_folder_is_published_whole_or_not_at_all(folder, tmp_path, spoil) -> None:
     spoil(folder)
     store = LocalStore(tmp_path / "store")
     with pytest.raises(Unfit, match=r"cannot be published|it has no files"):
@@ -303,9 +301,7 @@ IN_A_BUCKET = {"a file is missing", "a bit has flipped", "the manifest lies abou
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_what_is_damaged_is_not_used_and_the_next_publisher_replaces_it(
-    store, folder, tmp_path, stored, name
-) -> None:
+def test_damaged_checkpoint_is_replaced(store, folder, tmp_path, stored, name) -> None:
     if store.is_remote and name not in IN_A_BUCKET:
         pytest.skip("the download has tests of its own, and a bucket takes one change of a name in a second")
     DAMAGE[name](stored)
@@ -317,7 +313,7 @@ def test_what_is_damaged_is_not_used_and_the_next_publisher_replaces_it(
     assert fetch(store, tmp_path / "again") == FILES
 
 
-def test_a_snapshot_that_was_replaced_meanwhile_is_not_replaced_again(store, folder, stored) -> None:
+def test_checkpoint_replaced_meanwhile_is_kept(store, folder, stored) -> None:
     found = copying.published(store, PREFIX)
     time.sleep(store.write_interval_s)
     second = publish(store, folder, "000013-1", replaces=found.version)
@@ -326,7 +322,7 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_not_replaced_again(store, fol
     assert left_behind(store, "000014-1") == []
 
 
-def test_a_snapshot_that_is_removed_while_it_is_fetched_is_not_used(store, folder, tmp_path, stored) -> None:
+def test_checkpoint_removed_during_fetch_is_not_used(store, folder, tmp_path, stored) -> None:
     found = copying.published(store, PREFIX)
     store.delete(MANIFEST, found.version)
     stored.remove()

@@ -73,7 +73,7 @@ def others(experiment: Experiment) -> list[Trial]:
 KEEP, GONE = {key_of(0.1), key_of(0.5)}, key_of(0.9)
 
 
-def test_what_is_beyond_the_limit_goes_from_the_records_and_from_the_store(sweep):
+def test_checkpoints_beyond_limit_are_removed(sweep):
     before = others(sweep)
     collect(sweep)
     assert by_records(sweep) == complete(sweep) == KEEP
@@ -171,7 +171,7 @@ def test_what_is_published_again_during_the_removal_stays(sweep, monkeypatch):
 
 
 @pytest.mark.parametrize("step", ["before the record", "after the record", "after the manifest"])
-def test_a_worker_that_is_killed_between_two_steps_leaves_what_a_repair_finishes(sweep, monkeypatch, step):
+def test_killed_removal_is_finished_by_repair(sweep, monkeypatch, step):
     """Whatever is left: no record names a snapshot that is incomplete, and a repair comes to the same end."""
 
     def die(*given, **named):
@@ -207,7 +207,7 @@ def mended(experiment: Experiment, monkeypatch) -> list[str]:
     return [step.kind for step in steps]
 
 
-def test_an_error_of_the_store_is_one_warning_and_another_worker_tries_again(sweep, monkeypatch, caplog):
+def test_store_error_is_one_warning_and_retried_later(sweep, monkeypatch, caplog):
     def refuse(*given, **named):
         raise StoreUnavailable("no right to delete")
 
@@ -233,7 +233,7 @@ def test_a_removal_whose_answers_are_lost_is_done_once(gcs, space, operation):
     assert {stage.key for stage in stored_stages.stored_stages(experiment.store)} == KEEP
 
 
-def test_a_bucket_that_refuses_deletions_leaves_what_a_repair_finishes(gcs, space, monkeypatch, caplog):
+def test_refused_deletion_is_left_to_repair(gcs, space, monkeypatch, caplog):
     url = f"gs://bucket/collection/{uuid.uuid4().hex}"
     experiment = made(GcsStore(url, endpoint=gcs.url, retries=QUICK), staged(space, keep=2))
     gcs.faults.add(Fault(action="status", status=403, operation="delete", times=None))

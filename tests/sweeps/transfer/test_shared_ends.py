@@ -152,7 +152,7 @@ def test_a_sweep_without_stages_does_as_before(staged, two_stages) -> None:
     assert (sweep.store.folder(run_prefix(0, 1)) / "snapshots/first/weights").exists()
 
 
-def test_what_is_published_the_record_says_while_the_second_stage_runs(staged, store, two_stages) -> None:
+def test_record_lists_published_end_while_running(staged, store, two_stages) -> None:
     sweep = Experiment.create(store, staged)
 
     def wait_for_record(folder: Path) -> None:
@@ -256,9 +256,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("why", DAMAGE)
-def test_a_damaged_snapshot_is_computed_and_charged_and_then_replaced(
-    staged, tmp_path, two_stages, caplog, why
-) -> None:
+def test_damaged_end_is_computed_charged_and_replaced(staged, tmp_path, two_stages, caplog, why) -> None:
     sweep = Experiment.create(LocalStore(tmp_path / "store"), staged)
     run(sweep)
     DAMAGE[why](weights_of(sweep))
@@ -283,9 +281,7 @@ def test_a_snapshot_that_is_gone_is_computed_and_published_again(sweep, two_stag
     assert two_stages.computed == [1.0, 1.0]
 
 
-def test_a_snapshot_that_is_removed_while_it_is_fetched_is_computed(
-    sweep, two_stages, monkeypatch, caplog
-) -> None:
+def test_end_removed_during_fetch_is_computed(sweep, two_stages, monkeypatch, caplog) -> None:
     run(sweep)
     copy = copying.copy_regular
 
@@ -394,7 +390,7 @@ def publish_without_a_word(sweep: Experiment, trial: int, attempt: int) -> None:
     copying.publish(sweep.store, f"stages/{key}", folder, by, link=False, deadline=deadline)
 
 
-def test_a_trial_starts_from_what_its_own_earlier_attempt_published(sweep, two_stages) -> None:
+def test_trial_starts_from_its_own_earlier_attempt(sweep, two_stages) -> None:
     """Its worker died between the manifest and the heartbeat: the trial has paid for the stage, once."""
     sweep.ask("killed")
     publish_without_a_word(sweep, 0, 1)
@@ -428,9 +424,7 @@ def test_an_attempt_after_the_heartbeat_starts_from_it_likewise(sweep, two_stage
     assert first(sweep.trial(0)).seconds is not None
 
 
-def test_an_unrecorded_snapshot_of_another_trial_is_adopted_by_who_computes_the_stage(
-    sweep, two_stages
-) -> None:
+def test_unrecorded_end_is_adopted(sweep, two_stages) -> None:
     """Else the prefix would never be offered: its publisher was abandoned."""
     sweep.ask("killed")
     publish_without_a_word(sweep, 0, 1)
@@ -441,7 +435,7 @@ def test_an_unrecorded_snapshot_of_another_trial_is_adopted_by_who_computes_the_
     assert [first(sweep.trial(n)).snapshot for n in (1, 2)] == [True, False]
 
 
-def test_a_snapshot_whose_publisher_is_about_to_say_so_is_not_adopted(sweep, two_stages) -> None:
+def test_end_of_running_publisher_is_not_adopted(sweep, two_stages) -> None:
     sweep.ask("busy")
     publish_without_a_word(sweep, 0, 1)
     run(sweep)
@@ -484,9 +478,7 @@ def listening() -> Iterator[Stop]:
         signal.signal(number, handler)
 
 
-def test_a_worker_that_is_preempted_while_it_fetches_hands_the_trial_back(
-    sweep, two_stages, listening, monkeypatch
-) -> None:
+def test_worker_preempted_in_fetch_hands_trial_back(sweep, two_stages, listening, monkeypatch) -> None:
     run(sweep)
     copy = copying.copy_regular
 
@@ -504,7 +496,7 @@ def test_a_worker_that_is_preempted_while_it_fetches_hands_the_trial_back(
     assert (sweep.trial(1).attempt, first(sweep.trial(1)).reused_from) == (2, 0)
 
 
-def test_a_worker_that_is_preempted_while_it_publishes_leaves_at_once(
+def test_worker_preempted_in_publishing_leaves_at_once(
     sweep, two_stages, listening, monkeypatch, caplog
 ) -> None:
     publish = copying.publish
@@ -533,9 +525,7 @@ def test_a_worker_that_is_preempted_while_it_publishes_leaves_at_once(
     assert [paid(record.stages) for record in sweep.trials()] == [101, 2]
 
 
-def test_a_report_waits_for_the_upload_but_not_after_a_request_to_leave(
-    sweep, two_stages, monkeypatch, caplog
-) -> None:
+def test_report_waits_for_upload_unless_stopping(sweep, two_stages, monkeypatch, caplog) -> None:
     stop = Stop()
 
     def publish_for_ever(*arguments, deadline: Deadline, **named):
@@ -577,7 +567,7 @@ stages = [{"name": "first", "key": os.environ["KEY"], "reused": resumed, "cost":
 """
 
 
-def test_a_checkpoint_that_has_the_stage_behind_it_saves_the_traffic(staged, monkeypatch) -> None:
+def test_nothing_is_fetched_for_a_stage_that_a_resume_has(staged, monkeypatch) -> None:
     """And who computed a stage that an earlier attempt has reused is found in the records."""
     space = replace(
         staged, program=Program(kind="command", command=("${python}", "-c", RESUMED, "${overrides}"))

@@ -32,8 +32,7 @@ from sweeps.space.definition import (
     Stage,
     Trunk,
 )
-from sweeps.space.trunks import point_key
-from sweeps.stages.stage_runs import TrunkKey
+from sweeps.stages.checkpoint import TrunkKey, step_key
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
@@ -162,7 +161,7 @@ def warnings(caplog) -> list[str]:
 # ---- the ordinary course
 
 
-def test_trials_of_other_lengths_branch_off_the_trunk_or_continue_it(lengths, store, one_trunk) -> None:
+def test_other_lengths_branch_off_or_continue_trunk(lengths, store, one_trunk) -> None:
     sweep = Experiment.create(store, lengths)
     run(sweep, 3)
     twenty, forty, ten = sweep.trials()[:3]
@@ -174,11 +173,11 @@ def test_trials_of_other_lengths_branch_off_the_trunk_or_continue_it(lengths, st
     assert [point.cost for point in (*twenty.points, *forty.points) if point.snapshot] == [10, 20, 30, 40]
     assert [point.saved for point in forty.points if point.snapshot] == [20, 20]
     (trunk,) = program.stage_trunks(lengths, twenty.parameters).values()
-    assert [point.key for point in twenty.points] == [point_key(trunk.key, step) for step in (5, 10)]
+    assert [point.key for point in twenty.points] == [step_key(trunk.key, step) for step in (5, 10)]
     assert first(forty).seconds > twenty.points[-1].seconds > twenty.points[0].seconds > 0
 
 
-def test_a_grid_keeps_the_points_that_its_other_trials_start_from(lengths, one_trunk) -> None:
+def test_grid_keeps_steps_that_planned_trials_start_from(lengths, one_trunk) -> None:
     """Two trunks are opened first, though one snapshot may stay, as it does at the end."""
     parameters = (Choice(name="x", values=(0.5, 1.5)), Fixed(name="n", value=1), lengths.parameters[2])
     few = replace(lengths, parameters=parameters, snapshots=Snapshots(keep=1))
@@ -201,9 +200,7 @@ def test_all_lengths_end_as_they_do_from_scratch(lengths, one_trunk) -> None:
     assert all(record.points == () for record in sweep.trials())
 
 
-def test_while_it_runs_the_record_says_what_is_stored_and_where_the_trial_began(
-    lengths, store, one_trunk
-) -> None:
+def test_running_record_lists_steps_and_branch(lengths, store, one_trunk) -> None:
     sweep = Experiment.create(store, lengths)
     run(sweep)
     observed: list[Trial] = []
@@ -265,7 +262,7 @@ time.sleep(60)
 """
 
 
-def test_a_trial_that_is_stopped_early_leaves_its_trunk_to_others(lengths, monkeypatch) -> None:
+def test_early_stopped_trial_leaves_its_trunk(lengths, monkeypatch) -> None:
     command = Program(kind="command", command=("${python}", "-c", STOPPED, "${overrides}"))
     sweep = Experiment.create(MemoryStore(), replace(lengths, program=command))
 
@@ -339,9 +336,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("why", DAMAGE)
-def test_a_damaged_point_is_replaced_by_the_next_best_and_published_anew(
-    lengths, tmp_path, one_trunk, caplog, why
-) -> None:
+def test_damaged_step_falls_back_and_is_published_anew(lengths, tmp_path, one_trunk, caplog, why) -> None:
     sweep = Experiment.create(LocalStore(tmp_path / "store"), lengths)
     run(sweep)
     DAMAGE[why](stored_point(sweep, 0, 10))
@@ -355,9 +350,7 @@ def test_a_damaged_point_is_replaced_by_the_next_best_and_published_anew(
     assert one_trunk.computed == [20, 35]
 
 
-def test_a_point_that_is_removed_while_it_is_fetched_is_done_without(
-    sweep, one_trunk, monkeypatch, caplog
-) -> None:
+def test_step_removed_during_fetch_is_not_used(sweep, one_trunk, monkeypatch, caplog) -> None:
     run(sweep)
     copy = copying.copy_regular
 
@@ -384,9 +377,7 @@ def test_only_points_of_a_trunk_are_published(sweep, one_trunk, caplog, name) ->
     assert warnings(caplog) == ([expected] if name == "first@11" else [])
 
 
-def test_a_program_that_leaves_a_point_after_every_step_fills_no_record(
-    sweep, one_trunk, monkeypatch, caplog
-) -> None:
+def test_steps_of_one_trial_are_limited(sweep, one_trunk, monkeypatch, caplog) -> None:
     monkeypatch.setattr(one_trunk, "EVERY", 1)
     monkeypatch.setattr(publishing, "MOST_POINTS", 4)
     monkeypatch.setattr(removal, "collect", lambda experiment: None)
@@ -437,13 +428,11 @@ def publish_without_a_word(sweep: Experiment, trial: int, attempt: int, step: in
         weight = weight * 1.1 + 0.3
     (folder / "weight").write_text(repr(weight))
     by = fetching.folder_of(trial, attempt)
-    prefix = f"stages/{point_key(trunk.key, step)}"
+    prefix = f"stages/{step_key(trunk.key, step)}"
     copying.publish(sweep.store, prefix, folder, by, link=False, deadline=Deadline(UploadConfig()))
 
 
-def test_a_trial_goes_on_from_a_point_that_its_own_killed_attempt_published(
-    lengths, store, one_trunk
-) -> None:
+def test_trial_starts_at_a_step_of_its_killed_attempt(lengths, store, one_trunk) -> None:
     """Its worker died between the manifest and the heartbeat: the trial has paid for the trunk, once."""
     sweep = Experiment.create(store, lengths)
     plan(sweep)
@@ -459,7 +448,7 @@ def test_a_trial_goes_on_from_a_point_that_its_own_killed_attempt_published(
     assert branch(other) == (0, 10, 20)
 
 
-def test_what_an_earlier_attempt_did_not_pay_the_next_does_not_either(sweep, one_trunk) -> None:
+def test_saved_cost_survives_attempts(sweep, one_trunk) -> None:
     """It began at another's point, published one of its own, and was killed after the heartbeat."""
     run(sweep)
     plan(sweep)
@@ -467,7 +456,7 @@ def test_what_an_earlier_attempt_did_not_pay_the_next_does_not_either(sweep, one
     publish_without_a_word(sweep, 1, 1, 15)
     trunk = program.stage_trunks(sweep.space, claimed.parameters)["first"]
     point = StageRun(
-        name="first", key=point_key(trunk.key, 15), step=15, cost=30.0, snapshot=True, branched_from=0, branched_at=10, saved=20.0
+        name="first", key=step_key(trunk.key, 15), step=15, cost=30.0, snapshot=True, branched_from=0, branched_at=10, saved=20.0
     )  # fmt: skip
     sweep.apply(1, lifecycle.Heartbeat(worker="killed", attempt=1, points=(point,)))
     sweep.apply(1, lifecycle.Release(worker="killed", attempt=1))
@@ -477,7 +466,7 @@ def test_what_an_earlier_attempt_did_not_pay_the_next_does_not_either(sweep, one
     assert (branch(again), costs.paid(again), own(again)) == ((0, 10, 20), 61, [15, 20])
 
 
-def test_an_unrecorded_point_is_adopted_by_who_computes_the_trunk(sweep, one_trunk) -> None:
+def test_unrecorded_step_is_adopted(sweep, one_trunk) -> None:
     """Else it would never be offered: its publisher was abandoned before its heartbeat."""
     plan(sweep)
     sweep.ask("killed")
@@ -489,7 +478,7 @@ def test_an_unrecorded_point_is_adopted_by_who_computes_the_trunk(sweep, one_tru
     assert branch(sweep.trial(1)) == (None, None, 0)
 
 
-def test_a_point_whose_publisher_is_about_to_say_so_is_not_adopted(sweep, one_trunk) -> None:
+def test_step_of_running_publisher_is_not_adopted(sweep, one_trunk) -> None:
     plan(sweep)
     sweep.ask("busy")
     publish_without_a_word(sweep, 0, 1, 10)
@@ -497,7 +486,7 @@ def test_a_point_whose_publisher_is_about_to_say_so_is_not_adopted(sweep, one_tr
     assert own(sweep.trial(1)) == [5, 15, 20]
 
 
-def test_two_that_compute_one_trunk_at_once_publish_each_point_once(sweep, one_trunk) -> None:
+def test_concurrent_trunks_publish_each_step_once(sweep, one_trunk) -> None:
     """The second of them finds them published when it comes to it."""
     inner = Experiment(sweep.store, sweep.space)
 
@@ -661,7 +650,7 @@ OF_THE_TRAINER = {"stage1_9.max_steps": 20, "stage2.max_steps": 10}
         (True, (), {"stage2.trunk_every": 2}, ["stage2.trunk_every=2", "stage1_9.trunk_every=7"]),
     ],
 )
-def test_the_trainer_leaves_points_as_the_space_says_unless_its_user_says_otherwise(
+def test_trainer_leaves_steps_unless_user_overrides(
     tmp_path, monkeypatch, points, overrides, parameters, expected
 ) -> None:
     started = []

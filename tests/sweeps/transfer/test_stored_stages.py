@@ -61,7 +61,7 @@ def test_a_store_without_snapshots_has_none_and_stays_as_it_is(store, tmp_path):
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_complete_snapshot_is_listed_with_its_files_size_and_publisher(store):
+def test_complete_checkpoint_is_listed(store):
     publish(store, KEY)
     publish(store, OTHER, "000007-2", {"a": b"1"})
     assert {stage.key for stage in stages.stored_stages(store)} == {KEY, OTHER}
@@ -88,7 +88,7 @@ def test_files_that_are_missing_or_have_another_size_are_named(store, damage, pr
     assert only(store).problem() == problem
 
 
-def test_other_bytes_of_the_same_size_are_found_by_a_bucket_at_once_and_in_a_folder_by_reading_them(store):
+def test_changed_bytes_of_equal_size_are_found(store):
     publish(store, KEY)
     assert stages.damaged_bytes(store, only(store)) == ""
     overwrite(store, "weights/model.bin", b"v" * 3000)
@@ -104,7 +104,7 @@ def test_other_bytes_of_the_same_size_are_found_by_a_bucket_at_once_and_in_a_fol
     ("data", "is_newer"),
     [(b"{", False), (b"[]", False), (b'{"schema": 1}', False), (b'{"schema": 2, "files": []}', True)],
 )
-def test_a_manifest_that_cannot_be_read_says_so_and_a_later_ones_is_known(store, data, is_newer):
+def test_unreadable_and_newer_manifests_are_reported(store, data, is_newer):
     store_files(store, KEY, BY)
     store.create(f"stages/{KEY}/manifest.json", data)
     found = only(store)
@@ -114,7 +114,7 @@ def test_a_manifest_that_cannot_be_read_says_so_and_a_later_ones_is_known(store,
     assert len(found.leftovers()) == 2
 
 
-def test_a_pipe_in_place_of_a_manifest_is_a_problem_and_can_be_removed(tmp_path):
+def test_pipe_as_manifest_is_a_problem_and_removable(tmp_path):
     store = LocalStore(tmp_path / "sweep")
     store_files(store, KEY, BY)
     os.mkfifo(tmp_path / "sweep" / "stages" / KEY / "manifest.json")
@@ -145,7 +145,7 @@ def test_what_is_removed_is_gone_and_another_snapshot_stays(store):
     assert only(store).problem() == ""
 
 
-def test_what_was_published_anew_since_the_listing_stays_complete(store):
+def test_checkpoint_published_since_listing_stays(store):
     publish(store, KEY)
     old = only(store)
     stages.remove(store, only(store))
@@ -164,7 +164,7 @@ def test_files_that_were_written_since_the_listing_stay(store):
     assert set(only(store).parts) == {f"{BY}/weights/model.bin"}
 
 
-def test_wherever_a_removal_is_cut_short_there_is_no_manifest_over_missing_files(store, monkeypatch):
+def test_interrupted_removal_leaves_no_manifest(store, monkeypatch):
     """One deletion fails after the other; what is left is never a snapshot that looks complete."""
 
     class Killed(Exception):
@@ -200,7 +200,7 @@ def test_wherever_a_removal_is_cut_short_there_is_no_manifest_over_missing_files
         assert stages.stored_stages(store) == []
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_with_its_path(tmp_path, monkeypatch):
+def test_unwritable_folder_is_an_error_with_path(tmp_path, monkeypatch):
     store = LocalStore(tmp_path / "sweep")
     publish(store, KEY)
 
@@ -214,7 +214,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_its_path(tmp_path, mon
         stages.remove(store, found)
 
 
-def test_what_is_published_during_the_listing_does_not_look_damaged(store, monkeypatch):
+def test_publishing_during_listing_is_no_damage(store, monkeypatch):
     """A publisher writes its manifest last: a listing that reads manifests first never has one without files."""
     store_files(store, OTHER, BY)
     read_manifests = stages.read_manifests

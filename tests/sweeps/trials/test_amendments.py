@@ -24,7 +24,7 @@ def made(store: Store, space: Space, run_cap: int = 2) -> Experiment:
     return Experiment.create(store, replace(space, run_cap=run_cap))
 
 
-def test_a_worker_that_runs_honours_a_larger_run_cap_at_its_next_claim(store, space) -> None:
+def test_worker_honours_larger_run_cap_at_next_claim(store, space) -> None:
     worker, person = made(store, space), Experiment.open(store)
     assert [worker.ask("w").trial, worker.ask("w").trial] == [0, 1]
     assert worker.ask("w") is None
@@ -37,9 +37,7 @@ def test_a_worker_that_runs_honours_a_larger_run_cap_at_its_next_claim(store, sp
     assert Experiment.open(store).space.run_cap == 3
 
 
-def test_a_lower_cap_a_budget_and_a_time_close_it_and_none_opens_it_again(
-    store, space, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lower_limits_close_and_none_reopens(store, space, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, person = made(store, space, 9), Experiment.open(store)
     person.extend({"until": store.now() - 5}, by="ada")
     with pytest.raises(SweepClosed, match="no trial is begun after 20"):
@@ -56,7 +54,7 @@ def test_a_lower_cap_a_budget_and_a_time_close_it_and_none_opens_it_again(
     assert worker.ask("w") is None
 
 
-def test_what_sweep_init_wrote_stays_and_a_version_without_amendments_reads_it(store, space) -> None:
+def test_amendments_leave_sweep_json_unchanged(store, space) -> None:
     sweep = made(store, space)
     before = store.read("sweep.json")
     sweep.extend({"run_cap": 50, "until": 4e9}, by="ada")
@@ -65,7 +63,7 @@ def test_what_sweep_init_wrote_stays_and_a_version_without_amendments_reads_it(s
     assert Experiment.create(store, replace(space, run_cap=2), skip_if_exists=True).space.run_cap == 50
 
 
-def test_of_people_at_once_each_gets_a_number_and_all_agree_on_the_last(store, space) -> None:
+def test_concurrent_amendments_are_numbered(store, space) -> None:
     made(store, space)
     barrier = threading.Barrier(4)
 
@@ -114,7 +112,7 @@ def test_smaller_limits_name_sweep_extend(store, space, smaller, option) -> None
     assert len(Experiment.open(store).amendments.made) == 1
 
 
-def test_a_worker_stops_at_a_damaged_one_and_a_person_still_sees_the_others(store, space) -> None:
+def test_damaged_record_stops_workers_not_listings(store, space) -> None:
     worker, person = made(store, space), Experiment.open(store)
     person.extend({"run_cap": 5}, by="ada")
     store.create(amendments.key(2), b'{"schema": 1, "chan')
@@ -126,7 +124,7 @@ def test_a_worker_stops_at_a_damaged_one_and_a_person_still_sees_the_others(stor
         opened.extend({"run_cap": 9}, by="ada")
 
 
-def test_a_worker_of_a_sweep_that_is_gone_makes_no_trial_in_its_place(tmp_path, space) -> None:
+def test_worker_of_deleted_sweep_creates_no_trial(tmp_path, space) -> None:
     store = LocalStore(tmp_path / "sweep")
     worker = made(store, space)
     (tmp_path / "sweep").rename(tmp_path / "other")

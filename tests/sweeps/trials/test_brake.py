@@ -73,7 +73,7 @@ class TestWhen:
         assert paused(row(*["x"] * 3, failure=failure))
 
     @pytest.mark.parametrize("failure", ["diverged", "out_of_memory"])
-    def test_what_a_search_finds_out_counts_only_until_something_completes(self, failure):
+    def test_expected_failures_count_until_first_completion(self, failure):
         assert not paused(row(*["x"] * 4, failure=failure))
         assert paused(row(*["x"] * 5, failure=failure))
         assert not paused(row("completed", *["x"] * 50, failure=failure))
@@ -81,7 +81,7 @@ class TestWhen:
     def test_two_kinds_are_two_reasons(self):
         assert not paused([*row("x", "x"), trial(2, "x", "bad_config")])
 
-    def test_lost_trials_are_compared_by_what_their_last_attempt_died_of(self):
+    def test_lost_trials_are_compared_by_last_attempt(self):
         def lost(index: int, why: str) -> Trial:
             past = Attempt(attempt=3, worker=f"w{index}", start=0, end=1, reason="given_up", detail=why)
             return trial(index, f"lost 3 times: attempt 1 by w{index}", "lost", history=(past,))
@@ -99,7 +99,7 @@ class TestWhen:
         assert paused([trial(0, "completed", generator="imported"), *failed])
         assert not paused([replace(record, generator="imported") for record in failed])
 
-    def test_trials_begun_before_somebody_turned_the_switch_do_not_count(self):
+    def test_trials_before_a_resume_do_not_count(self):
         records = row(*[KEY_ERROR] * 5)
         assert paused(records, since=102.0)  # three began since
         assert not paused(records, since=102.5)
@@ -339,9 +339,7 @@ class RecordingWatcher:
         self.lines.append(why)
 
 
-def test_eight_workers_on_a_broken_program_use_up_few_trials_and_go_on_when_it_is_mended(
-    space, tmp_path, monkeypatch
-):
+def test_brake_stops_eight_workers_until_mended(space, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.02)
     code = (
         "[ -e mended ] || { echo \"KeyError: 'lr'\"; exit 1; }; "

@@ -33,13 +33,13 @@ def test_an_empty_sweep_has_spent_nothing():
     assert spent([], 1e9) == Budget(effective_steps=0, device_hours=0, usd=0, wall_hours=0)
 
 
-def test_finished_trials_cost_what_they_report_and_wall_time_runs_from_the_first():
+def test_finished_trials_cost_what_they_report():
     assert spent([done(0), done(1, steps=50.0, usd=0.5)], 5 * HOUR) == Budget(
         effective_steps=150, usd=1.5, device_hours=2, wall_hours=5
     )
 
 
-def test_a_running_trial_counts_as_a_usual_one_or_as_what_it_has_cost_if_that_is_more():
+def test_running_trial_counts_as_mean_or_its_cost_so_far():
     young = trial(2, "running", worker="w", started=4 * HOUR)
     old = trial(2, "running", worker="w", started=0.0)
     assert spent([done(0), young], 4.5 * HOUR).device_hours == pytest.approx(2)
@@ -47,7 +47,7 @@ def test_a_running_trial_counts_as_a_usual_one_or_as_what_it_has_cost_if_that_is
     assert spent([done(0, steps=80.0), young], 4.5 * HOUR).effective_steps == 160
 
 
-def test_a_trial_that_was_stopped_early_counts_by_how_far_it_came():
+def test_early_stopped_trial_counts_by_progress():
     stopped = trial(2, "early_stopped", progress={"done": 0.25}, history=(attempt(0.0, HOUR),))
     assert spent([done(0, steps=80.0), stopped], HOUR).effective_steps == 100
 
@@ -96,15 +96,15 @@ class TestReuse:
         records = [two_stages(0, 200, 100), two_stages(1, 200, 60, 0), two_stages(2, 200, 40, 0)]
         assert spent(records, HOUR) == Budget(effective_steps=400, usd=4, device_hours=4, wall_hours=1)
 
-    def test_a_trial_that_goes_on_from_its_own_snapshot_has_paid_for_it(self):
+    def test_trial_has_paid_for_its_own_checkpoint(self):
         assert spent([two_stages(0, 200, 100, 0)], HOUR).effective_steps == 300
 
-    def test_trials_of_before_stages_were_recorded_count_what_they_report(self):
+    def test_trials_without_stages_count_what_they_report(self):
         records = [done(0, steps=300.0, usd=3.0), two_stages(1, 200, 100), two_stages(2, 200, 50, 1)]
         assert (spent(records, HOUR).effective_steps, spent(records, HOUR).usd) == (650, 6.5)
 
     @pytest.mark.parametrize("status", ["failed", "abandoned", "pending"])
-    def test_a_trial_without_a_result_has_paid_for_the_stages_that_it_ended(self, status):
+    def test_trial_without_result_paid_for_ended_stages(self, status):
         records = [two_stages(0, 200, 100), two_stages(1, 200, 60, 0)]
         ended = trial(2, status, stages=(stage("stage1_9", 80, usd=0.8),))
         assert (spent([*records, ended], HOUR).effective_steps, spent([*records, ended], HOUR).usd) == (
@@ -114,7 +114,7 @@ class TestReuse:
         taken_over = trial(2, status, stages=(stage("stage1_9", 200, 0, usd=2.0),))
         assert spent([*records, taken_over], HOUR).effective_steps == 360
 
-    def test_a_running_trial_counts_as_its_stages_and_what_is_left_of_a_usual_one(self):
+    def test_running_trial_counts_stages_and_mean_rest(self):
         records = [two_stages(0, 200, 100), two_stages(1, 200, 60, 0)]
         young = trial(2, "running", worker="w", started=HOUR)
         assert spent([*records, young], HOUR).effective_steps == 360 + 180  # the mean of what was paid
@@ -123,16 +123,16 @@ class TestReuse:
         on_its_own = trial(2, "running", worker="w", stages=(stage("stage1_9", 900),))
         assert spent([*records, on_its_own], HOUR).effective_steps == 360 + 980
 
-    def test_what_is_left_of_a_running_trial_is_learnt_from_trials_with_stages(self):
+    def test_rest_of_running_trial_is_learnt_from_stages(self):
         records = [done(0, steps=1000.0), two_stages(1, 200, 100)]
         running = trial(2, "running", worker="w", stages=(stage("stage1_9", 200, 1),))
         assert spent([*records, running], HOUR).effective_steps == 1300 + 100
 
-    def test_before_any_result_a_running_trial_counts_the_dollars_of_its_stages(self):
+    def test_running_trial_counts_usd_of_stages_before_results(self):
         running = trial(0, "running", worker="w", stages=(stage("stage1_9", 200, usd=2.0),))
         assert spent([running], HOUR).usd == 2
 
-    def test_a_trial_that_was_stopped_early_pays_the_share_that_it_computed(self):
+    def test_early_stopped_trial_pays_its_share(self):
         records = [two_stages(0, 200, 100), two_stages(1, 200, 60, 0)]
         progress = {"done": 0.9}  # of 280, of which 200 are another's
         stopped = trial(2, "early_stopped", progress=progress, stages=(stage("stage1_9", 200, 0),))
@@ -147,7 +147,7 @@ class TestReuse:
     def test_imported_trials_with_stages_were_paid_for_elsewhere(self):
         assert spent([two_stages(0, 200, 100, generator="imported")], HOUR).effective_steps == 0
 
-    def test_costs_in_another_unit_are_converted_by_what_trials_report(self):
+    def test_costs_are_converted_by_reported_steps(self):
         """Stages that cost FLOPs or seconds must neither exhaust a budget of steps at once nor empty it."""
         flops = [
             replace(two_stages(i, 2e12, 1e12, r), metrics={"effective_steps": 300.0})
@@ -183,7 +183,7 @@ class TestBranches:
     def test_a_trial_that_goes_on_from_its_own_point_has_paid_for_it(self):
         assert spent([branched(0, 100, 60, 50)], HOUR).effective_steps == 150
 
-    def test_a_running_trial_that_has_just_branched_off_does_not_count_in_full(self):
+    def test_branched_running_trial_does_not_count_in_full(self):
         took = StageRun(name="stage1_9", key="", step=70, cost=140.0, reused_from=0)
         running = trial(1, "running", worker="w", points=(took,))
         records = [two_stages(0, 200, 100), running]
@@ -194,7 +194,7 @@ class TestBranches:
         later = replace(running, stages=(ended,))
         assert spent([records[0], later], HOUR).effective_steps == 300 + 60 + 100
 
-    def test_a_trial_that_was_stopped_early_does_not_pay_for_anothers_steps(self):
+    def test_early_stopped_trial_pays_no_shared_steps(self):
         took = StageRun(name="stage1_9", key="", step=70, cost=140.0, reused_from=0)
         stopped = trial(1, "early_stopped", points=(took,), progress={"done": 0.5})
         assert spent([two_stages(0, 200, 100), stopped], HOUR).effective_steps == 300 + 10

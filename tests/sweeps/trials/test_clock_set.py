@@ -52,7 +52,7 @@ def beat(record: Trial, now: float) -> Trial:
     return lifecycle.apply(record, Heartbeat(worker="w1", attempt=1), now)
 
 
-def test_a_clock_that_is_set_back_takes_no_trial_from_a_living_worker(worlds):
+def test_clock_set_back_takes_no_trial_from_live_worker(worlds):
     silence = Silence(EXPIRE_S, worlds.steady)
     record = running(worlds.store)
     assert not silence.is_stale(record, worlds.store)
@@ -64,7 +64,7 @@ def test_a_clock_that_is_set_back_takes_no_trial_from_a_living_worker(worlds):
         assert not silence.is_stale(record, worlds.store)
 
 
-def test_a_worker_that_died_before_the_clock_was_set_back_is_found_after_the_leases_time(worlds):
+def test_dead_worker_is_found_after_clock_was_set_back(worlds):
     silence = Silence(EXPIRE_S, worlds.steady)
     record = running(worlds.store)
     worlds.store -= HOUR
@@ -73,7 +73,7 @@ def test_a_worker_that_died_before_the_clock_was_set_back_is_found_after_the_lea
     assert silence.is_stale(record, worlds.store)
 
 
-def test_who_came_after_the_clock_was_set_back_watches_before_it_takes_over(worlds):
+def test_late_worker_watches_before_taking_over(worlds):
     record = running(worlds.store + HOUR)
     silence = Silence(EXPIRE_S, worlds.steady)
     assert not silence.is_stale(record, worlds.store)
@@ -89,7 +89,7 @@ def test_a_silent_worker_is_found_at_once_where_no_clock_was_set(worlds):
     assert Silence(EXPIRE_S, worlds.steady).is_stale(record, worlds.store)
 
 
-def test_workers_of_a_sweep_leave_a_running_trial_alone_when_the_clock_is_set_back(space, clock, experiment):
+def test_workers_leave_live_trial_after_clock_was_set_back(space, clock, experiment):
     clock.advance(HOUR)
     mine = experiment.ask("w1")
     other = Experiment(experiment.store, space)
@@ -102,7 +102,7 @@ def test_workers_of_a_sweep_leave_a_running_trial_alone_when_the_clock_is_set_ba
     assert (kept.worker, kept.attempt, kept.heartbeat) == ("w1", 1, clock())
 
 
-def test_doctor_tells_of_a_heartbeat_in_the_future_in_words_that_hold(space, clock, experiment):
+def test_doctor_reports_heartbeat_in_future(space, clock, experiment):
     clock.advance(HOUR)
     experiment.ask("w1")
     clock.advance(-HOUR)
@@ -115,14 +115,14 @@ def test_doctor_tells_of_a_heartbeat_in_the_future_in_words_that_hold(space, clo
     assert "-" not in message
 
 
-def test_a_budget_of_hours_is_never_below_nothing_after_the_clock_was_set_back(worlds):
+def test_hours_are_not_negative_after_clock_was_set_back(worlds):
     record = replace(running(worlds.store), created=worlds.store)
     spent = budget.spent([record], worlds.store - HOUR)
     assert (spent.device_hours, spent.wall_hours) == (0.0, 0.0)
     assert budget.exceeded(Budget(wall_hours=1.0), [record], worlds.store - HOUR) == ""
 
 
-def test_versions_of_a_file_go_on_rising_after_the_clock_was_set_back(tmp_path):
+def test_file_versions_rise_after_clock_was_set_back(tmp_path):
     store = LocalStore(tmp_path)
     store.create("trials/000000.json", b"one")
     ahead = time.time_ns() + int(HOUR) * 10**9  # written before the clock was set back

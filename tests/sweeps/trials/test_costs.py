@@ -62,7 +62,7 @@ def test_all_own_trials_count_whatever_their_status():
     assert compute(records).saved == pytest.approx(0.6 / 1.4)
 
 
-def test_steps_of_trials_without_stages_are_left_out_while_their_unit_is_unknown():
+def test_steps_of_unknown_unit_are_left_out():
     records = [
         trial(0, metrics={"effective_steps": 140.0}),
         trial(1, (200.0, 0), status="running", worker="w"),

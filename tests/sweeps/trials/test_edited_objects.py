@@ -54,7 +54,7 @@ def with_setting(section: str, **changes: object):
         pytest.param(lambda space: space.update(baseline={"x": {"a": 1}}), "baseline.x is", id="baseline"),
     ],
 )
-def test_a_space_that_nobody_can_search_is_refused_when_the_sweep_is_opened(space, edit, problem):
+def test_unsearchable_space_is_refused(space, edit, problem):
     store = MemoryStore()
     Experiment.create(store, space)
     data, version = store.read(SWEEP_KEY)
@@ -82,9 +82,7 @@ MISFITS = [
 
 @pytest.mark.parametrize(("parameters", "problem"), MISFITS)
 @pytest.mark.parametrize(("status", "level"), [("completed", "note"), ("pending", "problem")])
-def test_doctor_names_a_record_outside_of_the_space_and_the_search_goes_on(
-    experiment, parameters, problem, status, level
-):
+def test_doctor_names_record_outside_space(experiment, parameters, problem, status, level):
     metrics = {"loss": 1.0} if status == "completed" else {}
     record = Trial(trial=0, status=status, parameters=parameters, generator="sobol", metrics=metrics)
     experiment.store.create(key(0), encode(record, "token"))

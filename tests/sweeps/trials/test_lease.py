@@ -20,7 +20,7 @@ def lease(store, heartbeat_s=10.0, expire_s=30.0) -> ObjectLease:
     return ObjectLease(store, "ask.lock", heartbeat_s=heartbeat_s, expire_s=expire_s)
 
 
-def test_only_one_holds_it_and_the_next_may_after_it_is_given_back(clock):
+def test_one_holder_at_a_time(clock):
     store = MemoryStore(clock=clock)
     with lease(store).held("a") as first, lease(store).held("b") as second:
         assert (first, second) == (True, False)
@@ -36,7 +36,7 @@ def test_it_is_given_back_when_the_block_fails(clock):
     assert store.list("ask.lock") == []
 
 
-def test_a_dead_holder_is_followed_only_after_the_lease_by_the_stores_clock(clock):
+def test_dead_holder_is_followed_after_lease(clock):
     store = MemoryStore(clock=clock)
     lease(store)._acquire("dead")
     clock.advance(30)
@@ -47,7 +47,7 @@ def test_a_dead_holder_is_followed_only_after_the_lease_by_the_stores_clock(cloc
         assert mine
 
 
-def test_a_holder_that_was_taken_over_does_not_remove_the_new_holders_lease(clock):
+def test_old_holder_keeps_new_holders_lease(clock):
     store = MemoryStore(clock=clock)
     stalled = lease(store).held("stalled")
     assert stalled.__enter__()
@@ -78,7 +78,7 @@ def test_an_unreadable_lock_is_free_to_take(clock):
         assert mine
 
 
-def test_a_store_that_fails_while_the_lease_is_given_back_does_not_hide_the_work(clock, caplog):
+def test_failed_release_of_lease_does_not_hide_work(clock, caplog):
     class Failing(MemoryStore):
         def delete(self, key: str, expected: str) -> None:
             raise StoreUnavailable("gone")
@@ -138,7 +138,7 @@ class Slow(MemoryStore):
         super().delete(key, expected)
 
 
-def test_where_a_name_changes_slowly_nobody_waits_until_the_lease_is_given_back(caplog):
+def test_slow_release_keeps_nobody_waiting(caplog):
     store = Slow()
     held = lease(store)
     with held.held("a") as mine:
@@ -149,7 +149,7 @@ def test_where_a_name_changes_slowly_nobody_waits_until_the_lease_is_given_back(
     assert "could not be released" not in caplog.text
 
 
-def test_the_next_use_of_the_same_lease_waits_until_it_was_given_back():
+def test_next_use_of_lease_waits_for_release():
     store = Slow()
     held = lease(store)
     with held.held("a"):

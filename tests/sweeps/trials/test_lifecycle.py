@@ -48,7 +48,7 @@ def failed() -> Trial:
     )
 
 
-def test_a_claim_gives_the_trial_a_worker_an_attempt_and_a_heartbeat():
+def test_claim_sets_worker_attempt_and_heartbeat():
     trial = running()
     assert (trial.status, trial.worker, trial.attempt, trial.heartbeat, trial.started) == (
         "running",
@@ -79,13 +79,13 @@ def test_a_curve_and_its_kind_change_together():
     assert (trial.curve, trial.curve_of) == ((), "loss")
 
 
-def test_a_claim_without_a_lease_has_no_heartbeat_and_never_goes_stale():
+def test_claim_without_lease_never_goes_stale():
     trial = apply(pending(), Claim(worker="me", leased=False), 200.0)
     assert trial.heartbeat is None
     assert not lifecycle.is_stale(trial, 1e12, 30)
 
 
-def test_a_heartbeat_renews_the_lease_and_keeps_the_last_progress():
+def test_heartbeat_renews_lease_and_keeps_progress():
     trial = apply(running(), Heartbeat(worker="w1", attempt=1, progress={"step": 5}), 210.0)
     trial = apply(trial, Heartbeat(worker="w1", attempt=1), 220.0)
     assert (trial.heartbeat, dict(trial.progress)) == (220.0, {"step": 5})
@@ -103,7 +103,7 @@ def test_a_completed_trial_keeps_its_metrics_and_its_history():
     assert (attempt.worker, attempt.start, attempt.end, attempt.reason) == ("w1", 200.0, 300.0, "completed")
 
 
-def test_a_failed_trial_keeps_the_whole_error_and_its_first_line_in_the_history():
+def test_failed_trial_keeps_error_and_history_line():
     trial = failed()
     assert (trial.status, trial.error, trial.history[0].detail) == (
         "failed",
@@ -112,7 +112,7 @@ def test_a_failed_trial_keeps_the_whole_error_and_its_first_line_in_the_history(
     )
 
 
-def test_a_released_trial_goes_on_under_the_same_index_and_parameters():
+def test_released_trial_keeps_index_and_parameters():
     trial = apply(running(), Release(worker="w1", attempt=1, detail="SIGTERM"), 250.0)
     again = apply(trial, Claim(worker="w2"), 260.0)
     assert (again.trial, again.parameters, again.attempt, again.worker) == (7, {"x": 1.0}, 2, "w2")
@@ -149,7 +149,7 @@ def test_a_trial_lost_too_often_fails_with_the_whole_story():
     assert all(f"w{attempt}" in trial.error for attempt in range(1, 4))
 
 
-def test_a_late_report_of_a_worker_that_was_taken_over_is_refused_and_says_by_whom():
+def test_late_report_is_refused_and_names_new_worker():
     taken = apply(apply(running("w1"), EXPIRE, 300.0), Claim(worker="w2"), 301.0)
     for event in (
         Complete(worker="w1", attempt=1, metrics={"loss": 1.0}),
@@ -217,7 +217,7 @@ def crash(trial: Trial, max_attempts: int = 3) -> Trial:
     return apply(trial, event, 1.0)
 
 
-def test_a_crash_is_tried_again_and_repeated_crashes_are_a_failure():
+def test_crash_is_retried_until_max_attempts():
     once = crash(pending())
     assert (once.status, once.failure, once.history[-1].reason, once.history[-1].detail) == (
         "pending",
@@ -243,7 +243,7 @@ def give_up(trial: Trial, detail: str = "RecursionError: too deep", max_attempts
     return apply(trial, event, 1.0)
 
 
-def test_a_trial_that_worker_after_worker_gives_up_is_lost_with_the_whole_story():
+def test_trial_given_up_repeatedly_is_lost():
     twice = give_up(give_up(pending()))
     assert (twice.status, twice.history[-1].reason) == ("pending", "given_up")
     lost = give_up(twice)
@@ -268,7 +268,7 @@ def test_a_trial_that_worker_after_worker_gives_up_is_lost_with_the_whole_story(
     ],
     ids=["first", "one-crash", "two-crashes", "one-of-each", "one-was-free", "all-were-free"],
 )
-def test_giving_up_counts_with_other_losses_and_a_free_release_does_not(before, status):
+def test_given_up_attempts_count_as_lost(before, status):
     trial = pending()
     for step in before:
         trial = step(trial)
@@ -276,7 +276,7 @@ def test_giving_up_counts_with_other_losses_and_a_free_release_does_not(before, 
 
 
 @pytest.mark.parametrize("failure", ["crashed", "out_of_memory"])
-def test_what_another_attempt_may_mend_is_tried_again_whatever_its_kind(failure):
+def test_transient_failures_of_any_kind_are_retried(failure):
     trial = pending()
     for attempt, status in ((1, "pending"), (2, "pending"), (3, "failed")):
         trial = apply(trial, Claim(worker="w"), 0.0)
@@ -298,7 +298,7 @@ def test_a_trial_that_completes_after_a_crash_has_no_error():
     assert (done.status, done.error, done.failure) == ("completed", None, None)
 
 
-def test_a_person_may_have_it_tried_again_with_all_attempts_forgiven():
+def test_retry_forgives_earlier_attempts():
     trial = apply(crash(crash(crash(pending()))), Retry(by="me"), 10.0)
     assert (trial.status, trial.error, trial.failure, trial.ended) == ("pending", None, None, None)
     assert crash(crash(trial)).status == "pending"
@@ -350,7 +350,7 @@ STAGES = (
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_a_snapshot_to_be_removed_is_taken_out_of_a_record_once_and_nothing_else_changes(end):
+def test_forget_changes_only_the_stored_flag(end):
     trial = apply(running(), Heartbeat(worker="w1", attempt=1, stages=STAGES), 210.0)
     before = apply(trial, end, 300.0)
     after = apply(before, Forget(key=KEY), 900.0)

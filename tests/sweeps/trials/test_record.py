@@ -40,7 +40,7 @@ def test_two_writes_of_one_record_differ_in_their_token_only():
     assert one == two
 
 
-def test_the_kind_of_a_curve_is_stored_where_it_is_not_the_first_there_was():
+def test_other_kind_of_curve_is_stored():
     held_out = Trial(
         trial=0,
         status="pending",

@@ -86,7 +86,7 @@ def test_what_looks_like_a_secret_becomes_stars(text, shown):
         ("signed by /bPxRfiCYEXAMPLEKEYwJalrXUtnFEMIK7MDENGx", "signed by ***"),
     ],
 )
-def test_values_of_variables_that_are_called_like_a_secret_become_stars(text, shown):
+def test_secret_variables_become_stars(text, shown):
     assert redact(text, ENVIRONMENT) == shown
 
 
@@ -225,14 +225,14 @@ def test_what_a_program_said_reaches_no_record(experiment, secret, event):
     assert b"***" in stored(experiment)
 
 
-def test_the_repeat_of_a_report_with_a_secret_in_it_is_still_the_same_report(experiment, secret):
+def test_repeated_report_with_secret_is_the_same(experiment, secret):
     experiment.ask("w")
     report = Fail(worker="w", attempt=1, error=f"no {secret}", failure="diverged")
     experiment.apply(0, report)
     assert experiment.apply(0, report).error == "no ***"
 
 
-def test_a_worker_whose_name_holds_a_secret_still_holds_its_trial(experiment, secret):
+def test_worker_name_with_secret_still_holds_trial(experiment, secret):
     claimed = experiment.ask(f"worker-{SECRET}")
     assert claimed.worker == "worker-***"
     ended = experiment.apply(0, Complete(worker=f"worker-{SECRET}", attempt=1, metrics={"final_loss": 1.0}))
@@ -240,7 +240,7 @@ def test_a_worker_whose_name_holds_a_secret_still_holds_its_trial(experiment, se
     assert secret.encode() not in stored(experiment)
 
 
-def test_names_of_metrics_that_become_the_same_leave_one_and_say_so(experiment, secret, caplog):
+def test_equal_redacted_metric_names_leave_one(experiment, secret, caplog):
     experiment.ask("w")
     other = "ghp_" + "a" * 36
     metrics = {secret: 1.0, other: 2.0, "***": 3.0, "final_loss": 4.0}
@@ -249,7 +249,7 @@ def test_names_of_metrics_that_become_the_same_leave_one_and_say_so(experiment, 
     assert caplog.messages == ["2 names left out: without the secrets in them they are the same as others"]
 
 
-def test_records_of_an_earlier_version_are_redacted_on_their_way_out(secret):
+def test_unredacted_records_are_redacted_on_output(secret):
     attempt = Attempt(attempt=1, worker=secret, start=0.0, end=1.0, reason="crashed", detail=secret)
     record = Trial(
         trial=0, status="failed", parameters={"lr": 0.1}, generator="sobol", metrics={secret: 1.0}, error=secret,
@@ -285,7 +285,7 @@ def test_log_lines_and_their_tracebacks_hold_none(secret):
     ],
     ids=["environment", "userinfo", "assigned", "name", "query", "parameter"],
 )
-def test_a_search_space_with_a_secret_is_refused_without_telling_it(space, secret, change):
+def test_space_with_secret_is_refused_without_showing_it(space, secret, change):
     with pytest.raises(SpaceError, match=r"holds a secret.*environment") as caught:
         refuse_secrets(replace(space, **change))
     assert secret not in str(caught.value)

@@ -53,7 +53,7 @@ def mend(experiment: Experiment) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("key", [trial.key(1), control.KEY, ASK_KEY])
-def test_what_stands_in_an_objects_place_is_told_in_one_line_named_and_moved_away(local, root, key, kind):
+def test_object_of_wrong_kind_is_named_and_moved(local, root, key, kind):
     stand_in(kind, root / key)
     with pytest.raises(DamagedObject, match=r"not a regular file.*sweep repair.*sweep doctor") as caught:
         local.store.read(key)
@@ -68,14 +68,14 @@ def test_what_stands_in_an_objects_place_is_told_in_one_line_named_and_moved_awa
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"folder"}))
-def test_workers_stop_at_a_strange_record_with_a_line_that_says_what_to_do(local, root, kind):
+def test_strange_record_stops_workers_with_advice(local, root, kind):
     stand_in(kind, root / trial.key(1))
     with pytest.raises(DamagedObject, match=r"000001\.json.*sweep repair"):
         local.ask("w1")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_record_whose_place_is_taken_is_refused_instead_of_tried_for_ever(local, root, kind):
+def test_taken_index_is_refused_not_retried_forever(local, root, kind):
     stand_in(kind, root / trial.key(3))
     with pytest.raises(DamagedObject, match=r"000003\.json"):
         local.store.create(trial.key(3), b"{}")
@@ -109,7 +109,7 @@ def test_a_pipe_in_place_of_a_writers_draft_keeps_nobody_waiting(local, root):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_doctor_says_what_to_do_where_the_sweep_itself_cannot_be_opened(local, root, kind):
+def test_doctor_advises_on_unopenable_sweep(local, root, kind):
     stand_in(kind, root / SWEEP_KEY)
     diagnosis = examine(lambda: Experiment.open(LocalStore(root)), expected=True)
     (message,) = [f.what for f in diagnosis.findings if f.level == "problem" and "sweep.json" in f.what]

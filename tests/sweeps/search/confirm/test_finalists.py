@@ -38,7 +38,7 @@ def trials(found) -> list[int]:
     return [finalist.trial for finalist in found.finalists]
 
 
-def test_a_lucky_number_among_poor_neighbours_is_not_among_the_best():
+def test_lucky_result_among_poor_neighbours_is_no_finalist():
     noise = random.Random(4)
     records = [done(i, i / 24, 3 + 4 * (i / 24 - 0.3) ** 2 + noise.gauss(0, 0.02)) for i in range(25)]
     lucky = done(22, 22 / 24, 2.97)
@@ -60,7 +60,7 @@ def test_too_few_results_are_ranked_as_they_were_observed():
     assert [f.predicted for f in found.finalists] == [None, None]
 
 
-def test_without_a_searched_parameter_there_is_no_surrogate_either():
+def test_no_surrogate_without_searched_parameter():
     space = replace(SPACE, parameters=(Fixed(name="seed", value=0),))
     records = [done(i, 0, 3.0 - i, parameters={"seed": i}, generator="imported") for i in range(5)]
     found = chosen(space, records)
@@ -88,7 +88,7 @@ def test_seeds_of_an_ablation_are_repeats_and_their_mean_counts():
     assert [f.first for f in found.finalists] == [3.00, 2.90]
 
 
-def test_repeats_of_an_earlier_confirmation_count_but_are_no_finalists():
+def test_earlier_repeats_count_but_are_no_finalists():
     records = [done(0, 0.1, 2.90), done(1, 0.2, 3.00)]
     records += [done(2 + i, 0.1, 3.2, "confirm", parameters={"x": 0.1, "seed": 50 + i}) for i in range(1)]
     assert trials(chosen(SPACE, records)) == [1, 0]

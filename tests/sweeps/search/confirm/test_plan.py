@@ -42,7 +42,7 @@ def test_the_format_of_version_1_is_kept():
     assert decoded(GOLDEN.read_bytes()) == PLAN
 
 
-def test_a_repeat_has_the_parameters_of_its_trial_with_the_seed_in_its_place():
+def test_repeat_has_parameters_with_its_seed():
     assert list(PLAN.repeat(3, 7).items()) == [
         ("lr", 0.004), ("mode", "slow"), ("seed", 7), ("eval.test", True),
     ]  # fmt: skip

@@ -114,7 +114,7 @@ def test_one_candidate_has_the_interval_of_students_t() -> None:
     assert narrow.high - narrow.low == pytest.approx(2 * half * stats.t.ppf(0.75, 3) / stats.t.ppf(0.975, 3))
 
 
-def test_the_interval_is_on_the_test_text_and_luck_on_the_selection_text() -> None:
+def test_interval_is_on_test_text_luck_on_selection() -> None:
     table = np.array([[2.0, 2.02, 2.01], [2.1, 2.13, 2.11]])
     found = estimate(losses(table), losses(table + 0.5), {0: 1.9, 1: -7.0})
     plain = estimate(losses(table), {}, {0: 1.9})
@@ -153,7 +153,7 @@ def test_little_data(selection: Losses, winner: int) -> None:
     assert math.isinf(found.high) == math.isinf(found.low) == single
 
 
-def test_seeds_that_matter_more_than_candidates_do_not_hide_a_winner() -> None:
+def test_large_seed_effects_do_not_hide_winner() -> None:
     found = estimate(losses([[2.0, 3.0, 4.0], [2.1, 3.11, 4.09]]), {}, {})
     assert found.chances[0] > 0.9
     assert 0.07 < found.means[1] - found.means[0] < 0.1

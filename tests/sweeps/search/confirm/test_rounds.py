@@ -60,7 +60,7 @@ def keys(of: Plan, records) -> list[tuple[int, int]]:
 
 
 class TestRounds:
-    def test_the_first_two_run_at_once_and_the_third_waits_for_their_results(self):
+    def test_third_round_waits_for_first_two(self):
         first = standing(plan(), [])
         assert first.due == tuple((trial, seed) for seed in (100, 101) for trial in range(3))
         assert (first.round, first.racing, first.finished) == (2, (0, 1, 2), False)
@@ -71,7 +71,7 @@ class TestRounds:
         records[3] = repeat(plan(), 23, first.due[3], **alike(*first.due[3]))
         assert standing(plan(), records).due == ((0, 102), (1, 102), (2, 102))
 
-    def test_those_that_cannot_win_leave_and_the_last_one_runs_its_other_seeds_at_once(self):
+    def test_losers_leave_and_last_runs_all_seeds(self):
         of = plan()
         records = run(of, by_quality)
         end = standing(of, records)

@@ -11,7 +11,6 @@ from sweeps.search.optimizer import Optimizer
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY
 from sweeps.space.definition import Objective, Program, Range, Search, Space, Stage, Trunk, Value
 from sweeps.space.stages import Stages
-from sweeps.space.trunks import Trunks
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -36,7 +35,7 @@ SPACE = Space(
         for name, cost in (("one", 2), ("two", 1))
     ),
 )
-TRUNKS = Trunks(SPACE, Stages(SPACE))
+STAGES = Stages(SPACE)
 
 
 def result(parameters: Mapping[str, Value]) -> dict[str, float]:
@@ -48,7 +47,7 @@ def ended(index: int, parameters: Mapping[str, Value], by: str = "sobol") -> Tri
     points = tuple(
         StageRun(name=name, key=f"{index:062x}{stage:02x}", cost=1.0, snapshot=True, step=step)
         for stage, name in enumerate(("one", "two"))
-        if (step := TRUNKS.end(parameters, stage))
+        if (step := STAGES.trunk_end(parameters, stage))
     )
     return Trial(
         trial=index,
@@ -81,12 +80,12 @@ def asked(space: Space, records: list[Trial]) -> Mapping[str, Value]:
 
 def on_trunk(parameters: Mapping[str, Value], records: list[Trial], stage: int) -> bool:
     """Return whether a stored point of the trunk is there for these parameters."""
-    end = TRUNKS.end(parameters, stage)
+    end = STAGES.trunk_end(parameters, stage)
     assert end is not None
     return any(
         run.step is not None and run.step <= end
         for record in records
-        if TRUNKS.prefix(record.parameters, stage) == TRUNKS.prefix(parameters, stage)
+        if STAGES.trunk_identity(record.parameters, stage) == STAGES.trunk_identity(parameters, stage)
         for run in record.points
         if run.snapshot and run.name == SPACE.stages[stage].name
     )
@@ -98,7 +97,7 @@ def test_it_branches_off_where_only_the_decay_is_left_to_pay(records: list[Trial
     assert parameters not in [record.parameters for record in records]
 
 
-def test_it_asks_the_same_rebuilt_from_records_whose_points_came_late(records: list[Trial]):
+def test_late_steps_give_the_same_candidate(records: list[Trial]):
     optimizer = Optimizer(SPACE)
     optimizer.observe([replace(record, points=()) for record in records])
     optimizer.observe(records)

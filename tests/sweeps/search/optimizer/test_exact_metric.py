@@ -11,7 +11,7 @@ import torch
 from sweeps.search.encoding import Encoding
 from sweeps.search.known_cost import KnownCost, known_cost
 from sweeps.search.optimizer import Optimizer
-from sweeps.search.optimizer.exact_metric import ExactMetric
+from sweeps.search.optimizer.surrogate import ExactMetric
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import (
     Choice,
@@ -102,7 +102,7 @@ def test_a_length_that_is_a_choice_is_left_to_the_surrogate():
     assert found(RECORDS, replace(SPACE, parameters=(lengths, *SPACE.parameters[1:]))) is None
 
 
-def test_the_model_is_exact_where_nothing_was_observed_though_ax_cut_off_a_result():
+def test_exact_model_extrapolates_despite_winsorization():
     cost = found(RECORDS)
     assert cost is not None
     encoding = Encoding(Domain(SPACE))

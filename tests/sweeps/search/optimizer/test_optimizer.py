@@ -90,7 +90,7 @@ def two_stage() -> list[Trial]:
     return search(TWO_STAGE, lambda p: float(p["beta"]), 7)
 
 
-def test_candidates_hold_the_active_parameters_in_the_spaces_order_with_its_own_types(two_stage: list[Trial]):
+def test_candidates_have_active_parameters_in_order(two_stage: list[Trial]):
     kinds = {p.name: p for p in TWO_STAGE.parameters}
     for record in two_stage:
         parameters = record.parameters
@@ -140,7 +140,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_ranges_and_choices_that_ax_refuses_or_lists_are_searched_like_any_other(kind: str):
+def test_ranges_that_ax_refuses_are_searched(kind: str):
     records = search(space(*ODD[kind], real("x")), lambda p: float(p["x"]), 5)
     assert [record.generator for record in records] == ["sobol"] * 3 + ["botorch"] * 2
     for parameter, record in itertools.product(ODD[kind], records):
@@ -213,7 +213,7 @@ def test_random_search_never_fits_a_surrogate():
     assert {record.generator for record in search(searched, lambda p: float(p["x"]), 6)} == {"sobol"}
 
 
-def test_sobol_gives_way_after_its_trials_failed_ones_and_the_baseline_not_counted():
+def test_sobol_phase_ignores_failed_and_baseline():
     searched = space(real("x"), real("y"), sobol=3)
     optimizer = Optimizer(searched)
     records = [
@@ -234,18 +234,18 @@ def test_sobol_gives_way_after_its_trials_failed_ones_and_the_baseline_not_count
     assert generators == ["sobol", "sobol", "sobol", "sobol", "botorch"]
 
 
-def test_asking_in_parallel_past_the_sobol_trials_stays_with_sobol_instead_of_raising():
+def test_parallel_asks_without_results_stay_with_sobol():
     found = Optimizer(space(real("x"), sobol=3)).generate(9)
     assert {candidate.generator for candidate in found} == {"sobol"}
     assert len({candidate.parameters["x"] for candidate in found}) == 9
 
 
-def test_one_result_is_enough_for_a_surrogate_where_the_space_asks_for_one_sobol_trial():
+def test_one_result_is_enough_after_one_sobol_trial():
     records = search(space(real("x"), real("y"), sobol=1), lambda p: float(p["x"]), 3)
     assert [record.generator for record in records] == ["sobol", "botorch", "botorch"]
 
 
-def test_a_finite_space_is_tried_to_the_last_configuration_and_then_used_up():
+def test_finite_space_is_used_up():
     searched = space(Choice(name="a", values=(True, False)), integer("n", 1, 3), Fixed(name="q", value="z"))
     records = search(searched, lambda p: float(p["n"]), 6)
     assert distinct(records) == 6
@@ -255,7 +255,7 @@ def test_a_finite_space_is_tried_to_the_last_configuration_and_then_used_up():
         optimizer.generate()
 
 
-def test_a_finite_space_with_conditions_counts_configurations_and_not_products():
+def test_finite_conditional_space_counts_configurations():
     searched = space(
         Choice(name="a", values=("u", "v"), when=(("u", ("n",)),)), integer("n", 1, 3), sobol=100
     )
@@ -317,7 +317,7 @@ def test_parameter_constraints_are_kept_exactly(constraints: tuple[str, ...], ho
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_surrogate_keeps_parameter_constraints_that_bind_at_the_optimum():
+def test_surrogate_keeps_binding_constraints():
     searched = space(real("x"), real("y"), parameter_constraints=("x + y <= 0.6",))
     asked = search(searched, lambda p: -float(p["x"]) - float(p["y"]), 5)[3:]
     assert [record.generator for record in asked] == ["botorch", "botorch"]
@@ -326,7 +326,7 @@ def test_the_surrogate_keeps_parameter_constraints_that_bind_at_the_optimum():
 
 
 @pytest.mark.slow
-def test_points_in_a_narrow_region_are_spread_and_not_steps_in_one_direction():
+def test_points_in_narrow_region_are_spread():
     """Nearly all points break the constraint, so Ax walks; with its own settings neighbours hardly differ."""
     searched = space(
         real("x"),

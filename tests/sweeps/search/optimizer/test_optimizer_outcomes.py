@@ -115,14 +115,14 @@ def test_goal_maximize_climbs():
     assert max(record.metrics["loss"] or -9.0 for record in records) > -0.01
 
 
-def test_an_early_stopped_trial_with_a_result_counts_and_one_without_does_not():
+def test_early_stopped_trial_counts_only_with_result():
     with_result = search(space(), lambda i, p: ("early_stopped", {"loss": valley(p)}), 5)
     without = search(space(), lambda i, p: ("early_stopped", {}), 5)
     assert generators(with_result) == "sssbb"
     assert generators(without) == "sssss"
 
 
-def test_an_abandoned_trial_counts_neither_as_sobol_nor_as_result():
+def test_abandoned_trial_counts_not_at_all():
     report = lambda i, p: ("abandoned" if i == 1 else "completed", {"loss": valley(p)})  # noqa: E731
     assert generators(search(space(), report, 6)) == "ssssbb"
 
@@ -167,7 +167,7 @@ def test_an_outcome_constraint_is_obeyed_at_the_best_point():
     ],
     ids=["never-met", "sometimes-missing"],
 )
-def test_constraints_that_are_never_met_or_not_always_reported_do_not_stop_the_search(
+def test_unmet_constraints_do_not_stop_search(
     metrics: Callable[[int, Mapping[str, float]], dict[str, float | None]],
 ):
     records = search(space(constraints=("memory <= 0.5",)), lambda i, p: ("completed", metrics(i, p)), 5)

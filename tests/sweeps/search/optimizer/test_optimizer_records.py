@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from sweeps.errors import NothingToAsk
-from sweeps.search.optimizer import Candidate, Optimizer, observations
+from sweeps.search.optimizer import Candidate, Optimizer, ax_experiment
 from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Value
 from sweeps.trials.record import Trial
 
@@ -69,7 +69,7 @@ def proposed(count: int, ahead: int = 2) -> list[Candidate]:
     return ask(history(count), ahead)
 
 
-def test_an_optimizer_that_lived_through_the_sweep_and_a_new_one_agree_bit_for_bit():
+def test_long_lived_and_new_optimizer_agree():
     lived = Optimizer(space())
     records: list[Trial] = []
     generators = set()
@@ -103,7 +103,7 @@ def test_two_at_once_are_the_same_as_one_and_then_another():
     assert first.parameters != second.parameters
 
 
-def test_claims_heartbeats_and_releases_do_not_change_what_is_proposed():
+def test_claims_and_heartbeats_do_not_change_candidates():
     """The one candidate waits in the test above, and here it is run: the next worker gets the same one."""
     first, second = proposed(6)
     claimed = Trial(
@@ -119,7 +119,7 @@ def test_claims_heartbeats_and_releases_do_not_change_what_is_proposed():
     assert ask([*history(6), claimed]) == [second]
 
 
-def test_a_trial_of_the_sobol_phase_that_is_under_way_is_not_proposed_to_the_next_worker():
+def test_running_sobol_point_is_not_proposed_again():
     records = history(3)
     (first,) = ask(records)
     running = Trial(
@@ -154,7 +154,7 @@ def test_the_global_generators_are_neither_used_nor_moved():
 
 
 @pytest.mark.slow
-def test_another_process_with_another_hash_seed_proposes_the_same():
+def test_hash_seed_does_not_change_candidates():
     script = (
         "from tests_records import ask, history\n"
         "print([(c.generator, dict(c.parameters)) for c in ask(history(6), 2)])\n"
@@ -211,21 +211,21 @@ def test_a_corrected_result_is_learnt():
 
 def test_records_are_attached_only_once(monkeypatch: pytest.MonkeyPatch):
     attached: list[int] = []
-    attach = observations.attach
+    attach = ax_experiment.attach
 
     def record_index(*arguments):
         trial = attach(*arguments)
         attached.append(trial.index)
         return trial
 
-    monkeypatch.setattr(observations, "attach", record_index)
+    monkeypatch.setattr(ax_experiment, "attach", record_index)
     lived = Optimizer(space())
     for count in (3, 3, 5, 7):
         lived.observe(history(count))
     assert attached == list(range(7))
 
 
-def test_results_of_another_space_are_not_learnt_from_and_not_repeated():
+def test_foreign_results_are_not_learnt_or_repeated():
     records = history(5)
     odd = [
         replace(records[0], parameters={"lr": 0.01, "steps": 5}),
@@ -254,7 +254,7 @@ def test_all_failed_goes_on_with_sobol():
     assert all(candidate.parameters != record.parameters for record in records)
 
 
-def test_a_surrogate_that_breaks_down_gives_way_to_sobol_and_says_so(
+def test_failed_surrogate_falls_back_to_sobol(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def broken(self: Optimizer, **options: object) -> None:

@@ -51,13 +51,13 @@ def spread(space: Space, records: list[Trial]) -> float:
 
 
 @pytest.mark.parametrize("noise", ["inferred", 0.2])
-def test_the_surrogate_is_surer_where_a_configuration_was_repeated(noise):
+def test_repeats_reduce_predicted_variance(noise):
     space = replace(SPACE, search=replace(SPACE.search, noise=noise))
     once, often = spread(space, searched()), spread(space, searched() + repeated(8))
     assert often < 0.85 * once
 
 
-def test_repeats_have_their_trials_point_and_arm_whatever_else_they_set():
+def test_repeats_share_point_and_arm_of_their_trial():
     optimizer = Optimizer(SPACE)
     records = [*searched(), *repeated(2, **{"eval.test": True, "other.key": 3})]
     optimizer.observe(records)

@@ -13,7 +13,7 @@ import pytest
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import Optimizer, require_searchable
 from sweeps.search.optimizer.stage_choice import FRESH_SEPARATION
-from sweeps.search.prefixes import SEPARATION
+from sweeps.search.shared_stages import SEPARATION
 from sweeps.space.definition import Choice, Objective, Parameter, Program, Range, Search, Space, Stage, Value
 from sweeps.space.domain import Domain
 from sweeps.space.scale import to_unit
@@ -100,7 +100,7 @@ def dear() -> list[Trial]:
     return search(space(), 10)
 
 
-def test_the_first_design_has_four_first_stages_and_goes_on_with_the_best(dear: list[Trial]):
+def test_first_design_has_four_first_stages(dear: list[Trial]):
     assert [record.generator for record in dear[:7]] == ["sobol"] * 6 + ["botorch"]
     assert dear[0].parameters["second.b"] == 0.5
     assert on_published(dear)[:6] == [False] * 4 + [True] * 2
@@ -108,7 +108,7 @@ def test_the_first_design_has_four_first_stages_and_goes_on_with_the_best(dear: 
     assert prefix(dear[4].parameters) == prefix(best.parameters)
 
 
-def test_the_first_design_compares_first_stages_by_the_same_later_ones(dear: list[Trial]):
+def test_first_design_compares_first_stages(dear: list[Trial]):
     def later(record: Trial) -> tuple[Value, ...]:
         return record.parameters["second.b"], record.parameters["second.c"]
 
@@ -129,7 +129,7 @@ def test_the_first_design_tries_every_option_of_the_first_stage():
 
 
 @pytest.mark.slow
-def test_a_fresh_first_stage_comes_after_others_were_used_for_as_much_compute():
+def test_fresh_first_stage_is_due_after_equal_compute():
     def later_stages_alone(parameters: Mapping[str, Value]) -> dict[str, float]:
         return {"loss": (float(parameters["second.b"]) - 0.3) ** 2}
 
@@ -154,11 +154,11 @@ def test_a_fresh_first_stage_comes_after_others_were_used_for_as_much_compute():
         pytest.param(space(search=Search(seed=3, sobol=5)), 5, id="the space says how many"),
     ],
 )
-def test_fewer_trials_come_before_the_surrogates_where_a_first_stage_is_shared(searched: Space, trials: int):
+def test_shared_first_stage_shortens_first_design(searched: Space, trials: int):
     assert require_searchable(searched) == trials
 
 
-def test_a_dear_first_stage_is_used_again_and_trials_on_it_differ(dear: list[Trial]):
+def test_expensive_first_stage_is_reused_by_different_trials(dear: list[Trial]):
     assert sum(on_published(dear)[6:]) >= 2
     encoding = Encoding(Domain(space()))
     points = [encoding.encode(record.parameters) for record in dear]
@@ -171,7 +171,7 @@ def test_a_better_first_stage_is_asked_for_where_it_costs_little():
     assert on_published(cheap)[6:].count(False) >= 1
 
 
-def test_nothing_is_shared_while_no_record_says_that_a_snapshot_is_stored():
+def test_unstored_checkpoints_are_not_shared():
     assert not any(on_published(search(space(), 5, snapshot=False)))
 
 
@@ -199,9 +199,7 @@ def test_rebuilt_from_the_records_it_asks_the_same(dear: list[Trial]):
         ),
     ],
 )
-def test_without_anything_to_share_candidates_are_those_of_a_space_without_stages(
-    dear: list[Trial], equal: Space
-):
+def test_unshared_stages_do_not_change_candidates(dear: list[Trial], equal: Space):
     plain = Optimizer(replace(equal, stages=()))
     same = Optimizer(equal)
     for records in (dear[:2], dear[:8]):
@@ -225,7 +223,7 @@ def test_several_objectives_share_stages_too():
     assert on_published(records)[6]
 
 
-def test_conditional_and_unordered_parameters_of_both_stages_are_shared():
+def test_conditional_and_unordered_parameters_are_shared():
     designed = space(parameters=MIXED, search=Search(sobol=9, seed=3))
     records = search(designed, 8)
     assert len({prefix(record.parameters) for record in records}) == 4

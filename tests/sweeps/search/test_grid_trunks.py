@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sweeps.search.grid import Grid
 from sweeps.space.definition import Choice, Objective, Program, Search, Space, Stage, Trunk, Value
-from sweeps.space.trunks import decay_start
+from sweeps.space.stages import decay_start
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -72,7 +72,7 @@ def test_one_worker_computes_the_longest_of_each_trunk_first():
     assert order[4:] == sorted(rest)
 
 
-def test_of_the_others_those_come_first_whose_trunk_has_a_stored_point():
+def test_configurations_on_stored_trunks_come_next():
     grid = Grid(SPACE)
     records = [started(p, i) for i, p in enumerate(grid.planned([])) if int(p["two.steps"]) == 40]
     records = [replace(record, trial=index) for index, record in enumerate(records)]
@@ -83,7 +83,7 @@ def test_of_the_others_those_come_first_whose_trunk_has_a_stored_point():
     assert len(order) == 8  # and while nothing is left but trials whose trunks run, they are asked for
 
 
-def test_a_point_that_was_deleted_or_lies_in_the_decay_helps_nobody():
+def test_deleted_steps_and_steps_in_decay_are_unusable():
     grid = Grid(SPACE)
     first = ended(started(next(p for p in grid.planned([]) if lengths(p) == (0, 100, 40)), 0))
     others = [started(p, 1 + i) for i, p in enumerate(grid.planned([first])) if int(p["two.steps"]) == 40]

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.search.branches import Branches, RemainingCost, StoredTrunk
 from sweeps.search.encoding import Encoding
-from sweeps.search.prefixes import SEPARATION
+from sweeps.search.shared_stages import SEPARATION, RemainingCost, SharedStages, Start, Starts
 from sweeps.search.stage_costs import StageCosts
 from sweeps.space.definition import (
     Fixed,
@@ -61,12 +60,12 @@ units = st.floats(0, 1)
 points = st.fixed_dictionaries({"p0": units, "p1": units, "p2": units, "p3": units})
 
 
-def branches_of(space: Space = SPACE) -> tuple[Branches, Encoding]:
+def shared_of(space: Space = SPACE) -> tuple[SharedStages, Encoding]:
     encoding = Encoding(Domain(space))
-    return Branches(space, Stages(space), encoding), encoding
+    return SharedStages(space, encoding), encoding
 
 
-BRANCHES, ENCODING = branches_of()
+SHARED, ENCODING = shared_of()
 COSTS = StageCosts(Stages(SPACE), ENCODING).known(())
 
 
@@ -80,9 +79,8 @@ def trial(parameters: Mapping[str, Value], stage: str, *steps: int, index: int =
 
 
 def remaining(*records: Trial, ends: tuple[Mapping[str, Value], ...] = ()) -> RemainingCost:
-    stages = Stages(SPACE)
-    keys = {stages.prefix(each) for each in ends}
-    return RemainingCost(BRANCHES, stages, COSTS, keys, BRANCHES.stored(records))
+    stored = [trial(each, "one") for each in ends]
+    return RemainingCost(SHARED, COSTS, Starts(SHARED, stored, SHARED.stored_trunks(records)))
 
 
 BASE: dict[str, Value] = {
@@ -99,14 +97,14 @@ def test_a_branch_has_the_values_of_its_trunk_to_the_last_bit(
     first: dict[str, Value], other: dict[str, Value], stage: int
 ):
     record = trial(ENCODING.decode(first), ("one", "two")[stage], 10)
-    (trunk,) = BRANCHES.stored([record])
-    joined = BRANCHES.joined(trunk, other)
+    (trunk,) = SHARED.stored_trunks([record])
+    joined = SHARED.join(trunk.record.parameters, other, stage)
     assert joined is not None
-    assert BRANCHES.key(joined, stage) == BRANCHES.key(record.parameters, stage)
+    assert SHARED.identity(joined, stage) == SHARED.identity(record.parameters, stage)
     shared = ("one.lr", "seed") if stage == 0 else ("one.lr", "one.steps", "two.lr", "seed")
     decoded = ENCODING.decode(other)
     assert joined == decoded | {name: record.parameters[name] for name in shared}
-    again = BRANCHES.snapped(joined, [trunk])
+    again = SHARED.snap(joined, [trunk])
     assert again is not None
     assert {name: again[name] for name in shared} == {name: joined[name] for name in shared}
 
@@ -115,7 +113,7 @@ def test_a_branch_has_the_values_of_its_trunk_to_the_last_bit(
 def test_what_nearly_lies_on_a_trunk_gets_exactly_that_trunk(point: dict[str, Value], off: float, stage: int):
     record = trial(ENCODING.decode(point), ("one", "two")[stage], 10)
     moved = ENCODING.decode({**point, "p0": min(max(float(point["p0"]) + off, 0.0), 1.0)})
-    snapped = BRANCHES.snapped(moved, BRANCHES.stored([record]))
+    snapped = SHARED.snap(moved, SHARED.stored_trunks([record]))
     near, own = ENCODING.encode(moved), ENCODING.encode(record.parameters)
     assert near is not None
     assert own is not None
@@ -127,7 +125,7 @@ def test_what_nearly_lies_on_a_trunk_gets_exactly_that_trunk(point: dict[str, Va
         assert snapped is None
 
 
-def test_points_of_one_trunk_are_gathered_from_all_records_that_store_them():
+def test_steps_of_a_trunk_are_gathered_from_all_records():
     records = [
         trial(BASE, "one", 50, 100),
         trial(BASE | {"one.steps": 900, "two.lr": 0.3}, "one", 100, 700, index=1),
@@ -136,8 +134,8 @@ def test_points_of_one_trunk_are_gathered_from_all_records_that_store_them():
         trial(BASE | {"two.steps": 900}, "two", 800, index=4),
         trial(BASE | {"one.steps": 900}, "two", 50, index=5),
     ]
-    found = BRANCHES.stored(records)
-    assert [(t.stage, t.record.trial, t.steps) for t in found] == [
+    found = SHARED.stored_trunks(records)
+    assert [(t.trunk, t.record.trial, t.steps) for t in found] == [
         (1, 3, (50, 800)),
         (1, 5, (50,)),
         (0, 0, (50, 100, 700)),
@@ -150,11 +148,14 @@ def test_only_stored_points_of_the_usual_fixed_values_count():
     gone = trial(BASE, "one", points=(replace(point, snapshot=False),))
     repeat = trial(BASE | {"seed": 8}, "one", 50)
     partial = trial({"one.lr": 1e-3, "seed": 7}, "one", 50)
-    assert BRANCHES.stored([gone, repeat, trial(BASE, "three", 50)]) == []
-    assert all(BRANCHES.joined(each, {"p0": 0.5}) is None for each in BRANCHES.stored([partial]))
-    none, _ = branches_of(replace(SPACE, search=Search(reuse="none")))
-    assert none.staged == ()
-    assert none.stored([trial(BASE, "one", 50)]) == []
+    assert SHARED.stored_trunks([gone, repeat, trial(BASE, "three", 50)]) == []
+    assert all(
+        SHARED.join(each.record.parameters, {"p0": 0.5}, 0) is None
+        for each in SHARED.stored_trunks([partial])
+    )
+    none, _ = shared_of(replace(SPACE, search=Search(reuse="none")))
+    assert none.trunks == ()
+    assert none.stored_trunks([trial(BASE, "one", 50)]) == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_the_furthest_that_is_stored_is_taken_off(
 
 
 @given(points, points, st.lists(st.integers(1, 1000), max_size=4), st.lists(st.integers(1, 1000), max_size=4))
-def test_more_points_never_cost_more_and_never_less_than_the_decay(
+def test_more_steps_never_cost_more(
     point: dict[str, Value], other: dict[str, Value], first: list[int], second: list[int]
 ):
     parameters = ENCODING.decode(point)
@@ -192,20 +193,20 @@ def test_more_points_never_cost_more_and_never_less_than_the_decay(
     steps = int(parameters["two.steps"])
     assert costs[2] >= min(round(0.1 * steps), costs[1])
     elsewhere = ENCODING.decode(other)
-    if BRANCHES.key(elsewhere, 0) != BRANCHES.key(parameters, 0):
+    if SHARED.identity(elsewhere, 0) != SHARED.identity(parameters, 0):
         assert remaining(*records)(elsewhere) == math.fsum(COSTS(elsewhere))
 
 
 def test_a_trial_of_which_all_is_stored_still_costs_something():
     stages = tuple(replace(s, trunk=Trunk(length=f"{s.name}.steps", decay=0.0)) for s in SPACE.stages)
     space = replace(SPACE, stages=stages)
-    branches, _ = branches_of(space)
-    stored = [StoredTrunk(stage=1, record=trial(BASE, "two", 400), steps=(400,))]
-    assert 0 < RemainingCost(branches, Stages(space), COSTS, (), stored)(BASE) < 2.0
+    shared, _ = shared_of(space)
+    stored = [Start(trunk=1, record=trial(BASE, "two", 400), steps=(400,))]
+    assert 0 < RemainingCost(shared, COSTS, Starts(shared, (), stored))(BASE) < 2.0
 
 
 def test_what_trials_can_share_is_the_furthest_first():
-    keys = BRANCHES.shared(BASE)
+    keys = SHARED.identities(BASE)
     assert [stage for stage, _ in keys] == [1, 1, 0]
     cost = remaining()
     assert [cost.at_most(BASE, keys[at:]) for at in range(3)] == pytest.approx([40.0, 400.0, 600.0])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.search.encoding import Encoding
-from sweeps.search.prefixes import SEPARATION, Prefixes
+from sweeps.search.shared_stages import SEPARATION, SharedStages, Start
 from sweeps.space.definition import (
     Choice,
     Fixed,
@@ -53,12 +53,12 @@ points = st.fixed_dictionaries(
 )
 
 
-def prefixes(space: Space = SPACE) -> tuple[Prefixes, Encoding]:
+def shared_of(space: Space = SPACE) -> tuple[SharedStages, Encoding]:
     encoding = Encoding(Domain(space))
-    return Prefixes(space, encoding), encoding
+    return SharedStages(space, encoding), encoding
 
 
-PREFIXES, ENCODING = prefixes()
+SHARED, ENCODING = shared_of()
 
 
 def trial(parameters: Mapping[str, Value], index: int = 0, *, snapshot: bool = True, **rest: Any) -> Trial:
@@ -68,13 +68,11 @@ def trial(parameters: Mapping[str, Value], index: int = 0, *, snapshot: bool = T
 
 
 @given(points, points)
-def test_a_trial_on_a_published_stage_has_its_values_to_the_last_bit(
-    first: dict[str, Value], other: dict[str, Value]
-):
+def test_trial_on_stored_stage_has_its_exact_values(first: dict[str, Value], other: dict[str, Value]):
     record = trial(ENCODING.decode(first))
-    joined = PREFIXES.joined(record.parameters, other)
+    joined = SHARED.join(record.parameters, other)
     assert joined is not None
-    assert PREFIXES.key(joined) == PREFIXES.key(record.parameters)
+    assert SHARED.identity(joined) == SHARED.identity(record.parameters)
     expected = {n: v for n, v in record.parameters.items() if n.startswith("first.") or n == "seed"}
     assert {n: v for n, v in joined.items() if n in expected} == expected
     later = {n: v for n, v in ENCODING.decode(other).items() if n.startswith("second.")}
@@ -83,24 +81,24 @@ def test_a_trial_on_a_published_stage_has_its_values_to_the_last_bit(
 
 
 @given(points, st.floats(-0.05, 0.05))
-def test_what_nearly_has_a_published_stage_gets_exactly_that_stage(point: dict[str, Value], off: float):
+def test_near_copy_of_stored_stage_becomes_exact(point: dict[str, Value], off: float):
     record = trial(ENCODING.decode(point))
     moved = {**point, "p0": min(max(float(point["p0"]) + off, 0.0), 1.0)}
     parameters = ENCODING.decode(moved)
-    snapped = PREFIXES.snapped(parameters, [record])
+    snapped = SHARED.snap(parameters, [Start(record=record)])
     encoded, own = ENCODING.encode(parameters), ENCODING.encode(record.parameters)
     assert encoded is not None
     assert own is not None
     if abs(float(encoded["p0"]) - float(own["p0"])) < SEPARATION:
         assert snapped == {**parameters, "first.lr": record.parameters["first.lr"]}
     else:
-        assert snapped == parameters
+        assert snapped is None
 
 
 def test_another_option_of_the_first_stage_is_another_stage():
     record = trial(ENCODING.decode({"p0": 0.5, "p1": "off", "p3": 0.5, "p4": "a"}))
     parameters = ENCODING.decode({"p0": 0.5, "p1": "on", "p2": 0.5, "p3": 0.5, "p4": "a"})
-    assert PREFIXES.snapped(parameters, [record]) == parameters
+    assert SHARED.snap(parameters, [Start(record=record)]) is None
 
 
 def test_only_a_stored_snapshot_of_the_first_stage_is_published():
@@ -112,15 +110,15 @@ def test_only_a_stored_snapshot_of_the_first_stage_is_published():
         replace(trial(parameters[2], 3), stages=(StageRun(name="two", key="", cost=1.0, snapshot=True),)),
         trial(parameters[2], 4, status="failed"),
     ]
-    found = PREFIXES.published(records)
+    found = SHARED.stored_ends(records)
     assert [record.trial for record in found.values()] == [1, 4]
-    assert list(found) == [PREFIXES.key(parameters[1]), PREFIXES.key(parameters[2])]
+    assert list(found) == [SHARED.identity(parameters[1]), SHARED.identity(parameters[2])]
 
 
 def test_a_repeat_with_another_seed_offers_nothing():
     parameters = ENCODING.decode({"p0": 0.1, "p1": "off", "p3": 0.5, "p4": "a"})
-    assert PREFIXES.published([trial({**parameters, "seed": 8})]) == {}
-    assert len(PREFIXES.published([trial(parameters)])) == 1
+    assert SHARED.stored_ends([trial({**parameters, "seed": 8})]) == {}
+    assert len(SHARED.stored_ends([trial(parameters)])) == 1
 
 
 def test_what_switches_the_first_stage_belongs_to_it():
@@ -131,16 +129,14 @@ def test_what_switches_the_first_stage_belongs_to_it():
             Range(name="first.k", min=0.1, max=0.3, kind="float"),
         ),
     )
-    found, encoding = prefixes(space)
+    found, encoding = shared_of(space)
     record = trial(encoding.decode({"p0": "on", "p1": 0.5}))
-    assert found.joined(record.parameters, {"p0": "off", "p1": 0.5}) == dict(record.parameters)
-    assert found.joined(record.parameters, {"p0": "on", "p1": 0.9}) == dict(record.parameters)
+    assert found.join(record.parameters, {"p0": "off", "p1": 0.5}) == dict(record.parameters)
+    assert found.join(record.parameters, {"p0": "on", "p1": 0.9}) == dict(record.parameters)
 
 
 @given(points, points)
-def test_the_distance_is_symmetric_0_for_equals_and_infinite_between_options(
-    first: dict[str, Value], second: dict[str, Value]
-):
+def test_distance_is_a_metric_within_options(first: dict[str, Value], second: dict[str, Value]):
     distance = ENCODING.distance(first, second)
     assert ENCODING.distance(first, first) == 0.0
     assert distance == ENCODING.distance(second, first)
@@ -148,16 +144,16 @@ def test_the_distance_is_symmetric_0_for_equals_and_infinite_between_options(
         assert math.isinf(distance)
     else:
         assert distance == max(abs(float(first[axis]) - float(second[axis])) for axis in ("p0", "p2", "p3"))
-    assert PREFIXES.separate(first, [second]) == (distance >= SEPARATION)
+    assert SHARED.is_separate(first, [second]) == (distance >= SEPARATION)
 
 
 def test_inactive_axes_make_another_point():
     assert math.isinf(ENCODING.distance({"p0": 0.5, "p1": "on", "p2": 0.5}, {"p0": 0.5, "p1": "on"}))
 
 
-def test_stages_are_a_choice_only_where_both_are_searched_and_shared():
-    assert PREFIXES.searched
-    assert not prefixes(replace(SPACE, search=Search(reuse="none")))[0].searched
-    assert not prefixes(replace(SPACE, stages=()))[0].searched
-    assert not prefixes(replace(SPACE, parameters=SPACE.parameters[:3]))[0].searched
-    assert not prefixes(replace(SPACE, parameters=SPACE.parameters[3:]))[0].searched
+def test_choice_needs_both_stages_searched_and_shared():
+    assert SHARED.has_choice
+    assert not shared_of(replace(SPACE, search=Search(reuse="none")))[0].has_choice
+    assert not shared_of(replace(SPACE, stages=()))[0].has_choice
+    assert not shared_of(replace(SPACE, parameters=SPACE.parameters[:3]))[0].has_choice
+    assert not shared_of(replace(SPACE, parameters=SPACE.parameters[3:]))[0].has_choice
