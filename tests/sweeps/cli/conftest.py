@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,9 +28,40 @@ def space_file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.fixture(scope="session")
+def _built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Return a folder of sweeps that were built in this session, and their URLs, which are relative."""
+    return tmp_path_factory.mktemp("built"), {}
+
+
 @pytest.fixture
-def finished(sweep, space_file) -> str:
-    """The URL of a sweep whose five trials are done."""
-    url = sweep("init", str(space_file)).out.strip()
-    assert sweep("worker").status == 0
-    return url
+def built_once(
+    tmp_path: Path, _built: tuple[Path, dict[str, str]]
+) -> Callable[[str, Callable[[], str]], str]:
+    """Return `built_once(name, build)`: the URL of the sweep that `build` makes in ./sweep-store, as a copy of its own.
+
+    Only the first test of the session calls `build`. For sweeps without a running trial: heartbeats would be old.
+    """
+    folder, urls = _built
+
+    def built_once(name: str, build: Callable[[], str]) -> str:
+        if name in urls:
+            shutil.copytree(folder / name, tmp_path / "sweep-store")
+        else:
+            urls[name] = build()
+            shutil.copytree(tmp_path / "sweep-store", folder / name)
+        return urls[name]
+
+    return built_once
+
+
+@pytest.fixture
+def finished(sweep, space_file, built_once) -> str:
+    """Return the URL of a sweep whose five trials are done."""
+
+    def build() -> str:
+        url = sweep("init", str(space_file)).out.strip()
+        assert sweep("worker").status == 0
+        return url
+
+    return built_once("finished", build)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -29,17 +30,21 @@ OBSERVED = "surrogate failed"
 
 
 @pytest.fixture
-def make(sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def make(sweep, tmp_path: Path, built_once, monkeypatch: pytest.MonkeyPatch):
     """Return a function that makes a sweep, runs it and returns its URL; by observed values, as Ax is slow."""
     monkeypatch.setattr("sweeps.search.confirm.finalists._predictions", lambda space, records: ({}, OBSERVED))
 
     def make(text: str = SPACE, *, run: bool = True) -> str:
         file = tmp_path / "space.yaml"
         file.write_text(text)
-        url = sweep("init", str(file)).out.strip()
-        if run:
-            assert sweep("worker").status == 0
-        return url
+
+        def build() -> str:
+            url = sweep("init", str(file)).out.strip()
+            if run:
+                assert sweep("worker").status == 0
+            return url
+
+        return built_once(f"confirm {run} {hashlib.sha256(text.encode()).hexdigest()}", build)
 
     return make
 

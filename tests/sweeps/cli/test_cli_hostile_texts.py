@@ -32,23 +32,28 @@ search: {method: grid}
 
 
 @pytest.fixture
-def hostile(sweep, space_file, monkeypatch) -> str:
-    """The URL of a sweep with a completed trial, a failed one, and one of a version that let secrets in."""
-    url = sweep("init", str(space_file)).out.strip()
-    experiment = Experiment.open(LocalStore(url))
-    for index in range(2):
-        experiment.ask(f"worker-{index}")
-    metrics = {"loss": 1.0, "=cost": 2.0}
-    experiment.apply(0, Complete(worker="worker-0", attempt=1, metrics=metrics))
-    experiment.apply(
-        1, Fail(worker="worker-1", attempt=1, error=f"=1+1 {ESCAPES}\n{ESCAPES}", failure="diverged")
-    )
-    old = experiment.ask("worker-2")
-    record = replace(
-        old, status="failed", worker=None, heartbeat=None, ended=1.0, error=f"no {SECRET}", failure="crashed",
-        metrics={f"m-{SECRET}": 1.0, f"at{ESCAPES}": 3.0},
-    )  # fmt: skip
-    Path(url, trial.key(2)).write_bytes(trial.encode(record, "old"))
+def hostile(sweep, space_file, built_once, monkeypatch) -> str:
+    """Return the URL of a sweep with a completed trial, a failed one, and one of a version that let secrets in."""
+
+    def build() -> str:
+        url = sweep("init", str(space_file)).out.strip()
+        experiment = Experiment.open(LocalStore(url))
+        for index in range(2):
+            experiment.ask(f"worker-{index}")
+        metrics = {"loss": 1.0, "=cost": 2.0}
+        experiment.apply(0, Complete(worker="worker-0", attempt=1, metrics=metrics))
+        experiment.apply(
+            1, Fail(worker="worker-1", attempt=1, error=f"=1+1 {ESCAPES}\n{ESCAPES}", failure="diverged")
+        )
+        old = experiment.ask("worker-2")
+        record = replace(
+            old, status="failed", worker=None, heartbeat=None, ended=1.0, error=f"no {SECRET}", failure="crashed",
+            metrics={f"m-{SECRET}": 1.0, f"at{ESCAPES}": 3.0},
+        )  # fmt: skip
+        Path(url, trial.key(2)).write_bytes(trial.encode(record, "old"))
+        return url
+
+    url = built_once("hostile", build)
     monkeypatch.setenv("PGPASSWORD", SECRET)
     return url
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import golden_messages
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -854,6 +855,17 @@ def test_it_is_refused_with_file_line_key_and_the_way_out(case: Case) -> None:
     assert "\n" not in str(error)
     assert len(str(error)) < 340  # the longest lists the keys of the file
     assert error.exit_status == EXIT_INPUT
+
+
+def test_the_messages_are_those_of_the_page() -> None:
+    messages = []
+    for case in CASES:
+        with pytest.raises(SpaceError) as caught:
+            loads(mutated(case), "x.yaml")
+        old, new = (text if len(text) < 200 else f"{text[:200]} …" for text in (case.old, case.new))
+        given = f"{case.id}: {json.dumps(old, ensure_ascii=False)} becomes" if old else f"{case.id}: added"
+        messages.append((f"{given} {json.dumps(new, ensure_ascii=False)}", str(caught.value)))
+    golden_messages.compare("Search spaces", messages)
 
 
 def test_another_problem_is_shown_as_well() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+
+import golden_messages
 import pytest
 
 from trainer import __main__ as program
@@ -56,6 +59,15 @@ def test_all_wrong_settings_are_named(name: str) -> None:
     lines = str(refused.value).split("\n")
     assert lines == [str(error) for error in refused.value.errors]
     assert refused.value.key == refused.value.errors[0].key
+
+
+def test_messages_are_those_of_the_page() -> None:
+    messages = []
+    for overrides, _ in TABLE.values():
+        with pytest.raises(ConfigError) as refused:
+            check(overrides)
+        messages.append((f"`{shlex.join(overrides)}`", str(refused.value)))
+    golden_messages.compare("The trainer's configuration", messages)
 
 
 def test_unknown_keys_have_their_nearest() -> None:
