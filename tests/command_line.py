@@ -1,4 +1,4 @@
-"""`sweep` as a function: the same `main` that the command runs, with its exit status and both streams."""
+"""The fixture `sweep`: call the `main` of the command in this process; get its exit status, stdout and stderr."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the tests of every subpackage share: the command `sweep`, the fake bucket, and the server of processes. This file also puts `tests/` on
-the import path."""
+"""Fixtures for all tests: the `sweep` command, the fake bucket, and the fork server. Puts `tests/` on the import path."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from hypothesis import settings
 
 __all__ = ["sweep"]
 
-# A busy machine makes any example slow; tests have a time limit of their own. Each run tries other examples, so
-# a few of them each time find in the end what the usual hundred find at once, which take minutes of CI's forty.
+# No deadline for an example: a busy machine makes any of them slow, and tests have time limits. 25 examples, not
+# Hypothesis' 100, which took minutes of CI: each run draws other examples, so later runs try the rest.
 settings.register_profile("quick", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=250)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
@@ -33,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _fast(request: pytest.FixtureRequest) -> None:
-    """Hold `make test-fast` to its word: a test is skipped at the moment that it starts a process or trains."""
+    """With --fast, skip a test when it starts a process or trains."""
     if not request.config.getoption("--fast"):
         return
 
@@ -51,12 +50,12 @@ def _fast(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """What is imported while tests are collected stays: to look for garbage among it takes seconds."""
+    """Collect no garbage while test files are imported: nearly all of it stays, and searching takes seconds."""
     gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a time limit of their own, the longest first: one that began last would leave a core idle."""
+    """Run tests with their own time limit first, the longest at the start: at the end one would run while a core is idle."""
 
     def limit(item: pytest.Item) -> float:
         mark = item.get_closest_marker("timeout")
@@ -78,7 +77,7 @@ def _fake_gcs() -> Iterator[FakeGcs]:
 
 @pytest.fixture(scope="session")
 def forkserver() -> ForkServerContext:
-    """Forks processes that have torch, transformers and Ax loaded."""
+    """Return a server that forks processes with torch, transformers and Ax loaded."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     return context
@@ -86,7 +85,7 @@ def forkserver() -> ForkServerContext:
 
 @pytest.fixture
 def let_go_of_leases() -> Callable[[], None]:
-    """Waits until every lease that was held in this process is given back."""
+    """Return a function that waits until this process has returned all its leases."""
 
     def join() -> None:
         for thread in threading.enumerate():
@@ -98,8 +97,8 @@ def let_go_of_leases() -> Callable[[], None]:
 
 @pytest.fixture
 def gcs(_fake_gcs: FakeGcs, let_go_of_leases: Callable[[], None]) -> Iterator[FakeGcs]:
-    """The session's fake service with a bucket `bucket`, without faults; use a prefix of your own in it."""
+    """Return the session's fake of Google Cloud Storage, without faults; take a prefix of your own in its bucket `bucket`."""
     _fake_gcs.reset()
     yield _fake_gcs
-    let_go_of_leases()  # what is given back in the background shall not meet the next test
+    let_go_of_leases()  # they are returned in the background, which would change the next test's bucket
     _fake_gcs.reset()

@@ -1,7 +1,6 @@
-"""A program in a process of its own without the price of its imports: forked off the session's server.
+"""Run a module's `main` in a new process without importing torch again: fork it from the session's server.
 
-For tests of what happens to a process: signals, exit statuses, what others see of it. `python -m …` itself is
-started where it is the start that is tested.
+For tests of processes: signals, exit statuses, orphans. Tests of the start itself run `python -m …`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ PRELOAD = [
     *("torch.distributed", "trainer.pipeline", "transformers.models.llama.modeling_llama"),
     *("sweeps.search.optimizer", "sweeps.worker.loop"),
 ]
-"""For all tests of the session: there is one server, and whoever comes first starts it."""
+"""Modules that the server imports. It is one for all tests, so the first test that uses it decides."""
 
 
 class Forked:
-    """As much of `subprocess.Popen` as these tests need; `folder` gets what the process writes.
+    """A forked process with the part of the interface of `subprocess.Popen` that tests need.
 
     Args:
-        module: whose `main` is given the arguments and returns the exit status.
+        module: has a `main` that takes the arguments and returns the exit status.
+        folder: gets the process's output, in stdout.txt and stderr.txt.
     """
 
     def __init__(

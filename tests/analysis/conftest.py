@@ -1,4 +1,4 @@
-"""Export documents for the tests of the analysis: small sweeps, finished and otherwise."""
+"""Fixtures for tests of the analysis: exports of small sweeps, finished, running, confirmed and with shared stages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def length_sweep_file() -> Path:
 
 @pytest.fixture
 def trial() -> Build:
-    """One trial of an export document; what is not given is that of a completed one."""
+    """Return a function that makes a trial of an export; what is not given is as in a completed trial."""
 
     def build(
         index: int,
@@ -56,7 +56,7 @@ def trial() -> Build:
 
 @pytest.fixture
 def document() -> Build:
-    """An export document around some trials; other fields as keywords."""
+    """Return a function that makes an export of these trials; keywords set other fields."""
 
     def build(*trials: dict[str, Any], **fields: Any) -> dict[str, Any]:
         return {

@@ -1,1 +1,1 @@
-"""Puts this folder on the import path, so that tests in the folders below find `runners_pools`."""
+"""No fixtures: pytest puts the folder of a conftest.py on the import path, and tests below import `runners_pools`."""

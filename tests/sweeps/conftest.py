@@ -1,4 +1,4 @@
-"""Spaces and experiments that cost nothing: function objectives, a store in memory, a movable clock."""
+"""Fixtures for tests of sweeps: a small space over a function, an experiment in memory, and a clock to move by hand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def experiment(space: Space, clock: Clock) -> Experiment:
 
 @pytest.fixture(autouse=True)
 def _functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objectives are modules in this folder, and are found as a user's are: through the import path."""
+    """Run the test in a folder of its own, with tests/sweeps/functions on the import path."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "functions"))
     monkeypatch.chdir(tmp_path)
     for name in ("SWEEP_STORAGE", "SWEEP_NAME"):
@@ -63,5 +63,5 @@ def _functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def command_space(space: Space) -> Space:
-    """The toy space over a command line; give it the argv with `dataclasses.replace`."""
+    """Return the toy space with a command as its program; set the command with `dataclasses.replace`."""
     return replace(space, program=Program(kind="command", command=("true", "${overrides}")))

@@ -1,4 +1,4 @@
-"""A configuration so small that a whole run takes well under a second, on the real text."""
+"""Fixtures for tests of the trainer: a configuration whose whole run takes less than a second, and a shared cache."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ SMALL = (
 
 @pytest.fixture(scope="session")
 def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all worker processes of the session."""
+    """Return a folder that all worker processes of the session share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
 def cache_folder(session_folder: Path) -> Path:
-    """One cache for the whole test session: each corpus and teacher is built once."""
+    """Return a cache for the whole session, so that each corpus and teacher is made once."""
     folder = session_folder / "trainer-cache"
     folder.mkdir(exist_ok=True)
     return folder
@@ -62,18 +62,18 @@ def cache_folder(session_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def remembered(session_folder: Path) -> Callable[[str, Callable[[], str]], str]:
-    """Return `remembered(what, find_out)`: the result of `find_out` in the first worker that asked for `what`.
+    """Return `remembered(name, compute)`: what `compute` returned in the first worker that asked for this name.
 
     For results of deterministic runs that many tests compare with.
     """
     folder = session_folder / "remembered"
     folder.mkdir(exist_ok=True)
 
-    def remembered(what: str, find_out: Callable[[], str]) -> str:
-        file = folder / hashlib.sha256(what.encode()).hexdigest()
+    def remembered(name: str, compute: Callable[[], str]) -> str:
+        file = folder / hashlib.sha256(name.encode()).hexdigest()
         if not file.exists():
             temporary = folder / uuid.uuid4().hex
-            temporary.write_text(find_out(), encoding="utf-8")
+            temporary.write_text(compute(), encoding="utf-8")
             temporary.rename(file)
         return file.read_text(encoding="utf-8")
 
