@@ -54,9 +54,8 @@ def test_a_refused_config_is_one_line_and_status_2_without_torch(tmp_path: Path)
         check=True,
     )
     assert done.stdout == "2 False\n"
-    assert done.stderr == (
-        "trainer: error: stage2.max_stps: there is no such key; did you mean 'stage2.max_steps'?\n"
-    )
+    assert done.stderr.startswith("trainer: error: stage2.max_stps: ")
+    assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -226,9 +225,9 @@ def test_help_of_a_section_has_all_keys_below_it(capsys: pytest.CaptureFixture[s
 
 def test_help_of_an_unknown_key_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--help", "stage2.optimiser.lr"]) == 2
-    assert capsys.readouterr().err == (
-        "trainer: error: stage2.optimiser.lr: there is no such key; did you mean 'stage2.optimizer.lr'?\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith("trainer: error: stage2.optimiser.lr: ")
+    assert "'stage2.optimizer.lr'" in error
 
 
 def test_every_key_has_a_meaning() -> None:

