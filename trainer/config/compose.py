@@ -57,6 +57,12 @@ def compose_config(overrides: Sequence[str]) -> Config:
 @functools.lru_cache(maxsize=64)
 def _config(overrides: tuple[str, ...]) -> Config:
     """Return the frozen configuration, cached: a run composes the same overrides several times."""
+    try:
+        values = _plain_values(parse_overrides(overrides))
+        if values is not None and all(value != "???" for _, value in leaves(values)):
+            return _read(values)
+    except (ConfigError, ValidationError):
+        pass  # worded below, with all else that is wrong
     return _compose(overrides)[1]
 
 
@@ -120,7 +126,9 @@ def _read(document: Any) -> Config:
 
 def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return every key of the composed configuration with its value, "???" where one is required."""
-    return dict(leaves(OmegaConf.to_container(compose_cached(parse_overrides(overrides)))))
+    parsed = parse_overrides(overrides)
+    values = _plain_values(parsed)
+    return dict(leaves(OmegaConf.to_container(compose_cached(parsed)) if values is None else values))
 
 
 @functools.cache
@@ -139,12 +147,47 @@ def compose_cached(overrides: Sequence[Override]) -> DictConfig:
     A sweep composes every candidate, and they differ in values alone: the tree of a choice of groups is
     cached, and values are written into a copy.
     """
-    choices = tuple(_line(override) for override in overrides if not _is_value(override))
-    tree = copy.deepcopy(compose_files(choices))
+    tree = copy.deepcopy(compose_files(_choices(overrides)))
     for override in overrides:
         if _is_value(override):
             OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
     return tree
+
+
+def _plain_values(overrides: Sequence[Override]) -> dict[str, Any] | None:
+    """Return the values that `compose_cached` would hold, or None where it takes Hydra to find them.
+
+    Most candidates of a sweep only set numbers and words of keys that exist. To copy Hydra's tree of 240
+    nodes takes 20 ms, to copy its values less than one.
+    """
+    try:
+        values = copy.deepcopy(_values_of_files(_choices(overrides)))
+    except _REFUSED:
+        return None
+    for override in filter(_is_value, overrides):
+        *parents, name = override.key_or_group.split(".")
+        node: Any = values
+        for parent in parents:
+            node = node.get(parent) if isinstance(node, dict) else None
+        value = override.value()
+        plain = all(
+            isinstance(each, int | float | str | None) and "${" not in str(each)
+            for each in (value if isinstance(value, list) else [value])
+        )
+        if not (plain and isinstance(node, dict) and name in node and not isinstance(node[name], dict)):
+            return None
+        node[name] = value
+    return values
+
+
+@functools.lru_cache(maxsize=64)
+def _values_of_files(choices: tuple[str, ...]) -> dict[str, Any]:
+    """Return the values of `compose_files`. Cached: callers must not change them."""
+    return cast(dict[str, Any], OmegaConf.to_container(compose_files(choices)))
+
+
+def _choices(overrides: Sequence[Override]) -> tuple[str, ...]:
+    return tuple(_line(override) for override in overrides if not _is_value(override))
 
 
 @functools.lru_cache(maxsize=64)

@@ -34,9 +34,14 @@ def by_hydra(overrides: Sequence[str]) -> object:
 )
 def test_the_tree_is_hydras(overrides: list[str]) -> None:
     for _ in range(2):  # the second time from the cache
-        composed = composing.compose_cached(composing.parse_overrides(overrides))
+        parsed = composing.parse_overrides(overrides)
+        composed = composing.compose_cached(parsed)
         assert OmegaConf.to_container(composed) == by_hydra(overrides)
         assert OmegaConf.is_struct(composed)
+        # Without Hydra where numbers, words and lists of them are set, and only there.
+        values = composing._plain_values(parsed)
+        assert values in (None, by_hydra(overrides))
+        assert (values is None) == any(mark in each for each in overrides for mark in "{~")
 
 
 def test_values_of_one_run_do_not_show_in_the_next() -> None:
