@@ -178,7 +178,9 @@ def test_kernels_are_in_the_trainers_cache(cache_folder: Path, monkeypatch: pyte
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
-@pytest.mark.parametrize("stage", ["stage1_9", pytest.param("stage2", marks=pytest.mark.slow), "stage3"])
+@pytest.mark.parametrize(
+    "stage", ["stage1_9", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("stage2", "stage3"))]
+)
 def test_one_graph_serves_a_whole_stage(stage: str, compile_as: Callable[[Compile], None]) -> None:
     """Lambda, saliency and the weights of losses change in every step, and compile nothing again."""
     counter, compile = CompileCounter(), torch.compile
@@ -211,7 +213,7 @@ def graphs_of(stage: Stage, overrides: Sequence[str], compiled: str = "layers") 
 
 
 @pytest.mark.filterwarnings("ignore")  # as above
-@pytest.mark.parametrize("stage", GRAPHS)
+@pytest.mark.parametrize("stage", ["stage1_9", "stage2", pytest.param("stage3", marks=pytest.mark.slow)])
 def test_one_graph_serves_all_layers_that_are_alike(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """In Stage 3 a layer has hooks, and stays as it is. Nothing of it is left in the model."""
     overrides = ["model.layers=3", f"{stage}.micro_batch_size=8"]
