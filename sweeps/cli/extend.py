@@ -13,7 +13,7 @@ from sweeps.operations import limits
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import NONE
 from sweeps.operations.opening import open_sweep
-from sweeps.space.space_limits import BUDGET_HINTS, BUDGET_KEYS
+from sweeps.space.definition import BUDGET_HINTS, BUDGET_KEYS
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text.timestamp import timestamp
 from sweeps.trials.amendments import limits as present_limits
@@ -58,7 +58,7 @@ def extend(
         if key in ("run_cap", "trials"):
             raise InputError(f"--budget {key}: write --run-cap N")
         if key not in BUDGET_KEYS:
-            hint = BUDGET_HINTS.get(key, f"unknown key; {nearest(key, BUDGET_KEYS)}")
+            hint = BUDGET_HINTS.get(key) or nearest(key, BUDGET_KEYS)
             raise InputError(f"--budget {key}: {hint}")
         if key in changes:
             raise InputError(f"--budget {key} stands there twice; keep one")

@@ -38,10 +38,10 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
     """
     from sweeps.operations.creation import create_sweep
     from sweeps.space.space_file import load, text_of
-    from sweeps.space.wandb_sweep import translated
+    from sweeps.space.wandb_sweep import translate
 
     if from_wandb is not None:
-        found = translated(text_of(from_wandb), from_wandb)
+        found = translate(text_of(from_wandb), from_wandb)
         try:
             with Path(space_file).open("x", encoding="utf-8") as stream:
                 stream.write(found.text)

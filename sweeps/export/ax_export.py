@@ -16,10 +16,9 @@ from sweeps.errors import InputError, SpaceError
 from sweeps.export.table import replace_file
 from sweeps.search.encoding import Axis, Interval, Options, kind_of, option_of
 from sweeps.space.constraints import Linear, parse
-from sweeps.space.definition import Choice, Range, Space, Value, is_number
+from sweeps.space.definition import MAX_VALUES, Choice, Range, Space, Value, is_number
 from sweeps.space.domain import Domain
 from sweeps.space.scale import level, levels
-from sweeps.space.space_parameters import MAX_VALUES
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
 

@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, S
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.hydra_app import app, params
-from sweeps.space.definition import Space, to_plain
+from sweeps.space.definition import Search, Space, to_plain
 from sweeps.space.overrides import to_overrides
 from sweeps.text.counted import counted
 from sweeps.worker.progress import say, watcher
@@ -109,7 +109,7 @@ def space_of(
     Raises:
         InputError: they do not describe a valid space.
     """
-    from sweeps.space.space_file import SEARCH_KEYS, loads
+    from sweeps.space.space_file import loads
 
     metrics = _listed(settings["metric"])
     goals = _listed(settings["direction"])
@@ -124,7 +124,9 @@ def space_of(
         "program": {"command": app.command(metrics, fixed, hydra_overrides, sys.argv[1:])},
         "parameters": {key: dict(parameter) for key, parameter in searched.items()},
     }
-    search = {key: settings[key] for key in SEARCH_KEYS if settings[key] is not None}
+    search = {
+        key: settings[key] for key in (each.name for each in fields(Search)) if settings[key] is not None
+    }
     sections = {key: settings[key] for key in _SECTIONS}
     for section in ("lease", "budget", "brake", "snapshots"):
         sections[section] = {key: value for key, value in settings[section].items() if value is not None}

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Space
-from sweeps.space.space_limits import BUDGET_KEYS
+from sweeps.space.definition import BUDGET_KEYS, Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 from sweeps.text.timestamp import timestamp

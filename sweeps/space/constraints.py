@@ -78,11 +78,22 @@ def parse(text: str) -> Linear:
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(f"longer than {MAX_LENGTH} characters")
-    left, relation, right = _sides(text)
-    names, constant = _side(left)
-    for name, factor in _side(right)[0].items():
+    relations = _RELATION.findall(text)
+    if not relations:
+        raise ValueError("no `<=` or `>=` in it")
+    if len(relations) > 1:
+        raise ValueError("more than one comparison; write each as a constraint of its own")
+    relation = relations[0]
+    if relation in ("==", "="):
+        raise ValueError(
+            "equalities are not supported; express one name by the others, or write `<=` or `>=`"
+        )
+    if relation not in ("<=", ">="):
+        raise ValueError(f"`{relation}` is not supported; write `<=` or `>=`")
+    (names, constant), (right, bound) = map(_side, text.split(relation))
+    for name, factor in right.items():
         names[name] = names.get(name, 0.0) - factor
-    bound = _side(right)[1] - constant
+    bound -= constant
     if relation == ">=":
         names, bound = {name: -factor for name, factor in names.items()}, -bound
     coefficients = _finite(names, bound)
@@ -109,23 +120,6 @@ def _finite(names: Mapping[str, float], constant: float) -> Mapping[str, float]:
     if not all(map(math.isfinite, (constant, *kept.values()))):
         raise ValueError("its numbers are too large")
     return MappingProxyType(kept)
-
-
-def _sides(text: str) -> tuple[str, str, str]:
-    relations = _RELATION.findall(text)
-    if not relations:
-        raise ValueError("no `<=` or `>=` in it")
-    if len(relations) > 1:
-        raise ValueError("more than one comparison; write each as a constraint of its own")
-    relation = relations[0]
-    if relation in ("==", "="):
-        raise ValueError(
-            "equalities are not supported; express one name by the others, or write `<=` or `>=`"
-        )
-    if relation not in ("<=", ">="):
-        raise ValueError(f"`{relation}` is not supported; write `<=` or `>=`")
-    left, right = text.split(relation)
-    return left, relation, right
 
 
 def _side(text: str) -> tuple[dict[str, float], float]:
@@ -170,8 +164,11 @@ def _term(tokens: list[str], position: int, text: str) -> tuple[float, str, int]
         if position >= len(tokens) or tokens[position] in "+-*/":
             raise ValueError(f"a number or a name is missing in `{text.strip()}`")
         operand = tokens[position]
-        if not _is_name(operand):
-            factor = _multiplied(factor, operator, float(operand))
+        if not (operand[0].isalpha() or operand[0] == "_"):
+            number = float(operand)
+            if operator == "/" and number == 0:
+                raise ValueError("division by zero")
+            factor = factor * number if operator == "*" else factor / number
         elif name or operator == "/":
             raise ValueError(
                 f"`{text.strip()}` is not linear: a name may only be multiplied or divided by numbers"
@@ -183,15 +180,3 @@ def _term(tokens: list[str], position: int, text: str) -> tuple[float, str, int]
             return factor, name, position
         operator = tokens[position]
         position += 1
-
-
-def _is_name(token: str) -> bool:
-    return token[0].isalpha() or token[0] == "_"
-
-
-def _multiplied(factor: float, operator: str, number: float) -> float:
-    if operator == "*":
-        return factor * number
-    if number == 0:
-        raise ValueError("division by zero")
-    return factor / number

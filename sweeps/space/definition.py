@@ -10,7 +10,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeGuard
 
@@ -24,6 +24,14 @@ Value = bool | int | float | str | None | tuple["Value", ...]
 A list is a tuple, so that it can be a key: `from_plain` and `to_plain` convert it from and to a list.
 """
 
+Goal = Literal["minimize", "maximize"]
+Method = Literal["bayes", "random", "grid"]
+Reuse = Literal["auto", "none"]
+EarlyRule = Literal["percentile", "hyperband", "curve"]
+
+MAX_VALUES = 1000
+"""Most values of a choice that the optimizer takes."""
+
 MAX_LISTS = 20
 """How deep lists may be nested."""
 
@@ -33,7 +41,7 @@ class Objective:
     """Metric to optimise; `metric` is a key of the result's `metrics`."""
 
     metric: str
-    goal: Literal["minimize", "maximize"] = "minimize"
+    goal: Goal = "minimize"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,11 +233,11 @@ class Search:
             for; `none`: every trial computes all of its stages.
     """
 
-    method: Literal["bayes", "random", "grid"] = "bayes"
+    method: Method = "bayes"
     sobol: int | None = None
     seed: int = 0
     noise: Literal["inferred", "reported"] | float = "inferred"
-    reuse: Literal["auto", "none"] = "auto"
+    reuse: Reuse = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +269,22 @@ class Budget:
     until: float | None = None
 
 
+BUDGET_KEYS = ("effective_steps", "device_hours", "usd", "wall_hours")
+"""Limits that a user can write."""
+
+BUDGET_HINTS = MappingProxyType(
+    {
+        "steps": "write effective_steps: (2 x Stage 1.9 steps + Stage 2 steps, of all trials)",
+        **dict.fromkeys(("trials", "run_cap"), "write run_cap: at the top level"),
+        **dict.fromkeys(
+            ("hours", "gpu_hours"), "write device_hours: (of all workers together) or wall_hours:"
+        ),
+        **dict.fromkeys(("dollars", "cost"), "write usd:"),
+    }
+)
+"""What to write instead of words that are no limits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Brake:
     """Numbers of equal failures in a row after which the sweep pauses itself; 0 for never.
@@ -290,7 +314,7 @@ class EarlyTerminate:
         eta: `hyperband` only: one of so many trials goes on at each rung; the next is so many times as far.
     """
 
-    type: Literal["percentile", "hyperband", "curve"] = "percentile"
+    type: EarlyRule = "percentile"
     percentile: float = 50.0
     min_trials: int = 5
     min_step: float = 10.0
@@ -421,41 +445,44 @@ def cell_of(value: Value) -> bool | int | float | str:
     return value
 
 
+_WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
+    {
+        Range: ("step", "normal", "when"),
+        Program: ("processes",),
+        Search: ("sobol", "noise", "reuse"),
+        Budget: ("until",),
+        Stage: ("trunk",),
+        Space: ("stages", "snapshots", "brake"),
+    }
+)
+"""Fields that `sweep.json` has only where they are not the default."""
+
+
 def to_json(space: Space) -> dict[str, Any]:
     """Return the space as a JSON object; `from_json` is the inverse."""
-    document = asdict(replace(space, baseline=None))  # asdict cannot copy a mapping proxy
-    for parameter, written in zip(space.parameters, document["parameters"], strict=True):
-        written["type"] = type(parameter).__name__.lower()
-        if isinstance(parameter, Range):  # versions without these fields can read it
-            for name in ("step", "normal", "when"):
-                if not written[name]:
-                    del written[name]
-    if space.program.processes == 1:  # likewise
-        del document["program"]["processes"]
-    if space.search.sobol is None:  # likewise
-        del document["search"]["sobol"]
-    if space.search.noise == "inferred":  # likewise
-        del document["search"]["noise"]
-    if space.search.reuse == "auto":  # likewise
-        del document["search"]["reuse"]
-    if space.budget.until is None:  # likewise
-        del document["budget"]["until"]
-    for stage in document["stages"]:
-        if stage["trunk"] is None:  # likewise
-            del stage["trunk"]
-    if not space.stages:  # likewise
-        del document["stages"]
-    if space.snapshots == Snapshots():  # likewise
-        del document["snapshots"]
-    if space.brake == Brake():  # likewise
-        del document["brake"]
-    if (early := space.early_terminate) is not None:  # likewise; other types are refused there by their keys
-        if early.type != "curve" and early.margin == 0.005:
-            del document["early_terminate"]["margin"]
-        if early.type != "hyperband" and early.eta == 3.0:
-            del document["early_terminate"]["eta"]
-    document["baseline"] = None if space.baseline is None else dict(space.baseline)
+    document: dict[str, Any] = _to_json(space)
     return document
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_to_json, value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    if not is_dataclass(value):
+        return value
+    defaults = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(value)
+    }
+    written_if_set = list(_WRITTEN_IF_SET.get(type(value), ()))
+    if isinstance(value, EarlyTerminate):  # the settings of other rules
+        written_if_set = [
+            key for rule, key in (("curve", "margin"), ("hyperband", "eta")) if value.type != rule
+        ]
+    left_out = [key for key in written_if_set if getattr(value, key) == defaults[key]]
+    document = {key: _to_json(getattr(value, key)) for key in defaults if key not in left_out}
+    return document | ({"type": type(value).__name__.lower()} if isinstance(value, Parameter) else {})
 
 
 def differences(there: Space, here: Space) -> str:
@@ -497,21 +524,22 @@ def from_json(document: Mapping[str, Any]) -> Space:
     Raises:
         KeyError, TypeError, ValueError: a field is missing, unknown or unreadable.
     """
-    document = typed.frozen(document)
-    fields = dict(document)
-    fields["objectives"] = typed.objects(Objective, document["objectives"])
-    fields["parameters"] = typed.objects(_parameter_from_json, document["parameters"])
-    fields["program"] = Program(**document["program"])
-    fields["search"] = Search(**document["search"])
-    fields["lease"] = Lease(**document["lease"])
-    # Sweeps created before budgets and early stopping existed go on without them.
-    fields["budget"] = Budget(**document.get("budget", {}))
-    if (early := document.get("early_terminate")) is not None:
-        fields["early_terminate"] = EarlyTerminate(**early)
-    fields["brake"] = Brake(**document.get("brake", {}))
-    fields["stages"] = typed.objects(_stage_from_json, document.get("stages", ()))
-    fields["snapshots"] = Snapshots(**document.get("snapshots", {}))
-    return Space(**fields)
+    found = dict(typed.frozen(document))
+    sections = {
+        "program": Program,
+        "search": Search,
+        "lease": Lease,
+        "budget": Budget,
+        "brake": Brake,
+        "snapshots": Snapshots,
+    }
+    found |= {key: kind(**found[key]) for key, kind in sections.items() if key in found}
+    if found.get("early_terminate") is not None:
+        found["early_terminate"] = EarlyTerminate(**found["early_terminate"])
+    found["objectives"] = typed.objects(Objective, found["objectives"])
+    found["parameters"] = typed.objects(_parameter_from_json, found["parameters"])
+    found["stages"] = typed.objects(_stage_from_json, found.get("stages", ()))
+    return Space(**found)
 
 
 def _stage_from_json(*, trunk: Mapping[str, Any] | None = None, **fields: Any) -> Stage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 
 from sweeps.space.constraints import parse
@@ -117,7 +117,9 @@ class Domain:
             elif name not in active:
                 return f"{name} has a value, though it is switched off"
             elif not _lies_in(self.searched[name], value):
-                return f"{name} is {_shown(value)}, outside of its range or values"
+                text = repr(value)
+                shown = text if len(text) <= 40 else f"{text[:37]}..."
+                return f"{name} is {shown}, outside of its range or values"
         return None
 
     def configuration(self, parameters: Mapping[str, Value], *, repeat: bool = False) -> dict[str, Value]:
@@ -150,13 +152,9 @@ class Domain:
                 axes.append(tuple(level(parameter, at) for at in range(count)))
         if math.prod(len(axis) for axis in axes) > ENUMERABLE:
             return None
-        return {self.identity(parameters): parameters for parameters in self._allowed(axes)}
-
-    def _allowed(self, axes: list[tuple[Value, ...]]) -> Iterator[dict[str, Value]]:
-        for values in itertools.product(*axes):
-            parameters = self.complete(dict(zip(self.searched, values, strict=True)))
-            if self.allows(parameters):
-                yield parameters
+        points = (dict(zip(self.searched, values, strict=True)) for values in itertools.product(*axes))
+        allowed = filter(self.allows, map(self.complete, points))
+        return {self.identity(parameters): parameters for parameters in allowed}
 
     def _cell(self, name: str, value: Value) -> Hashable:
         """Return a key that differs for True, 1 and "1", and is the same for 1 and 1.0."""
@@ -177,8 +175,3 @@ def _lies_in(parameter: Range | Choice, value: Value) -> bool:
     if not parameter.min - slack <= value <= parameter.max + slack:
         return False
     return is_level(parameter, value) and (parameter.kind == "float" or value == int(value))
-
-
-def _shown(value: Value) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -113,7 +113,7 @@ def _typed(space: Space, name: str, text: str) -> Value:
     if bare in members:
         return bare
     try:
-        value = yaml_cursor.parse(f"value: {text}", name).table(("value",))["value"].value_or_list()
+        value = yaml_cursor.parse(f"value: {text}", name).at("value").value_or_list()
     except SpaceError:
         return text
     return value

@@ -60,10 +60,6 @@ def _without_equals(parameters: Mapping[str, Value]) -> list[str]:
     return _without_nul([word for pair in words for word in pair])
 
 
-def _as_json(parameters: Mapping[str, Value]) -> list[str]:
-    return [json.dumps(parameters)]
-
-
 def _without_nul(argv: list[str]) -> list[str]:
     if zero := [word for word in argv if "\0" in word]:
         raise ValueError(f"{zero[0]!r} cannot be an option: a command line holds no NUL")
@@ -81,7 +77,7 @@ WORDS: Mapping[str, Callable[[Mapping[str, Value]], list[str]]] = {
     "${args_no_boolean_flags}": _without_booleans,
     "${args_append_hydra}": _assignments("+"),
     "${args_override_hydra}": _assignments("++"),
-    "${args_json}": _as_json,
+    "${args_json}": lambda parameters: [json.dumps(parameters)],
 }
 """What stands for the parameters in a program's command."""
 
@@ -114,17 +110,10 @@ def quote(value: Value) -> str:
         raise ValueError(f"{value!r} cannot be an override: a command line holds no NUL")
     if _BARE.fullmatch(value) and value.lower() not in _RESERVED:
         return value
-    return _quoted(_literal(value))
-
-
-def _literal(text: str) -> str:
-    """Return text that OmegaConf resolves to `text`: `${` would start an interpolation."""
-    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", text)
-
-
-def _quoted(text: str) -> str:
-    """Return the text in single quotes; only backslashes before quotes, also the closing one, are doubled."""
-    escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + r"\'", text)
+    # OmegaConf must not take `${` for an interpolation.
+    literal = re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
+    # Only backslashes before quotes, also before the closing one, are doubled.
+    escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + r"\'", literal)
     backslashes = len(escaped) - len(escaped.rstrip("\\"))
     return f"'{escaped}{backslashes * chr(92)}'"
 

@@ -6,7 +6,7 @@ night.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from sweeps.space import constraints
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, conditions, is_number
@@ -23,10 +23,12 @@ def probes(space: Space) -> list[dict[str, Value]]:
     points = [low, high, *({**base, **change} for base in (low, high) for change in _choices(space))]
     if space.baseline is not None:
         points.append({**low, **space.baseline})
+    bounds = [constraints.parse(text) for text in space.parameter_constraints]
     found: list[dict[str, Value]] = []
     for point in points:
         active = {name: point[name] for name in space.active(point)}
-        if active not in found and _is_allowed(space, active):
+        numbers = {name: float(value) for name, value in active.items() if is_number(value)}
+        if active not in found and all(each.holds(numbers) for each in bounds):
             found.append(active)
     return found
 
@@ -46,7 +48,12 @@ def _end(parameter: Parameter, which: int) -> Value:
 def _choices(space: Space) -> Iterator[dict[str, Value]]:
     parents = space.parents()
     for parameter in space.parameters:
-        for value in _branching(parameter):
+        values: tuple[Value, ...] = ()
+        if isinstance(parameter, Choice):
+            values = parameter.values
+        elif isinstance(parameter, Range):  # one value that satisfies each of its conditions
+            values = tuple(example(condition, parameter) for condition, _ in conditions(parameter))
+        for value in values:
             change: dict[str, Value] = {parameter.name: value}
             name = parameter.name
             while name in parents:  # enable its parents
@@ -54,17 +61,3 @@ def _choices(space: Space) -> Iterator[dict[str, Value]]:
                 name = condition.parent
                 change[name] = example(condition, space.parameter(name))
             yield change
-
-
-def _branching(parameter: Parameter) -> tuple[Value, ...]:
-    """Return all values of a choice, and of a range with conditions one that satisfies each."""
-    if isinstance(parameter, Choice):
-        return parameter.values
-    if isinstance(parameter, Range):
-        return tuple(example(condition, parameter) for condition, _ in conditions(parameter))
-    return ()
-
-
-def _is_allowed(space: Space, point: Mapping[str, Value]) -> bool:
-    numbers = {name: float(value) for name, value in point.items() if is_number(value)}
-    return all(constraints.parse(text).holds(numbers) for text in space.parameter_constraints)

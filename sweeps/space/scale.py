@@ -28,11 +28,19 @@ def to_unit(parameter: Range, value: float) -> float:
 
 def from_unit(parameter: Range, unit: float) -> float:
     """Return the value at this position: the inverse of `to_unit`, up to rounding."""
-    if parameter.normal is not None:
-        return _quantile(parameter, unit)
-    if parameter.log:
-        return parameter.min * math.exp(unit * math.log(parameter.max / parameter.min))
-    return parameter.min * (1.0 - unit) + parameter.max * unit
+    if parameter.normal is None:
+        if parameter.log:
+            return parameter.min * math.exp(unit * math.log(parameter.max / parameter.min))
+        return parameter.min * (1.0 - unit) + parameter.max * unit
+    mean, sd = parameter.normal
+    low, high = (_deviations(parameter, v) for v in (parameter.min, parameter.max))
+    mirrored = low + high > 0  # the lower tail has the digits
+    if mirrored:
+        low, high, unit = -high, -low, 1.0 - unit
+    below = math.erfc(-low / math.sqrt(2)) / 2 + unit * _between(low, high)
+    at = _NORMAL.inv_cdf(below) if 0.0 < below < 1.0 else (low if below <= 0.0 else high)
+    value = mean + sd * (-at if mirrored else at)
+    return math.exp(value) if parameter.log else value
 
 
 def share_within(parameter: Range) -> float:
@@ -93,15 +101,3 @@ def _between(low: float, high: float) -> float:
     if low > 0:  # by symmetry
         low, high = -high, -low
     return (math.erfc(-high / math.sqrt(2)) - math.erfc(-low / math.sqrt(2))) / 2
-
-
-def _quantile(parameter: Range, unit: float) -> float:
-    mean, sd = parameter.normal or (0.0, 1.0)
-    low, high = (_deviations(parameter, v) for v in (parameter.min, parameter.max))
-    mirrored = low + high > 0  # the lower tail has the digits
-    if mirrored:
-        low, high, unit = -high, -low, 1.0 - unit
-    below = math.erfc(-low / math.sqrt(2)) / 2 + unit * _between(low, high)
-    at = _NORMAL.inv_cdf(below) if 0.0 < below < 1.0 else (low if below <= 0.0 else high)
-    value = mean + sd * (-at if mirrored else at)
-    return math.exp(value) if parameter.log else value

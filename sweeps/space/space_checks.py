@@ -47,17 +47,25 @@ def parameter_constraints(
         SpaceError: it is no list, or the constraints cannot be satisfied together.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
-    conditional = _conditional(parameters)
+    searched = [parameter for parameter in parameters if not isinstance(parameter, Fixed)]
+    conditional = {child for parameter in searched for _, names in parameter.when for child in names}
     several: dict[str, Linear] = {}
     earlier: list[Linear] = []
 
     def add(item: Cursor) -> None:
         linear = _parsed(item, earlier)
-        ranges = [_range(item, name, by_name) for name in linear.coefficients if name not in wrong]
+        ranges: list[Range] = []
+        for name in (each for each in linear.coefficients if each not in wrong):
+            if name not in by_name:
+                raise item.refusal(f"`{name}` is not among the parameters; {nearest(name, by_name)}")
+            if not isinstance(parameter := by_name[name], Range):
+                kind = "has a fixed value" if isinstance(parameter, Fixed) else "is a choice"
+                raise item.refusal(f"`{name}` {kind}; a constraint is about parameters with min: and max:")
+            ranges.append(parameter)
         if len(ranges) < len(linear.coefficients):
             return
         if len(ranges) == 1:
-            by_name[ranges[0].name] = _narrowed(item, ranges[0], linear)
+            by_name[ranges[0].name] = _narrow(item, ranges[0], linear)
             return
         for parameter in ranges:
             if parameter.log or parameter.normal is not None:
@@ -98,23 +106,24 @@ def outcome_constraints(
     def check(item: Cursor) -> str:
         linear = _parsed(item, earlier)
         for objective in objectives:
-            if objective.metric in linear.coefficients:
-                _check_threshold(item, linear, objective, alone=len(objectives) == 1)
-                if objective.metric in bounded:
-                    raise item.refusal(f"`{objective.metric}` has a threshold already; keep the tighter one")
-                bounded.add(objective.metric)
+            metric, goal = objective.metric, objective.goal
+            if metric not in linear.coefficients:
+                continue
+            if len(objectives) == 1 or len(linear.coefficients) > 1:
+                raise item.refusal(
+                    f"`{metric}` is an objective, it is optimised anyway; constrain other metrics"
+                )
+            # Ax takes a constraint on one of several objectives as its threshold.
+            if (goal == "minimize") != (linear.coefficients[metric] > 0):
+                raise item.refusal(
+                    f"`{metric}` has the goal {goal}; a threshold for it must point the same way"
+                )
+            if metric in bounded:
+                raise item.refusal(f"`{metric}` has a threshold already; keep the tighter one")
+            bounded.add(metric)
         return item.text()
 
     return tuple(problems.attempt(lambda: check(item), "") for item in section.items())  # noqa: B023
-
-
-def _check_threshold(item: Cursor, linear: Linear, objective: Objective, *, alone: bool) -> None:
-    """Refuse a constraint on an objective, unless Ax can use it as the threshold of one of several."""
-    metric, goal = objective.metric, objective.goal
-    if alone or len(linear.coefficients) > 1:
-        raise item.refusal(f"`{metric}` is an objective, it is optimised anyway; constrain other metrics")
-    if (goal == "minimize") != (linear.coefficients[metric] > 0):
-        raise item.refusal(f"`{metric}` has the goal {goal}; a threshold for it must point the same way")
 
 
 def baseline(
@@ -194,23 +203,7 @@ def _parsed(item: Cursor, earlier: list[Linear]) -> Linear:
     return linear
 
 
-def _conditional(parameters: Sequence[Parameter]) -> frozenset[str]:
-    return frozenset(
-        child for p in parameters if not isinstance(p, Fixed) for _, names in p.when for child in names
-    )
-
-
-def _range(item: Cursor, name: str, by_name: Mapping[str, Parameter]) -> Range:
-    if name not in by_name:
-        raise item.refusal(f"`{name}` is not among the parameters; {nearest(name, by_name)}")
-    parameter = by_name[name]
-    if not isinstance(parameter, Range):
-        kind = "has a fixed value" if isinstance(parameter, Fixed) else "is a choice"
-        raise item.refusal(f"`{name}` {kind}; a constraint is about parameters with min: and max:")
-    return parameter
-
-
-def _narrowed(item: Cursor, parameter: Range, linear: Linear) -> Range:
+def _narrow(item: Cursor, parameter: Range, linear: Linear) -> Range:
     """Return the range inside a constraint on it alone."""
     (factor,) = linear.coefficients.values()
     limit = min(max(linear.bound / factor, parameter.min - 1), parameter.max + 1)  # finite, for the rounding

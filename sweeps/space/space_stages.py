@@ -1,28 +1,28 @@
-"""Sections of a search space file about the sharing of stages: `stages:` and `snapshots:`."""
+"""Sections of a search space file about the sharing of stages: `stages:`, their trunks, and `snapshots:`."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from sweeps.space import space_trunks
-from sweeps.space.constraints import Expression, parse_expression
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Snapshots, Space, Stage
+from sweeps.space.constraints import parse_expression
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Parameter,
+    Range,
+    Snapshots,
+    Space,
+    Stage,
+    Trunk,
+    Value,
+    is_number,
+)
+from sweeps.space.sections import SnapshotsSection, StageSection, TrunkSection, build, read
 from sweeps.space.stages import Stages
-from sweeps.space.yaml_cursor import Cursor, Problems, nearest
-
-STAGE_KEYS = ("name", "parameters", "cost", "trunk")
-SNAPSHOTS_KEYS = ("keep", "keep_gib")
-_STAGE_HINTS = {
-    "params": "unknown key; write parameters:",
-    "costs": "unknown key; write cost:",
-    "steps": "unknown key; write cost: and an expression such as 2*stage1.steps",
-}
-_PATTERN = re.compile(r"[A-Za-z0-9_.@/*-]+", re.ASCII)
-"""Characters of a parameter's name, and `*`."""
+from sweeps.space.yaml_cursor import Cursor, Problems, nearest, yaml_text
 
 
 def stages(section: Cursor, space: Space) -> tuple[Stage, ...]:
@@ -36,128 +36,90 @@ def stages(section: Cursor, space: Space) -> tuple[Stage, ...]:
         raise section.refusal(
             "the trainer knows its own stages; take it out (search: {reuse: none} shares none)"
         )
-    items = section.items()
+    items, problems = section.items(), Problems()
     if len(items) == 1:
         raise section.refusal("one stage has none after it to share its end; write two or more")
-    problems = Problems()
-    tables = [item.table(STAGE_KEYS, _STAGE_HINTS, problems) for item in items]
-    for item, entries in zip(items, tables, strict=True):
-        for key, example in (("name", "name: stage1"), ("parameters", 'parameters: ["stage1.*", seed]')):
-            if key not in entries and not any(
-                each.key.startswith(f"{item.path}.") for each in problems.found
-            ):
-                problems.found.append(item.refusal(f"`{key}:` is missing; write such as {example}"))
+    listed = [each for item in items if (each := problems.attempt(lambda: read(item, StageSection), None))]  # noqa: B023
     problems.check()
-    names = _names([entries["name"] for entries in tables])
-    patterns = _patterns(section, dict(zip(names, (e["parameters"] for e in tables), strict=True)), space)
-    found = tuple(Stage(name=name, parameters=patterns[name]) for name in names)
-    found = space_trunks.with_trunks(
-        [entries.get("trunk") for entries in tables], replace(space, stages=found)
+    names: dict[str, str] = {}
+    for item, each in zip(items, listed, strict=True):
+        equal = names.setdefault(each.name.lower(), each.name)  # one folder on some systems
+        if equal is not each.name:
+            raise item.at("name").refusal(
+                f"an earlier stage is called {equal}; names are of folders, and differ"
+            )
+    _check_patterns(section, items, listed, space)
+    found = tuple(Stage(name=each.name, parameters=each.parameters) for each in listed)
+    known = Stages(replace(space, stages=found))
+    found = tuple(
+        stage
+        if each.trunk is None
+        else replace(stage, trunk=_trunk(item.at("trunk"), each.trunk, at, known, space))
+        for at, (stage, item, each) in enumerate(zip(found, items, listed, strict=True))
     )
-    if not any("cost" in entries for entries in tables):
+    if all(each.cost is None for each in listed):
         return found
-    for item, entries in zip(items, tables, strict=True):
-        if "cost" not in entries:
+    for item, each in zip(items, listed, strict=True):
+        if each.cost is None:
             raise item.refusal("has no cost:, though another stage has one; write it for all or for none")
-    costs = [entries["cost"] for entries in tables]
-    _check_costs(costs, replace(space, stages=found))
-    return tuple(replace(stage, cost=cost.text()) for stage, cost in zip(found, costs, strict=True))
+    known = Stages(replace(space, stages=found))
+    for at, item in enumerate(items):
+        _check_cost(item.at("cost"), at, known, space)
+    return tuple(replace(stage, cost=str(each.cost)) for stage, each in zip(found, listed, strict=True))
 
 
 def snapshots(section: Cursor, space: Space) -> Snapshots:
     """Return the limits on stored snapshots of a space with stages. Raises SpaceError."""
     if space.program.kind != "trainer" and not space.stages:
         raise section.refusal("has no effect without stages:; take it out")
-    entries, limits = section.table(SNAPSHOTS_KEYS), Snapshots()
-    if "keep" in entries:
-        limits = replace(limits, keep=entries["keep"].integer(least=1))
-    if "keep_gib" in entries:
-        limits = replace(limits, keep_gib=float(entries["keep_gib"].number()))
-        if limits.keep_gib is not None and limits.keep_gib <= 0:
-            raise entries["keep_gib"].refusal("must be more than 0 GiB; search: {reuse: none} stores none")
-    return limits
+    return build(Snapshots, read(section, SnapshotsSection))
 
 
-def _names(cursors: list[Cursor]) -> list[str]:
-    names: list[str] = []
-    for cursor in cursors:
-        name = cursor.folder_name()
-        equal = [each for each in names if each.lower() == name.lower()]  # one folder on some systems
-        if equal:
-            raise cursor.refusal(f"an earlier stage is called {equal[0]}; names are of folders, and differ")
-        names.append(name)
-    return names
-
-
-def _patterns(section: Cursor, listed: Mapping[str, Cursor], space: Space) -> dict[str, tuple[str, ...]]:
-    """Return the patterns of each stage: each takes a parameter, and together they take all of them."""
-    taken: dict[str, str] = {}
-    patterns: dict[str, tuple[str, ...]] = {}
-    for stage, cursor in listed.items():
-        items = cursor.items(may_be_empty=True)  # of a stage that is the same in all trials
-        for item in items:
-            for name in _matches(item, stage, taken, space):
-                taken.setdefault(name, stage)
-        patterns[stage] = tuple(item.text() for item in items)
-    for parameter in space.parameters:
-        if parameter.name not in taken:
-            raise section.refusal(
-                f"`{parameter.name}` belongs to none of them; list it under the first stage that it affects"
-            )
-    return patterns
-
-
-def _matches(item: Cursor, stage: str, taken: Mapping[str, str], space: Space) -> list[str]:
-    """Return the parameters that a pattern takes or its own stage has already. Raises SpaceError if none."""
-    pattern, names = item.text(), [parameter.name for parameter in space.parameters]
-    if not _PATTERN.fullmatch(pattern):
-        raise item.refusal("write the name of a parameter, or a pattern in which `*` stands for any text")
-    matches = [name for name in names if fnmatchcase(name, pattern)]
-    if not matches:
-        prefixed = any(name.startswith(f"{pattern}.") for name in names)
-        raise item.refusal(
-            "matches no parameter; " + (f"write `{pattern}.*`" if prefixed else nearest(pattern, names))
-        )
-    kept = [name for name in matches if taken.get(name, stage) == stage]
-    if not kept:
-        earlier = taken[matches[0]]
-        what = f"`{pattern}` belongs" if matches == [pattern] else "all that it matches belongs"
-        raise item.refusal(f"{what} to the earlier stage {earlier}; a parameter has one stage, keep one")
-    return kept
-
-
-def _check_costs(cursors: list[Cursor], space: Space) -> None:
-    """Refuse costs that are no numbers from 0, or that differ among trials that share the stage."""
-    stages = Stages(space)
-    for position, cursor in enumerate(cursors):
-        try:
-            expression = parse_expression(cursor.text())
-        except ValueError as error:
-            raise cursor.refusal(f"{error}") from None
-        for name in expression.coefficients:
-            _check_operand(cursor, name, space)
-            if stages.position(name) > position:
-                raise cursor.refusal(
-                    f"`{name}` belongs to a later stage, {stages.names[stages.position(name)]}; trials that "
-                    "share this one would differ in its cost"
-                )
-        _check_bounds(cursor, expression, space)
-
-
-def _check_operand(cursor: Cursor, name: str, space: Space) -> None:
-    """Refuse what does not always have a number."""
+def _check_patterns(
+    section: Cursor, items: Sequence[Cursor], stages: Sequence[StageSection], space: Space
+) -> None:
+    """Refuse patterns that take no parameter, and stages that leave one out."""
     names = [parameter.name for parameter in space.parameters]
-    if name not in names:
-        raise cursor.refusal(f"`{name}` is not among the parameters; {nearest(name, names)}")
-    if _ends(space.parameter(name)) is None:
-        raise cursor.refusal(f"`{name}` is not a number; a cost is an expression in numeric parameters")
-    if name in space.parents():
-        raise cursor.refusal(f"`{name}` depends on a condition, and is not always there to count")
+    stage_of: dict[str, str] = {}
+    for item, stage in zip(items, stages, strict=True):
+        cursors = item.at("parameters").items(may_be_empty=True)
+        for cursor, pattern in zip(cursors, stage.parameters, strict=True):
+            matches = [name for name in names if fnmatchcase(name, pattern)]
+            if not matches:
+                prefixed = any(name.startswith(f"{pattern}.") for name in names)
+                raise cursor.refusal(
+                    "matches no parameter; "
+                    + (f"write `{pattern}.*`" if prefixed else nearest(pattern, names))
+                )
+            if stage.name not in [stage_of.setdefault(name, stage.name) for name in matches]:
+                what = f"`{pattern}` belongs" if matches == [pattern] else "all that it matches belongs"
+                raise cursor.refusal(
+                    f"{what} to the earlier stage {stage_of[matches[0]]}; a parameter has one stage, keep one"
+                )
+    for name in names:
+        if name not in stage_of:
+            raise section.refusal(
+                f"`{name}` belongs to none of them; list it under the first stage that it affects"
+            )
 
 
-def _check_bounds(cursor: Cursor, expression: Expression, space: Space) -> None:
-    """Refuse a cost that is negative or infinite anywhere within min: and max:."""
-    ends = {name: _ends(space.parameter(name)) or (0.0, 0.0) for name in expression.coefficients}
+def _check_cost(cursor: Cursor, position: int, stages: Stages, space: Space) -> None:
+    """Refuse a cost that is no number from 0, or that differs among trials that share the stage."""
+    try:
+        expression = parse_expression(cursor.text())
+    except ValueError as error:
+        raise cursor.refusal(f"{error}") from None
+    ends: dict[str, tuple[float, float]] = {}
+    for name in expression.coefficients:
+        values = [v for v in _values(_unconditional(cursor, name, space)) if is_number(v)]
+        if len(values) < len(_values(space.parameter(name))):
+            raise cursor.refusal(f"`{name}` is not a number; a cost is an expression in numeric parameters")
+        ends[name] = float(min(values)), float(max(values))
+        if stages.position(name) > position:
+            raise cursor.refusal(
+                f"`{name}` belongs to a later stage, {stages.names[stages.position(name)]}; trials that share "
+                "this one would differ in its cost"
+            )
     cheapest = {name: ends[name][factor < 0] for name, factor in expression.coefficients.items()}
     sizes = (abs(factor) * max(map(abs, ends[name])) for name, factor in expression.coefficients.items())
     if not math.isfinite(sum(sizes, abs(expression.constant))):
@@ -167,14 +129,50 @@ def _check_bounds(cursor: Cursor, expression: Expression, space: Space) -> None:
         raise cursor.refusal(f"is {least:g}{where and f' at {where}'}; a cost is 0 or more everywhere")
 
 
-def _ends(parameter: Parameter) -> tuple[float, float] | None:
-    """Return the least and the largest value of a numeric parameter; None: it is not numeric."""
+def _trunk(cursor: Cursor, trunk: TrunkSection, position: int, stages: Stages, space: Space) -> Trunk:
+    """Return what trials of several lengths share of the stage at a position. Raises SpaceError."""
+    at = cursor.at("length")
+    length = _unconditional(at, trunk.length, space)
+    if isinstance(length, Fixed):
+        raise at.refusal(f"`{length.name}` is fixed; a trunk is shared by trials of several lengths")
+    if not all(type(value) is int and value >= 0 for value in _values(length)):
+        raise at.refusal(f"`{length.name}` is no number of steps: its values must be integers from 0")
+    if stages.position(length.name) != position:
+        raise at.refusal(
+            f"`{length.name}` belongs to the stage {stages.names[stages.position(length.name)]}; "
+            f"name the one that has the steps of {stages.names[position]}"
+        )
+    at, decay = cursor.at("decay"), trunk.decay
+    if not isinstance(decay, str):
+        if not 0.0 <= decay <= 1.0:
+            raise at.refusal(f"{decay:g} is no share of the steps; write 0 to 1, or a parameter's name")
+        return Trunk(length=length.name, decay=float(decay))
+    for each in _values(_unconditional(at, decay, space)):
+        if not is_number(each) or not 0.0 <= each <= 1.0:
+            raise at.refusal(
+                f"`{decay}` can be {yaml_text(each)}; a share of the steps is a number from 0 to 1"
+            )
+    if stages.position(decay) > position:
+        raise at.refusal(f"`{decay}` belongs to a later stage, {stages.names[stages.position(decay)]}")
+    return Trunk(length=length.name, decay=decay)
+
+
+def _values(parameter: Parameter) -> tuple[Value, ...]:
+    """Return the ends of a range, or all values."""
     match parameter:
         case Range(min=low, max=high):
-            return float(low), float(high)
+            return low, high
         case Choice(values=values):
-            listed = values
+            return values
         case Fixed(value=value):
-            listed = (value,)
-    numbers = [float(each) for each in listed if isinstance(each, int | float) and not isinstance(each, bool)]
-    return (min(numbers), max(numbers)) if len(numbers) == len(listed) else None
+            return (value,)
+
+
+def _unconditional(cursor: Cursor, name: str, space: Space) -> Parameter:
+    """Return the parameter of that name, which every trial has. Raises SpaceError."""
+    names = [parameter.name for parameter in space.parameters]
+    if name not in names:
+        raise cursor.refusal(f"`{name}` is not among the parameters; {nearest(name, names)}")
+    if name in space.parents():
+        raise cursor.refusal(f"`{name}` depends on a condition, and is not always there to count")
+    return space.parameter(name)

@@ -17,10 +17,9 @@ import yaml
 
 from sweeps.errors import SpaceError
 from sweeps.space import yaml_cursor
-from sweeps.space.definition import from_plain, to_plain
+from sweeps.space.definition import MAX_VALUES, from_plain, to_plain
 from sweeps.space.overrides import WORDS
 from sweeps.space.space_file import loads
-from sweeps.space.space_parameters import MAX_VALUES
 from sweeps.space.yaml_cursor import Cursor, Problems, nearest
 
 WIDTH = 3.0
@@ -64,7 +63,7 @@ class Translation:
     notes: tuple[str, ...]
 
 
-def translated(text: str, file: str) -> Translation:
+def translate(text: str, file: str) -> Translation:
     """Return the search space file for a W&B sweep file.
 
     Args:
@@ -114,7 +113,10 @@ class _Reader:
         for ours, theirs in renamed.items():
             if (source := entries.get(theirs) or entries.get(ours)) is not None:
                 self._sources[ours] = source
-        found: dict[str, Any] = {"name": attempt(lambda: self._name(entries), "sweep")}
+        file = self._file.rpartition("/")[2]
+        name = attempt(entries["name"].text, "sweep") if "name" in entries else file
+        name = name.removesuffix(".yaml").removesuffix(".yml")
+        found: dict[str, Any] = {"name": _NO_FOLDER.sub("-", name).strip(".-") or "sweep"}
         found["objectives"] = [attempt(lambda: self._objective(entries), {})]
         found["parameters"] = {}
         for name, body in attempt(lambda: list(_flat(entries)), []):
@@ -123,7 +125,9 @@ class _Reader:
                 found["parameters"][name] = parameter
                 self._locate(f"parameters.{name}", body)
         found["program"] = attempt(lambda: self._program(entries, found["parameters"].values()), {})
-        found["search"] = {"method": attempt(lambda: self._method(entries), "bayes")}
+        methods = ("bayes", "random", "grid")
+        method = attempt(lambda: entries["method"].one_of(methods), "") if "method" in entries else "bayes"
+        found["search"] = {"method": method}
         if "run_cap" in entries:
             found["run_cap"] = attempt(lambda: entries["run_cap"].integer(least=1), 1)
         elif found["search"]["method"] != "grid":
@@ -149,10 +153,6 @@ class _Reader:
     def _missing(self, what: str) -> SpaceError:
         return SpaceError(what, file=self._file)
 
-    def _name(self, entries: Mapping[str, Cursor]) -> str:
-        written = entries["name"].text() if "name" in entries else self._file.rpartition("/")[2]
-        return _NO_FOLDER.sub("-", written.removesuffix(".yaml").removesuffix(".yml")).strip(".-") or "sweep"
-
     def _objective(self, entries: Mapping[str, Cursor]) -> dict[str, str]:
         if "metric" not in entries:
             raise self._missing("`metric:` is missing; write such as metric: {name: loss, goal: minimize}")
@@ -163,9 +163,6 @@ class _Reader:
         if "target" in metric:
             self.notes.append("target: of the metric is left out: a sweep ends by run_cap: or budget:.")
         return {"metric": metric["name"].text(), "goal": goal}
-
-    def _method(self, entries: Mapping[str, Cursor]) -> str:
-        return entries["method"].one_of(("bayes", "random", "grid")) if "method" in entries else "bayes"
 
     def _program(
         self, entries: Mapping[str, Cursor], parameters: Iterable[Mapping[str, Any]]

@@ -12,7 +12,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 import yaml
@@ -97,28 +98,38 @@ class Cursor:
     def table(
         self,
         known: Collection[str],
-        hints: Mapping[str, str] | None = None,
-        problems: Problems | None = None,
+        problems: Problems,
+        *,
+        hints: Mapping[str, str] = MappingProxyType({}),
+        examples: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[str, Cursor]:
-        """Return the entries of a mapping whose keys are all `known`.
+        """Return the entries of a mapping that are known.
 
         Args:
             known: its keys.
-            hints: messages for others.
-            problems: takes the refusals of other keys, which are left out; None: they are raised.
+            problems: takes what is wrong with keys: others than these, and those that are missing.
+            hints: what to write instead of some others.
+            examples: what to write for each key that must be there.
         """
-        entries = {}
-        unknown = Problems() if problems is None else problems
-        for key, value in self.pairs():
-            name = key.text()
-            if name not in known:
-                problem = (hints or {}).get(name) or f"unknown key; {nearest(name, known)}"
-                unknown.found.append(key.refusal(problem))
-            else:
-                entries[name] = value
-        if problems is None:
-            unknown.check()
-        return entries
+        pairs = [(key.text(), key, value) for key, value in self.pairs()]
+        unknown = {name: key for name, key, _ in pairs if name not in known}
+        refusals = [
+            key.refusal(f"unknown key; {hints.get(name) or nearest(name, known)}")
+            for name, key in unknown.items()
+        ]
+        problems.found += refusals
+        advice = " ".join(each.problem for each in refusals)
+        names = [name for name, _, _ in pairs]
+        for name, example in examples.items():
+            # A misspelt key is one mistake, not an unknown key and a missing one.
+            if name not in names and f"`{name}`" not in advice and f"write {name}:" not in advice:
+                there = replace(self, path=self.path or name)
+                problems.found.append(there.refusal(f"`{name}:` is missing; write such as {example}"))
+        return {name: value for name, _, value in pairs if name in known}
+
+    def at(self, key: str) -> Cursor:
+        """Return an entry of a mapping; the mapping itself, to say where it would stand, without it."""
+        return next((value for name, value in self.pairs() if name.node.value == key), self)
 
     def pairs(self) -> list[tuple[Cursor, Cursor]]:
         """Return keys and values of a mapping, in order, with unique keys."""

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sweeps.errors import SpaceError
-from sweeps.space import space_file, space_limits, space_parameters, space_ranges, space_stages
+from sweeps.space import sections, space_file, space_parameters
 from sweeps.space.space_file import loads
 
 TEXT = (Path(__file__).parents[2] / "docs" / "search-space.md").read_text(encoding="utf-8")
@@ -17,6 +17,10 @@ TEXT = (Path(__file__).parents[2] / "docs" / "search-space.md").read_text(encodi
 EXAMPLES = re.findall(r"```yaml\n(.*?)```\n(?:\n```text\n(.*?)\n```)?", TEXT, re.S)
 GOOD = [example for example, refusal in EXAMPLES if not refusal]
 BAD = [(example, refusal) for example, refusal in EXAMPLES if refusal]
+
+NESTED = (sections.ObjectiveSection, sections.TrainerSection, sections.TrunkSection)
+TABLES = [section for section in sections.Section.__subclasses__() if section not in NESTED]
+"""Sections whose keys have a table or a heading of their own; the others are shown in examples."""
 
 REST = {
     "name": "name: example\n",
@@ -57,16 +61,8 @@ def test_every_refusal_is_shown_word_for_word(example: str, refusal: str) -> Non
     "key",
     [
         *space_file.KEYS,
-        *space_file.PROGRAM_KEYS,
-        *space_file.SEARCH_KEYS,
-        *space_file.LEASE_KEYS,
-        *space_limits.BUDGET_KEYS,
-        *space_limits.BRAKE_KEYS,
-        *space_limits.EARLY_TERMINATE_KEYS,
-        *space_stages.STAGE_KEYS,
-        *space_stages.SNAPSHOTS_KEYS,
-        *space_parameters.KEYS,
-        *space_ranges.DISTRIBUTIONS,
+        *(name for section in TABLES for name in section.model_fields),
+        *space_parameters.DISTRIBUTIONS,
     ],
 )
 def test_every_key_is_documented(key: str) -> None:

@@ -205,7 +205,7 @@ CASES = [
         for id, written, key, says in [
             ("nothing", "", "", "found nothing"),
             ("word", "percentile", "", "found `percentile`"),
-            ("empty", "{}", "", "write {type: percentile, percentile: 50}"),
+            ("empty", "{}", "", "`type:` is missing"),
             ("no_type", "{percentile: 50}", "", "`type:` is missing"),
             ("hyperband", "{type: hyperband, min_iter: 3}", ".min_iter", "write min_step:"),
             ("asha", "{type: asha}", ".type", "write hyperband"),
@@ -920,8 +920,8 @@ colour: red
         (10, "parameter_constraints[3]"),
         (11, "outcome_constraints[0]"),
         (12, "search.sed"),
-        (12, "search.sobol"),
         (12, "search.method"),
+        (12, "search.sobol"),
         (13, "run_cap"),
         (14, "baseline.other"),
         (14, "baseline.fine"),
@@ -929,8 +929,8 @@ colour: red
         (15, "lease.expire_s"),
         (16, "budget.hours"),
         (16, "budget.usd"),
-        (17, "early_terminate.min_step"),
         (17, "early_terminate.percentile"),
+        (17, "early_terminate.min_step"),
         (18, "colour"),
     ]
     assert len(str(caught.value).splitlines()) == len(caught.value.problems)
@@ -949,7 +949,7 @@ def test_a_constraint_on_a_conditional_parameter_is_refused() -> None:
         loads(text, "x.yaml")
 
 
-def test_a_space_with_nothing_to_search_is_refused_at_its_parameters() -> None:
+def test_space_with_nothing_to_search_is_refused() -> None:
     text = "name: a\nobjectives: [{metric: m}]\nprogram: {function: a:b}\nparameters:\n  x: {value: 1}\n"
     with pytest.raises(SpaceError, match=r"x\.yaml:5: parameters: there is nothing to search"):
         loads(text, "x.yaml")
@@ -966,7 +966,7 @@ def test_a_space_with_nothing_to_search_is_refused_at_its_parameters() -> None:
     ],
     ids=["min_below", "min_above", "max_above", "max_below", "several"],
 )
-def test_among_several_objectives_a_threshold_points_the_way_of_its_goal(constraint: str, says: str) -> None:
+def test_threshold_points_the_way_of_its_goal(constraint: str, says: str) -> None:
     text = BASE.replace("{metric: loss, goal: minimize}", "{metric: a}, {metric: b, goal: maximize}")
     text += f'outcome_constraints: ["{constraint}"]\n'
     if not says:

@@ -11,13 +11,13 @@ from sweeps.errors import SpaceError
 from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Range, Space, from_plain
 from sweeps.space.overrides import with_parameters
 from sweeps.space.space_file import loads
-from sweeps.space.wandb_sweep import translated
+from sweeps.space.wandb_sweep import translate
 
 HEAD = "program: train.py\nmethod: bayes\nmetric: {name: val/loss, goal: minimize}\n"
 
 
 def space(parameters: str, more: str = "") -> Space:
-    text = translated(f"{HEAD}parameters: {{{parameters}}}\n{more}", "runs/my sweep.yaml").text
+    text = translate(f"{HEAD}parameters: {{{parameters}}}\n{more}", "runs/my sweep.yaml").text
     return loads(text, "translated.yaml")
 
 
@@ -65,7 +65,7 @@ def test_hyperband_starts_at_the_same_step(written: str, first: float) -> None:
 
 
 def test_what_means_something_else_stands_above_it_as_a_comment() -> None:
-    found = translated(f"{HEAD}parameters: {{b: {{values: [x, y], probabilities: [0.1, 0.9]}}}}", "w.yaml")
+    found = translate(f"{HEAD}parameters: {{b: {{values: [x, y], probabilities: [0.1, 0.9]}}}}", "w.yaml")
     comments = [line.removeprefix("# ") for line in found.text.splitlines() if line.startswith("#")]
     assert comments == list(found.notes)
     assert any(note.startswith("parameters.b: all values are equally likely") for note in found.notes)
@@ -110,7 +110,7 @@ def test_arguments_are_those_of_wandb(macro: str) -> None:
 def test_other_macros_are_refused(macro: str) -> None:
     words = f'command:\n- python\n- "{macro}"\n- "${{args}}"\n'
     with pytest.raises(SpaceError, match=r"w.yaml:7: command\[1\]: .* has no equal"):
-        translated(f"{HEAD}parameters: {{a: {{min: 0, max: 9}}}}\n{words}", "w.yaml")
+        translate(f"{HEAD}parameters: {{a: {{min: 0, max: 9}}}}\n{words}", "w.yaml")
 
 
 def test_quantised_values_stay_whole() -> None:
@@ -147,7 +147,7 @@ def test_problem_is_cited_where_the_user_wrote_it() -> None:
         "command: [python, train.py]\n"
     )
     with pytest.raises(SpaceError) as caught:
-        translated(text, "w.yaml")
+        translate(text, "w.yaml")
     assert [(each.file, each.line, each.key) for each in caught.value.problems] == [
         ("w.yaml", 5, "parameters.a.values"),
         ("w.yaml", 8, "parameters.b.max"),
@@ -158,10 +158,10 @@ def test_problem_is_cited_where_the_user_wrote_it() -> None:
 
 def test_sweep_without_end_is_noted_once() -> None:
     body = f"{HEAD}parameters: {{a: {{min: 0, max: 9}}}}\n"
-    assert [note for note in translated(body, "w.yaml").notes if "has no end" in note] != []
-    assert not any("has no end" in note for note in translated(body + "run_cap: 5\n", "w.yaml").notes)
+    assert [note for note in translate(body, "w.yaml").notes if "has no end" in note] != []
+    assert not any("has no end" in note for note in translate(body + "run_cap: 5\n", "w.yaml").notes)
     grid = body.replace("bayes", "grid")
-    assert not any("has no end" in note for note in translated(grid, "w.yaml").notes)
+    assert not any("has no end" in note for note in translate(grid, "w.yaml").notes)
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -170,7 +170,7 @@ def test_all_problems_are_told_at_once() -> None:
         "  b: {mean: 3}\ncontroller: {type: local}\n"
     )
     with pytest.raises(SpaceError) as caught:
-        translated(text, "w.yaml")
+        translate(text, "w.yaml")
     lines = str(caught.value).splitlines()
     assert [line.split(" ")[0] for line in lines] == [
         "w.yaml:",
@@ -184,6 +184,6 @@ def test_all_problems_are_told_at_once() -> None:
     assert "`beta` has no equal" in lines[2]
 
 
-def test_a_file_of_wandb_in_place_of_a_search_space_is_recognised() -> None:
+def test_wandb_file_in_place_of_a_search_space_is_recognised() -> None:
     with pytest.raises(SpaceError, match=r"sweep init --from-wandb w\.yaml SPACE\.yaml"):
         loads(f"{HEAD}parameters: {{lr: {{min: 0.1, max: 1.0}}}}\n", "w.yaml")
