@@ -35,31 +35,24 @@ def clock_offset(store: Store) -> float:
 
 
 def _writable(store: Store) -> Iterator[Finding]:
-    try:
-        for _ in range(_TRIES):
-            if _probe(store):
-                return
-    except EnvironmentFault as error:
-        yield Finding(
-            kind="store",
-            what=f"it can be read but not written: {error}",
-            where=store.url,
-            remedy="ask for the right to create, overwrite and delete objects; workers need it",
-        )
-    # Another `sweep doctor` won each race, but this machine's writes reached the store.
-
-
-def _probe(store: Store) -> bool:
-    """Write and remove the probe; False if another `sweep doctor` interfered."""
-    try:
+    """Write and remove a probe; another `sweep doctor` may win a race for it, up to `_TRIES` times."""
+    for _ in range(_TRIES):
         try:
-            _, version = store.read(PROBE_KEY)  # left by an interrupted `sweep doctor`
-        except NotFound:
-            version = store.create(PROBE_KEY, b"probe")
-        store.delete(PROBE_KEY, version)
-    except StoreConflict:
-        return False
-    return True
+            try:
+                _, version = store.read(PROBE_KEY)  # left by an interrupted `sweep doctor`
+            except NotFound:
+                version = store.create(PROBE_KEY, b"probe")
+            store.delete(PROBE_KEY, version)
+        except StoreConflict:
+            continue  # this machine's writes reached the store
+        except EnvironmentFault as error:
+            yield Finding(
+                kind="store",
+                what=f"it can be read but not written: {error}",
+                where=store.url,
+                remedy="ask for the right to create, overwrite and delete objects; workers need it",
+            )
+        return
 
 
 def _clock(store: Store, offset_s: float) -> Iterator[Finding]:

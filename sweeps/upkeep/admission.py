@@ -159,21 +159,15 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
                 other = found.metrics[name]
                 problems.append(f"{table.file}: {column}: says the same as {other}; keep one of the two")
             found.metrics[name] = column
-    problems += _missing_columns(table, space, found)
-    return found
-
-
-def _missing_columns(table: Table, space: Space, found: _Columns) -> list[str]:
-    problems = []
     for parameter in space.parameters:
         if parameter.name not in found.parameters and _is_required(parameter, space):
             like = nearest(parameter.name, table.columns)
             problems.append(f"{table.file}: no column {PARAMETER}{parameter.name} ({like})")
-    for metric in needed_metrics(space):
+    for metric in needed:
         if metric not in found.metrics:
-            column = metric_column(metric)
-            problems.append(f"{table.file}: no column {column} ({nearest(metric, table.columns)})")
-    return problems
+            like = nearest(metric, table.columns)
+            problems.append(f"{table.file}: no column {metric_column(metric)} ({like})")
+    return found
 
 
 def _is_required(parameter: Parameter, space: Space) -> bool:
@@ -190,7 +184,8 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
         cell = None if column is None else row.cells.get(column)
         if cell == "null" and not any(_matches(cell, member) for member in _members(parameter)):
             cell = None  # JSON of other tools says so that there is no value
-        if cell is None and column is not None and _is_required(parameter, space) and _may_be_null(parameter):
+        may_be_null = isinstance(parameter, Choice) and None in parameter.values
+        if cell is None and column is not None and may_be_null and _is_required(parameter, space):
             values[parameter.name] = None  # other tools leave the cell of a null empty
         elif isinstance(parameter, Fixed) and cell is None:
             values[parameter.name] = parameter.value
@@ -221,12 +216,13 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
         if cell is not None and name not in values and name not in wrong:
             chosen[name] = _of_repeat(cell)
     if not problems:
-        problems += _broken_constraints(chosen, space)
+        numbers = {name: value for name, value in chosen.items() if is_number(value)}
+        for text in space.parameter_constraints:
+            linear = parse(text)
+            if not linear.holds({name: float(numbers[name]) for name in linear.coefficients}):
+                shown = ", ".join(f"{name} = {_shown(numbers[name])}" for name in linear.coefficients)
+                problems.append(f"breaks `{text}` of the search space ({shown})")
     return chosen
-
-
-def _may_be_null(parameter: Parameter) -> bool:
-    return isinstance(parameter, Choice) and None in parameter.values
 
 
 def _members(parameter: Parameter) -> tuple[Value, ...]:
@@ -234,17 +230,6 @@ def _members(parameter: Parameter) -> tuple[Value, ...]:
     if isinstance(parameter, Range):
         return ()
     return parameter.values if isinstance(parameter, Choice) else (parameter.value,)
-
-
-def _broken_constraints(values: Mapping[str, Value], space: Space) -> list[str]:
-    broken = []
-    for text in space.parameter_constraints:
-        linear = parse(text)
-        numbers = {name: value for name, value in values.items() if is_number(value)}
-        if not linear.holds({name: float(numbers[name]) for name in linear.coefficients}):
-            shown = ", ".join(f"{name} = {_shown(numbers[name])}" for name in linear.coefficients)
-            broken.append(f"breaks `{text}` of the search space ({shown})")
-    return broken
 
 
 def _value(parameter: Parameter, cell: Cell) -> Value:

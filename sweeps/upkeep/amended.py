@@ -31,7 +31,7 @@ class Unreadable:
     version: str | None = None
 
 
-def surveyed(store: Store) -> tuple[tuple[Unreadable, ...], tuple[str, ...]]:
+def survey_amendments(store: Store) -> tuple[tuple[Unreadable, ...], tuple[str, ...]]:
     """Return the amendments that cannot be read, and the keys among them that no version writes."""
     listed = {entry.key: amendments.RECORD.fullmatch(entry.key) for entry in store.list(amendments.PREFIX)}
     numbers = {int(match[1]) for match in listed.values() if match}
@@ -56,16 +56,19 @@ def _unreadable(store: Store, number: int, *, missing: bool) -> Unreadable | Non
     try:
         amendments.decoded(number, data)
     except ValueError as error:
-        return Unreadable(key=key, reason=str(error), is_newer=_is_newer(data), data=data, version=version)
+        return Unreadable(
+            key=key, reason=str(error), is_newer=is_newer(data, amendments.SCHEMA), data=data, version=version
+        )
     return None
 
 
-def _is_newer(data: bytes) -> bool:
+def is_newer(data: bytes, schema: int) -> bool:
+    """Return whether a document says that it has a later schema than this."""
     try:
-        schema = json_reader.parse(data)["schema"]
+        written = json_reader.parse(data)["schema"]
     except (ValueError, KeyError, TypeError):
         return False
-    return isinstance(schema, int) and schema > amendments.SCHEMA
+    return isinstance(written, int) and written > schema
 
 
 def findings(found: Iterable[Unreadable], where: Callable[[str], str]) -> Iterator[Finding]:

@@ -42,13 +42,10 @@ def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
     return [
         *_records(survey, where),
         *amended.findings(survey.amendments, where),
-        *_braked(survey, where),
-        *_all_failed(survey, where),
-        *_uncounted(survey, space, where),
-        *_lost(survey, where),
-        *_silent(survey, space, where),
-        *_duplicates(survey, space, where),
-        *_outside(survey, space, where),
+        *_sweep(survey, space, where),
+        *_missing_records(survey, where),
+        *_silent_trials(survey, space, where),
+        *_parameters(survey, Domain(space), where),
         *_runs(survey, where),
         *snapshots.findings(survey.snapshots, where),
         *_leftovers(survey, space, where),
@@ -92,17 +89,10 @@ def _records(survey: Survey, where: Where) -> Iterator[Finding]:
             where=where(stored.key),
             remedy="update this machine: pip install -U stagesweep",
         )
-    if outdated := survey.outdated():
-        yield Finding(
-            kind="outdated",
-            level="note",
-            what=f"an earlier version wrote {_trials([stored.index for stored in outdated])}",
-            where=where(outdated[0].key),
-            remedy=f"{_REPAIR} rewrites them, once no older worker runs any more",
-        )
 
 
-def _braked(survey: Survey, where: Where) -> Iterator[Finding]:
+def _sweep(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    """Yield what is wrong with the sweep as such: paused by itself, failing, or without an end."""
     if survey.switch is not None and survey.switch.braked:
         yield Finding(
             kind="braked",
@@ -110,25 +100,17 @@ def _braked(survey: Survey, where: Where) -> Iterator[Finding]:
             where=where(control.KEY),
             remedy=f"{brake.REMEDY}; `sweep retry INDEX` gives a failed trial another try",
         )
-
-
-def _all_failed(survey: Survey, where: Where) -> Iterator[Finding]:
     own = [r for r in survey.trials() if r.finished and r.generator != "imported" and r.status != "abandoned"]
-    if not own or any(record.status != "failed" for record in own):
-        return
-    last = max(own, key=lambda record: (record.ended or 0.0, record.trial))
-    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.failure for r in own).most_common())
-    yield Finding(
-        kind="all_failed",
-        what=f"no trial has completed, {counted(len(own), 'trial')} failed ({kinds}); the last with: "
-        f"{(last.error or '').partition(chr(10))[0]}",
-        where=where(key(last.trial)),
-        remedy=f"`sweep show {last.trial}` has its log; fix the cause, then `sweep retry --failed`",
-    )
-
-
-def _uncounted(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
-    """Yield limits of the budget that can never be reached."""
+    if own and all(record.status == "failed" for record in own):
+        last = max(own, key=lambda record: (record.ended or 0.0, record.trial))
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.failure for r in own).most_common())
+        yield Finding(
+            kind="all_failed",
+            what=f"no trial has completed, {counted(len(own), 'trial')} failed ({kinds}); the last with: "
+            f"{(last.error or '').partition(chr(10))[0]}",
+            where=where(key(last.trial)),
+            remedy=f"`sweep show {last.trial}` has its log; fix the cause, then `sweep retry --failed`",
+        )
     for name in budget.unreported(space.budget, survey.trials()):
         yield Finding(
             kind="uncounted",
@@ -139,7 +121,7 @@ def _uncounted(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
         )
 
 
-def _lost(survey: Survey, where: Where) -> Iterator[Finding]:
+def _missing_records(survey: Survey, where: Where) -> Iterator[Finding]:
     for index in survey.gaps():
         yield Finding(
             kind="gap",
@@ -178,7 +160,7 @@ def _import_of(survey: Survey, index: int, where: Where) -> str:
     return f"{copied}`sweep import {shlex.quote(file)}` brings its result in; "
 
 
-def _silent(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+def _silent_trials(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
     for record in survey.expired(space.lease.expire_s):
         silent_s = survey.now - (record.heartbeat or 0.0)
         yield Finding(
@@ -200,12 +182,11 @@ def _silent(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             )
 
 
-def _duplicates(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
-    """Yield trials with equal parameters, except those that a user gave: they may repeat a measurement."""
-    domain = Domain(space)
+def _parameters(survey: Survey, domain: Domain, where: Where) -> Iterator[Finding]:
+    """Yield trials with equal parameters, and those whose parameters are outside the space."""
     alike: defaultdict[Hashable, list[Trial]] = defaultdict(list)
     for record in survey.trials():
-        if record.generator not in ("imported", "enqueued"):
+        if record.generator not in ("imported", "enqueued"):  # of a user, who may repeat a measurement
             alike[domain.identity(record.parameters)].append(record)
     for records in alike.values():
         if len(records) < 2:
@@ -219,11 +200,6 @@ def _duplicates(survey: Survey, space: Space, where: Where) -> Iterator[Finding]
             if unfinished
             else "nothing: both were run, and both count",
         )
-
-
-def _outside(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
-    """Yield trials whose parameters are outside the space: edited, or of another sweep."""
-    domain = Domain(space)
     for record in survey.trials():
         if record.generator == "confirm":  # another trial's parameters, with a seed that may lie anywhere
             continue

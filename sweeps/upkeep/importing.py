@@ -65,7 +65,11 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
         StoreUnavailable: the store failed, or others held the lease for `PATIENCE_S`.
     """
     admitted = admit(tables.read(path), experiment.space)
-    results = _without_secrets(admitted.results)
+    names = redact_names(dict.fromkeys(name for result in admitted.results for name in result.metrics))
+    results = [
+        replace(result, metrics={names[name]: v for name, v in result.metrics.items() if name in names})
+        for result in admitted.results
+    ]
     if not admitted.results:
         there = ", ".join(f"{count} {status}" for status, count in admitted.left_out.items())
         problem = (
@@ -81,15 +85,6 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
         tool=admitted.tool,
         columns=admitted.columns,
     )
-
-
-def _without_secrets(results: Sequence[Result]) -> list[Result]:
-    """Return the results without secrets in the names of metrics."""
-    names = redact_names(dict.fromkeys(name for result in results for name in result.metrics))
-    return [
-        replace(result, metrics={names[name]: v for name, v in result.metrics.items() if name in names})
-        for result in results
-    ]
 
 
 def _add(
@@ -143,36 +138,29 @@ def _identity(domain: Domain, result: Result, names: Iterable[str]) -> Hashable:
 
 
 def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) -> list[int]:
-    """Write the results as trials from `index` on, and return their indices."""
+    """Write the results as completed trials at `index` and the next free ones, and return their indices."""
+    store = experiment.store
     written: list[int] = []
-    for result in results:
+    while len(written) < len(results):
+        result = results[len(written)]
         try:
-            index = _create(experiment, index, result)
-        except StoreUnavailable as error:
-            state = f"{len(written)} of {counted(len(results), 'row')} imported: import again for the rest"
-            raise StoreUnavailable(f"{error}; {state}") from error
-        written.append(index)
-        index += 1
-    return written
-
-
-def _create(experiment: Experiment, index: int, result: Result) -> int:
-    """Write one completed trial at `index` or the next free one, and return its index."""
-    store, now = experiment.store, experiment.store.now()
-    while True:
-        record = Trial(
-            trial=index,
-            status="completed",
-            parameters=MappingProxyType(dict(result.parameters)),
-            generator="imported",
-            metrics=MappingProxyType(dict(result.metrics)),
-            created=now,
-            ended=now,
-        )
-        try:
+            now = store.now()
+            record = Trial(
+                trial=index,
+                status="completed",
+                parameters=MappingProxyType(dict(result.parameters)),
+                generator="imported",
+                metrics=MappingProxyType(dict(result.metrics)),
+                created=now,
+                ended=now,
+            )
             store.create(trial.key(index), trial.encode(record, uuid.uuid4().hex))
         except AlreadyExists:
             log.info("trial %d was created by another worker that took the lease over", index)
-            index += 1
+        except StoreUnavailable as error:
+            state = f"{len(written)} of {counted(len(results), 'row')} imported: import again for the rest"
+            raise StoreUnavailable(f"{error}; {state}") from error
         else:
-            return index
+            written.append(index)
+        index += 1
+    return written

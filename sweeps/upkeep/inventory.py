@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -25,19 +25,18 @@ from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 from sweeps.upkeep import amended, snapshots
 from sweeps.upkeep.amended import Unreadable
-from sweeps.upkeep.runs import RUNS, RunFolder, half_uploads, run_folders
+from sweeps.upkeep.runs import RUNS, RunFolder, half_uploads, local_root, run_folders
 from sweeps.upkeep.snapshots import Mismatch
 
 QUARANTINE = "quarantine/"
 
 _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
 _QUARANTINED = re.compile(rf"{QUARANTINE}(\d{{6}})\.json-.*")
-_FIELDS = frozenset(field.name for field in fields(Trial)) | {"schema"}
 _DRAFT_AGE_S = 3600.0
 """The writer of a draft this old is dead: a write takes milliseconds, on a struggling mount minutes."""
 
-State = Literal["sound", "outdated", "newer", "torn"]
-"""sound: as this version writes it. outdated, newer: of an earlier or later version. torn: unreadable."""
+State = Literal["sound", "newer", "torn"]
+"""newer: a later version wrote it. torn: it cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +113,6 @@ class Survey:
         """Return the records of that state, in index order."""
         return [stored for stored in self.records.values() if stored.state == state]
 
-    def outdated(self) -> list[StoredRecord]:
-        """Return the records to rewrite; a running trial's worker does that with its next heartbeat."""
-        running = {record.trial for record in self.trials() if record.status == "running"}
-        return [stored for stored in self.of_state("outdated") if stored.index not in running]
-
     def trials(self) -> list[Trial]:
         """Return every trial whose record can be read, in index order."""
         return [stored.trial for stored in self.records.values() if stored.trial is not None]
@@ -169,14 +163,28 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
     in_runs = {entry.key for run in runs for entry in run.entries}
     foreign = [entry.key for entry in entries if not _RECORD.fullmatch(entry.key)]
     foreign += [entry.key for entry in objects if entry.key not in in_runs]
-    amendments, others = amended.surveyed(store)
+    amendments, others = amended.survey_amendments(store)
     foreign += others
     foreign += stored_stages.foreign(store.list(stored_stages.STAGES))
-    moved = (_QUARANTINED.fullmatch(key) for key in _in_quarantine(store))
+    in_quarantine = {entry.key for entry in store.list(QUARANTINE)}
+    if (root := local_root(store)) is not None:  # a listing does not show empty folders
+        in_quarantine |= {f"{QUARANTINE}{name}" for name in _names(root / QUARANTINE)}
+    moved = map(_QUARANTINED.fullmatch, in_quarantine)
     now = store.now()
     records = _records(store, keys)
     trials = [stored.trial for stored in records.values() if stored.trial is not None]
-    switch, damaged_control = (None, None) if control.KEY in odd else _control(store)
+    switch: control.Switch | None = None
+    damaged_control: tuple[str, bytes, str] | None = None
+    damaged_plan: str | None = None
+    if control.KEY not in odd:
+        try:
+            switch = control.switch(store)
+        except DamagedObject as error:
+            damaged_control = (error.reason, *store.read(control.KEY))
+    try:
+        stored_plan(store)
+    except DamagedObject as error:
+        damaged_plan = error.reason
     return Survey(
         now=now,
         records=MappingProxyType(records),
@@ -187,17 +195,12 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
         ask_lock=None if ASK_KEY in odd else ask_lock(store),
         drafts=tuple(_drafts(store, now)),
         oddities=oddities,
-        damaged_plan=_damaged_plan(store),
+        damaged_plan=damaged_plan,
         damaged_control=damaged_control,
         switch=switch,
-        snapshots=snapshots.surveyed(store, trials, now, checksums=checksums),
+        snapshots=snapshots.survey_snapshots(store, trials, now, checksums=checksums),
         amendments=amendments,
     )
-
-
-def local_root(store: Store) -> Path | None:
-    """Return the sweep's folder, or None if the store is a bucket."""
-    return Path(local_path(store.url)) if isinstance(store, LocalStore) else None
 
 
 def _oddities(store: Store) -> Iterator[Oddity]:
@@ -211,14 +214,6 @@ def _oddities(store: Store) -> Iterator[Oddity]:
             yield Oddity(key=key, reason=reason, index=int(match[1]) if match else None)
 
 
-def _in_quarantine(store: Store) -> set[str]:
-    """Return the keys in quarantine, including empty folders, which a listing does not show."""
-    keys = {entry.key for entry in store.list(QUARANTINE)}
-    if (root := local_root(store)) is not None:
-        keys |= {f"{QUARANTINE}{name}" for name in _names(root / QUARANTINE)}
-    return keys
-
-
 def _names(folder: Path) -> list[str]:
     try:
         return sorted(path.name for path in folder.iterdir())
@@ -227,38 +222,32 @@ def _names(folder: Path) -> list[str]:
 
 
 def _records(store: Store, keys: Mapping[int, str]) -> dict[int, StoredRecord]:
-    found = zip(sorted(keys), store.read_many([keys[index] for index in sorted(keys)]), strict=True)
-    # None: deleted since the listing.
-    return {i: _classified(i, keys[i], *content) for i, content in found if content is not None}
-
-
-def _classified(index: int, key: str, data: bytes, version: str) -> StoredRecord:
-    state: State
-    record, reason = None, ""
-    try:
-        record = _decoded(index, data)
-        written = json_reader.parse(data).keys() | trial.OPTIONAL.keys()
-        state = "sound" if written == _FIELDS else "outdated"
-    except ValueError as error:
-        state, reason = "newer" if _is_newer(data) else "torn", str(error)
-    return StoredRecord(
-        index=index, key=key, version=version, data=data, state=state, trial=record, reason=reason
-    )
-
-
-def _decoded(index: int, data: bytes) -> Trial:
-    record = trial.decode(data)
-    if record.trial != index:
-        raise ValueError(f"it says trial {record.trial}")
-    return record
-
-
-def _is_newer(data: bytes) -> bool:
-    try:
-        schema = json_reader.parse(data)["schema"]
-    except (ValueError, KeyError, TypeError):
-        return False
-    return isinstance(schema, int) and schema > trial.SCHEMA
+    found: dict[int, StoredRecord] = {}
+    contents = store.read_many([keys[index] for index in sorted(keys)])
+    for index, content in zip(sorted(keys), contents, strict=True):
+        if content is None:  # deleted since the listing
+            continue
+        data, version = content
+        state: State = "sound"
+        record: Trial | None = None
+        reason = ""
+        try:
+            decoded = trial.decode(data)
+            if decoded.trial != index:
+                raise ValueError(f"it says trial {decoded.trial}")
+            record = decoded
+        except ValueError as error:
+            state, reason = "newer" if amended.is_newer(data, trial.SCHEMA) else "torn", str(error)
+        found[index] = StoredRecord(
+            index=index,
+            key=keys[index],
+            version=version,
+            data=data,
+            state=state,
+            trial=record,
+            reason=reason,
+        )
+    return found
 
 
 def ask_lock(store: Store) -> AskLock | None:
@@ -287,19 +276,3 @@ def _drafts(store: Store, now: float) -> list[Path]:
         except FileNotFoundError:
             continue  # its writer was alive
     return found
-
-
-def _damaged_plan(store: Store) -> str | None:
-    try:
-        stored_plan(store)
-    except DamagedObject as error:
-        return error.reason
-    return None
-
-
-def _control(store: Store) -> tuple[control.Switch | None, tuple[str, bytes, str] | None]:
-    try:
-        return control.switch(store), None
-    except DamagedObject as error:
-        data, version = store.read(control.KEY)
-        return None, (error.reason, data, version)

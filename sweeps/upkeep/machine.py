@@ -22,6 +22,7 @@ from packaging.specifiers import SpecifierSet
 from sweeps.programs import program
 from sweeps.text.shorten import shown_bytes
 from sweeps.upkeep.finding import Finding
+from sweeps.upkeep.runs import folder_size
 
 DISTRIBUTION = "stagesweep"
 CACHE_VARIABLE = "STAGESWEEP_CACHE"
@@ -52,7 +53,7 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
     except RuntimeError as error:  # no home directory
         findings.append(Finding(kind="cache", what=str(error), where=CACHE_VARIABLE, remedy=_CACHE_ADVICE))
         return facts, findings
-    facts["cache"] = f"{folder}, {shown_bytes(_size(folder))}"
+    facts["cache"] = f"{folder}, {shown_bytes(folder_size(folder))}"
     findings += _cache(folder)
     return facts, findings
 
@@ -216,14 +217,3 @@ def _cache(folder: Path) -> Iterator[Finding]:
         yield Finding(
             kind="cache", what=what, where=str(existing), remedy=f"free some space, or {_CACHE_ADVICE}"
         )
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 - many small files
-            except OSError:
-                continue  # removed in the meantime
-    return total

@@ -6,10 +6,8 @@ and the next one finishes it. A worker that waited meanwhile finds no `sweep.jso
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +19,8 @@ from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.client import Bucket
 from sweeps.trials import control, lifecycle
-from sweeps.upkeep.inventory import ask_lock, local_root
+from sweeps.upkeep.inventory import ask_lock
+from sweeps.upkeep.runs import folder_size, local_root, remove_folder
 
 AT_ONCE = 16
 """Requests to a bucket at the same time."""
@@ -59,30 +58,22 @@ def living(experiment: Experiment) -> tuple[str, ...]:
 def stock(experiment: Experiment) -> Stock:
     """Return what `remove` would remove. Raises `StoreUnavailable`."""
     records, damaged = experiment.readable_trials()
-    sizes = _sizes(experiment.store)
     return Stock(
         trials=Counter(record.status for record in records),
         damaged=len(damaged),
         files=len(experiment.store.list("")),
-        size=None if sizes is None else sum(sizes),
+        size=_size(experiment.store),
     )
 
 
-def _sizes(store: Store) -> Iterable[int] | None:
+def _size(store: Store) -> int | None:
     root = local_root(store)
     if root is not None:
-        return [_size(Path(path, name)) for path, _, names in os.walk(root) for name in names]
+        return folder_size(root)
     if not isinstance(store, Bucket):
         return None
     found = store.filesystem().find(store.location("").removeprefix("gs://"), detail=True)
-    return [int(about["size"]) for about in found.values()]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0  # removed in the meantime
+    return sum(int(about["size"]) for about in found.values())
 
 
 def remove(store: Store, by: str) -> None:
@@ -95,7 +86,7 @@ def remove(store: Store, by: str) -> None:
     remove_objects(store)
     root = local_root(store)
     if root is not None:
-        _remove_folder(root)
+        remove_folder(root)
 
 
 def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
@@ -104,7 +95,7 @@ def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
     if root is not None:
         for child in sorted(root.iterdir()):
             if child.name not in last:
-                _remove_folder(child) if child.is_dir() and not child.is_symlink() else _unlink(child)
+                remove_folder(child) if child.is_dir() and not child.is_symlink() else _unlink(child)
         for name in last:
             _unlink(root / name)
         return
@@ -124,15 +115,6 @@ def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
 def _delete(store: Store, entry: Entry) -> None:
     with suppress(Conflict):  # it was changed or removed since the listing; the next one tells
         store.delete(entry.key, entry.version)
-
-
-def _remove_folder(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreUnavailable(f"{folder}: cannot be removed: {error.strerror or error}") from error
 
 
 def _unlink(path: Path) -> None:

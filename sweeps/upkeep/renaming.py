@@ -102,13 +102,17 @@ def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     store = experiment.store
     if store.url == target.url:
         raise InputError(f"{store.url}: it has this name already")
-    state = _begun(store, target)
+    state = _interrupted_state(store, target)
     if state is None:
         if target.list(""):
             raise _name_in_use(target)
         state = control.read(store)
         document = {"schema": 1, "to": target.url, "state": state, "sweep": store.read(SWEEP_KEY)[1]}
-        _put_marker(store, json.dumps(document).encode())
+        marker = json.dumps(document).encode()
+        try:
+            put(store, KEY, marker, store.read(KEY)[1])
+        except NotFound:
+            store.create(KEY, marker)
         control.write(store, "stopped", by)
     sweep = store.read(SWEEP_KEY)[0]
     try:
@@ -125,7 +129,7 @@ def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     remove_objects(store, last=(*LAST, KEY))
 
 
-def _begun(store: Store, target: Store) -> control.State | None:
+def _interrupted_state(store: Store, target: Store) -> control.State | None:
     """Return the state that the sweep had before its interrupted rename; None if there was none."""
     try:
         document = json_reader.parse(store.read(KEY)[0])
@@ -143,13 +147,6 @@ def _begun(store: Store, target: Store) -> control.State | None:
             f"{store.url}: it is being renamed to {name_of(to)}; `sweep rename {name_of(to)}` goes on"
         )
     return cast("control.State", state)
-
-
-def _put_marker(store: Store, data: bytes) -> None:
-    try:
-        put(store, KEY, data, store.read(KEY)[1])
-    except NotFound:
-        store.create(KEY, data)
 
 
 def _copy_objects(store: Store, target: Store) -> None:

@@ -7,13 +7,12 @@ second repair finds nothing to do.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from sweeps.errors import IllegalTransition, StoreConflict, SweepError
 from sweeps.experiment import Experiment
@@ -25,8 +24,8 @@ from sweeps.text.shorten import shown_bytes
 from sweeps.transfer import stored_stages
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
-from sweeps.upkeep import amended, run_files
-from sweeps.upkeep.inventory import QUARANTINE, StoredRecord, Survey
+from sweeps.upkeep import amended, runs
+from sweeps.upkeep.inventory import QUARANTINE, Survey
 from sweeps.upkeep.runs import RUNS
 from sweeps.upkeep.snapshots import Mismatch, listed
 
@@ -34,7 +33,6 @@ Kind = Literal[
     "torn",
     "strange",
     "expired",
-    "outdated",
     "lock",
     "superseded",
     "half",
@@ -70,15 +68,9 @@ def plan(experiment: Experiment, survey: Survey) -> list[RepairStep]:
     store = experiment.store
     return [
         *_quarantine(store, survey),
-        *_set_aside(store, survey),
-        *_empty_amendments(store, survey),
         *_hand_back(experiment, survey),
-        *_rewrite(store, survey),
-        *_unlock(experiment, survey),
-        *_remove_runs(store, survey),
-        *_remove_halves(store, survey),
+        *_remove_leftovers(experiment, survey),
         *_mend_snapshots(experiment, survey),
-        *_remove_drafts(survey),
     ]
 
 
@@ -97,12 +89,17 @@ def carry_out(step: RepairStep) -> Outcome:
 
 
 def _quarantine(store: Store, survey: Survey) -> Iterator[RepairStep]:
+    """Yield steps that move what cannot be read to `quarantine/`."""
     now = survey.now
     for stored in survey.of_state("torn"):
-        reason = f"{stored.reason}{_hint_at_results(survey, stored)}"
+        # A person may want to save its results; their parameters are not known.
+        prefix = f"{RUNS}{stored.index:06d}/"
+        entries = [e.key for run in survey.runs if run.prefix.startswith(prefix) for e in run.entries]
+        results = [entry for entry in entries if entry.endswith("/result.json")]
+        hint = f" ({results[-1]} may hold its results)" if results else ""
         yield RepairStep(
             kind="torn",
-            what=f"move the record of trial {stored.index} to {QUARANTINE}: {reason}",
+            what=f"move the record of trial {stored.index} to {QUARANTINE}: {stored.reason}{hint}",
             where=store.location(stored.key),
             action=partial(_move_aside, store, stored.key, stored.data, stored.version, now),
         )
@@ -114,48 +111,26 @@ def _quarantine(store: Store, survey: Survey) -> Iterator[RepairStep]:
             where=store.location(control.KEY),
             action=partial(_move_aside, store, control.KEY, data, version, now),
         )
-
-
-def _hint_at_results(survey: Survey, stored: StoredRecord) -> str:
-    """Return a hint at results that a person may want to save; their parameters are not known."""
-    prefix = f"{RUNS}{stored.index:06d}/"
-    results = [
-        entry.key
-        for run in survey.runs
-        if run.prefix.startswith(prefix)
-        for entry in run.entries
-        if entry.key.endswith("/result.json")
-    ]
-    return f" ({results[-1]} may hold its results)" if results else ""
-
-
-def _quarantine_key(key: str, now: float) -> str:
-    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    return f"{QUARANTINE}{key.rpartition('/')[2]}-{stamp}"
-
-
-def _set_aside(store: Store, survey: Survey) -> Iterator[RepairStep]:
-    """Yield steps that rename entries that are no files, and so cannot be copied."""
-    if not isinstance(store, LocalStore):
-        return
-    for oddity in survey.oddities:
+    for oddity in survey.oddities if isinstance(store, LocalStore) else ():  # no files: they cannot be copied
         yield RepairStep(
             kind="strange",
             what=f"move this entry to {QUARANTINE}: {oddity.reason}",
             where=store.location(oddity.key),
-            action=partial(store.set_aside, oddity.key, _quarantine_key(oddity.key, survey.now)),
+            action=partial(cast(LocalStore, store).set_aside, oddity.key, _quarantine_key(oddity.key, now)),
         )
-
-
-def _empty_amendments(store: Store, survey: Survey) -> Iterator[RepairStep]:
     for found in survey.amendments:
         if found.reason and not found.is_newer:
             yield RepairStep(
                 kind="torn",
                 what=f"move this change of the sweep's limits to {QUARANTINE}: {found.reason}",
                 where=store.location(found.key),
-                action=partial(amended.empty, store, found, _quarantine_key(found.key, survey.now)),
+                action=partial(amended.empty, store, found, _quarantine_key(found.key, now)),
             )
+
+
+def _quarantine_key(key: str, now: float) -> str:
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return f"{QUARANTINE}{key.rpartition('/')[2]}-{stamp}"
 
 
 def _move_aside(store: Store, key: str, data: bytes, version: str, now: float) -> None:
@@ -184,55 +159,42 @@ def _hand_back(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
         )
 
 
-def _rewrite(store: Store, survey: Survey) -> Iterator[RepairStep]:
-    for stored in survey.outdated():
-        yield RepairStep(
-            kind="outdated",
-            what=f"rewrite the record of trial {stored.index} as this version writes it",
-            where=store.location(stored.key),
-            action=partial(_rewrite_record, store, stored),
-        )
-
-
-def _rewrite_record(store: Store, stored: StoredRecord) -> None:
-    if stored.trial is not None:
-        store.replace(stored.key, trial.encode(stored.trial, uuid.uuid4().hex), stored.version)
-
-
 # ---- leftovers
 
 
-def _unlock(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
-    if (lock := survey.dead_lock(experiment.space.lease.expire_s)) is None:
-        return
-    yield RepairStep(
-        kind="lock",
-        what=f"remove the lease that {lock.holder} left behind",
-        where=experiment.store.location(ASK_KEY),
-        action=partial(experiment.store.delete, ASK_KEY, lock.version),
-    )
-
-
-def _remove_runs(store: Store, survey: Survey) -> Iterator[RepairStep]:
+def _remove_leftovers(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
+    """Yield steps that remove what interrupted programs left: a lease, runs, uploads, drafts."""
+    store = experiment.store
+    if (lock := survey.dead_lock(experiment.space.lease.expire_s)) is not None:
+        yield RepairStep(
+            kind="lock",
+            what=f"remove the lease that {lock.holder} left behind",
+            where=store.location(ASK_KEY),
+            action=partial(store.delete, ASK_KEY, lock.version),
+        )
     for run in survey.superseded_runs():
-        taken = shown_bytes(run_files.size(store, run))
+        size = shown_bytes(runs.size(store, run))
         yield RepairStep(
             kind="superseded",
-            what=f"remove {taken} of trial {run.index}'s attempt {run.attempt}: a later one completed it",
+            what=f"remove {size} of trial {run.index}'s attempt {run.attempt}: a later one completed it",
             where=store.location(run.prefix),
-            action=partial(run_files.remove, store, run),
+            action=partial(runs.remove, store, run),
         )
-
-
-def _remove_halves(store: Store, survey: Survey) -> Iterator[RepairStep]:
     for run in survey.half_uploads():
-        taken = f"{shown_bytes(run_files.size(store, run))} ({counted(len(run.entries), 'object')})"
+        size = f"{shown_bytes(runs.size(store, run))} ({counted(len(run.entries), 'object')})"
         yield RepairStep(
             kind="half",
-            what=f"remove {taken} of trial {run.index}'s attempt {run.attempt}: an upload was cut short, "
+            what=f"remove {size} of trial {run.index}'s attempt {run.attempt}: an upload was cut short, "
             "no manifest names them",
             where=store.location(run.prefix),
-            action=partial(run_files.remove, store, run),
+            action=partial(runs.remove, store, run),
+        )
+    for draft in survey.drafts:
+        yield RepairStep(
+            kind="draft",
+            what="remove the draft of a writer that was killed",
+            where=str(draft),
+            action=partial(Path.unlink, draft, missing_ok=True),
         )
 
 
@@ -270,13 +232,3 @@ def _mend_snapshot(experiment: Experiment, found: Mismatch) -> None:
         stored_stages.remove_files(experiment.store, found.key, found.stored.parts)
     elif found.stored is not None:
         stored_stages.remove(experiment.store, found.stored)
-
-
-def _remove_drafts(survey: Survey) -> Iterator[RepairStep]:
-    for draft in survey.drafts:
-        yield RepairStep(
-            kind="draft",
-            what="remove the draft of a writer that was killed",
-            where=str(draft),
-            action=partial(Path.unlink, draft, missing_ok=True),
-        )

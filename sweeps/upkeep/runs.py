@@ -1,15 +1,25 @@
-"""Run folders of attempts in the store, `runs/000012/attempt-1/…`, and leftovers of interrupted uploads."""
+"""Run folders of attempts in the store, `runs/000012/attempt-1/…`, and leftovers of interrupted uploads.
+
+Runs hold checkpoints of gigabytes: their size comes from the file system, without reading them.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from sweeps.errors import Conflict, StoreUnavailable
 from sweeps.storage.base import Entry, Store
+from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.run_files.manifest import MANIFEST
+from sweeps.storage.urls import local_path
 from sweeps.trials.record import Trial
 
 RUNS = "runs/"
@@ -74,3 +84,59 @@ def _unnamed(run: RunFolder, content: tuple[bytes, str] | None, now: float) -> R
         named |= {f"{run.prefix}/{stored.object}" for stored in files.values()}
     old = (entry for entry in run.entries if entry.key not in named and now - entry.updated > _UPLOAD_AGE_S)
     return replace(run, entries=tuple(old))
+
+
+def local_root(store: Store) -> Path | None:
+    """Return the sweep's folder, or None if the store is a bucket."""
+    return Path(local_path(store.url)) if isinstance(store, LocalStore) else None
+
+
+def size(store: Store, run: RunFolder) -> int | None:
+    """Return the size of the run's entries in bytes; None if the store does not know it."""
+    root = local_root(store)
+    if root is not None:
+        return folder_size(root / run.prefix)
+    if not isinstance(store, Bucket):
+        return None
+    root_url = store.location("").removeprefix("gs://")
+    try:
+        found = store.filesystem().find(f"{root_url}{run.prefix}/", detail=True)
+    except OSError:
+        return None
+    sizes = {name.removeprefix(root_url): int(about["size"]) for name, about in found.items()}
+    return sum(sizes.get(entry.key, 0) for entry in run.entries)
+
+
+def remove(store: Store, run: RunFolder) -> None:
+    """Remove the run's files. Raises `StoreUnavailable`, or `Conflict` if somebody still writes there."""
+    root = local_root(store)
+    if root is not None:
+        remove_folder(root / run.prefix)
+        return
+    # The manifest first: the rest of an interrupted removal must not look like a complete run.
+    for entry in sorted(run.entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}")):
+        try:
+            store.delete(entry.key, entry.version)
+        except Conflict:
+            if any(present.key == entry.key for present in store.list(entry.key)):
+                raise
+
+
+def folder_size(folder: Path) -> int:
+    """Return the bytes of all files in a folder, without following links."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # removed in the meantime
+                total += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 - many small files
+    return total
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it exists. Raises `StoreUnavailable`."""
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreUnavailable(f"{folder}: cannot be removed: {error.strerror or error}") from error

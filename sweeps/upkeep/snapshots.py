@@ -1,6 +1,6 @@
 """Stored snapshots of a sweep, compared with their manifests and with its records.
 
-`inventory.survey` calls `surveyed`, `diagnostics` turns its answer into findings, and `repair` into steps.
+`inventory.survey` calls `survey_snapshots`; `diagnostics` makes findings of its answer, and `repair` steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Mismatch:
     stored: StoredStage | None = field(default=None, repr=False)
 
 
-def surveyed(
+def survey_snapshots(
     store: Store, records: Sequence[Trial], now: float, *, checksums: bool = False
 ) -> tuple[Mismatch, ...]:
     """Return what is wrong with the stored snapshots. Raises `StoreUnavailable`.

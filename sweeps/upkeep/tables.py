@@ -100,7 +100,11 @@ def _read_csv(path: Path) -> list[Row]:
             file.seek(0)
             reader = csv.reader(file, strict=True, delimiter=mark)
             header = [csv_format.text_of(cell) for cell in next(reader, [])]
-            _check_header(path, header)
+            if not header:
+                problem = "the file is empty; its first line must name the columns"
+                raise TableError(str(path), [f"{path}: {problem}"])
+            if doubled := sorted({name for name in header if header.count(name) > 1}):
+                raise TableError(str(path), [f"{path}:1: two columns are called {doubled[0]!r}; rename one"])
             # A quoted cell may contain newlines: the row is numbered by its last line.
             numbered = [(reader.line_num, [*map(csv_format.text_of, cells)]) for cells in reader if cells]
     except (csv.Error, UnicodeDecodeError) as error:
@@ -118,13 +122,6 @@ def _read_csv(path: Path) -> list[Row]:
         _row(number, dict(zip(header, cells, strict=True)))
         for (number, _), cells in zip(numbered, rows, strict=True)
     ]
-
-
-def _check_header(path: Path, header: list[str]) -> None:
-    if not header:
-        raise TableError(str(path), [f"{path}: the file is empty; its first line must name the columns"])
-    if doubled := sorted({name for name in header if header.count(name) > 1}):
-        raise TableError(str(path), [f"{path}:1: two columns are called {doubled[0]!r}; rename one"])
 
 
 def _read_parquet(path: Path) -> list[Row]:
@@ -147,8 +144,11 @@ def _read_parquet(path: Path) -> list[Row]:
                 rows += batch.to_pylist()
     except pyarrow.ArrowException as error:
         raise TableError(str(path), [f"{path}: not a Parquet file: {_one_line(error)}"]) from None
-    # pandas writes NaN for missing values.
-    return [_row(number, _nan_is_empty(cells)) for number, cells in enumerate(rows, 1)]
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, float) and math.isnan(value):
+                row[name] = None  # pandas writes NaN for missing values
+    return [_row(number, row) for number, row in enumerate(rows, 1)]
 
 
 def _read_json(path: Path) -> list[Row]:
@@ -177,8 +177,8 @@ def _of_run(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(parameters)
     except (OSError, ValueError, KeyError, TypeError):
         problem = (
-            f"the result of one run, and {trial_file} does not say with which parameters (earlier versions "
-            "wrote none); write a table with a row for it: a column for each parameter and metric"
+            f"the result of one run, and {trial_file} does not say with which parameters; "
+            "write a table with a row for it: a column for each parameter and metric"
         )
         raise TableError(str(path), [f"{path}: {problem}"]) from None
     status = result.get("status", "completed")
@@ -191,32 +191,19 @@ def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
     for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
         if isinstance(row.get(field), dict):
             del flat[field]
-            flat |= {prefix + name: _nested(value, prefix) for name, value in row[field].items()}
+            for name, value in row[field].items():
+                # The null of a parameter is a value; an empty cell would be none.
+                is_json = isinstance(value, list) or (value is None and prefix == PARAMETER)
+                flat[prefix + name] = json.dumps(value, ensure_ascii=False) if is_json else value
     return flat
 
 
-def _nested(value: Any, prefix: str) -> Any:
-    """Return a value of a nested trial as a row has it: there null is a value, in a row an empty cell."""
-    is_json = isinstance(value, list) or (value is None and prefix == PARAMETER)
-    return json.dumps(value, ensure_ascii=False) if is_json else value
-
-
-def _row(number: int, cells: Mapping[str, Any]) -> Row:
-    return Row(number=number, cells=MappingProxyType({name: _cell(value) for name, value in cells.items()}))
-
-
-def _cell(value: Any) -> Cell:
-    if isinstance(value, bool | int | float):
-        return value
-    text = "" if value is None else str(value).strip()
-    return text or None
-
-
-def _nan_is_empty(cells: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in cells.items()
-    }
+def _row(number: int, values: Mapping[str, Any]) -> Row:
+    cells: dict[str, Cell] = {}
+    for name, value in values.items():
+        is_cell = isinstance(value, bool | int | float)
+        cells[name] = value if is_cell else str("" if value is None else value).strip() or None
+    return Row(number=number, cells=MappingProxyType(cells))
 
 
 def _one_line(error: Exception) -> str:

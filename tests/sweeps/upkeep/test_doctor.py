@@ -55,12 +55,6 @@ def supersede(experiment: Experiment) -> None:
     experiment.store.create("runs/000000/attempt-2/log.txt", b"new")
 
 
-def age(experiment: Experiment) -> None:
-    document = json.loads(experiment.store.read(record.key(0))[0])
-    del document["curve"], document["failure"]
-    overwrite(experiment.store, record.key(0), json.dumps(document).encode())
-
-
 def renew(experiment: Experiment) -> None:
     data = experiment.store.read(record.key(0))[0].replace(b'"schema": 1', b'"schema": 2')
     overwrite(experiment.store, record.key(0), data)
@@ -85,7 +79,6 @@ FAULTS: dict[str, tuple[Callable[[Experiment], object], tuple[str, str], str]] =
     "a torn switch": (lambda e: e.store.create(control.KEY, b"{"), ("torn", "problem"), "control.json"),
     "a torn plan": (lambda e: e.store.create(plan.KEY, b"{"), ("torn", "problem"), "confirm.json"),
     "a record of a later version": (renew, ("newer", "problem"), "trials/000000.json"),
-    "a record of an earlier version": (age, ("outdated", "note"), "trials/000000.json"),
     "a removed record": (make_gap, ("gap", "problem"), "trials/000001.json"),
     "a silent worker": (silence, ("expired", "problem"), "trials/000002.json"),
     "a trial never reported": (hand_out, ("untold", "note"), "trials/000002.json"),
@@ -117,13 +110,13 @@ def test_each_fault_is_found_alone_and_where_it_is(tended, name):
     assert found(tended) == {what: tended.store.location(key)}
 
 
-def test_repeated_measurements_that_were_imported_are_no_duplicates(tended):
+def test_imported_repeats_are_no_duplicates(tended):
     again = replace(tended.trial(1), trial=3, generator="imported")
     put(tended.store, again)
     assert found(tended) == {}
 
 
-def test_repeats_of_a_confirmation_are_no_duplicates_and_not_outside_of_the_space(tended):
+def test_repeats_of_a_confirmation_are_no_finding(tended):
     for index, seed in ((3, 7), (4, 8)):
         parameters = {**tended.trial(1).parameters, "seed": seed, "eval.test": True}
         put(tended.store, replace(tended.trial(1), trial=index, generator="confirm", parameters=parameters))
@@ -146,7 +139,7 @@ def test_a_draft_counts_as_left_behind_only_when_it_is_old(tmp_path, sweep_in):
     assert found(experiment) == {("draft", "note"): str(draft)}
 
 
-def test_the_doctor_looks_at_machine_store_and_sweep_and_leaves_nothing_behind(tended):
+def test_doctor_leaves_nothing_behind(tended):
     before = tended.store.list("trials/")
     diagnosis = doctor.examine(lambda: tended, expected=True)
     assert [finding for finding in diagnosis.findings if finding.kind not in ("device", "cache")] == []

@@ -62,7 +62,7 @@ def test_a_torn_record_is_moved_aside_and_workers_go_on(tended):
     assert findings == []  # the gap is accounted for
 
 
-def test_a_step_hints_at_results_that_a_torn_record_leaves_in_its_run(tended):
+def test_step_hints_at_results_of_a_torn_record(tended):
     tear(tended)
     tended.store.create("runs/000000/attempt-1/result.json", b"{}")
     (step,) = planned(tended)
@@ -79,7 +79,7 @@ def test_a_record_that_was_put_back_in_the_meantime_stays(tended):
     assert quarantined(tended) == []
 
 
-def test_an_interruption_between_copying_and_removing_loses_nothing(space):
+def test_interruption_between_copy_and_removal_loses_nothing(space):
     class Interrupted(MemoryStore):
         broken = True
 
@@ -120,21 +120,12 @@ def test_the_trial_of_a_silent_worker_is_handed_back(tended):
     assert (record.status, record.history[-1].reason) == ("pending", "expired")
 
 
-def test_a_worker_that_reports_before_the_repair_keeps_its_result(tended):
+def test_result_reported_before_the_repair_is_kept(tended):
     run_silently(tended)
     (step,) = planned(tended)
     tended.apply(2, Complete(worker="w1", attempt=1, metrics={"loss": 0.5}))
     assert carry_out(step).state == "overtaken"
     assert tended.trial(2).metrics == {"loss": 0.5}
-
-
-def test_a_record_of_an_earlier_version_is_written_anew_with_the_same_content(tended):
-    before = tended.trial(0)
-    document = json.loads(tended.store.read(trial.key(0))[0])
-    del document["curve"], document["failure"]
-    overwrite(tended.store, trial.key(0), json.dumps(document).encode())
-    assert repair(tended) == [("outdated", "done")]
-    assert replace(tended.trial(0), write="") == replace(before, write="")
 
 
 def test_a_record_of_a_later_version_is_left_alone(tended):
@@ -198,7 +189,7 @@ def test_nothing_is_made_up_and_nothing_unknown_is_removed(tended, inflict):
     assert planned(tended) == []
 
 
-def test_a_step_that_fails_does_not_keep_the_others_from_their_work(space):
+def test_failed_step_does_not_stop_the_others(space):
     class Stubborn(MemoryStore):
         def delete(self, key, expected):
             if key == trial.key(0):
