@@ -177,26 +177,17 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     sign = 1.0 if space.objectives[0].goal == "minimize" else -1.0
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
     found: list[tuple[float, Trial]] = []
-    for record, fresh in _fresh_runs(trials):
-        means = _means([_numbers(run) for run in fresh])
-        if len(fresh) >= MIN_RUNS and metric in means and all(bound.holds(means) for bound in bounds):
+    done = [record for record in trials if record.status == "completed"]
+    repeats = [record for record in done if record.generator == CONFIRM]
+    for record in done:
+        runs = [_numbers(run) for run in repeats if _without_seed(run) == _without_seed(record)]
+        if record.generator == CONFIRM or len(runs) < MIN_RUNS:
+            continue
+        common = set(runs[0]).intersection(*runs)
+        means = {name: statistics.fmean(run[name] for run in runs) for name in common}
+        if metric in means and all(bound.holds(means) for bound in bounds):
             found.append((sign * means[metric], record))
     return min(found, key=lambda pair: pair[0])[1] if found else None
-
-
-def _fresh_runs(trials: Sequence[Trial]) -> list[tuple[Trial, list[Trial]]]:
-    """Return the completed trials of the search with their completed fresh runs."""
-    done = [record for record in trials if record.status == "completed"]
-    fresh = [record for record in done if record.generator == CONFIRM]
-    return [
-        (record, [run for run in fresh if _repeats(run, record)])
-        for record in done
-        if record.generator != CONFIRM
-    ]
-
-
-def _repeats(run: Trial, record: Trial) -> bool:
-    return _without_seed(run) == _without_seed(record)
 
 
 def _without_seed(record: Trial) -> dict[str, Any]:
@@ -206,12 +197,6 @@ def _without_seed(record: Trial) -> dict[str, Any]:
         for name, value in record.parameters.items()
         if name != "eval.test" and name.rpartition(".")[2] != "seed"
     }
-
-
-def _means(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the means of the metrics that all runs have."""
-    common = set(runs[0]).intersection(*runs) if runs else set()
-    return {name: statistics.fmean(run[name] for run in runs) for name in common}
 
 
 def write(
@@ -230,10 +215,21 @@ def write(
         InputError: the suffix is none of .csv, .parquet, .json.
         StoreUnavailable: the file cannot be written.
     """
+
+    def write_csv(draft: Path) -> None:
+        rows = [flat(record) for record in trials]
+        with draft.open("w", newline="", encoding="utf-8") as file:
+            csv_format.write(file, columns(rows), rows)
+
+    def write_json(draft: Path) -> None:
+        content = document(space, url, trials, held_out)
+        text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+        draft.write_text(text + "\n", encoding="utf-8")
+
     writers: dict[str, Callable[[Path], None]] = {
-        ".csv": lambda draft: _write_csv(draft, [flat(record) for record in trials]),
+        ".csv": write_csv,
         ".parquet": lambda draft: _write_parquet(draft, [flat(record) for record in trials]),
-        ".json": lambda draft: _write_json(draft, document(space, url, trials, held_out)),
+        ".json": write_json,
     }
     if path.suffix.lower() not in writers:
         raise InputError(f"{path}: the name must end in {' or '.join(writers)}")
@@ -269,11 +265,6 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*TRIAL_COLUMNS, *stages, *parameters, *metrics]
 
 
-def _write_csv(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with draft.open("w", newline="", encoding="utf-8") as file:
-        csv_format.write(file, columns(rows), rows)
-
-
 def _write_parquet(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     import pyarrow
     from pyarrow import parquet
@@ -291,12 +282,6 @@ def _column(values: list[Any]) -> list[Any]:
     if kinds == {int, float}:
         return [None if value is None else float(value) for value in values]
     return [None if value is None else str(value) for value in values]
-
-
-def _write_json(draft: Path, content: Mapping[str, Any]) -> None:
-    draft.write_text(
-        json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
 
 
 def _worker(record: Trial) -> str | None:

@@ -233,7 +233,9 @@ def assigned(text: str, *, flags: bool = True) -> Iterator[tuple[int, int]]:
     end = 0
     for found in _NAME.finditer(text):
         name, flag = found[1], found[3]
-        if found.start() < end or not (_is_secret_flag(flag) if flag else _is_secret_key(name)):
+        # A generic word in prose is no secret's name: `KEY: 3`, `PASS: test`.
+        is_secret = _is_secret_flag(flag) if flag else is_secret_name(name) and name not in _ALONE
+        if found.start() < end or not is_secret:
             continue
         if not flags and (flag or name.upper() != name):
             continue
@@ -248,11 +250,6 @@ def assigned(text: str, *, flags: bool = True) -> Iterator[tuple[int, int]]:
 def _is_secret_flag(flag: str) -> bool:
     words = flag.lower().replace("-", "_").split("_")
     return is_secret_name(flag) or (words[-1] in _FLAGS and is_secret_name(flag.upper().replace("-", "_")))
-
-
-def _is_secret_key(name: str) -> bool:
-    """Return whether it is a secret's name in prose, unlike a generic word (`KEY: 3`, `PASS: test`)."""
-    return is_secret_name(name) and name not in _ALONE
 
 
 def _is_assignment(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
@@ -285,15 +282,11 @@ class Redactor:
     def certain(self, text: str) -> str:
         """Return the text with stars only for certain secrets."""
         for secret in self._secrets:
-            if secret in text:
-                text = _replaced(text, secret)
+            if secret in text and len(secret) >= _LONG:
+                text = text.replace(secret, STARS)
+            elif secret in text:  # short ones may be a part of a harmless word
+                text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", STARS, text)
         return _without_cut_key(_with_rules(text, CERTAIN))
-
-
-def _replaced(text: str, secret: str) -> str:
-    if len(secret) >= _LONG:
-        return text.replace(secret, STARS)
-    return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", STARS, text)
 
 
 _KEY_END = re.compile(r"(?<![\w+/=])[A-Za-z0-9+/=]*+-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----")
