@@ -117,8 +117,8 @@ def _check_cost(cursor: Cursor, position: int, stages: Stages, space: Space) -> 
         ends[name] = float(min(values)), float(max(values))
         if stages.position(name) > position:
             raise cursor.refusal(
-                f"`{name}` belongs to a later stage, {stages.names[stages.position(name)]}; trials that share "
-                "this one would differ in its cost"
+                f"`{name}` belongs to a later stage, {stages.names[stages.position(name)]}; trials that "
+                "share this one would differ in its cost"
             )
     cheapest = {name: ends[name][factor < 0] for name, factor in expression.coefficients.items()}
     sizes = (abs(factor) * max(map(abs, ends[name])) for name, factor in expression.coefficients.items())

@@ -58,7 +58,7 @@ class Counting(LocalStore):
         return super().read_many(keys)
 
 
-def test_the_losses_of_the_attempt_that_completed_are_in_the_document(store: LocalStore) -> None:
+def test_document_has_the_losses_of_the_completed_attempt(store: LocalStore) -> None:
     put_held_out(store, 0)
     put_held_out(store, 1, {"schema": 1, "losses": {"final": [9.0, 9.0]}})
     put_held_out(store, 1, attempt=2)
@@ -90,7 +90,7 @@ def test_only_trials_with_an_error_of_an_objective_are_looked_up(tmp_path: Path)
     ],
     ids=["empty", "list", "newer", "no-losses", "number", "nan", "bool"],
 )
-def test_a_file_that_is_something_else_is_left_out_with_a_warning(
+def test_unreadable_losses_are_left_out_with_a_warning(
     store: LocalStore, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_held_out(store, 0, content)
@@ -129,7 +129,7 @@ def test_the_best_by_fresh_seeds_is_not_the_luckiest() -> None:
     assert export.best_confirmed(SPACE, [*searched, *runs[:3]]) == searched[0]
 
 
-def test_means_of_fresh_seeds_must_be_within_the_outcome_constraints() -> None:
+def test_fresh_means_obey_the_outcome_constraints() -> None:
     space = Space(
         name="case",
         objectives=SPACE.objectives,

@@ -77,7 +77,7 @@ def test_what_mattered_is_what_the_function_depends_on(document: dict[str, Any])
     assert shares["steps"]["total"] < shares["schedule"]["total"] < shares["lr"]["total"]
 
 
-def test_marginal_effects_have_the_functions_shape_in_the_users_units(document: dict[str, Any]) -> None:
+def test_marginal_effects_follow_the_function_in_user_units(document: dict[str, Any]) -> None:
     curves = document["metrics"]["loss"]["marginal"]
     values = [row["value"] for row in curves["lr"]]
     assert (values[0], values[-1]) == pytest.approx((1e-3, 1e-1))

@@ -62,13 +62,13 @@ def rows(file: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(file.read_text())))
 
 
-def test_a_sweep_without_stages_has_the_columns_that_it_always_had(tmp_path: Path) -> None:
+def test_sweep_without_stages_has_no_columns_of_stages(tmp_path: Path) -> None:
     table.write(tmp_path / "t.csv", SPACE, "url", [record(0), record(1)])
     assert list(rows(tmp_path / "t.csv")[0]) == [*TRIAL_COLUMNS, "param.lr", "loss"]
     assert not set(table.nested(record(0))) & set(STAGE_COLUMNS)
 
 
-def test_every_trial_with_stages_has_what_it_costs_and_what_it_paid(tmp_path: Path) -> None:
+def test_trials_with_stages_have_nominal_and_paid_costs(tmp_path: Path) -> None:
     table.write(tmp_path / "t.csv", SPACE, "url", RECORDS)
     found = rows(tmp_path / "t.csv")
     assert list(found[0]) == [*TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]

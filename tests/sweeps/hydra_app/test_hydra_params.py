@@ -65,7 +65,7 @@ def test_dictionaries_are_axs_or_ours(param: Any, expected: dict[str, Any]) -> N
     assert read({"a.b": param}, [], None) == ({"a.b": expected}, [])
 
 
-def test_the_command_line_goes_before_the_file_and_the_rest_is_fixed() -> None:
+def test_command_line_precedes_the_file() -> None:
     params = {"x": "interval(0,1)", "y": "choice(a,b)", "z": 3, "w": "plain"}
     searched, fixed = read(params, ["x=5", "model=big", "z=choice(1,2)", "+new.key='a b'", "~gone"], None)
     assert searched == {"y": {"values": ["a", "b"]}, "z": {"values": [1, 2], "ordered": True}}
@@ -155,7 +155,7 @@ class TestSpace:
             "${overrides}",
         )
 
-    def test_stages_of_the_application_are_those_of_a_search_space_file(self) -> None:
+    def test_stages_of_the_application_are_read_as_in_a_file(self) -> None:
         entries = [
             {"name": "a", "parameters": ["n"], "cost": "2*n"},
             {"name": "b", "parameters": ["*"], "cost": 9},

@@ -37,7 +37,7 @@ def wait_for(happened: Callable[[], bool], what: str, seconds: float = 60) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_killed_in_the_middle_and_resumed_by_two_each_trial_ends_once(
+def test_each_trial_ends_once_after_a_kill_and_two_resumes(
     application: Path, environment: dict[str, str]
 ) -> None:
     def start(*argv: str) -> subprocess.Popen[str]:
@@ -100,7 +100,7 @@ def test_killed_in_the_middle_and_resumed_by_two_each_trial_ends_once(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_surrogate_searches_a_configuration_that_holds_its_own_sweep(
+def test_surrogate_searches_a_configuration_with_its_own_sweep(
     application: Path, environment: dict[str, str]
 ) -> None:
     (application / "conf" / "train.yaml").write_text(

@@ -26,21 +26,21 @@ N = Range(name="n", min=1, max=10, kind="int")
 GATE = Choice(name="gate", values=(True, False), when=((True, ("n",)),))
 
 
-def test_identity_tells_true_from_one_and_not_one_from_one_point_zero():
+def test_identity_separates_true_from_1_but_not_1_from_1_0():
     choice = domain(Choice(name="a", values=(1, 2)))
     assert choice.identity({"a": 1}) == choice.identity({"a": 1.0})
     assert choice.identity({"a": 1}) != choice.identity({"a": True})
     assert choice.identity({"a": 1}) != choice.identity({"a": "1"})
 
 
-def test_identity_does_not_see_the_last_bits_of_a_float_nor_the_order_of_keys():
+def test_identity_ignores_last_bits_and_order_of_keys():
     both = domain(X, LR)
     assert both.identity({"x": 0.3, "lr": 1e-4}) == both.identity({"lr": 1e-4 * (1 + 1e-13), "x": 0.1 * 3})
     assert both.identity({"x": 0.3, "lr": 1e-4}) != both.identity({"x": 0.3, "lr": 1.0001e-4})
     assert both.identity({"x": 0.3, "lr": 1e-6}) != both.identity({"x": 0.3, "lr": 1.00001e-6})
 
 
-def test_complete_leaves_out_what_is_switched_off_and_adds_fixed_values_in_order():
+def test_complete_drops_inactive_and_adds_fixed_values():
     gated = domain(GATE, Fixed(name="f", value="v"), N)
     assert list(gated.complete({"n": 3, "gate": True}).items()) == [("gate", True), ("f", "v"), ("n", 3)]
     assert gated.complete({"n": 3, "gate": False}) == {"gate": False, "f": "v"}
@@ -67,7 +67,7 @@ def test_member_gives_the_choices_own_value():
     ("constraint", "rounded"),
     [("n + x <= 5", 4), ("n - x >= 3", 5), ("x - n <= 3", 5)],
 )
-def test_an_integer_under_a_constraint_is_rounded_to_the_side_that_obeys_it(constraint: str, rounded: int):
+def test_integer_is_rounded_to_the_side_that_obeys(constraint: str, rounded: int):
     constrained = domain(N, X, constraints=(constraint,))
     assert [constrained.member("n", value) for value in (4.4, 4.6)] == [rounded, rounded]
 
@@ -96,7 +96,7 @@ def test_configurations_are_counted_where_they_are_few():
     assert domain().configurations() == {frozenset(): {}}
 
 
-def test_configurations_are_not_listed_where_they_are_many_or_infinite():
+def test_many_or_infinite_configurations_are_not_listed():
     assert domain(X, GATE, N).configurations() is None
     assert domain(Range(name="n", min=0, max=ENUMERABLE, kind="int")).configurations() is None
 
@@ -115,12 +115,12 @@ def test_members_of_a_stepped_range_are_its_steps_as_written(parameter: Range, v
     assert type(found) is (int if parameter.kind == "int" else float)
 
 
-def test_a_step_under_a_constraint_is_rounded_to_the_side_that_obeys_it():
+def test_step_is_rounded_to_the_side_that_obeys_a_constraint():
     constrained = domain(FIFTIES, X, constraints=("f + x <= 199",))
     assert [constrained.member("f", value) for value in (149.0, 101.0)] == [100, 100]
 
 
-def test_what_lies_between_two_steps_is_no_parameter_of_the_space():
+def test_value_between_two_steps_is_a_misfit():
     stepped = domain(TENTHS, FIFTIES)
     assert stepped.misfit({"t": 0.1 + 0.2, "f": 50}) is None
     assert stepped.misfit({"t": 0.4, "f": 50}) == "t is 0.4, outside of its range or values"

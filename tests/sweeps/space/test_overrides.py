@@ -130,7 +130,7 @@ def test_a_whole_config_composes_to_the_values_put_in(tmp_path: Path) -> None:
         ("it's", r"'it\'s'"),
     ],
 )
-def test_the_usual_values_are_as_short_as_a_person_would_write_them(value: Value, expected: str) -> None:
+def test_usual_values_are_written_short(value: Value, expected: str) -> None:
     assert quote(value) == expected
 
 

@@ -49,9 +49,7 @@ def test_positions_on_normal_scales_go_there_and_back(unit: float, parameter: Ra
 
 @pytest.mark.parametrize("parameter", NORMAL, ids=str)
 @pytest.mark.parametrize("unit", [0.001, 0.3, 0.5, 0.999])
-def test_a_position_on_a_normal_scale_is_the_quantile_of_the_truncated_distribution(
-    parameter: Range, unit: float
-):
+def test_normal_scale_is_the_truncated_quantile(parameter: Range, unit: float):
     assert parameter.normal is not None
     mean, sd = parameter.normal
     low, high = ((math.log(b) if parameter.log else b) - mean for b in (parameter.min, parameter.max))
@@ -61,7 +59,7 @@ def test_a_position_on_a_normal_scale_is_the_quantile_of_the_truncated_distribut
     )
 
 
-def test_the_share_between_the_bounds_is_that_of_the_distribution():
+def test_share_between_bounds_is_that_of_the_distribution():
     assert share_within(normal(-1.0, 1.0, 0.0, 1.0)) == pytest.approx(0.6826895)
     assert share_within(normal(3.0, 4.0, 0.0, 1.0)) == pytest.approx(0.00131823, rel=1e-5)
 

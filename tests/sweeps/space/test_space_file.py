@@ -203,7 +203,7 @@ def test_every_kind_of_hydra_key_is_a_parameter(key: str) -> None:
     assert only(f"'{key}': {{value: 3}}").name == key
 
 
-def test_conditions_may_be_nested_and_keys_are_typed_like_the_values() -> None:
+def test_nested_conditions_have_keys_typed_like_the_values() -> None:
     nested = space(
         "a: {values: [1, 2], when: {2: [b]}}, b: {values: [x, y], when: {y: [c]}}, c: {min: 0.0, max: 1.0}"
     )
@@ -242,7 +242,7 @@ def test_ranges_have_steps_and_normal_distributions() -> None:
     assert from_json(json.loads(json.dumps(to_json(found)))) == found
 
 
-def test_plain_ranges_are_stored_as_versions_without_steps_wrote_them() -> None:
+def test_plain_ranges_are_stored_without_unset_fields() -> None:
     written = to_json(space("a: {min: 0, max: 9}"))["parameters"][-1]
     assert written == {"name": "a", "min": 0, "max": 9, "kind": "int", "log": False, "type": "range"}
 
@@ -270,7 +270,7 @@ def test_a_program_is_one_of_three(program: str, expected: Program) -> None:
     assert loads(text, "x.yaml").program == expected
 
 
-def test_a_constraint_on_one_parameter_narrows_its_range_even_a_logarithmic_one() -> None:
+def test_constraint_on_one_parameter_narrows_its_range() -> None:
     narrowed = space(
         "lr: {min: 0.001, max: 0.1, distribution: log_uniform_values}, "
         "n: {min: 1, max: 100, distribution: int_log_uniform}",
@@ -307,7 +307,7 @@ def test_the_middle_of_a_parameter(parameter: Parameter, expected: Value) -> Non
     assert same(middle(parameter), expected)
 
 
-def test_the_middle_of_a_logarithmic_range_is_geometric_and_inside() -> None:
+def test_middle_of_a_logarithmic_range_is_geometric() -> None:
     found = middle(Range(name="x", min=1e-3, max=1e-1, kind="float", log=True))
     assert math.isclose(float(found), 1e-2)
     tight = Range(name="x", min=0.1, max=math.nextafter(0.1, 1), kind="float", log=True)
@@ -355,7 +355,7 @@ def corners(shipped: Space) -> list[dict[str, Value]]:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_space_composes_with_the_trainer_at_both_ends_of_every_range(path: Path) -> None:
+def test_shipped_space_composes_at_both_ends_of_every_range(path: Path) -> None:
     from trainer.api import check
 
     shipped = load(path)
@@ -392,7 +392,7 @@ def test_each_limit_of_a_budget_stands_alone(key: str) -> None:
     assert isinstance(getattr(limited, key), float)
 
 
-def test_without_the_sections_nothing_is_limited_and_nothing_is_stopped() -> None:
+def test_without_sections_nothing_is_limited_or_stopped() -> None:
     assert (space("").budget, space("").early_terminate) == (Budget(), None)
 
 
@@ -411,7 +411,7 @@ def test_what_early_terminate_leaves_out_has_a_default(written: str, read: Early
 
 
 @pytest.mark.parametrize("objectives", ["[{metric: loss}]", "[{metric: loss}, {metric: usd}]"])
-def test_early_stopping_by_curve_goes_with_any_number_of_objectives(objectives: str) -> None:
+def test_curve_rule_goes_with_any_number_of_objectives(objectives: str) -> None:
     text = (
         f"name: a\nobjectives: {objectives}\nprogram: {{command: [run, '${{overrides}}']}}\nparameters: {{x: {{min: 0.0, max: 1.0}}}}\n"
         "early_terminate: {type: curve, min_trials: 7, margin: 0.01}\n"

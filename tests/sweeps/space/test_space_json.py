@@ -1,4 +1,4 @@
-"""Spaces and trials as they are stored: JSON loses nothing, and what was stored once loads for ever."""
+"""Spaces and trials as they are stored: JSON loses nothing, and what is stored with schema 1 loads."""
 
 from __future__ import annotations
 
@@ -124,13 +124,12 @@ def test_the_way_through_json_loses_nothing(space: Space) -> None:
     assert repr(back) == repr(space)  # == takes True for 1 and 1.0
 
 
-def test_the_default_brake_is_not_written_so_that_earlier_versions_read_the_sweep(space: Space) -> None:
+def test_default_brake_is_not_written(space: Space) -> None:
     assert "brake" not in to_json(space)
     assert to_json(dataclasses.replace(space, brake=Brake(first=0)))["brake"] == {"first": 0, "later": 5}
 
 
-def test_what_shares_stages_is_written_only_where_it_is_not_the_default(space: Space) -> None:
-    """Earlier versions read the sweep then, and would share nothing anyway."""
+def test_stages_and_snapshots_are_written_only_if_set(space: Space) -> None:
     document = to_json(space)
     assert {"stages", "snapshots"}.isdisjoint(document)
     assert "reuse" not in document["search"]
@@ -170,8 +169,7 @@ def test_an_edited_sweep_with_wrong_stages_is_named(edit: dict[str, object], say
     assert says in str(problem(from_json(document | edit)))
 
 
-def test_only_early_stopping_by_curve_is_refused_by_earlier_versions(space: Space) -> None:
-    """They know no margin; what they would make of an unknown type is to stop by the percentile."""
+def test_margin_is_written_only_for_the_curve_rule(space: Space) -> None:
     percentile = dataclasses.replace(space, early_terminate=EarlyTerminate())
     assert "margin" not in to_json(percentile)["early_terminate"]
     curve = dataclasses.replace(space, early_terminate=EarlyTerminate(type="curve"))
@@ -194,7 +192,7 @@ def test_only_early_stopping_by_curve_is_refused_by_earlier_versions(space: Spac
     ],
     ids=["type", "missing", "objective", "search", "lease", "field", "stage", "no_stage", "snapshots"],
 )
-def test_an_edited_space_raises_what_the_reader_of_the_store_expects(damage: dict[str, object]) -> None:
+def test_damaged_space_raises_lookup_type_or_value_error(damage: dict[str, object]) -> None:
     document = json.loads((GOLDEN / "sweep_v1.json").read_text())["space"]
     with pytest.raises((KeyError, TypeError, ValueError)):
         from_json(document | damage)
@@ -239,7 +237,7 @@ def test_a_sweep_stored_with_schema_1_still_loads() -> None:
     assert document["space"].items() <= json.loads(json.dumps(to_json(space))).items()  # fields may be added
 
 
-def test_the_number_of_first_trials_is_stored_only_where_the_space_gives_one() -> None:
+def test_sobol_is_stored_only_where_the_space_gives_it() -> None:
     space = from_json(json.loads((GOLDEN / "sweep_v1_stages.json").read_text())["space"])
     for sobol in (None, 12):
         document = to_json(dataclasses.replace(space, search=dataclasses.replace(space.search, sobol=sobol)))

@@ -172,7 +172,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_it_is_refused_in_one_line_with_its_place_and_the_way_out(case: Case) -> None:
+def test_it_is_refused_with_line_key_and_remedy(case: Case) -> None:
     assert case.old in BASE
     text = BASE.replace(case.old, case.new, 1) if case.old else BASE + case.new
     with pytest.raises(SpaceError) as caught:

@@ -58,13 +58,13 @@ STAGES = Stages(SPACE)
 OTHER = {"a.steps": 21, "a.k": 0.75, "a.mode": "y", "a.inner": 0.5, "b.lr": 2e-3, "c.steps": 3}
 
 
-def test_a_parameter_belongs_to_the_first_stage_that_matches_it_and_else_to_the_first() -> None:
+def test_parameter_belongs_to_the_first_matching_stage() -> None:
     assert [STAGES.position(parameter.name) for parameter in SPACE.parameters] == [0] * 6 + [1, 1, 2]
     assert STAGES.position("eval.test") == 2  # of a trial, not of the space
     assert Stages(replace(SPACE, stages=SPACE.stages[:2])).position("c.steps") == 0
 
 
-def test_what_switches_an_earlier_stages_parameter_on_belongs_to_that_stage() -> None:
+def test_parent_belongs_to_the_earliest_stage_of_its_children() -> None:
     """Or trials with one prefix would have and not have that parameter."""
     parameters: tuple[Parameter, ...] = (
         Choice(name="c.outer", values=(1, 2), when=((1, ("b.gate",)),)),
@@ -82,9 +82,7 @@ def test_what_switches_an_earlier_stages_parameter_on_belongs_to_that_stage() ->
 
 
 @given(st.sets(st.sampled_from(sorted(OTHER))), st.integers(0, 2))
-def test_trials_agree_up_to_a_stage_if_its_parameters_and_those_before_it_are_equal(
-    changed: set[str], stage: int
-) -> None:
+def test_prefix_is_of_a_stage_and_those_before_it(changed: set[str], stage: int) -> None:
     other = TRIAL | {name: OTHER[name] for name in changed}
     if "a.mode" in changed:
         changed = changed - {
@@ -104,7 +102,7 @@ def test_inactive_parameters_split_no_prefix_at_any_depth() -> None:
     assert STAGES.parameters_until(off) == {"a.steps": 20, "a.gate": False}
 
 
-def test_a_fixed_parameter_is_part_of_it_only_where_a_trial_has_another_value() -> None:
+def test_fixed_parameter_counts_only_with_another_value() -> None:
     """A confirmation repeats a trial with another seed; an imported trial may leave the fixed ones out."""
     without = {name: value for name, value in TRIAL.items() if name != "seed"}
     assert (
@@ -144,9 +142,7 @@ def test_costs_are_unknown_if_that_of_one_stage_is() -> None:
     ],
     ids=["auto", "none", "grid", "no-stages", "one-stage", "first-alone", "later-alone"],
 )
-def test_stages_are_shared_where_a_later_one_is_searched_and_reuse_is_not_off(
-    change: dict[str, object], shared: bool
-) -> None:
+def test_stages_are_shared_if_a_later_one_is_searched(change: dict[str, object], shared: bool) -> None:
     assert Stages(replace(SPACE, **change)).shared is shared  # type: ignore[arg-type]
 
 

@@ -110,7 +110,7 @@ def test_all_that_names_no_later_stage_belongs_to_stage_1_9() -> None:
         "stage3_searched",
     ],
 )
-def test_a_cost_is_an_expression_in_the_length_or_the_configurations_constant(
+def test_cost_is_an_expression_in_the_length_or_a_constant(
     parameters: tuple[Parameter, ...], overrides: tuple[str, ...], costs: dict[str, str]
 ) -> None:
     overrides = ("stage2.lambda_warmup.enabled=false", "stage1_9.schedule.warmup_steps=1", *overrides)
@@ -155,7 +155,7 @@ def test_a_later_stage_that_stage_1_9_refers_to_belongs_to_it() -> None:
     assert (first.parameters, second.parameters) == ((), ("stage2.*",))
 
 
-def test_lengths_count_even_if_constraints_exclude_both_ends_of_the_space() -> None:
+def test_lengths_count_even_if_both_ends_are_excluded() -> None:
     steps = Range(name="stage2.max_steps", min=40, max=400, kind="int")
     first = Range(name="stage1_9.max_steps", min=40, max=400, kind="int")
     constraints = tuple(f"2*{first.name} + {steps.name} {bound}" for bound in (">= 600", "<= 700"))

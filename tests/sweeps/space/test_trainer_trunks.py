@@ -59,7 +59,7 @@ def found_in(space: Space, found: Found = trainer) -> list[Trunk | None]:
     return [stage.trunk for stage in with_trunks(space, STAGES, probes(space), found)]
 
 
-def test_searched_lengths_have_trunks_with_points_where_each_listed_one_leaves_it():
+def test_each_listed_length_has_a_point_where_it_leaves():
     assert found_in(space_of(FIRST, SECOND, LR)) == [
         Trunk(length="stage1_9.max_steps", decay=0.2, every=40),
         Trunk(length="stage2.max_steps", decay=0.2, every=80),
@@ -71,13 +71,13 @@ def test_searched_lengths_have_trunks_with_points_where_each_listed_one_leaves_i
     [((100, 200, 400), 80), ((100, 105), 11), ((100, 101, 400), 40), ((0, 100), 80), ((1, 2), 1)],
     ids=str,
 )
-def test_listed_lengths_share_points_unless_there_would_be_more_than_16(lengths: tuple[int, ...], every: int):
+def test_listed_lengths_share_at_most_16_points(lengths: tuple[int, ...], every: int):
     (_, trunk) = found_in(space_of(replace(SECOND, values=lengths), LR))
     assert trunk is not None
     assert trunk.every == every
 
 
-def test_a_searched_decay_is_the_tail_and_an_eighth_of_the_longest_apart():
+def test_searched_decay_has_points_an_eighth_apart():
     last = Range(name="stage2.schedule.final_lr_ratio", min=0.0, max=0.1, kind="float")
     assert found_in(space_of(SECOND, DECAY, last))[1] == Trunk(
         length="stage2.max_steps", decay=DECAY.name, tail=(last.name,), every=45
@@ -124,7 +124,7 @@ def test_the_user_says_how_far_points_are_apart():
     assert [t is not None for t in found_in(listed)] == [False, True]  # the trainer has the points from there
 
 
-def test_a_configuration_without_a_trunk_excludes_it_and_one_that_is_refused_says_nothing():
+def test_configuration_without_a_trunk_excludes_it():
     kind = Choice(name="stage2.kind", values=("plain", "saliency"))
 
     def found(parameters: Mapping[str, Value]) -> Mapping[str, FoundTrunk] | None:
@@ -149,7 +149,7 @@ def test_a_key_that_follows_the_length_is_no_trunk():
     ]
 
 
-def test_a_decay_that_differs_without_being_a_parameter_is_no_trunk():
+def test_decay_that_varies_without_a_parameter_is_no_trunk():
     def found(parameters: Mapping[str, Value]) -> dict[str, FoundTrunk]:
         decay = 0.1 if float(parameters[LR.name]) > 5e-3 else 0.2
         return trainer({**parameters, "stage2.schedule.decay_fraction": decay})

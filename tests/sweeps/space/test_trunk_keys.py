@@ -95,9 +95,7 @@ def test_a_trial_leaves_its_trunk_where_its_decay_begins(parameters: dict[str, A
 
 
 @given(st.integers(1, 300), st.integers(0, 300), shares, st.integers(0, 40))
-def test_until_there_the_trainer_has_the_learning_rates_of_a_longer_run(
-    steps: int, more: int, decay: float, warmup: int
-):
+def test_learning_rates_agree_until_the_decay(steps: int, more: int, decay: float, warmup: int):
     config = ScheduleConfig(warmup_steps=warmup, decay_fraction=decay, final_lr_ratio=0.0)
     end = decay_start(steps, decay)
     shared = range(min(end, decay_start(steps + more, decay)))
@@ -115,7 +113,7 @@ def test_what_the_length_switches_on_is_part_of_the_trunk():
     assert len({*keys, found.trunk_identity(base | {"two.steps": 10}, 1)}) == 3
 
 
-def test_a_decay_of_both_stages_belongs_to_the_first_and_splits_the_trunks_of_the_second():
+def test_decay_of_both_stages_belongs_to_the_first():
     both = tuple(
         replace(stage, trunk=replace(trunk, decay="one.last", tail=()))
         for stage, trunk in zip(SPACE.stages, (FIRST, SECOND), strict=True)

@@ -30,9 +30,7 @@ def all_files(folder: Path) -> dict[str, bytes]:
     [(errno.ENOSPC, "free some space"), (errno.EIO, "check the disk"), (errno.EROFS, "--storage")],
     ids=["disk-full", "io-error", "read-only"],
 )
-def test_a_failed_write_is_one_line_and_leaves_the_old_bytes_alone(
-    store, tmp_path, monkeypatch, code, advice
-):
+def test_failed_write_is_one_line_and_keeps_the_old_bytes(store, tmp_path, monkeypatch, code, advice):
     version = store.create("trials/000000.json", b"old")
 
     def fail(fd: int) -> None:
@@ -77,7 +75,7 @@ def test_a_later_write_that_fails_keeps_what_was_there(store, tmp_path, monkeypa
     assert store.read("trials/000000.json")[0] == b"x"
 
 
-def test_a_writer_killed_before_its_rename_leaves_nothing_that_is_listed_or_in_the_way(store, monkeypatch):
+def test_killed_writer_leaves_nothing_listed(store, monkeypatch):
     version = store.create("trials/000000.json", b"old")
     monkeypatch.setattr(Path, "replace", lambda self, target: self)  # dies just before the rename
     store.replace("trials/000000.json", b"half", version)
@@ -100,7 +98,7 @@ def test_a_key_cannot_leave_the_store(store, key):
         store.create(key, b"x")
 
 
-def test_a_coarse_clock_of_the_file_system_does_not_repeat_versions(store, monkeypatch):
+def test_coarse_clock_does_not_repeat_versions(store, monkeypatch):
     """Simulate a mount with times in whole seconds: all writes within a second would look alike."""
     real = os.utime
 
@@ -119,7 +117,7 @@ def test_a_coarse_clock_of_the_file_system_does_not_repeat_versions(store, monke
     assert int(after) > int(before)
 
 
-def test_a_folder_that_may_not_be_looked_into_is_told_with_advice(store, monkeypatch):
+def test_unreadable_folder_is_reported_with_advice(store, monkeypatch):
     def refuse(self) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 

@@ -76,7 +76,7 @@ def test_records_are_written_listed_and_swapped_in_such_a_bucket(gcs, store, acc
     assert store.list("trials/") == []
 
 
-def test_an_object_of_unknown_age_is_no_remainder_of_an_old_upload(gcs, store):
+def test_object_of_unknown_age_is_no_old_upload(gcs, store):
     gcs.speak("no_times")
     store.create(f"{PREFIX}/half.bin", b"x")
     done = Trial(trial=12, status="completed", parameters={}, generator="sobol")

@@ -54,7 +54,7 @@ def test_reads_that_go_wrong_among_many_are_sent_again_alone(gcs, store):
     assert len(gcs.journal.entries("get")) == RECORDS + 5
 
 
-def test_a_store_that_does_not_answer_is_told_and_not_waited_for_once_for_each_key(gcs, store):
+def test_silent_store_is_not_waited_for_at_each_key(gcs, store):
     quick = RetryPolicy(total_s=0.3, attempt_s=0.2, first_wait_s=0.02, longest_wait_s=0.05)
     cut_off = GcsStore(store.url, endpoint=gcs.door("cut-off"), retries=quick)
     gcs.partition("cut-off", how="hang")

@@ -88,7 +88,7 @@ def test_further_numbers_come_along_and_notes_do_not(rich_space):
     }
 
 
-def test_a_metric_may_be_called_like_a_parameter_where_the_parameter_has_its_prefix(rich_space):
+def test_metric_may_have_the_name_of_a_parameter(rich_space):
     (result,) = admit(table(GOOD | {"param.a": 1, "a": 7.5}), rich_space).results
     assert (result.parameters["a"], result.metrics["a"]) == (1, 7.5)
 
@@ -127,7 +127,7 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
-def test_a_row_that_does_not_fit_is_reported_with_file_row_and_column(rich_space, case):
+def test_misfit_is_reported_with_file_row_and_column(rich_space, case):
     change, problem = BAD_ROWS[case]
     with pytest.raises(TableError) as caught:
         admit(table(GOOD, GOOD | change), rich_space)
@@ -154,7 +154,7 @@ def test_a_column_that_does_not_fit_is_reported(rich_space, case):
     assert caught.value.problems[0].startswith(problem)
 
 
-def test_missing_columns_are_all_reported_and_fixed_and_conditional_ones_are_not_missed(rich_space):
+def test_all_missing_required_columns_are_reported(rich_space):
     with pytest.raises(TableError) as caught:
         admit(table({"k": 0.1}), rich_space)
     reported = [problem.split(" (")[0] for problem in caught.value.problems]
@@ -162,7 +162,7 @@ def test_missing_columns_are_all_reported_and_fixed_and_conditional_ones_are_not
     assert reported == [f"t.csv: no column {name}" for name in missing]
 
 
-def test_every_problem_of_every_row_is_reported_on_a_line_of_its_own(rich_space):
+def test_every_problem_has_its_own_line(rich_space):
     with pytest.raises(TableError) as caught:
         admit(table(*[GOOD | {"a": -1, "loss": None}] * 30), rich_space)
     assert len(caught.value.problems) == 60

@@ -35,7 +35,7 @@ def empty(store, space):
     return Experiment.create(store, space)
 
 
-def test_rows_become_completed_trials_behind_those_that_are_there(tended, table):
+def test_rows_become_completed_trials_after_existing_ones(tended, table):
     done = import_table(tended, table, worker="me")
     assert (done.trials, done.known, dict(done.left_out)) == ((3, 4, 5), 0, {})
     record = tended.trials()[3]
@@ -140,7 +140,7 @@ def test_imports_at_once_lose_no_row(space, tmp_path):
     assert len({record.parameters["x"] for record in records}) == 20
 
 
-def test_an_import_waits_for_whoever_generates_and_gives_up_in_words(empty, table, monkeypatch):
+def test_import_waits_for_the_ask_lease(empty, table, monkeypatch):
     monkeypatch.setattr(importing, "PATIENCE_S", 0.0)
     busy = ObjectLease(empty.store, ASK_KEY, heartbeat_s=10, expire_s=30)
     with busy.held("w1"), pytest.raises(StoreUnavailable, match="held by others"):
@@ -167,7 +167,7 @@ def test_an_import_that_was_cut_short_is_finished_by_the_next(space, table):
     assert (done.trials, done.known) == ((2,), 2)
 
 
-def test_imported_results_stand_in_for_the_sobol_trials_and_are_not_proposed_again(space, tmp_path):
+def test_imported_results_replace_sobol_trials(space, tmp_path):
     """The search learns from them as from its own: enough of them, and the surrogate proposes at once."""
     bayes = replace(space, search=Search(method="bayes", sobol=4, seed=0))
     experiment = Experiment.create(MemoryStore(), bayes)

@@ -106,7 +106,7 @@ def test_a_renamed_sweep_is_all_there_under_its_new_name_alone(url, sweep, tmp_p
     assert_moved(url, tmp_path)
 
 
-def test_a_name_that_is_taken_or_none_is_refused_and_nothing_is_changed(url, sweep, space) -> None:
+def test_unusable_name_is_refused_and_nothing_is_changed(url, sweep, space) -> None:
     open_store(join(url, "taken")).create("somebody.json", b"{}")
     for name in ("taken", "../up", "", ".hidden"):
         with pytest.raises(InputError):
@@ -169,9 +169,7 @@ def test_a_deleted_sweep_leaves_nothing_and_its_neighbour_stays(url, sweep, spac
     assert (again.trials(), again.space.run_cap) == ([], 8)
 
 
-def test_a_deletion_that_was_cut_short_leaves_a_stopped_sweep_and_the_next_finishes_it(
-    gcs, monkeypatch, space
-) -> None:
+def test_interrupted_deletion_leaves_a_stopped_sweep(gcs, monkeypatch, space) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
     url = f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
     found = Experiment.create(open_store(join(url, "toy")), space)

@@ -100,7 +100,7 @@ def test_optuna_values_are_the_objectives_in_order(ours, tmp_path):
     assert results(experiment)[0][1] == {"loss": study.trials[0].values[0], "ms": 1.0}
 
 
-def test_optuna_setting_of_all_trials_is_left_out_and_a_searched_one_is_not(experiment, tmp_path):
+def test_optuna_setting_of_all_trials_is_left_out(experiment, tmp_path):
     head, tail = "number,value,params_lr,params_model.kind,params_depth,state", "COMPLETE"
     file = tmp_path / "t.csv"
     file.write_text(f"{head}\n0,1.0,0.1,a,3,{tail}\n1,2.0,0.2,b,3,{tail}\n")

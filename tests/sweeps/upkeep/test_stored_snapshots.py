@@ -91,7 +91,7 @@ def test_snapshots_in_order_are_no_finding(sweep, later):
     ],
     ids=["missing", "cut-off", "manifest"],
 )
-def test_a_damaged_snapshot_is_a_problem_and_goes_from_the_records_and_the_store(sweep, damage, why):
+def test_damaged_snapshot_goes_from_records_and_store(sweep, damage, why):
     damage(sweep)
     (finding,) = diagnostics.examine(survey(sweep.store), sweep.space, sweep.store.location)
     assert (finding.kind, finding.level) == ("damaged", "problem")
@@ -112,7 +112,7 @@ def test_other_bytes_of_the_same_size_are_found_with_checksums(sweep):
     assert by_records(sweep) == complete(sweep) == {OTHER}
 
 
-def test_a_snapshot_that_is_gone_is_taken_out_of_every_record_that_has_it(sweep):
+def test_vanished_snapshot_goes_from_every_record(sweep):
     put(sweep.store, done(3, 0.1, 4.0, now=sweep.store.now()))
     put(
         sweep.store,
@@ -169,7 +169,7 @@ def test_a_snapshot_that_a_running_trial_has_to_do_with_is_left(sweep, later, cl
     assert found(sweep) == expected
 
 
-def test_files_of_a_killed_publisher_are_removed_once_they_are_old(sweep, monkeypatch):
+def test_old_files_of_a_killed_publisher_are_removed(sweep, monkeypatch):
     """Alone, and next to a complete snapshot of the same key, which stays as it is."""
     store_files(sweep.store, key_of(0.9), "000003-1")
     store_files(sweep.store, KEY, "000003-1")
@@ -215,7 +215,7 @@ def test_a_repair_that_is_cut_short_is_finished_by_the_next(sweep, later, monkey
     assert repair(sweep) == [("damaged", "done")]
 
 
-def test_a_snapshot_that_was_published_again_before_the_repair_stays(sweep):
+def test_snapshot_published_before_the_repair_stays(sweep):
     set_manifest(sweep, b"{")
     (step,) = plan(sweep, survey(sweep.store))
     (old,) = stored_stages.stored_stages(sweep.store, only=KEY)

@@ -62,7 +62,7 @@ def test_a_bucket_with_a_wrong_clock_is_reported(gcs, bucket, space):
     assert [(f.kind, f.level) for f in diagnosis.findings] == [("clock", "problem")]
 
 
-def test_halves_of_uploads_are_listed_with_their_size_and_removed(gcs, bucket, space, tmp_path):
+def test_interrupted_uploads_are_listed_and_removed(gcs, bucket, space, tmp_path):
     """Old objects that no manifest names; what a manifest names, what is young, and what runs stays."""
     store = bucket()
     experiment = Experiment.create(store, space)

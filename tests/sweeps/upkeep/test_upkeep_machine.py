@@ -59,7 +59,7 @@ def test_this_machine_fits_what_pyproject_says(bare):
     assert facts["devices"].endswith("CPU cores")
 
 
-def test_every_version_out_of_range_is_reported_with_what_to_install(bare, tmp_path, monkeypatch):
+def test_versions_out_of_range_are_reported_with_a_remedy(bare, tmp_path, monkeypatch):
     needs = ["torch<2", "ax-platform>=1", "no-such-package>=3", "optuna>99; extra == 'dev'"]
     about = [f"Requires-Dist: {need}" for need in needs]
     installed(tmp_path, machine.DISTRIBUTION, "0.1", "Requires-Python: >=9", *about)
@@ -74,7 +74,7 @@ def test_every_version_out_of_range_is_reported_with_what_to_install(bare, tmp_p
     assert findings[2].what == "no-such-package is not installed"
 
 
-def test_modules_that_a_script_would_import_in_place_of_ours_are_a_note(bare, tmp_path, monkeypatch):
+def test_modules_that_shadow_ours_are_a_note(bare, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("analysis", "runners"):
         (tmp_path / name).mkdir()
@@ -147,9 +147,7 @@ def test_a_tpu_needs_torch_xla_and_the_torch_that_goes_with_it(bare, tmp_path, m
     assert facts["libtpu"] == "0.0.23"
 
 
-def test_versions_that_do_not_go_together_on_a_tpu_are_reported_with_what_mends_them(
-    bare, tmp_path, monkeypatch
-):
+def test_tpu_version_misfits_are_reported_with_a_remedy(bare, tmp_path, monkeypatch):
     (bare / "dev" / "vfio").mkdir(parents=True)
     (bare / "dev" / "vfio" / "0").touch()
     present = {"torch_xla": "2.9.0", "libtpu": "0.0.35", "jax": "0.10.2", "jaxlib": "0.10.2"}

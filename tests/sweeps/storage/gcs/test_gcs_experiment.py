@@ -80,7 +80,7 @@ def test_a_report_costs_one_read_and_one_write(gcs: FakeGcs, url: str, space: Sp
     assert [e.name.endswith(trial.key(0)) for e in gcs.journal.entries()] == [True, True]
 
 
-def test_what_a_trial_leaves_is_in_the_bucket_for_the_next_machine(
+def test_files_of_a_trial_are_in_the_bucket_for_the_next_machine(
     gcs: FakeGcs, url: str, command_space: Space, tmp_path
 ):
     code = (

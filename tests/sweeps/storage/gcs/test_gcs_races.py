@@ -24,7 +24,7 @@ def stores(gcs: FakeGcs) -> tuple[GcsStore, GcsStore]:
     return first, second
 
 
-def test_the_loser_of_a_replace_need_not_wait_for_the_second_to_pass(gcs, stores):
+def test_loser_of_a_replace_does_not_wait_for_the_second(gcs, stores):
     winner, loser = stores
     version = winner.create("k", b"pending")
     time.sleep(1.05)
@@ -37,7 +37,7 @@ def test_the_loser_of_a_replace_need_not_wait_for_the_second_to_pass(gcs, stores
     assert winner.read("k")[0] == b"claimed"
 
 
-def test_the_loser_of_a_create_need_not_wait_for_the_second_to_pass(stores):
+def test_loser_of_a_create_does_not_wait_for_the_second(stores):
     winner, loser = stores
     winner.create("ask.lock", b"w1")
     start = time.monotonic()
@@ -46,7 +46,7 @@ def test_the_loser_of_a_create_need_not_wait_for_the_second_to_pass(stores):
     assert time.monotonic() - start < 1.0
 
 
-def test_a_write_of_ours_that_was_refused_after_its_answer_was_lost_is_still_recognised(gcs, stores):
+def test_own_write_is_recognised_after_a_lost_answer(gcs, stores):
     store, _ = stores
     gcs.faults.add(Fault(action="lose_response", operation="insert"))
     gcs.faults.add(Fault(action="status", status=429, operation="insert"))

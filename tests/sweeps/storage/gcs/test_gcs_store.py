@@ -48,13 +48,13 @@ def statuses(gcs: FakeGcs, operation: str) -> list[int]:
 
 
 class TestLostAnswers:
-    def test_a_create_whose_answer_is_lost_succeeds_with_exactly_one_generation(self, gcs, store):
+    def test_create_with_a_lost_answer_makes_one_generation(self, gcs, store):
         gcs.faults.add(Fault(action="lose_response", operation="insert"))
         version = store.create("trials/000000.json", b'{"token": "t1"}')
         assert statuses(gcs, "insert") == [0, 412]
         assert store.read("trials/000000.json") == (b'{"token": "t1"}', version)
 
-    def test_a_replace_whose_answer_is_lost_succeeds_with_exactly_one_generation(self, gcs, store):
+    def test_replace_with_a_lost_answer_makes_one_generation(self, gcs, store):
         first = store.create("k", b"one")
         gcs.faults.add(Fault(action="lose_response", operation="insert"))
         second = store.replace("k", b"two", first)
@@ -73,7 +73,7 @@ class TestLostAnswers:
         version = store.create("k", b"one")
         assert store.read("k") == (b"one", version)
 
-    def test_an_answer_that_is_lost_again_and_again_is_recognised_in_the_end(self, gcs, store):
+    def test_answer_lost_again_and_again_is_recognised(self, gcs, store):
         gcs.faults.add(Fault(action="lose_response", operation="insert", times=3))
         version = store.create("k", b"one")
         assert statuses(gcs, "insert") == [0, 0, 0, 412]
@@ -86,12 +86,12 @@ class TestLostAnswers:
             store.create("k", b"ours")
         assert store.read("k") == (b"theirs", version)
 
-    def test_equal_bytes_that_somebody_else_wrote_are_a_conflict_where_no_answer_was_lost(self, store, other):
+    def test_equal_bytes_of_another_writer_are_a_conflict(self, store, other):
         other.create("k", b"same")
         with pytest.raises(AlreadyExists):
             store.create("k", b"same")
 
-    def test_a_write_that_was_overwritten_before_its_echo_is_a_conflict(self, gcs, store, other):
+    def test_write_overwritten_before_its_echo_is_a_conflict(self, gcs, store, other):
         first = store.create("k", b"one")
         gcs.faults.add(Fault(action="lose_response", operation="insert", door="a"))
         gcs.faults.add(Fault(action="delay", delay_s=0.3, operation="insert", door="a"))
@@ -131,7 +131,7 @@ class TestRefusals:
         assert 429 in statuses(gcs, "insert")
         assert store.read("k") == (b"two", version)
 
-    def test_a_lone_writer_waits_for_the_second_to_pass_and_not_much_longer(self, gcs, url):
+    def test_lone_writer_waits_for_the_second_to_pass(self, gcs, url):
         store = GcsStore(url, endpoint=gcs.url)  # with the waits that users have
         version = store.create("k", b"one")
         gcs.objects.one_write_per_second = True
@@ -153,9 +153,7 @@ class TestRefusals:
         assert "\n" not in str(caught.value)
         assert statuses(gcs, "insert") == [403]
 
-    def test_an_unknown_caller_looks_for_credentials_once_more_and_is_told_how_to_sign_in(
-        self, gcs, store, monkeypatch
-    ):
+    def test_unknown_caller_learns_how_to_sign_in(self, gcs, store, monkeypatch):
         monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
         gcs.faults.add(Fault(action="status", status=401, times=None))
         with pytest.raises(StoreUnavailable, match="gcloud auth application-default login"):
@@ -193,7 +191,7 @@ class TestRefusals:
 
 class TestPartitions:
     @pytest.mark.parametrize("how", ["hang", "lose_request"])
-    def test_a_partition_ends_in_one_line_within_the_patience_and_heals(self, gcs, url, how):
+    def test_partition_ends_in_one_line_within_the_patience(self, gcs, url, how):
         store = GcsStore(url, endpoint=gcs.door("a"), retries=SHORT)
         version = store.create("k", b"one")
         cut = gcs.partition("a", how)
@@ -224,7 +222,7 @@ class TestPartitions:
         threading.Timer(2.0, gcs.faults.remove, [cut]).start()
         assert store.read("k") == (b"one", version)
 
-    def test_credentials_that_are_looked_for_without_end_are_given_up_too(self, url, monkeypatch):
+    def test_endless_search_for_credentials_is_given_up(self, url, monkeypatch):
         looking = threading.Event()
         monkeypatch.setattr("gcsfs.core.GCSFileSystem.__init__", lambda self, **_: looking.wait(20) and None)
         hurried = replace(QUICK, total_s=30.0, first_answer_s=0.3)
@@ -289,7 +287,7 @@ class TestVisibility:
         other.replace("k", b"y" * 3_000_000, version)
         assert store.read("k")[0] == b"y" * 3_000_000
 
-    def test_a_listing_of_thousands_is_complete_and_costs_a_request_per_thousand(self, gcs, store, url):
+    def test_listing_takes_a_request_per_thousand(self, gcs, store, url):
         prefix = url.removeprefix("gs://bucket/")
         for index in range(2300):
             gcs.objects.put("bucket", f"{prefix}/trials/{index:06d}.json", b"x", {}, {})
@@ -399,7 +397,7 @@ class TestNames:
 
 
 class TestProcesses:
-    def test_of_two_processes_that_create_the_same_keys_exactly_one_wins_each(self, gcs, url, tmp_path):
+    def test_one_of_two_processes_creates_each_key(self, gcs, url, tmp_path):
         program = tmp_path / "race.py"
         program.write_text(
             "import sys, json\n"
@@ -461,7 +459,7 @@ class TestProcesses:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert store.read("k")[0] == b"child"
 
-    def test_neither_a_local_sweep_nor_a_bucket_that_is_not_asked_imports_gcsfs(self):
+    def test_gcsfs_is_imported_only_by_a_request(self):
         check = (
             "import sys; from sweeps.storage.urls import open_store; open_store('./x').list('a/');"
             "open_store('gs://bucket/x'); print([m for m in ('gcsfs', 'aiohttp', 'google.auth') if m in sys.modules])"
@@ -479,9 +477,7 @@ class TestCredentials:
         assert store.read("k")[0] == b"x"
         assert by_environment.filesystem().credentials.credentials is None
 
-    def test_a_refresh_that_blocks_ends_with_the_patience_and_writes_nothing_afterwards(
-        self, gcs, url, other, monkeypatch
-    ):
+    def test_blocked_refresh_ends_with_the_patience(self, gcs, url, other, monkeypatch):
         retries = RetryPolicy(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
         store = GcsStore(url, endpoint=gcs.url, retries=retries)
         store.list("")
@@ -533,9 +529,7 @@ class TestCredentials:
 
 
 class TestScratch:
-    def test_a_chosen_scratch_folder_keeps_the_files_under_bucket_and_prefix(
-        self, store, url, tmp_path, monkeypatch
-    ):
+    def test_scratch_folder_has_files_under_bucket_and_prefix(self, store, url, tmp_path, monkeypatch):
         monkeypatch.setenv("SWEEP_SCRATCH", str(tmp_path / "scratch"))
         folder = store.folder("runs/000000")
         assert folder == tmp_path / "scratch" / url.removeprefix("gs://") / "runs" / "000000"

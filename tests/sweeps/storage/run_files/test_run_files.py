@@ -130,7 +130,7 @@ class TestFaults:
         answers = [e.status for e in gcs.journal.entries("insert") if e.name.endswith("result.json")]
         assert answers == [0, 412]
 
-    def test_a_part_that_was_lost_is_sent_again_and_the_others_are_not(self, gcs, store, other):
+    def test_only_a_lost_part_is_sent_again(self, gcs, store, other):
         gcs.faults.add(Fault(action="delay", operation="upload_part", times=2))  # the first two parts arrive
         gcs.faults.add(Fault(action="lose_request", operation="upload_part"))
         assert upload(store, {"m.bin": BIG}) == ()
@@ -144,7 +144,7 @@ class TestFaults:
         assert upload(store, {"m.bin": BIG}) == ()
         assert fetch(other) == {"m.bin": BIG}
 
-    def test_a_partition_in_the_middle_is_waited_out_and_the_upload_goes_on(self, gcs, store, other):
+    def test_upload_goes_on_after_a_partition(self, gcs, store, other):
         folder = store.folder(PREFIX)
         write(folder, "m.bin", BIG)
         gcs.latency_s = 0.05
@@ -160,7 +160,7 @@ class TestFaults:
         assert fetch(other) == {"m.bin": BIG}
         assert len([entry for entry in gcs.journal.entries("insert") if entry.name.endswith("m.bin")]) == 1
 
-    def test_a_bucket_out_of_reach_costs_a_warning_and_the_time_that_was_given(self, gcs, store, caplog):
+    def test_bucket_out_of_reach_costs_a_warning_and_its_patience(self, gcs, store, caplog):
         gcs.partition("a")
         started = time.monotonic()
         assert upload(store, self.FILES, timeout=0.5) == ("checkpoints/model.safetensors", "result.json")
@@ -177,7 +177,7 @@ class TestFaults:
         assert uploader.close(600, leave=lambda: time.monotonic() > started + 0.3, grace=0.3) == ("m.bin",)
         assert time.monotonic() - started < 3
 
-    def test_what_is_small_is_whole_in_the_bucket_before_something_large_is_begun(self, gcs, store, other):
+    def test_small_files_are_sent_before_large_ones(self, gcs, store, other):
         gcs.faults.add(Fault(action="hang", operation="upload_part", times=None))
         assert upload(store, self.FILES, timeout=1) == ("checkpoints/model.safetensors",)
         gcs.faults.clear()
@@ -198,12 +198,12 @@ class TestFaults:
         uploader.close(5)
         assert caplog.text.count("goes on later") == 1
 
-    def test_bytes_that_are_damaged_on_their_way_back_are_fetched_again(self, gcs, store, other):
+    def test_damaged_bytes_are_fetched_again(self, gcs, store, other):
         upload(store, {"a": b"content"})
         gcs.faults.add(Fault(action="damage", operation="get", name="*/a"))
         assert fetch(other) == {"a": b"content"}
 
-    def test_starting_and_looking_cost_no_time_while_the_bucket_hangs(self, gcs, store):
+    def test_start_and_poll_do_not_wait_for_a_hanging_bucket(self, gcs, store):
         gcs.partition("a", "hang")
         folder = store.folder(PREFIX)
         write(folder, "a", b"x")
@@ -234,9 +234,7 @@ class TestHalfUploads:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    def test_a_process_killed_in_the_middle_leaves_nothing_to_fetch_and_the_next_goes_on(
-        self, gcs, store, other
-    ):
+    def test_killed_upload_leaves_nothing_to_fetch(self, gcs, store, other):
         folder = store.folder(PREFIX)
         write(folder, "ckpt/a.bin", b"small")
         write(folder, "ckpt/b.bin", BIG)
@@ -261,7 +259,7 @@ class TestHalfUploads:
         assert upload(store, {}) == ()
         assert fetch(other) == new
 
-    def test_a_manifest_that_could_not_be_written_leaves_the_one_before(self, gcs, store, other):
+    def test_failed_manifest_leaves_the_previous_one(self, gcs, store, other):
         upload(store, {"a": b"1"})
         gcs.faults.add(Fault(action="status", operation="insert", name="*manifest.json", times=None))
         assert upload(store, {"a": b"2"}, timeout=1) == ("a",)
@@ -281,7 +279,7 @@ class TestHalfUploads:
             assert fetch(other) == {"a": data}
         assert len(names(gcs, store)) == 2
 
-    def test_content_that_comes_back_before_its_old_object_was_removed_is_kept(self, gcs, store, other):
+    def test_content_that_returns_before_its_removal_is_kept(self, gcs, store, other):
         uploads, folder = rounds(store), store.folder(PREFIX)
         write(folder, "a", b"1")
         uploads.round(final=True)
@@ -295,7 +293,7 @@ class TestHalfUploads:
         assert fetch(other) == {"a": b"1"}
         assert names(gcs, store) == ["a", "manifest.json"]
 
-    def test_a_set_that_changes_between_its_files_does_not_appear_torn(self, gcs, store, other):
+    def test_changing_set_never_appears_torn(self, gcs, store, other):
         uploads, folder = rounds(store), store.folder(PREFIX)
         for name in ("ck/a", "ck/b"):
             write(folder, name, b"1")
@@ -333,7 +331,7 @@ class TestHalfUploads:
         thread.join()
         assert fetch(other) == {"ck/a": b"1", "ck/b": b"1"}
 
-    def test_a_folder_that_changes_while_it_is_fetched_is_fetched_as_it_is_then(self, gcs, store, other):
+    def test_folder_that_changes_is_fetched_as_it_is_then(self, gcs, store, other):
         uploads, folder = rounds(store), store.folder(PREFIX)
         for name in ("ck/1-a", "ck/1-b"):
             write(folder, name, b"old")
@@ -352,7 +350,7 @@ class TestHalfUploads:
         thread.join()
         assert found == [{"ck/2-a": b"new"}]
 
-    def test_nothing_is_left_of_a_download_that_turned_out_to_be_half(self, gcs, store, other):
+    def test_incomplete_download_leaves_nothing(self, gcs, store, other):
         upload(store, {"a": b"1", "b": b"2"})
         gcs.faults.add(Fault(action="status", operation="get", name="*/b", status=404, times=None))
         assert fetch(other) is None
@@ -366,7 +364,7 @@ class TestHalfUploads:
         assert "an incomplete upload is ignored" in caplog.text
         assert list(other.folder(PREFIX).iterdir()) == []
 
-    def test_an_object_that_somebody_else_overwrote_makes_the_upload_a_half_one(self, gcs, store, other):
+    def test_overwritten_object_makes_the_upload_incomplete(self, gcs, store, other):
         upload(store, {"a": b"1"})
         _, version = store.read(f"{PREFIX}/a")
         store.replace(f"{PREFIX}/a", b"2", version)
@@ -386,7 +384,7 @@ class TestResuming:
         upload(store, {})
         assert gcs.journal.entries("insert") == []
 
-    def test_a_second_uploader_with_an_empty_folder_takes_nothing_away(self, gcs, store, other):
+    def test_second_uploader_with_an_empty_folder_removes_nothing(self, gcs, store, other):
         upload(store, {"a": b"1"})
         folder = other.folder(PREFIX)
         write(folder, "b", b"2")
@@ -434,7 +432,7 @@ class TestARunningProgram:
         uploads.round()
         assert fetch(other) == {"ckpt/step-1/model": b"1", "ckpt/step-1/optimizer": b"2"}
 
-    def test_a_checkpoint_that_is_rotated_away_while_it_is_sent_arrives_whole(self, gcs, store, other):
+    def test_checkpoint_rotated_away_while_sent_arrives_complete(self, gcs, store, other):
         uploads, folder = rounds(store), store.folder(PREFIX)
         write(folder, "ckpt/a", b"small")
         write(folder, "ckpt/b", BIG)
@@ -448,7 +446,7 @@ class TestARunningProgram:
         gcs.latency_s = 0
         assert fetch(other) == {"ckpt/a": b"small", "ckpt/b": BIG}
 
-    def test_a_file_that_is_written_while_it_is_sent_is_sent_again_later(self, gcs, store, other):
+    def test_file_written_while_sent_is_sent_again(self, gcs, store, other):
         uploads, folder = rounds(store), store.folder(PREFIX)
         write(folder, "m.bin", BIG)
         uploads.round()
@@ -488,7 +486,7 @@ class TestARunningProgram:
         uploads.round()
         assert list(fetch(GcsStore(store.url, endpoint=gcs.door("c")))) == ["ckpt/2/model"]
 
-    def test_a_checkpoint_that_the_program_removed_goes_from_the_bucket(self, gcs, store, other):
+    def test_removed_checkpoint_goes_from_the_bucket(self, gcs, store, other):
         uploads, folder = rounds(store), store.folder(PREFIX)
         write(folder, "ckpt/step-1", b"1")
         uploads.round(final=True)
@@ -507,7 +505,7 @@ class TestARunningProgram:
         uploads.round(final=True)
         assert fetch(other) == {"a": b"1"}
 
-    def test_a_growing_file_goes_at_most_every_so_often_and_at_the_end(self, gcs, store, other):
+    def test_growing_file_is_sent_at_intervals_and_at_the_end(self, gcs, store, other):
         folder = store.folder(PREFIX)
         uploads = FolderUpload(store, folder, PREFIX, Deadline(UploadConfig(growing_s=3600)))
         for step in range(4):
@@ -532,14 +530,14 @@ class TestARunningProgram:
         uploads.round(final=True)
         assert fetch(other) == {"heartbeat.json": b"3"}
 
-    def test_a_log_that_is_newer_than_its_manifest_is_fetched_as_the_manifest_has_it(self, gcs, store, other):
+    def test_log_is_fetched_as_its_manifest_has_it(self, gcs, store, other):
         upload(store, {"log.txt": b"one\n", "a": b"1"})
         gcs.faults.add(Fault(action="status", operation="insert", name="*manifest.json", times=None))
         upload(store, {"log.txt": b"one\ntwo\n"}, timeout=1)
         assert store.read(f"{PREFIX}/log.txt")[0] == b"one\ntwo\n"
         assert fetch(other) == {"log.txt": b"one\n", "a": b"1"}
 
-    def test_a_log_that_was_begun_anew_is_left_out_and_the_rest_is_fetched(self, gcs, store, other):
+    def test_log_that_was_begun_anew_is_left_out(self, gcs, store, other):
         upload(store, {"log.txt": b"one\n", "a": b"1"})
         gcs.faults.add(Fault(action="status", operation="insert", name="*manifest.json", times=None))
         upload(store, {"log.txt": b"another\n"}, timeout=1)
@@ -591,7 +589,7 @@ class TestNames:
          b'{"schema": 1, "files": {"a": 1}}', b'{"schema": 1, "files": {"a": {}}}', b"\xff\xfe", b"\x80\x04K\x01."],
         ids=["empty", "torn", "list", "null", "no-files", "newer", "files-list", "number", "no-fields", "bytes", "pickle"],
     )  # fmt: skip
-    def test_what_is_no_manifest_is_ignored_and_the_next_upload_mends_it(self, store, other, data):
+    def test_damaged_manifest_is_ignored_and_replaced(self, store, other, data):
         store.create(f"{PREFIX}/manifest.json", data)
         assert fetch(other) is None
         assert upload(store, {"a": b"1"}) == ()
@@ -605,7 +603,7 @@ class TestNames:
             fetch(other)
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
-    def test_a_folder_that_is_not_the_place_is_refused_by_a_local_store(self, tmp_path):
+    def test_local_store_refuses_another_folder(self, tmp_path):
         local = LocalStore(tmp_path / "store")
         with pytest.raises(ValueError, match="lie in"):
             Uploader(local, tmp_path, PREFIX)
@@ -619,7 +617,7 @@ class TestTheRipe:
     def changed(self, present, before, safe=None, **options):
         return [batch.changed for batch in settled(present, before, safe or {}, **options)]
 
-    def test_files_of_a_folder_wait_for_each_other_and_those_beside_them_do_not(self):
+    def test_only_files_of_one_folder_wait_for_each_other(self):
         before = {"a": self.ONE, "ck/a": self.ONE}
         assert self.changed(before | {"ck/b": self.ONE}, before) == [("a",)]
 
