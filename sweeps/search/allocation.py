@@ -293,7 +293,7 @@ class Allocator:
         if (baseline := self._due_baseline(records)) is not None:
             return dict(baseline), "baseline"
         if self._grid is not None:
-            return self._grid.planned(records)[0], "grid"
+            return self._grid.in_order(records)[0], "grid"
         optimizer = self._ax()
         optimizer.observe(records)
         (candidate,) = optimizer.generate(1)

@@ -90,13 +90,15 @@ class Encoding:
         for unexplored; with them spread out, it learns that nothing depends on them.
         """
         return {
-            axis.name: point[axis.name] if axis.name in point else _drawn(axis, stable_seed(seed, axis.name))
+            axis.name: point[axis.name]
+            if axis.name in point
+            else _uniform(axis, stable_seed(seed, axis.name))
             for axis in self.axes
         }
 
-    def placed(self, shares: Mapping[str, float]) -> dict[str, Value]:
+    def at_shares(self, shares: Mapping[str, float]) -> dict[str, Value]:
         """Return the point at these shares, from 0 to below 1, of each axis."""
-        return {axis.name: _drawn(axis, int(shares[axis.name] * 2**32)) for axis in self.axes}
+        return {axis.name: _uniform(axis, int(shares[axis.name] * 2**32)) for axis in self.axes}
 
     def decode(self, point: Mapping[str, Value]) -> dict[str, Value]:
         """Return the active and fixed parameters at a point, rounded and within bounds."""
@@ -210,7 +212,7 @@ class Encoding:
         return f"{left} <= {bound / size - margin!r}"
 
 
-def _drawn(axis: Axis, seed: int) -> Value:
+def _uniform(axis: Axis, seed: int) -> Value:
     """Return a position on the axis, uniform over seeds from 0 to 2^32 - 1."""
     if isinstance(axis, Options):
         return axis.values[seed * len(axis.values) >> 32]

@@ -36,7 +36,7 @@ class Grid:
         tried = {self._domain.identity(record.parameters) for record in records}
         return [dict(found) for identity, found in self.configurations.items() if identity not in tried]
 
-    def planned(self, records: Sequence[Trial]) -> list[dict[str, Value]]:
+    def in_order(self, records: Sequence[Trial]) -> list[dict[str, Value]]:
         """Return the configurations that no trial has, the one to try next first.
 
         The longest of a trunk opens it for all that branch off there; of the others, those come first whose

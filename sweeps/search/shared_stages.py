@@ -199,7 +199,7 @@ class Starts:
     def __bool__(self) -> bool:
         return bool(self.ends or self.trunks)
 
-    def snapped(self, parameters: dict[str, Value]) -> dict[str, Value]:
+    def snap(self, parameters: dict[str, Value]) -> dict[str, Value]:
         """Return the parameters, moved to exactly the furthest start that they nearly have."""
         if (moved := self._shared.snap(parameters, self.of_later_stages)) is not None:
             return moved

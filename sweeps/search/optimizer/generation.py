@@ -195,7 +195,7 @@ class Optimizer:
             trunks = self._shared.stored_trunks(known) if self._shares() else ()
             starts = Starts(self._shared, ends, trunks)  # what a new trial can start from, by the records
             for point in self._surrogate_points(index, found, starts):
-                parameters = starts.snapped(self._encoding.decode(point))
+                parameters = starts.snap(self._encoding.decode(point))
                 if self._is_new(parameters, identities):
                     return Candidate(parameters=parameters, generator="botorch")
         for parameters in self._first_points(index, found, designed=not enough):

@@ -114,7 +114,7 @@ class StageChoice:
         if not self._starts:
             return
         # The fresh one, moved onto a stored checkpoint that it nearly has.
-        options = [self._option(self._starts.snapped(self._encoding.decode(fresh)))]
+        options = [self._option(self._starts.snap(self._encoding.decode(fresh)))]
         # A first stage of its own is due once the stored ones have had as much compute as a fresh trial
         # costs: else a surrogate that takes ripples for noise hopes for a little more on the best of them for
         # ever.
@@ -245,7 +245,7 @@ class StageChoice:
         axes = [axis.name for axis in self._encoding.axes]
         engine = SobolEngine(len(axes), scramble=True, seed=self._seed)  # type: ignore[no-untyped-call]
         shares = engine.draw(count, dtype=torch.double)
-        return [self._encoding.placed(dict(zip(axes, row, strict=True))) for row in shares.tolist()]
+        return [self._encoding.at_shares(dict(zip(axes, row, strict=True))) for row in shares.tolist()]
 
     def _option(self, parameters: Mapping[str, Value]) -> Option:
         point = self._on_all_axes(self._encoding.encode(parameters) or {}, self._index)

@@ -64,7 +64,7 @@ def ended(record: Trial) -> Trial:
 
 def test_one_worker_computes_the_longest_of_each_trunk_first():
     records: list[Trial] = []
-    while left := Grid(SPACE).planned(records):
+    while left := Grid(SPACE).in_order(records):
         records.append(ended(started(left[0], len(records))))
     order = [lengths(dict(record.parameters)) for record in records]
     assert order[:4] == [(0, 100, 40), (1, 100, 40), (0, 50, 40), (1, 50, 40)]
@@ -74,39 +74,39 @@ def test_one_worker_computes_the_longest_of_each_trunk_first():
 
 def test_configurations_on_stored_trunks_come_next():
     grid = Grid(SPACE)
-    records = [started(p, i) for i, p in enumerate(grid.planned([])) if int(p["two.steps"]) == 40]
+    records = [started(p, i) for i, p in enumerate(grid.in_order([])) if int(p["two.steps"]) == 40]
     records = [replace(record, trial=index) for index, record in enumerate(records)]
     at = next(i for i, r in enumerate(records) if lengths(dict(r.parameters)) == (1, 50, 40))
     records[at] = ended(records[at])
-    order = [lengths(p) for p in grid.planned(records)]
+    order = [lengths(p) for p in grid.in_order(records)]
     assert order[:2] == [(1, 50, 10), (1, 50, 20)]
     assert len(order) == 8  # and while nothing is left but trials whose trunks run, they are asked for
 
 
 def test_deleted_steps_and_steps_in_decay_are_unusable():
     grid = Grid(SPACE)
-    first = ended(started(next(p for p in grid.planned([]) if lengths(p) == (0, 100, 40)), 0))
-    others = [started(p, 1 + i) for i, p in enumerate(grid.planned([first])) if int(p["two.steps"]) == 40]
-    assert lengths(grid.planned([first, *others])[0]) == (0, 100, 10)
+    first = ended(started(next(p for p in grid.in_order([]) if lengths(p) == (0, 100, 40)), 0))
+    others = [started(p, 1 + i) for i, p in enumerate(grid.in_order([first])) if int(p["two.steps"]) == 40]
+    assert lengths(grid.in_order([first, *others])[0]) == (0, 100, 10)
     gone = replace(
         first,
         stages=tuple(replace(run, snapshot=False) for run in first.stages),
         points=tuple(replace(run, snapshot=False) for run in first.points),
     )
-    assert lengths(grid.planned([gone, *others])[0]) == (0, 50, 10)
+    assert lengths(grid.in_order([gone, *others])[0]) == (0, 50, 10)
 
 
 def test_the_next_longest_opens_a_trunk_whose_first_trial_failed():
     grid = Grid(SPACE)
-    failed = replace(started(grid.planned([])[0], 0), status="failed")
-    assert lengths(grid.planned([failed])[0]) == (0, 100, 20)
+    failed = replace(started(grid.in_order([])[0], 0), status="failed")
+    assert lengths(grid.in_order([failed])[0]) == (0, 100, 20)
 
 
 def test_without_trunks_the_order_is_the_files():
     plain = replace(SPACE, stages=tuple(replace(stage, trunk=None) for stage in SPACE.stages))
     for space in (plain, replace(SPACE, search=Search(method="grid", reuse="none"))):
         grid = Grid(space)
-        assert grid.planned([]) == grid.left([])
+        assert grid.in_order([]) == grid.left([])
 
 
 @settings(max_examples=40)
@@ -116,7 +116,7 @@ def test_any_number_of_workers_tries_each_configuration_once(workers: int, chanc
     records: list[Trial] = []
     running: list[int] = []
     while len(records) < 12 or running:
-        if left := grid.planned(records) if len(running) < workers else []:
+        if left := grid.in_order(records) if len(running) < workers else []:
             assert sorted(map(lengths, left)) == sorted(map(lengths, grid.left(records)))
             running.append(len(records))
             records.append(started(left[0], len(records)))
