@@ -17,18 +17,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import time
-from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from trainer.devices.environment import before_torch
 
 before_torch()
 
-from benchmarks.gpu.cases import CASES, SHAPES, Case, run  # noqa: E402 - loads torch
+from benchmarks.gpu.cases import CASES, SHAPES  # noqa: E402 - loads torch
 from benchmarks.gpu.observer import Result  # noqa: E402
+from benchmarks.gpu.process import in_a_process  # noqa: E402
 from benchmarks.gpu.tables import table, targets  # noqa: E402
 
 
@@ -60,34 +57,6 @@ def main() -> None:
 
 def _summary(result: Result) -> str:
     return f"{result['ms']:.1f} ms a step, {result['seconds']:.0f} s in all"
-
-
-def in_a_process(shape: str, case: Case, overrides: Sequence[str], measure: float, *, limit: float) -> Result:
-    """Return the result of one case, or its error: a failure ends the case, not the benchmark."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer.pipeline", "transformers.models.auto.modeling_auto"])
-    ours, theirs = context.Pipe(duplex=False)
-    began = time.perf_counter()
-    process = context.Process(target=_child, args=(theirs, shape, case, tuple(overrides), measure))
-    process.start()
-    theirs.close()
-    result: Result = {"error": f"no result within {limit:.0f} s"}
-    try:
-        if ours.poll(limit):
-            result = ours.recv()
-    except EOFError:
-        process.join()
-        result = {"error": f"the process ended with exit status {process.exitcode}"}
-    process.kill()
-    process.join()
-    return {"shape": shape, "case": case.name, "seconds": time.perf_counter() - began, **result}
-
-
-def _child(pipe: Connection, shape: str, case: Case, overrides: Sequence[str], measure: float) -> None:
-    try:
-        pipe.send(run(SHAPES[shape], case, overrides, measure))
-    except Exception as error:
-        pipe.send({"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"})
 
 
 if __name__ == "__main__":

@@ -137,7 +137,8 @@ class _Recorder:
             return
         if phase == "syncs":
             torch.cuda.set_sync_debug_mode("default")
-            self._syncs = sum("synchroniz" in str(warning.message) for warning in self._caught)
+            # Not the mode's own warning at its first use: "Synchronization debug mode is a prototype …".
+            self._syncs = sum("called a synchronizing" in str(warning.message) for warning in self._caught)
         if phase == "kernels":
             self._device.synchronize()
         self._exit.close()

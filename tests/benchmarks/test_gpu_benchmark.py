@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from benchmarks.gpu import cases
-from benchmarks.gpu.__main__ import in_a_process
 from benchmarks.gpu.cases import SHAPES, Case, Shape, run
+from benchmarks.gpu.process import in_a_process
 from benchmarks.gpu.tables import table, targets
 from trainer.optim.build import OptimizerSet
 from trainer.training.train_step import TrainStep
@@ -62,6 +64,13 @@ def test_a_case_that_takes_too_long_or_fails_does_not_end_the_others():
     wrong = in_a_process("cpu", case, ["stage2.nothing=1"], 0.0, limit=60.0)
     assert "stage2.nothing" in wrong["error"]
     assert (wrong["shape"], wrong["case"]) == ("cpu", "ternary, eager")
+
+
+@pytest.mark.slow
+def test_the_command_starts_its_cases():
+    command = [sys.executable, "-m", "benchmarks.gpu", "stage2.nothing=1", "--shapes", "cpu"]
+    done = subprocess.run([*command, "--cases", "plain, eager"], capture_output=True, text=True, check=True)
+    assert "cpu, plain, eager: ConfigError: stage2.nothing" in done.stdout
 
 
 @pytest.mark.parametrize(
