@@ -138,11 +138,12 @@ def test_a_batch_comes_to_a_cuda_device_as_it_was() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature:UserWarning")
 def test_cuda_fetch_does_not_wait_and_keeps_values() -> None:
     device = open_device(config(type="cuda"))
     values = torch.arange(3.0, device=device.torch_device)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         arrive = device.begin_fetch(values)
         values.zero_()
     finally:
