@@ -1,7 +1,7 @@
 """Trains the trials of landscapes side by side, a process for each, without Ax.
 
 Only the trainer's own packages are needed, so that it runs wherever there are cores. Each trial is forked
-from this process, which has imported the trainer: a trial of the tiny model takes seconds, and imports as many.
+from this process, which has imported the trainer: a trial takes seconds, and imports as many.
 """
 
 from __future__ import annotations
