@@ -51,12 +51,12 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure
     axes = [_Coordinate.from_values(label(name, table.columns), done[name]) for name in names]
     axes.append(_Coordinate.from_values(labels.title(metric), values.loc[done.index]))
     trials = done["trial"].tolist()
-    # A name is broken into lines after each of its dots.
-    titles = tuple(
-        (float(at), tuple(axis.name.replace(".", ".\n").split("\n"))) for at, axis in enumerate(axes)
-    )
+    titles = []
+    for at, axis in enumerate(axes):
+        *before, last = axis.name.split(".")  # a name is broken into lines after each of its dots
+        titles.append((float(at), (*(f"{part}." for part in before), last)))
     drawing = Drawing(
-        x=Axis(title="", scale=Scale(domain=(-0.3, len(axes) - 0.4), ticks=titles), line=False),
+        x=Axis(title="", scale=Scale(domain=(-0.3, len(axes) - 0.4), ticks=tuple(titles)), line=False),
         y=Axis(title="", scale=Scale(domain=(-0.1, 1.1)), visible=False),
         height=430,
         order=[style for _, style in RANKS],
