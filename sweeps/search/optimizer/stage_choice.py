@@ -98,7 +98,7 @@ class StageChoice:
         plain: bool,
         seed: int,
     ) -> None:
-        self._rows, self._acquisition = ModelRows(adapter), adapter.generator._acquisition
+        self._rows, self._acquisition_function = ModelRows(adapter), adapter.generator._acquisition
         self._encoding, self._on_all_axes, self._points = encoding, on_all_axes, points
         self._shared, self._starts = shared, starts
         self._remaining = RemainingCost(shared, costs, starts)
@@ -125,9 +125,9 @@ class StageChoice:
             options += [option for option in (next(separate, None),) if option is not None]
         inputs = self._rows.rows([option.point for option in options])
         if not options[0].is_cached:
-            inputs[0] = self._acquisition.found[0]
+            inputs[0] = self._acquisition_function.found[0]
         # In one evaluation: those of two have other Monte Carlo draws and cannot be compared.
-        values = self._acquisition.values(inputs).tolist()
+        values = self._acquisition_function.values(inputs).tolist()
         prices = [0.0 if self._plain else math.log(option.cost) for option in options]
         scores = [value - price for value, price in zip(values, prices, strict=True)]
         if options[0].is_cached and not self._shared.is_separate(self._active(options[0]), others):
@@ -161,14 +161,16 @@ class StageChoice:
             yield self._active(option)
             return
         inputs = self._rows.rows(drawn := self._sobol_points(FRESH_POINTS))
-        for at in torch.argsort(self._acquisition.values(inputs), descending=True, stable=True).tolist():
+        for at in torch.argsort(
+            self._acquisition_function.values(inputs), descending=True, stable=True
+        ).tolist():
             option = self._option(self._encoding.decode(drawn[at]))
             if not self._is_near_stored(option) and self._encoding.domain.allows(option.parameters):
                 break
         else:
             return
         try:
-            found = self._acquisition.optimize_at(self._rows.columns(inputs[at], self._shared.axes))
+            found = self._acquisition_function.optimize_at(self._rows.columns(inputs[at], self._shared.axes))
             yield self._active(self._option(self._encoding.decode(self._rows.point(found[0]))))
         except SURROGATE_FAILURES:
             pass  # the Sobol point is there
@@ -197,7 +199,9 @@ class StageChoice:
         start, row, option = best
         shared = self._shared.axes | self._shared.axes_of(start.trunk)
         try:
-            found = self._acquisition.optimize_at(self._rows.columns(row, shared | self._shared.lengths))
+            found = self._acquisition_function.optimize_at(
+                self._rows.columns(row, shared | self._shared.lengths)
+            )
             point = self._on_all_axes(self._rows.point(found[0]), self._index)
             if (polished := self._starting_at(start, point)) is not None:
                 yield polished
@@ -224,7 +228,7 @@ class StageChoice:
             shared = {axis: whole[axis] for axis in self._shared.axes_of(start.trunk)}
             grid += [(start, {**point, **shared}) for point in points]
         inputs = self._rows.rows([point for _, point in grid])
-        values = self._acquisition.values(inputs)
+        values = self._acquisition_function.values(inputs)
         if self._shared.trunks and not self._plain:
             joined = [self._shared.join(s.record.parameters, point, s.trunk) for s, point in grid]
             logs = [math.inf if each is None else math.log(self._remaining(each)) for each in joined]
