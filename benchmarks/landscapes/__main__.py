@@ -4,6 +4,7 @@ record NAME…    train what is missing of these landscapes, and write their tab
 points NAME…    draw their random trials into --points, for a machine without Ax
 train           train the trials of --points into --rows, beside what the tables have
 write           add what --rows has to the tables
+quality NAME…   how well their emulators predict trials that they were not fitted to
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["record", "points", "train", "write"])
+    parser.add_argument("command", choices=["record", "points", "train", "write", "quality"])
     parser.add_argument("names", nargs="*", choices=[*names(), []], metavar="NAME", help=", ".join(names()))
     parser.add_argument("--points", type=Path, default=Path("points.json"))
     parser.add_argument("--rows", type=Path, default=Path("rows.jsonl"), help="trials that have ended")
@@ -30,6 +31,19 @@ def main() -> None:
     parser.add_argument("--stdlib", type=Path, help="folder of another Python's standard library, as text")
     arguments = parser.parse_args()
 
+    if arguments.command == "quality":
+        from benchmarks.landscapes.emulator import quality
+
+        print("| landscape | R² | R² of perfect prediction | rank correlation | sd over seeds |")
+        print("|---|---|---|---|---|")
+        for name in arguments.names or names():
+            found = quality(name)
+            print(
+                f"| `{name}` | {found['r2']:.2f} | {found['r2_bound']:.2f} | {found['rank']:.2f} "
+                f"| {found['noise']:.4f} |",
+                flush=True,
+            )
+        return
     points: dict[str, list[Row]]
     if arguments.command in ("record", "points"):
         from benchmarks.landscapes.points import random_points
