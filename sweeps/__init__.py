@@ -9,7 +9,7 @@ From Python (docs/python.md):
 What a person can do to a sweep is in `operations`; Python, Hydra, the command line and the dashboard call it.
 The data flows from `space` through `experiment` (ask), `worker` and `experiment` (report) to `export`. The
 trial records in the store are the only state (`trials`, `storage`); only `search.optimizer` imports Ax, and
-only `programs.program` the trainer.
+only `programs.trainer` the trainer.
 """
 
 from typing import TYPE_CHECKING, Any

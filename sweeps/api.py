@@ -97,7 +97,8 @@ def create(
             "space file"
         )
     where = _text("sweeps.create: storage", storage)
-    _require_flag("sweeps.create", skip_if_exists)
+    if not isinstance(skip_if_exists, bool):
+        raise InputError(f"sweeps.create: skip_if_exists={skip_if_exists!r:.80}: write True or False")
     return Sweep(create_sweep(found, where, skip_if_exists=skip_if_exists, on_notice=say))
 
 
@@ -130,11 +131,6 @@ def _text(argument: str, value: object) -> str | None:
     if text is not None and not isinstance(text, str):
         raise InputError(f"{argument} is {value!r:.80}; give a text, or leave it out")
     return text
-
-
-def _require_flag(caller: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InputError(f"{caller}: skip_if_exists={value!r:.80}: write True or False")
 
 
 class Sweep:
@@ -307,7 +303,8 @@ class Sweep:
             >>> sweep.ask().parameters
             {'x': 0.25}
         """
-        _require_flag("enqueue", skip_if_exists)
+        if not isinstance(skip_if_exists, bool):
+            raise InputError(f"enqueue: skip_if_exists={skip_if_exists!r:.80}: write True or False")
         given = literals.configuration(self._space, parameters, "enqueue")
         worker = f"python-{identity()}"
         return self.experiment.enqueue([given], worker, skip_if_exists=skip_if_exists)[0].trial
@@ -348,7 +345,7 @@ class Sweep:
         from sweeps.operations import confirmation
 
         records = self._records()
-        if (found := confirmation.confirmed(self.experiment, records)) is not None:
+        if (found := confirmation.confirmed_answer(self.experiment, records)) is not None:
             return _result(redact_trials([confirmation.winner_of(self.experiment, found[1])])[0])
         winner = table.best(self._space, records)
         if winner is None:

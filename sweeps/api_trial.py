@@ -11,31 +11,30 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from sweeps.errors import InputError, SweepError, TrialLost
+from sweeps.errors import IllegalTransition, InputError, SweepError, TrialLost
 from sweeps.experiment import Experiment
-from sweeps.programs import program
+from sweeps.programs.function import failure_of
 from sweeps.programs.live_trial import Trial
 from sweeps.programs.result import Completed, Failed, NotStarted, Outcome, Preempted
 from sweeps.programs.signals import Stop
-from sweeps.space.definition import Value
 from sweeps.storage.run_files.mirror import Uploader
 from sweeps.trials import lifecycle, record
 from sweeps.worker.heartbeat import HeartbeatThread
-from sweeps.worker.trial_run import UPLOAD_GRACE_S, UPLOAD_S, TrialRun
+from sweeps.worker.trial_run import UPLOAD_GRACE_S, UPLOAD_S, report
 
 log = logging.getLogger(__name__)
 
 
 class AskedTrial(Trial):
-    """Trial of `Sweep.ask`: a context that ends it, if its block did not.
+    """Trial of `Sweep.ask`. As a context manager it ends the trial if the block did not.
 
-    An exception that leaves the block fails the trial, and goes on; KeyboardInterrupt and SystemExit put it
-    back for another attempt. Without a block, the lease is renewed until `Sweep.tell`, or until nothing
-    refers to the trial.
+    An exception in the block fails the trial and is raised; KeyboardInterrupt and SystemExit put it back for
+    another attempt. Without a block, the lease is renewed until `Sweep.tell`, or until nothing refers to the
+    trial.
 
     Args:
         experiment: of this thread.
@@ -45,7 +44,7 @@ class AskedTrial(Trial):
     def __init__(self, experiment: Experiment, claimed: record.Trial) -> None:
         self._experiment, self._claimed = experiment, claimed
         try:
-            self._heartbeat = HeartbeatThread(experiment, claimed, _show_nobody)
+            self._heartbeat = HeartbeatThread(experiment, claimed, lambda record, progress: None)
             heartbeat = self._heartbeat  # the closure must not keep this object alive
             super().__init__(claimed, heartbeat.folder, lambda: heartbeat.wants_stop)
             prefix = record.run_prefix(claimed.trial, claimed.attempt)
@@ -56,7 +55,7 @@ class AskedTrial(Trial):
         self._process, self._lock, self._is_open = os.getpid(), threading.RLock(), True
         self._uploader.start()
         heartbeat.__enter__()
-        self._abandoned = weakref.finalize(self, _let_go, heartbeat, self._uploader, self._process)
+        self._abandoned = weakref.finalize(self, _abandon, heartbeat, self._uploader, self._process)
         self._abandoned.atexit = False
 
     @property
@@ -78,7 +77,7 @@ class AskedTrial(Trial):
             self._close(upload=False)
         elif isinstance(error, Exception):
             with _logged(f"trial {self.index} could not be marked failed"):
-                self.end(program.failure_of(error))
+                self.end(failure_of(error))
         else:  # no time for a long upload
             self._close(upload=False)
             self._put_back(type(error).__name__)
@@ -109,15 +108,13 @@ class AskedTrial(Trial):
         with self._lock:
             if not self._is_open:
                 raise InputError(f"trial {self.index} has ended here already; ask for another one")
-            watcher = _Ending()
-            run = TrialRun(self._experiment_here(), self._claimed, Stop(), watcher)
             try:
-                run.report(self._event(outcome))
-            except TrialLost:
+                ended = report(self._experiment_here(), self._claimed, self._event(outcome), Stop())
+            except IllegalTransition as refused:
                 self._close(upload=False)
-                raise
+                raise TrialLost(self.index, refused.why) from None
             self._close(upload=True)
-        return watcher.status
+        return ended.status
 
     def _leave_without_result(self) -> None:
         """End a trial that was asked to stop; put back any other, whose result was forgotten."""
@@ -165,32 +162,7 @@ class AskedTrial(Trial):
         self._abandoned.detach()
 
 
-class _Ending:
-    """Watcher of a report: a result that comes too late is an error here, since a person's code made it."""
-
-    def __init__(self) -> None:
-        self.status = ""
-
-    def started(self, record: record.Trial) -> None: ...
-
-    def progressed(self, record: record.Trial, progress: Mapping[str, Value]) -> None: ...
-
-    def ended(self, record: record.Trial) -> None:
-        self.status = record.status
-
-    def dropped(self, record: record.Trial, why: str) -> None:
-        raise TrialLost(record.trial, why)
-
-    def waiting(self, why: str) -> None: ...
-
-    def closed(self, why: str) -> None: ...
-
-
-def _show_nobody(record: record.Trial, progress: Mapping[str, Value]) -> None:
-    """Show progress to nobody: the caller's code reports what it likes."""
-
-
-def _let_go(heartbeat: HeartbeatThread, uploader: Uploader, process: int) -> None:
+def _abandon(heartbeat: HeartbeatThread, uploader: Uploader, process: int) -> None:
     """End the heartbeats of a trial that nothing refers to any more: its lease expires.
 
     The garbage collector calls this in any thread, so that it must not wait for one.

@@ -29,9 +29,6 @@ from sweeps.trials.repository import Records
 
 SWEEP_KEY = keys.SWEEP_KEY
 
-STORED_SOBOL = 12
-"""Number of first trials that earlier versions stored where the search space gave none."""
-
 
 class Experiment:
     """Sweep that exists in `store`, made by `create` or `open`."""
@@ -125,10 +122,8 @@ class Experiment:
         """Raise `InputError` with the differences if the sweep has another space; limits may differ."""
         there = self.written
         here = replace(space_, name=there.name, run_cap=there.run_cap, budget=there.budget)
-        if here.program.kind == "trainer":  # its stages follow from the rest, in any version
+        if here.program.kind == "trainer":  # its stages follow from the rest, and change with its version
             here = replace(here, stages=there.stages)
-        if here.search.sobol is None and there.search.sobol == STORED_SOBOL:
-            here = replace(here, search=replace(here.search, sobol=STORED_SOBOL))
         if here != there:
             raise InputError(
                 f"{self.store.url}: the sweep here was made from another search space: "

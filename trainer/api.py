@@ -43,6 +43,7 @@ __all__ = [
     "METRICS_FILE",
     "MODEL_FOLDER",
     "RESULT_FILE",
+    "Composition",
     "Config",
     "ConfigError",
     "Misfit",
@@ -72,15 +73,9 @@ def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
         ConfigError: a line for each wrong setting, with its key and the nearest valid one; `errors` has them
             one by one.
     """
-    from trainer.config import long_runs
-    from trainer.config.compose import compose_config
-
-    config = compose_config(_texts(overrides))
-    long_runs.refuse(long_runs.refusals(config), force=config.force)
-    if processes is not None:
-        alone = processes == 1
-        launched.check(config, None if alone else Launched(rank=0, world=processes, local_rank=0))
-    return config
+    composition = Composition(overrides)
+    composition.check(processes=processes)
+    return composition.config
 
 
 def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, processes: int = 1) -> list[str]:
@@ -130,62 +125,83 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
     return prepare_all(config, progress or (lambda message, fraction: None))
 
 
-def stage_costs(overrides: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return of each stage, in order, the effective steps that one step counts for, and its steps.
+class Composition:
+    """Configuration that is composed once, and what follows from it without computing anything.
 
     Args:
         overrides: of Hydra, as on the command line.
 
+    Attributes:
+        config: the configuration.
+
     Raises:
         ConfigError: as `check`.
     """
-    from trainer.config.compose import compose_config
-    from trainer.config.run import step_weights
 
-    config = compose_config(_texts(overrides))
-    return {name: (weight, getattr(config, name).max_steps) for name, weight in step_weights(config).items()}
+    def __init__(self, overrides: Sequence[str]) -> None:
+        from trainer.config.compose import compose_config
+
+        self._overrides = _texts(overrides)
+        self.config = compose_config(self._overrides)
+
+    def check(self, *, processes: int | None = None) -> None:
+        """Refuse what `check` refuses. Raises ConfigError."""
+        from trainer.config import long_runs
+
+        long_runs.refuse(long_runs.refusals(self.config), force=self.config.force)
+        if processes is not None:
+            alone = processes == 1
+            launched.check(self.config, None if alone else Launched(rank=0, world=processes, local_rank=0))
+
+    def stage_costs(self) -> dict[str, tuple[int, int]]:
+        """Return of each stage, in order, the effective steps that one step counts for, and its steps."""
+        from trainer.config.run import step_weights
+
+        return {
+            name: (weight, getattr(self.config, name).max_steps)
+            for name, weight in step_weights(self.config).items()
+        }
+
+    def stage_keys(self) -> dict[str, str]:
+        """Return the key of the end of each stage whose weights runs can share, by the stage's name.
+
+        Runs of one key have the same weights there. It is the same on all machines that have the same
+        versions of this code and of the libraries; docs/trainer.md says what it depends on.
+
+        Returns:
+            64 hexadecimal digits for `stage1_9`; nothing where `stage1_9.max_steps` is 0.
+        """
+        from trainer.config import stage_key
+        from trainer.config.compose import keys
+
+        return stage_key.stage_keys(self.config, keys(self._overrides), _versions())
+
+    def stage_trunks(self) -> dict[str, StageTrunk]:
+        """Return the part of each stage that runs of other lengths share with this one, by the stage's name.
+
+        Returns:
+            key and length of the trunk; none for a stage without steps, or one that differs from its first
+            step on between lengths.
+        """
+        from trainer.config import stage_key
+        from trainer.config.compose import keys
+
+        return stage_key.stage_trunks(self.config, keys(self._overrides), _versions())
+
+
+def stage_costs(overrides: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return `Composition.stage_costs` of these overrides. Raises ConfigError."""
+    return Composition(overrides).stage_costs()
 
 
 def stage_keys(overrides: Sequence[str]) -> dict[str, str]:
-    """Return the key of the end of each stage whose weights runs can share, by the stage's name.
-
-    Runs of one key have the same weights there. It is the same on all machines that have the same versions of
-    this code and of the libraries; docs/trainer.md says what it depends on.
-
-    Args:
-        overrides: of Hydra, as `check` takes them.
-
-    Returns:
-        64 hexadecimal digits for `stage1_9`; nothing where `stage1_9.max_steps` is 0.
-
-    Raises:
-        ConfigError: as `check` does, for a configuration that no run has.
-    """
-    from trainer.config import stage_key
-    from trainer.config.compose import compose_config, keys
-
-    texts = _texts(overrides)
-    return stage_key.stage_keys(compose_config(texts), keys(texts), _versions())
+    """Return `Composition.stage_keys` of these overrides. Raises ConfigError."""
+    return Composition(overrides).stage_keys()
 
 
 def stage_trunks(overrides: Sequence[str]) -> dict[str, StageTrunk]:
-    """Return the part of each stage that runs of other lengths share with this one, by the stage's name.
-
-    Args:
-        overrides: of Hydra, as `check` takes them.
-
-    Returns:
-        key and length of the trunk; none for a stage without steps, or one that differs from its first step
-        on between lengths.
-
-    Raises:
-        ConfigError: as `check` does, for a configuration that no run has.
-    """
-    from trainer.config import stage_key
-    from trainer.config.compose import compose_config, keys
-
-    texts = _texts(overrides)
-    return stage_key.stage_trunks(compose_config(texts), keys(texts), _versions())
+    """Return `Composition.stage_trunks` of these overrides. Raises ConfigError."""
+    return Composition(overrides).stage_trunks()
 
 
 def tpu_misfits(*, tpu: bool) -> list[Misfit]:

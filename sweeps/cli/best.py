@@ -14,8 +14,8 @@ from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.operations import confirmation
 from sweeps.operations.opening import open_sweep
-from sweeps.operations.rerun import command_line
 from sweeps.operations.status import trial_result
+from sweeps.programs.kinds import program_of
 from sweeps.search.confirm.answer import Answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.space.definition import Space
@@ -39,7 +39,7 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     """
     experiment = open_sweep(storage, name)
     records = readable(experiment)
-    record, found = table.best(experiment.space, records), confirmation.confirmed(experiment, records)
+    record, found = table.best(experiment.space, records), confirmation.confirmed_answer(experiment, records)
     if found is not None:
         _print_confirmed(experiment, style, *found, record)
         return
@@ -53,12 +53,10 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
         echo(best_line(experiment.space, record))
         if line := sharing.trial_line(record):
             echo(f"  {line}")
-        program = experiment.space.program.kind
-        if program == "function":  # its command line is not for reading
-            for override in to_overrides(record.parameters):
-                echo(f"  {override}")
-        click.echo(escape_controls(command_line(experiment.space, record)))
-        text = " on the text that the search has used" if program == "trainer" else ""
+        program = program_of(experiment.space)
+        for line in program.lines_to_rerun(record):
+            click.echo(escape_controls(line))
+        text = " on the text that the search has used" if program.test_overrides else ""
         notify(
             f"one run{text}, and the best of many looks better than it is; `sweep confirm` runs it again "
             "with fresh seeds"
@@ -92,7 +90,7 @@ def _print_confirmed(
         echo(confirmation.winner_line(found))
         for line in confirmation.sentences(plan, found):
             echo(f"  {line}")
-        click.echo(escape_controls(command_line(experiment.space, record)))
+        click.echo(escape_controls(program_of(experiment.space).command_line(record)))
         if observed is not None and observed.created > plan.created:
             line = best_line(experiment.space, observed)
             notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
@@ -109,9 +107,8 @@ def best_line(space: Space, record: Trial) -> str:
 
 
 def _best_document(space: Space, record: Trial, found: Answer | None = None) -> dict[str, Any]:
-    fixed = list(space.program.overrides) if space.program.kind == "trainer" else []
     confirmed = None if found is None else confirmation.winner_document(found)
-    overrides = [*fixed, *to_overrides(record.parameters)]
+    overrides = [*space.program.overrides, *to_overrides(record.parameters)]
     return {
         **trial_result(record),
         "overrides": overrides,

@@ -24,7 +24,7 @@ from sweeps.operations.confirmation import (
 from sweeps.operations.confirming import SEEDS, TOP
 from sweeps.operations.control import user_name
 from sweeps.operations.opening import open_sweep
-from sweeps.operations.rerun import command_line
+from sweeps.programs.kinds import program_of
 from sweeps.search.confirm.answer import answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing, standing
@@ -82,7 +82,7 @@ def confirm(
     number was than its mean. Called again, it goes on, or prints the answer.
     """
     experiment = open_sweep(storage, name)
-    plan = confirming.planned(experiment, options, again=again, by=user_name(), on_notice=notify)
+    plan = confirming.plan_confirmation(experiment, options, again=again, by=user_name(), on_notice=notify)
     now = standing(plan, experiment.trials())
     if not now.finished and not plan_only:
         confirming.require_running(experiment)
@@ -123,7 +123,7 @@ def _print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
     click.echo()
     for line in warnings(plan, now, found):
         notify(line)
-    click.echo(escape_controls(command_line(experiment.space, winner_of(experiment, found))))
+    click.echo(escape_controls(program_of(experiment.space).command_line(winner_of(experiment, found))))
 
 
 def _work(ctx: click.Context, experiment: Experiment) -> None:

@@ -21,9 +21,9 @@ from sweeps.cli.show import rows_for_people, running_line, status_lines
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export.table import best, document
-from sweeps.operations.opening import exists, new_store, remember
-from sweeps.operations.rerun import command_line
+from sweeps.operations.opening import exists, make_default, new_store
 from sweeps.operations.status import running_rows
+from sweeps.programs.kinds import program_of
 from sweeps.programs.process import describe_exit
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
@@ -66,7 +66,6 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
     compute. Run it again to resume after Ctrl-C; it never starts over.
     """
     from sweeps.operations.creation import create_sweep
-    from sweeps.programs.program import prepare
     from sweeps.space.space_file import load
 
     started = time.monotonic()
@@ -82,12 +81,12 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
             # Corpus, tokenizer and teacher, with all cores. Before the sweep is created, which loads torch:
             # torch reads the trainer's settings only once.
             with _preparing() as on_progress:
-                prepare(space, os.cpu_count() or 1, on_progress)
+                program_of(space).prepare(os.cpu_count() or 1, on_progress)
         if experiment is None:
             experiment = create_sweep(space, storage, skip_if_exists=True, on_notice=notify)
             _say(f"sweep {space.name} made in {store.url}: {counted(space.run_cap or 0, 'trial')}")
         else:
-            remember(store)
+            make_default(store)
             ended = sum(record.finished for record in experiment.trials())
             _say(f"going on with {store.url}: {ended} of {experiment.space.run_cap} trials are done")
         if not _is_done(experiment):
@@ -216,7 +215,9 @@ def _show(experiment: Experiment, out: Path, seconds: float) -> int:
         click.echo("\nLoss against compute (effective steps = 2 x Stage 1.9 + Stage 2):\n")
         print_front(sweep_front(experiment.space, frame, None, None, None))
         click.echo(f"\nThe best trial is {found.trial}. Run it again with:\n")
-        click.echo(f"  {escape_controls(command_line(experiment.space, found))} run_dir=runs/best\n")
+        click.echo(
+            f"  {escape_controls(program_of(experiment.space).command_line(found))} run_dir=runs/best\n"
+        )
     write_report(experiment, out)
     _say(f"{experiment.store.url} has the records, {out} the report ({seconds:.0f} s)")
     return EXIT_DONE if found is not None else EXIT_FAILED

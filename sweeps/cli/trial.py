@@ -14,9 +14,9 @@ from sweeps.cli.output import document_option, echo, print_json
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.operations.opening import open_sweep
-from sweeps.operations.rerun import command_line
+from sweeps.programs.base import LOG_FILE
+from sweeps.programs.kinds import program_of
 from sweeps.programs.process import end_of, last_lines
-from sweeps.programs.program import LOG_FILE
 from sweeps.space.definition import cell_of
 from sweeps.stages import sharing
 from sweeps.storage.base import Store
@@ -54,7 +54,7 @@ def show_trial(storage: str | None, name: str | None, index: int, lines: int, st
             "log": redact(log),
             "files": _location(store, record) if record.attempt else None,
             "record": store.location(records.key(record.trial)),
-            "command": command_line(experiment.space, record),
+            "command": program_of(experiment.space).command_line(record),
         }
         print_json(document)
         return
@@ -65,7 +65,7 @@ def show_trial(storage: str | None, name: str | None, index: int, lines: int, st
         for line in log.splitlines():
             echo(f"  {line}")
     click.echo("run it again")
-    click.echo(f"  {escape_controls(command_line(experiment.space, record))}")
+    click.echo(f"  {escape_controls(program_of(experiment.space).command_line(record))}")
 
 
 def log_tail(store: Store, record: Trial, lines: int) -> str:

@@ -21,8 +21,8 @@ from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_table import select_trials
 from sweeps.errors import SweepError
 from sweeps.export import table
-from sweeps.operations.rerun import command_line
-from sweeps.programs.program import LOG_FILE
+from sweeps.programs.base import LOG_FILE
+from sweeps.programs.kinds import program_of
 from sweeps.stages import sharing
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
@@ -155,7 +155,7 @@ class TrialPages:
             "remote": poller.reader.store.is_remote,
             "log": files.tail(record, LOG_FILE, LOG_LINES),
             "files": names,
-            "command": command_line(view.space, record),
+            "command": program_of(view.space).command_line(record),
         }
 
     def _compared_values(

@@ -13,8 +13,7 @@
     snapshots.py     list and remove stored ends of stages
     report.py        the document that a report is made of
     pools.py         where the files of a pool of workers lie
-    rerun.py         the command line that runs a trial again
 
-Each returns what it found or did, and raises `SweepError`s; none prints, asks or exits. What a person should
-know on the way goes to `on_notice`, a line each, before the work goes on.
+Each returns what it found or did, and raises `SweepError`s; none prints, asks or exits. Messages for people
+go to `on_notice`, a line each, before the work goes on.
 """

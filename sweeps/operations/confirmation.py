@@ -15,13 +15,13 @@ from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
 
 
-def confirmed(experiment: Experiment, records: Sequence[Trial]) -> tuple[Plan, Answer] | None:
+def confirmed_answer(experiment: Experiment, records: Sequence[Trial]) -> tuple[Plan, Answer] | None:
     """Return the answer of a finished confirmation of the first objective, or None."""
     found = of_store(experiment.store, list(records))
     if found is None or not found[1].finished or found[0].metric != experiment.space.metrics()[0]:
         return None
-    said = answer(*found)
-    return None if said is None else (found[0], said)
+    winner = answer(*found)
+    return None if winner is None else (found[0], winner)
 
 
 def progress_line(plan: Plan, now: Standing) -> str:
@@ -45,7 +45,7 @@ def finished_line(plan: Plan, now: Standing) -> str:
 
 def winner_line(found: Answer) -> str:
     """Return the winner with its interval, such as `trial 7: test_loss 3.2012 (95 %: 3.189 to 3.2134)`."""
-    interval = f" (95 %: {shorten(found.low)} to {shorten(found.high)})" if _is_known(found) else ""
+    interval = f" (95 %: {shorten(found.low)} to {shorten(found.high)})" if _has_interval(found) else ""
     seeds = counted(found.winner.seeds, "fresh seed")
     text = " on the test text" if found.on_test else ""
     return (
@@ -79,7 +79,7 @@ def warnings(plan: Plan, now: Standing, found: Answer) -> list[str]:
             f"all repeats of trial {found.winner.finalist.trial} have the same {plan.metric}: "
             f"does the program use `{plan.seed_name}`?"
         )
-    if not _is_known(found):
+    if not _has_interval(found):
         lines.append("one result alone gives no interval")
     if now.why:
         lines.append(now.why)
@@ -132,13 +132,13 @@ def document(plan: Plan, now: Standing) -> dict[str, Any]:
 
 def winner_document(found: Answer) -> dict[str, Any]:
     """Return the winner, its interval, its chance and its luck."""
-    known = _is_known(found)
+    has_interval = _has_interval(found)
     return {
         "trial": found.winner.finalist.trial,
         "metric": found.metric,
         "mean": found.mean,
-        "low": found.low if known else None,
-        "high": found.high if known else None,
+        "low": found.low if has_interval else None,
+        "high": found.high if has_interval else None,
         "chance": found.winner.chance,
         "luck": found.luck,
         "seeds": found.winner.seeds,
@@ -156,7 +156,7 @@ def roles(plan: Plan, now: Standing) -> dict[int, str]:
     return named | {record.trial: f"repeats {trial}" for (trial, _), record in now.records.items()}
 
 
-def _is_known(found: Answer) -> bool:
+def _has_interval(found: Answer) -> bool:
     return math.isfinite(found.low) and math.isfinite(found.high)
 
 

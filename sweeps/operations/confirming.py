@@ -19,7 +19,7 @@ _SEEDS_BELOW = 10**6
 """Short numbers, which are easy to compare in a table."""
 
 
-def planned(
+def plan_confirmation(
     experiment: Experiment,
     options: Mapping[str, Any],
     *,
@@ -42,7 +42,7 @@ def planned(
     """
     stored = stored_plan(experiment.store)
     if stored is not None and not again:
-        return _same(stored[0], options)
+        return _require_same(stored[0], options)
     if again and stored is None:
         raise InputError("--again: nothing was confirmed yet; leave it out")
     plan = _new_plan(experiment, experiment.trials(), options, on_notice)
@@ -52,7 +52,7 @@ def planned(
         stored = stored_plan(experiment.store)
         if stored is None:
             raise
-        return _same(stored[0], options)
+        return _require_same(stored[0], options)
     runs = len(plan.finalists) * len(plan.seeds)
     most = runs if plan.trials is None else min(runs, plan.trials)
     trials = [finalist.trial for finalist in plan.finalists]
@@ -62,9 +62,9 @@ def planned(
     return plan
 
 
-def _same(plan: Plan, options: Mapping[str, Any]) -> Plan:
+def _require_same(plan: Plan, options: Mapping[str, Any]) -> Plan:
     """Return the plan. Raises `InputError` if an option asks for something else."""
-    planned = {
+    present = {
         "top": plan.top,
         "seeds": len(plan.seeds),
         "budget": plan.trials,
@@ -76,17 +76,17 @@ def _same(plan: Plan, options: Mapping[str, Any]) -> Plan:
     if "bounds" in asked:
         asked["bounds"] = _bounds(asked["bounds"])
     for name, value in asked.items():
-        if planned[name] != value:
+        if present[name] != value:
             option = "--" + {"bounds": "max"}.get(name, name).replace("_", "-")
-            was = "without" if planned[name] in (None, {}) else f"with {_shown(planned[name])}"
+            was = "without" if present[name] in (None, {}) else f"with {_option(present[name])}"
             raise InputError(
-                f"{option} {_shown(value)}: this confirmation was planned {was}; "
+                f"{option} {_option(value)}: this confirmation was planned {was}; "
                 "leave the option out to go on with it, or add --again to plan anew"
             )
     return plan
 
 
-def _shown(value: Any) -> str:
+def _option(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={limit:g}" for name, limit in value.items())
     return str(value)
@@ -99,15 +99,25 @@ def _new_plan(
     on_notice: Callable[[str], None],
 ) -> Plan:
     """Return a plan by the options and the records. Raises `InputError`."""
-    from sweeps.programs import program
+    from sweeps.programs.kinds import program_of
     from sweeps.search.confirm.finalists import choose
 
     space, url = experiment.space, experiment.store.url
+    program = program_of(space)
     metric = options["objective"] or space.metrics()[0]
     if metric not in space.metrics():
         raise InputError(f"--objective {metric}: the objectives are {', '.join(space.metrics())}")
     within = _bounds(options["bounds"])
-    seed_name = _seed_name(space, options["seed_name"])
+    seed_name = options["seed_name"]
+    if seed_name is None:
+        if not program.has_seed:
+            raise InputError(
+                f"the search space {space.name} has no parameter `seed`, so a repeat would be the same run "
+                "again; say which key of the program is the seed with --seed-name NAME"
+            )
+        seed_name = "seed"
+    if not seed_name or any(character.isspace() or character == "=" for character in seed_name):
+        raise InputError(f"--seed-name {seed_name!r}: this is not the name of a parameter")
     require_running(experiment)
     if exceeded := budget.exceeded(space.budget, records, experiment.store.now()):
         raise InputError(f"{url}: its budget leaves nothing for a confirmation: {exceeded}")
@@ -142,28 +152,14 @@ def _new_plan(
         finalists=finalists,
         seed_name=seed_name,
         seeds=_fresh_seeds(space, records, seed_name, seeds),
-        fixed={"eval.test": True} if space.program.kind == "trainer" else {},
+        fixed=dict(program.test_overrides),
         top=top,
         trials=options["budget"],
         within=within,
         created=experiment.store.now(),
     )
-    program.check(space, [plan.parameters(finalist, plan.seeds[0]) for finalist in finalists])
+    program.check([plan.parameters(finalist, plan.seeds[0]) for finalist in finalists])
     return plan
-
-
-def _seed_name(space: Space, asked: str | None) -> str:
-    """Return the parameter that carries the seed. Raises `InputError` if the program has none."""
-    if asked is not None:
-        if not asked or any(character.isspace() or character == "=" for character in asked):
-            raise InputError(f"--seed-name {asked!r}: this is not the name of a parameter")
-        return asked
-    if space.program.kind == "trainer" or any(p.name == "seed" for p in space.parameters):
-        return "seed"
-    raise InputError(
-        f"the search space {space.name} has no parameter `seed`, so a repeat would be the same run again; "
-        "say which key of the program is the seed with --seed-name NAME"
-    )
 
 
 def _bounds(texts: Sequence[str]) -> dict[str, float]:

@@ -64,7 +64,7 @@ def require_allowed(records: Sequence[Trial], event: lifecycle.Event, now: float
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn a transition that the trial's state does not allow into an error of the input."""
+    """Raise `InputError` in place of `IllegalTransition`."""
     try:
         yield
     except IllegalTransition as refused:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from sweeps.experiment import Experiment
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import differences
-from sweeps.operations.opening import new_store, remember
-from sweeps.programs import program
-from sweeps.programs.result import needed_metrics
+from sweeps.operations.opening import make_default, new_store
+from sweeps.programs.kinds import program_of
 from sweeps.space.definition import Fixed, Space
-from sweeps.space.probes import probes
 from sweeps.space.stages import Stages
-from sweeps.space.trainer_stages import trainer_stages
-from sweeps.space.trainer_trunks import with_trunks
 from sweeps.storage.urls import is_remote
-from sweeps.trials.budget import REPORTED, amounts
+from sweeps.trials.budget import REPORTED
 from sweeps.trials.redaction import refuse_secrets
 
 REMOTE_EXPIRE_S = 150.0
@@ -41,13 +36,8 @@ def create_sweep(
     if is_remote(store.url) and space.lease.expire_s < REMOTE_EXPIRE_S:
         space = replace(space, lease=replace(space.lease, expire_s=REMOTE_EXPIRE_S))
         on_notice(f"lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need")
-    program.check(space, probes(space))
-    is_trainer = space.program.kind == "trainer"
-    if is_trainer:
-        points = probes(replace(space, parameter_constraints=()))  # with them, not even one end might remain
-        stages = trainer_stages(space, program.stage_costs(space, points))
-        found = partial(program.found_trunks, space)
-        space = replace(space, stages=with_trunks(space, stages, points, found))
+    program = program_of(space)
+    space = program.complete()
     if space.search.method != "grid":
         from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
 
@@ -58,17 +48,17 @@ def create_sweep(
                 f"warning: run_cap {cap} leaves no trial to the surrogate: Sobol has the first {first}; "
                 "raise run_cap, lower search.sobol, or write method: random"
             )
-    limits = () if is_trainer else amounts(space.budget)  # the trainer reports all that a budget can count
-    for name in (n for n in REPORTED if n in limits and n not in needed_metrics(space)):
-        on_notice(
-            f"warning: budget.{name} counts the metric `{name}` of each trial: does the program "
-            "report it? If not, this budget never ends the sweep; device_hours and wall_hours need no report"
-        )
-    if shared := _sharing(space):
-        on_notice(shared)
+    for name in REPORTED:
+        if getattr(space.budget, name) is not None and not program.reports(name):
+            on_notice(
+                f"warning: budget.{name} counts the metric `{name}` of each trial: does the program report "
+                "it? If not, this budget never ends the sweep; device_hours and wall_hours need no report"
+            )
+    if notice := _sharing_notice(space):
+        on_notice(notice)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     raise_limits(experiment, space, on_notice)
-    remember(store)
+    make_default(store)
     return experiment
 
 
@@ -79,7 +69,7 @@ def raise_limits(experiment: Experiment, space: Space, on_notice: Callable[[str]
         on_notice(f"{experiment.store.url}: extended: {', '.join(differences(before, amendment))}")
 
 
-def _sharing(space: Space) -> str:
+def _sharing_notice(space: Space) -> str:
     """Return what trials share, or that hardly any do because each has a seed of its own; "" for nothing."""
     stages = Stages(space)
     if not stages.shared:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
-from sweeps.operations.opening import latest_name, remember
+from sweeps.operations.opening import latest_name, make_default
 from sweeps.storage.urls import name_of, parent
 from sweeps.text.counted import counted
 from sweeps.trials import control
@@ -38,7 +38,7 @@ def rename(experiment: Experiment, new: str, by: str) -> Experiment:
     was_latest = latest_name(parent(old)) == name_of(old)
     renamed = renaming.rename(experiment, new, by)
     if was_latest:
-        remember(renamed.store)
+        make_default(renamed.store)
     return renamed
 
 

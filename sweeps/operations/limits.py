@@ -63,7 +63,7 @@ def differences(before: Space, amendment: Amendment) -> list[str]:
     """Return a line for each limit that an amendment has changed: `run_cap 40 → 60`."""
     present = limits(before)
     return [
-        f"{name} {shown(name, present[name])} → {shown(name, amendment.changes[name])}"
+        f"{name} {format_limit(name, present[name])} → {format_limit(name, amendment.changes[name])}"
         for name in LIMITS
         if name in amendment.changes
     ]
@@ -76,7 +76,7 @@ def amendment_lines(made: Amendments) -> list[str]:
         newest |= dict.fromkeys((name for name in amendment.changes if name in LIMITS), amendment)
     by_amendment: dict[int, list[str]] = {}
     for name, amendment in newest.items():
-        change = f"{name} {shown(name, amendment.changes[name])}"
+        change = f"{name} {format_limit(name, amendment.changes[name])}"
         by_amendment.setdefault(amendment.number, []).append(change)
     at = {amendment.number: amendment for amendment in made.made}
     return [
@@ -85,7 +85,7 @@ def amendment_lines(made: Amendments) -> list[str]:
     ]
 
 
-def shown(name: str, limit: object) -> str:
+def format_limit(name: str, limit: object) -> str:
     """Return a limit for people."""
     if limit is None:
         return NONE

@@ -14,12 +14,11 @@ from sweeps.trials.record import FINISHED
 
 
 def sweep_rows(url: str) -> list[dict[str, Any]]:
-    """Return a row for each sweep in a folder of sweeps; one that cannot be read says so in `state`."""
+    """Return a row for each sweep in a folder of sweeps; of a damaged one `state` says so."""
     return [_row(url, name) for name in sweep_names(url)]
 
 
 def _row(url: str, name: str) -> dict[str, Any]:
-    """Return what is known of a sweep; one that cannot be read has its problem in `state`."""
     row: dict[str, Any] = {
         "name": name,
         "state": "damaged, see `sweep doctor`",

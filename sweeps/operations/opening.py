@@ -104,7 +104,7 @@ def exists(store: Store) -> bool:
     return True
 
 
-def remember(store: Store) -> None:
+def make_default(store: Store) -> None:
     """Make the sweep the default of its storage folder; a failure is only logged."""
     data = name_of(store.url).encode()
     try:

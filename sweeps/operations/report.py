@@ -12,7 +12,7 @@ from sweeps.export import held_out
 from sweeps.export import table as tables
 from sweeps.export.insight import insight
 from sweeps.operations import confirmation
-from sweeps.operations.rerun import command_line
+from sweeps.programs.kinds import program_of
 from sweeps.trials.record import Trial
 
 
@@ -37,7 +37,7 @@ def report_document(
     }
     if surrogate:
         document["insight"] = insight(experiment.space, records)
-    confirmed = confirmation.confirmed(experiment, records)
+    confirmed = confirmation.confirmed_answer(experiment, records)
     if confirmed is not None:
         winner = confirmed[1].winner.finalist.trial
         found = next((record for record in records if record.trial == winner), None)
@@ -45,5 +45,5 @@ def report_document(
         found = tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
     if found is not None:
         document["best_trial"] = found.trial
-        document["best_command"] = command_line(experiment.space, found)
+        document["best_command"] = program_of(experiment.space).command_line(found)
     return document

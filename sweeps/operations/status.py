@@ -8,7 +8,7 @@ from typing import Any
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.operations import confirmation
-from sweeps.operations.limits import document, shown
+from sweeps.operations.limits import document, format_limit
 from sweeps.search.confirm import rounds
 from sweeps.stages import sharing
 from sweeps.trials import control
@@ -76,6 +76,7 @@ def history_rows(experiment: Experiment) -> list[dict[str, Any]]:
         elif NAME in changes:
             what = f"rename to {changes[NAME]}"
         else:
-            what = f"extend: {', '.join(f'{name} {shown(name, value)}' for name, value in changes.items())}"
+            limits = [f"{name} {format_limit(name, value)}" for name, value in changes.items()]
+            what = f"extend: {', '.join(limits)}"
         rows.append({"at": amendment.at, "by": amendment.by, "what": what})
     return sorted(rows, key=lambda row: row["at"])

@@ -13,6 +13,7 @@ log's file descriptor, and `signal NUMBER`. From the server: `ready MIB` or `ref
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -27,13 +28,16 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.programs import parent_death
-from sweeps.programs.process_title import set_title
 from sweeps.text.counted import counted
 
 MAX_PACKET = 1024 * 1024
 _TO_ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that some engines send to every process of a job: the program and the worker decide."""
-_TASKS, _STATM = Path("/proc/self/task"), Path("/proc/self/statm")
+_TASKS, _STATM, _STAT = Path("/proc/self/task"), Path("/proc/self/statm"), Path("/proc/self/stat")
+_ARG_START = 48 - 3  # proc_pid_stat(5), counted from the field after the name
+
+ROOM = " " * 8192
+"""Argument that makes room for the title of a forked process, which may be longer than the server's."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
 
     Args:
         argv: file descriptor of the channel, the worker's process id, the program's module, the module that
-            preloads it, `process_title.ROOM`, and arguments that the program's processes have in common.
+            preloads it, `ROOM`, and arguments that the program's processes have in common.
     """
     descriptor, worker, program, preloading, _, *common = argv
     parent_death.signal_at_death_of(int(worker), signal.SIGKILL)
@@ -179,6 +183,22 @@ class _Server:
                 parent_death.kill_descendants(self.guard)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.guard, signum)
+
+
+def set_title(words: Sequence[str]) -> None:
+    """Show these words as the arguments of this process (`ps`, `nvidia-smi`), as many as there is room for.
+
+    A forked process shows those of the server. The kernel reads them from where it put the arguments at the
+    start, which Python does not use any more.
+    """
+    try:
+        start, end = map(int, _STAT.read_text().rpartition(")")[2].split()[_ARG_START : _ARG_START + 2])
+    except (OSError, ValueError):
+        return
+    if (size := end - start) <= 0:
+        return
+    text = b"\0".join(map(os.fsencode, words))[: size - 1]
+    ctypes.memmove(start, text.ljust(size, b"\0"), size)  # the last byte is 0: else the kernel reads on
 
 
 def _running_threads() -> str:

@@ -42,7 +42,7 @@ class Child(Protocol):
 
 
 class Starter(Protocol):
-    """Start of a process that is quicker than by its command."""
+    """Quicker way to start a process than by its command."""
 
     def start(
         self,

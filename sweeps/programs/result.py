@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sweeps.programs import process, startable
-from sweeps.programs.transient import network_was_lost
 from sweeps.space import constraints
 from sweeps.space.definition import Space
 from sweeps.stages import stage_runs
@@ -29,16 +28,30 @@ RESULT_FILE = "result.json"
 MAX_METRICS = 10_000
 """Limit for one trial; the objectives come first."""
 
-_EXIT_CONFIG, _EXIT_DIVERGED, _EXIT_PREEMPTED = 2, 70, 75
-
-_NOT_HERE = "trainer: error: not on this machine: "
-"""Start of the trainer's error line when the machine, not the configuration, is at fault."""
-
-_TRAINER_REFUSED = re.compile(r"^trainer: error: .*$", re.MULTILINE)
-"""Line with which `python -m trainer` refuses a configuration; the exit status alone is ambiguous."""
+_EXIT_DIVERGED, _EXIT_PREEMPTED = 70, 75
 
 OUT_OF_MEMORY = re.compile(r"\bMemoryError\b|OutOfMemoryError|[Oo]ut of memory|RESOURCE_EXHAUSTED")
 """Out-of-memory messages of Python, torch, CUDA and XLA."""
+
+# What libraries report of a broken connection, not every word "timeout": an ordinary exception would come ag
+_LOST_NAMES = (
+    r"Connection(?:Error|ResetError|RefusedError|AbortedError|Timeout)|(?:Connect|Read|Write)Timeout(?:Error)?"
+    r"|TimeoutError|NewConnectionError|MaxRetryError|NameResolutionError|ProtocolError|IncompleteRead"
+    r"|RemoteDisconnected|RemoteProtocolError|ConnectError|ReadError"
+    r"|ServerDisconnectedError|ServerTimeoutError|ClientConnect\w*Error|ClientOSError|ClientPayloadError"
+    r"|EndpointConnectionError|LocalEntryNotFoundError|gaierror|DistNetworkError"
+)
+_LOST_EXCEPTION = re.compile(rf"^(?:\w+\.)*(?:{_LOST_NAMES})(?::|$)", re.MULTILINE)
+"""Exception in the last line of a traceback."""
+
+_LOST_WORDS = re.compile(
+    r"\b(?:connection (?:was )?(?:reset|refused|aborted|timed out|closed by (?:the )?(?:peer|remote))"
+    r"|remote end closed connection|network is (?:unreachable|down)|no route to host"
+    r"|temporary failure in name resolution|name or service not known"
+    r"|ncclRemoteError|ncclSystemError|watchdog caught collective operation timeout)",
+    re.IGNORECASE,
+)
+_LOST_LINES = 5  # the message of such an exception may have several lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +219,7 @@ def _is_number(value: Any) -> bool:
 
 
 def was_preempted(status: int) -> bool:
-    """Return whether a termination signal ended the program: the machine is probably being preempted."""
+    """Return whether a termination signal ended the program: probably the machine is being preempted."""
     terminating = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     return status == _EXIT_PREEMPTED or any(status in (-signum, 128 + signum) for signum in terminating)
 
@@ -238,30 +251,23 @@ def _broken(error: str) -> Failed:
     return Failed(error=error, failure="bad_config")
 
 
-def classify_exit(
-    status: int, log_file: Path, argv: Sequence[str], *, is_trainer: bool
-) -> Failed | NotStarted:
+def classify_exit(status: int, output: str, argv: Sequence[str]) -> Failed | NotStarted:
     """Return why a program failed, from its exit status and the end of its log.
 
     Args:
         status: as `subprocess` gives it, negative for a signal.
-        log_file: the program's output.
+        output: the last lines that the program has written.
         argv: the program's command.
-        is_trainer: whether it is this project's trainer, whose messages are known.
     """
-    output = process.last_lines(log_file)
     last = output.splitlines()[-1] if output else ""
     if status == _EXIT_DIVERGED:
         return Failed(error=f"diverged: {last}\n{output}", failure="diverged")
-    if is_trainer and status == _EXIT_CONFIG and (lines := _TRAINER_REFUSED.findall(output)):
-        if lines[-1].startswith(_NOT_HERE):
-            return NotStarted(detail=lines[-1].removeprefix(_NOT_HERE))
-        return Failed(error=f"config refused: {lines[-1]}\n{output}", failure="bad_config")
     if never := startable.never_began(argv, status, last):
         return NotStarted(detail=never)
     ending = f"; its last words: {last}" if last else " without a word"
     error = f"the program {process.describe_exit(status)}{ending}\n{output}".strip()
-    signum = _signal(status)
+    number = -status if status < 0 else status - 128  # a shell's status for a signal that ended its child
+    signum = number if number in signal.valid_signals() else None
     if signum == signal.SIGKILL:  # by the host's OOM killer; a device reports in words, and would again
         return Failed(error=error, failure="out_of_memory", retryable=True)
     if OUT_OF_MEMORY.search(output):
@@ -270,7 +276,7 @@ def classify_exit(
     return Failed(error=error, failure="crashed", retryable=retryable)
 
 
-def _signal(status: int) -> int | None:
-    """Return the signal that ended the program or, in a shell's encoding, its child; None if none did."""
-    number = -status if status < 0 else status - 128
-    return number if number in signal.valid_signals() else None
+def network_was_lost(output: str) -> bool:
+    """Return whether the end of a program's output, or a traceback, reports a lost connection."""
+    end = "\n".join(output.splitlines()[-_LOST_LINES:])
+    return bool(_LOST_EXCEPTION.search(end) or _LOST_WORDS.search(end))

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
@@ -22,14 +21,6 @@ _NO_MODULE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Target:
-    """Script or module that a Python command line starts, or neither (`-c`, standard input)."""
-
-    script: str | None = None
-    module: str | None = None
-
-
 def problem(argv: Sequence[str]) -> str:
     """Return why the command cannot start in this folder, in one clause; "" if nothing is known.
 
@@ -39,8 +30,8 @@ def problem(argv: Sequence[str]) -> str:
     program = argv[0]
     if "${" not in program and shutil.which(program) is None:
         return f"{program!r} is not a program that can be started here"
-    script = _python(argv).script
-    if script is None or "${" in script:
+    script, _ = _python(argv)
+    if not script or "${" in script:
         return ""
     path = Path(script)
     if not path.exists():
@@ -65,7 +56,7 @@ def never_began(argv: Sequence[str], status: int, last_line: str) -> str:
         return f"a program could not be executed (exit status {status}){detail}"
     if status == _USAGE and _NO_SCRIPT.fullmatch(last_line):
         return last_line
-    module = _python(argv).module
+    _, module = _python(argv)
     if status == _FAILED and module and (found := _NO_MODULE.fullmatch(last_line)):
         missing = found["module"] or found["child"]
         # `pkg.train` needs its package, and perhaps `__main__` in it; what those import is not checked.
@@ -74,22 +65,22 @@ def never_began(argv: Sequence[str], status: int, last_line: str) -> str:
     return ""
 
 
-def _python(argv: Sequence[str]) -> _Target:
-    """Return what a Python command line starts; nothing if the program is not Python."""
+def _python(argv: Sequence[str]) -> tuple[str, str]:
+    """Return the script and the module that a Python command line starts, one of them or neither."""
     if not _PYTHON.fullmatch(Path(argv[0]).name):
-        return _Target()
+        return "", ""
     words = iter(argv[1:])
     for word in words:
         if word == "-" or (word.startswith("--") and word != "--check-hash-based-pycs"):
-            return _Target()
+            return "", ""
         if word == "--check-hash-based-pycs":
             next(words, None)
         elif not word.startswith("-"):
-            return _Target(script=word)
+            return word, ""
         elif (found := re.fullmatch(r"-[^cmWX]*([cmWX])(.*)", word)) is not None:
             value = found[2] or next(words, "")
             if found[1] == "m":
-                return _Target(module=value)
+                return "", value
             if found[1] == "c":
-                return _Target()
-    return _Target()
+                return "", ""
+    return "", ""

@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from sweeps.errors import CannotStart
-from sweeps.programs.fork_server import MAX_PACKET, decode, encode
+from sweeps.programs.fork_server import MAX_PACKET, ROOM, decode, encode
 from sweeps.programs.process import Child, describe_exit, end_of
-from sweeps.programs.process_title import ROOM
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ def enabled(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 class WarmStarts:
-    """Starts of one program's processes from a server that is made, and made again, as needed.
+    """Quick start of one program's processes: they are forked from a server, which is replaced as needed.
 
     To be used by the thread that makes it: at the thread's end the kernel ends the server.
 

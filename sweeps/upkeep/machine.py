@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from sweeps.programs import program
+from sweeps.programs.trainer import tpu_misfits
 from sweeps.text.shorten import shown_bytes
 from sweeps.upkeep.finding import Finding
 from sweeps.upkeep.runs import folder_size
@@ -159,12 +159,12 @@ def _devices(root: Path) -> tuple[str, list[Finding]]:
         findings += [
             Finding(
                 kind="version",
-                level="problem" if needed else "note",
-                what=what,
+                level="problem" if misfit.needed else "note",
+                what=misfit.what,
                 where=platform.node(),
-                remedy=remedy,
+                remedy=misfit.remedy,
             )
-            for what, remedy, needed in program.tpu_misfits(tpu=tpu is not None)
+            for misfit in tpu_misfits(tpu=tpu is not None)
         ]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return ", ".join([*gpus, *(["TPU"] if tpu else []), f"{cores} CPU cores"]), findings

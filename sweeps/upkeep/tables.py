@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sweeps.errors import InputError
-from sweeps.programs.program import TRIAL_FILE
+from sweeps.programs.base import TRIAL_FILE
 from sweeps.programs.result import RESULT_FILE
 from sweeps.text import csv_format, json_reader
 from sweeps.text.columns import METRIC, MOST_BYTES, MOST_CELLS, PARAMETER

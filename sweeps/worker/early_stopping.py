@@ -92,7 +92,7 @@ def _by_percentile(early: EarlyTerminate, record: Trial, others: Sequence[Trial]
     completed = {other.trial for other in others if other.status == "completed"}
     from sweeps.search.optimizer import falls_behind
 
-    curves = {other.trial: _around(other.curve, step) for other in others}
+    curves = {other.trial: _points_around(other.curve, step) for other in others}
     if not falls_behind(early, record.trial, curves | {record.trial: ((step, loss),)}, completed):
         return None
     return EarlyStop(
@@ -113,7 +113,7 @@ def _comparable(other: Trial, record: Trial) -> bool:
     return other.status in _COMPARED and bool(other.curve) and other.curve_of == record.curve_of
 
 
-def _around(curve: Curve, step: float) -> Curve:
+def _points_around(curve: Curve, step: float) -> Curve:
     """Return the point at a step, or those on both sides of it: all that Ax needs to interpolate the loss.
 
     From a hundred complete curves it would build a table of thousands of steps at every heartbeat.

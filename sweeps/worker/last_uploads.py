@@ -1,4 +1,4 @@
-"""Uploads of finished trials' last files. They need neither lease nor device: the worker goes on."""
+"""Upload of the last files of a finished trial, in the background: it needs neither lease nor device."""
 
 from __future__ import annotations
 

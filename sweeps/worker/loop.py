@@ -10,11 +10,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from sweeps.errors import Busy, Interrupted, NothingToAsk, StoreUnavailable, SweepClosed
 from sweeps.experiment import Experiment
-from sweeps.programs import program
+from sweeps.programs.function import Function
+from sweeps.programs.kinds import program_of
 from sweeps.programs.signals import Stop
 from sweeps.search.confirm import rounds
 from sweeps.search.confirm.plan import Plan
@@ -80,7 +82,7 @@ def work(
     watcher: Watcher,
     limits: Limits | None = None,
     name: str | None = None,
-    function: program.Function | None = None,
+    function: Function | None = None,
 ) -> Tally:
     """Run trials until there are none left to claim, a limit is reached, or `stop` is requested.
 
@@ -99,31 +101,28 @@ def work(
     worker = storable.line(name or "") or identity()
     limits = limits or Limits()
     ended: Counter[End] = Counter()
-    warm, uploads = program.warm_starts(experiment.space, function), LastUploads()
+    uploads = LastUploads()
     try:
-        while not stop.requested and not limits.reached(ended.total()):
-            with stop.interruptible():  # before a claim, because loading a function may take long
-                if function is None:
-                    program.require_startable(experiment.space)
-            if warm is not None:
-                warm.begin()  # its imports take as long as the claim
-            record = _NextTrial(experiment, worker, stop, watcher, limits).claim()
-            if record is None:
-                break
-            trial_run = TrialRun(experiment, record, stop, watcher, function, warm, uploads)
-            end, preempted_by = trial_run.execute(has_run=bool(ended))
-            if preempted_by:
-                return Tally(ended=ended, preempted_by=preempted_by)
-            ended[end] += 1
-            if end == "completed" and ended[end] == 1:
-                _warn_of_budget(experiment, record.trial)
-            if not stop.requested:
-                removal.collect(experiment)
+        with closing(program_of(experiment.space, function)) as program:
+            while not stop.requested and not limits.reached(ended.total()):
+                with stop.interruptible():  # before a claim, because loading a function may take long
+                    program.require_startable()
+                program.warm_up()
+                record = _NextTrial(experiment, worker, stop, watcher, limits).claim()
+                if record is None:
+                    break
+                trial_run = TrialRun(experiment, record, program, stop, watcher, uploads)
+                end, preempted_by = trial_run.execute(has_run=bool(ended))
+                if preempted_by:
+                    return Tally(ended=ended, preempted_by=preempted_by)
+                ended[end] += 1
+                if end == "completed" and ended[end] == 1:
+                    _warn_of_budget(experiment, record.trial)
+                if not stop.requested:
+                    removal.collect(experiment)
     except Interrupted:
         log.debug("interrupted between trials")
     finally:
-        if warm is not None:
-            warm.close()
         uploads.wait()
     return Tally(ended=ended, preempted_by=stop.by)
 
@@ -172,10 +171,10 @@ class _NextTrial:
                 self._wait_for_store(error, delays)
                 continue
             except SweepClosed as closed:
-                if not self._waits_until_open(closed):
+                if not self._wait_until_open(closed):
                     return None
                 continue
-            if self.limits.leave_when_idle or not self._waits_for_others():
+            if self.limits.leave_when_idle or not self._wait_for_others():
                 return None
 
     def _wait_for_store(self, error: StoreUnavailable, delays: Iterator[float]) -> None:
@@ -187,7 +186,7 @@ class _NextTrial:
         log.warning("asking failed, trying again: %s", error)
         self.stop.sleep(delay)
 
-    def _waits_until_open(self, closed: SweepClosed) -> bool:
+    def _wait_until_open(self, closed: SweepClosed) -> bool:
         """Sleep a while if a person may open the sweep again; False if the worker should leave."""
         is_braked = closed.state == "braked" and not self.limits.leave_when_braked
         if self.limits.leave_when_idle or not (closed.state == "paused" or is_braked):
@@ -197,7 +196,7 @@ class _NextTrial:
         self.stop.sleep(random.uniform(0.5, 1.5) * _PAUSED_POLL_S)  # noqa: S311 - spreads workers out
         return True
 
-    def _waits_for_others(self) -> bool:
+    def _wait_for_others(self) -> bool:
         """Sleep a while if a trial of another worker may have to be run again; False if none may.
 
         At the run cap, a worker leaves only after each running trial of others has sent a heartbeat (or

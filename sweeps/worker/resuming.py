@@ -26,7 +26,7 @@ _LONGEST_NAME = 1000
 _INCOMING = ".incoming"  # hidden, so that a partial copy is not uploaded as this attempt's own
 
 
-def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
+def fetch_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
     """Copy the checkpoints of the newest earlier attempt that has any into the run folder.
 
     Args:
@@ -41,15 +41,11 @@ def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
         EnvironmentFault: the folder cannot be written.
     """
     try:
-        for stale in (
-            folder / CHECKPOINTS,
-            folder / SNAPSHOTS,
-            folder / _INCOMING,
-        ):  # left by a lost record whose index was reused
-            if stale.exists():
-                shutil.rmtree(stale)
+        for name in (CHECKPOINTS, SNAPSHOTS, _INCOMING):  # left by a lost record whose index was reused
+            if (folder / name).exists():
+                shutil.rmtree(folder / name)
         for attempt in range(record.attempt - 1, 0, -1):
-            if _bring(store, run_prefix(record.trial, attempt), folder):
+            if _fetch(store, run_prefix(record.trial, attempt), folder):
                 log.info("trial %d resumes from the checkpoints of attempt %d", record.trial, attempt)
                 return attempt
     except StoreUnavailable as error:
@@ -62,7 +58,7 @@ def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
     return None
 
 
-def behind(folder: Path, names: Sequence[str]) -> tuple[int, int]:
+def checkpoint_progress(folder: Path, names: Sequence[str]) -> tuple[int, int]:
     """Return the progress of the newest checkpoint in a run folder; (0, 0) if it is unknown.
 
     Args:
@@ -86,7 +82,7 @@ def behind(folder: Path, names: Sequence[str]) -> tuple[int, int]:
     return names.index(stage) + is_over, steps
 
 
-def _bring(store: Store, prefix: str, folder: Path) -> bool:
+def _fetch(store: Store, prefix: str, folder: Path) -> bool:
     """Fetch an attempt's checkpoints, all or none even if interrupted; False if it has none."""
     incoming = folder / _INCOMING
     try:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeGuard
+from typing import Literal, Protocol
 
 from sweeps.errors import (
     DamagedObject,
+    EnvironmentFault,
     IllegalTransition,
     Interrupted,
     StoreUnavailable,
@@ -25,11 +26,10 @@ from sweeps.errors import (
     WriteRefused,
 )
 from sweeps.experiment import Experiment
-from sweeps.programs import program
+from sweeps.programs.base import Program, cannot_start
 from sweeps.programs.result import Completed, Failed, NotStarted, Preempted
 from sweeps.programs.signals import Stop
-from sweeps.programs.warm_start import WarmStarts
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Value
 from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
 from sweeps.storage.run_files.mirror import Uploader
 from sweeps.transfer.attempt import TrialStages
@@ -38,8 +38,7 @@ from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker import backoff
 from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.last_uploads import LastUploads
-from sweeps.worker.resuming import behind, bring_checkpoints
-from sweeps.worker.run_folder import require_writable
+from sweeps.worker.resuming import checkpoint_progress, fetch_checkpoints
 
 log = logging.getLogger(__name__)
 
@@ -79,20 +78,18 @@ class TrialRun:
     Args:
         experiment: the worker's.
         record: the claimed trial.
+        program: of the sweep.
         stop: the worker's stop request.
         watcher: observer of what happens.
-        function: to call in place of the sweep's program.
-        warm: starts of the program without its imports, if it has any.
         uploads: ends the upload of a finished trial; its owner waits for it.
     """
 
     experiment: Experiment
     record: Trial
+    program: Program
     stop: Stop
     watcher: Watcher
-    function: program.Function | None = None
-    warm: WarmStarts | None = None
-    uploads: LastUploads = field(default_factory=LastUploads)
+    uploads: LastUploads
 
     def execute(self, *, has_run: bool) -> tuple[End, str]:
         """Run the trial's program and report its result.
@@ -106,132 +103,95 @@ class TrialRun:
         Raises:
             CannotStart: the program never began, and this worker has not run it before.
         """
-        with self._heartbeat() as heartbeat:
-            shared = shared_keys(self.experiment.space, self.record)
-            snapshots = TrialStages(self.experiment, self.record, heartbeat.folder, shared)
+        try:
+            heartbeat = HeartbeatThread(self.experiment, self.record, self.watcher.progressed)
+        except StoreUnavailable as error:  # the run folder cannot be made
+            self._hand_back(error)
+            raise
+        with heartbeat:
+            snapshots = TrialStages(self.experiment, self.record, heartbeat.folder, self._shared_keys())
             heartbeat.ended, heartbeat.points = lambda: snapshots.ended, lambda: snapshots.points
-            uploader = self._uploader(heartbeat.folder, snapshots)
+            uploader = Uploader(
+                self.experiment.store,
+                heartbeat.folder,
+                run_prefix(self.record.trial, self.record.attempt),
+                without=SNAPSHOTS if snapshots.shared else "",  # they have a place of their own in the store
+            )
             try:
                 outcome = self._run_program(heartbeat, uploader, snapshots, has_run=has_run)
-                preempted_by = self._preempted_by(outcome, heartbeat, uploader)
+                preempted_by = ""
+                if isinstance(outcome, Preempted) and not heartbeat.wants_stop:
+                    # Not this worker has stopped the program. The next attempt needs its checkpoint.
+                    uploader.close(UPLOAD_GRACE_S)
+                    with contextlib.suppress(Interrupted):
+                        self.stop.sleep(SIGNAL_DELAY_S)  # our own signal may be about to arrive
+                    preempted_by = self.stop.by or outcome.detail
                 self._publish(outcome, heartbeat, snapshots)
-                end = self.report(self._event(outcome, heartbeat, snapshots))
-                close = partial(
-                    uploader.close, UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S
+                end = self._report(self._event(outcome, heartbeat, snapshots))
+                self.uploads.begin(
+                    lambda: uploader.close(UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S)
                 )
-                self.uploads.begin(close)
                 if end not in FINISHED:  # this worker may be the next one to claim it
                     self.uploads.wait()
             except BaseException as error:
                 uploader.close(UPLOAD_GRACE_S)
                 snapshots.close(0)
-                if not _worker_survives(error):
+                # A stop request or a fault of the machine ends the worker, and the trial keeps its attempts.
+                is_fault = isinstance(error, OSError | SweepError) and not isinstance(error, DamagedObject)
+                if is_fault or not isinstance(error, Exception):
                     self._hand_back(error)
                     raise
-                return self._give_up(error), ""
+                # Anything else may recur with any worker. The attempt counts as lost, and the worker goes on,
+                # since otherwise one trial would end all workers.
+                detail = _in_one_line(error)
+                log.warning("trial %d is given up here: %s", self.record.trial, detail)
+                log.debug("the traceback:", exc_info=error)
+                return self._report(self._release(detail, self.experiment.space.lease.max_attempts)), ""
         return end, preempted_by
 
-    def report(self, event: lifecycle.Event) -> End:
-        """Store how the trial ended. A report that comes too late is dropped quietly.
-
-        While the store is unavailable the report is retried and heartbeats go on: the result may be worth
-        hours. It is given up on a stop request, or after `backoff.RETRY_FOR_S`; without write permission, as
-        soon as the lease has expired, since from then on another worker has the trial. A report that cannot
-        be stored fails its trial: another worker's attempt would end in the same way.
-        """
-        delays = backoff.delays()
-        expires = time.monotonic() + self.experiment.space.lease.expire_s
-        while True:
-            try:
-                ended = self.experiment.apply(self.record.trial, event)
-            except IllegalTransition as refused:
-                self.watcher.dropped(self.record, refused.why)
-                return "dropped"
-            except UnstorableRecord as error:
-                if isinstance(event, lifecycle.Fail) and event.failure == "bad_config":
-                    raise
-                log.warning("%s", error)
-                event = lifecycle.Fail(
-                    worker=self.record.worker or "",
-                    attempt=self.record.attempt,
-                    error=f"its result cannot be stored: {error.reason}",
-                    failure="bad_config",
-                )
-            except StoreUnavailable as error:
-                delay = next(delays, None)
-                refused_for_good = isinstance(error, WriteRefused) and time.monotonic() >= expires
-                if delay is None or self.stop.requested or refused_for_good:
-                    raise
-                log.warning("the report of trial %d failed, trying again: %s", self.record.trial, error)
-                with contextlib.suppress(Interrupted):
-                    self.stop.sleep(delay)
-            else:
-                self.watcher.ended(ended)
-                if ended.status == "pending" or ended.status == "running":
-                    return ended.history[-1].reason
-                return ended.status
-
-    def _heartbeat(self) -> HeartbeatThread:
-        """Return the trial's heartbeat thread; a trial whose run folder cannot be made is handed back."""
+    def _shared_keys(self) -> SharedKeys:
+        """Return the ends of stages and the trunks that the trial can share; on an error none."""
+        shared = SharedKeys(ends={}, trunks={})
         try:
-            return HeartbeatThread(self.experiment, self.record, self.watcher.progressed)
-        except StoreUnavailable as error:
-            self._hand_back(error)
-            raise
-
-    def _uploader(self, folder: Path, snapshots: TrialStages) -> Uploader:
-        """Return the run folder's uploader; snapshots have a place of their own in the store."""
-        prefix = run_prefix(self.record.trial, self.record.attempt)
-        without = SNAPSHOTS if snapshots.shared else ""
-        return Uploader(self.experiment.store, folder, prefix, without=without)
+            shared = SharedKeys(ends=self.program.stage_keys(self.record.parameters), trunks={})
+            return SharedKeys(ends=shared.ends, trunks=self.program.stage_trunks(self.record.parameters))
+        except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
+            what = "trunks" if shared else "stages"
+            log.warning("trial %d shares no %s: %s", self.record.trial, what, clause(error))
+            return shared
 
     def _run_program(
         self, heartbeat: HeartbeatThread, uploader: Uploader, snapshots: TrialStages, *, has_run: bool
     ) -> Completed | Failed | Preempted:
         with self.stop.interruptible():
-            resumed = bring_checkpoints(self.experiment.store, self.record, heartbeat.folder)
-            snapshots.fetch(*behind(heartbeat.folder, snapshots.names))
+            resumed = fetch_checkpoints(self.experiment.store, self.record, heartbeat.folder)
+            snapshots.fetch(*checkpoint_progress(heartbeat.folder, snapshots.names))
         uploader.start()
         snapshots.start(resumed=resumed is not None)
         self.watcher.started(self.record)
-        outcome = program.run(
-            self.experiment.space,
+        outcome = self.program.run(
             self.record,
             heartbeat.folder,
             stop=self.stop,
             wants_stop=lambda: heartbeat.wants_stop,
             snapshots=bool(snapshots.shared.ends),
             points=bool(snapshots.shared.trunks),
-            function=self.function,
-            warm=self.warm,
         )
         if isinstance(outcome, NotStarted):
             if not has_run:  # then its folder or its machine is at fault, else perhaps these parameters
-                raise program.cannot_start(outcome.detail)
+                raise cannot_start(outcome.detail)
             error = f"the program could not be started: {outcome.detail}"
             outcome = Failed(error=error, failure="crashed", retryable=True)
         if isinstance(outcome, Failed):
             require_writable(heartbeat.folder)  # in a folder without write access any program fails
         return outcome
 
-    def _preempted_by(
-        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, uploader: Uploader
-    ) -> str:
-        """Return what preempts this machine, if the program was stopped but not by this worker; else ""."""
-        if not isinstance(outcome, Preempted) or heartbeat.wants_stop:
-            return ""
-        uploader.close(UPLOAD_GRACE_S)  # the next attempt needs the checkpoint
-        with contextlib.suppress(Interrupted):
-            self.stop.sleep(SIGNAL_DELAY_S)  # our own signal may be about to arrive
-        return self.stop.by or outcome.detail
-
     def _publish(
         self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: TrialStages
     ) -> None:
         """Publish remaining snapshots before the final report; the final record cannot list them.
 
-        Skip this if the worker is stopping or has lost the trial. The report of a failed trial has no stages:
-        a last heartbeat lists what it has published.
+        Skip this if the worker is stopping or has lost the trial.
         """
         skip = heartbeat.lost or (isinstance(outcome, Preempted) and not heartbeat.stop_reason)
 
@@ -240,6 +200,7 @@ class TrialRun:
 
         snapshots.close(0 if skip else UPLOAD_S, leave=leave, grace=UPLOAD_GRACE_S)
         stages, points = snapshots.ended, snapshots.points
+        # The report of a failed trial lists no stages: a last heartbeat does.
         if isinstance(outcome, Failed) and (stages, points) != (self.record.stages, self.record.points):
             worker, attempt = self.record.worker or "", self.record.attempt
             last = lifecycle.Heartbeat(worker=worker, attempt=attempt, stages=stages, points=points)
@@ -289,6 +250,18 @@ class TrialRun:
             case Preempted(detail=detail):  # by itself: counted, because it may do so every time
                 return self._release(detail, max_attempts)
 
+    def _report(self, event: lifecycle.Event) -> End:
+        """Report how the trial ended, and return that. A report that comes too late is dropped."""
+        try:
+            ended = report(self.experiment, self.record, event, self.stop)
+        except IllegalTransition as refused:
+            self.watcher.dropped(self.record, refused.why)
+            return "dropped"
+        self.watcher.ended(ended)
+        if ended.status == "pending" or ended.status == "running":
+            return ended.history[-1].reason
+        return ended.status
+
     def _hand_back(self, error: BaseException) -> None:
         """Release the trial without counting the attempt: another worker may be able to run it."""
         try:
@@ -296,41 +269,72 @@ class TrialRun:
         except SweepError as failure:
             log.warning("trial %d was not handed back, its lease will expire: %s", self.record.trial, failure)
 
-    def _give_up(self, error: Exception) -> End:
-        """Release the trial and count the attempt as lost."""
-        detail = _in_one_line(error)
-        log.warning("trial %d is given up here: %s", self.record.trial, detail)
-        log.debug("the traceback:", exc_info=error)
-        return self.report(self._release(detail, self.experiment.space.lease.max_attempts))
-
     def _release(self, detail: str, max_attempts: int | None = None) -> lifecycle.Release:
         """Return a release of the trial; with `max_attempts` the attempt counts as lost."""
         worker, attempt = self.record.worker or "", self.record.attempt
         return lifecycle.Release(worker=worker, attempt=attempt, detail=detail, max_attempts=max_attempts)
 
 
-def _worker_survives(error: BaseException) -> TypeGuard[Exception]:
-    """Return whether the worker goes on with other trials after this error.
+def report(experiment: Experiment, record: Trial, event: lifecycle.Event, stop: Stop) -> Trial:
+    """Store how a trial ended, and return its record.
 
-    A stop request or a fault of the machine ends the worker, and the trial keeps its attempts. An unexpected
-    error, or a damaged object of the trial, may recur with any worker: then the attempt counts as lost, and
-    the worker goes on, since otherwise one trial would end all workers.
+    While the store is unavailable the report is retried and heartbeats go on: the result may be worth hours.
+    It is given up on a stop request, or after `backoff.RETRY_FOR_S`; without write permission, as soon as the
+    lease has expired, since from then on another worker has the trial. A report that cannot be stored fails
+    its trial: another worker's attempt would end in the same way.
+
+    Raises:
+        IllegalTransition: the report comes too late: another worker has the trial, or a person ended it.
     """
-    machine_at_fault = isinstance(error, OSError | SweepError) and not isinstance(error, DamagedObject)
-    return isinstance(error, Exception) and not machine_at_fault
+    delays = backoff.delays()
+    expires = time.monotonic() + experiment.space.lease.expire_s
+    while True:
+        try:
+            return experiment.apply(record.trial, event)
+        except UnstorableRecord as error:
+            if isinstance(event, lifecycle.Fail) and event.failure == "bad_config":
+                raise
+            log.warning("%s", error)
+            event = lifecycle.Fail(
+                worker=record.worker or "",
+                attempt=record.attempt,
+                error=f"its result cannot be stored: {error.reason}",
+                failure="bad_config",
+            )
+        except StoreUnavailable as error:
+            delay = next(delays, None)
+            refused_for_good = isinstance(error, WriteRefused) and time.monotonic() >= expires
+            if delay is None or stop.requested or refused_for_good:
+                raise
+            log.warning("the report of trial %d failed, trying again: %s", record.trial, error)
+            with contextlib.suppress(Interrupted):
+                stop.sleep(delay)
+
+
+def require_writable(folder: Path) -> None:
+    """Write a block to the run folder of a failed program and remove it again.
+
+    A full or read-only disk is no fault of the trial.
+
+    Raises:
+        EnvironmentFault: nothing can be written there.
+    """
+    probe = folder / ".writable"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(4096))  # a block: less may still fit on a full disk
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        problem = (error.strerror or type(error).__name__).lower()
+        raise EnvironmentFault(
+            f"{folder}: cannot write: {problem}; no trial fails for that: free the disk, lift the limit "
+            "(ulimit -f) or mount it for writing, and start this worker again"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
 
 
 def _in_one_line(error: BaseException) -> str:
     return " ".join(storable.raised(error).split())
-
-
-def shared_keys(space: Space, record: Trial) -> SharedKeys:
-    """Return the ends of stages and the trunks that a trial can share; none, with a warning, on an error."""
-    shared = SharedKeys(ends={}, trunks={})
-    try:
-        shared = SharedKeys(ends=program.stage_keys(space, record.parameters), trunks={})
-        return SharedKeys(ends=shared.ends, trunks=program.stage_trunks(space, record.parameters))
-    except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
-        what = "trunks" if shared else "stages"
-        log.warning("trial %d shares no %s: %s", record.trial, what, clause(error))
-        return shared

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 OURS = re.compile(r"-m (?:sweeps|runners|trainer|submitit)\b")
 USERS = {
     "sweeps/hydra_app/app.py",  # an application of the user, as it was started
-    "sweeps/operations/rerun.py",  # a command line for people
+    "sweeps/programs/trainer.py",  # a command line for people; it starts processes through trainer.api
 }
 
 

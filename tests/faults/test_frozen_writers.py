@@ -19,7 +19,7 @@ from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.trials.record import Trial
 from sweeps.worker import backoff, loop
-from sweeps.worker.trial_run import TrialRun
+from sweeps.worker.trial_run import report
 
 TRIALS = 4
 FUNCTIONS = str(Path(__file__).parents[1] / "sweeps" / "functions")
@@ -173,5 +173,5 @@ def test_a_report_is_tried_again_until_its_record_can_be_had(sweep, monkeypatch)
     monkeypatch.setattr(sweep.store, "replace", busy)
     monkeypatch.setattr(backoff, "delays", lambda: iter([0.0] * 9))
     done = Complete(worker="me", attempt=record.attempt, metrics={"loss": 0.5})
-    assert TrialRun(sweep, record, Stop(), Silent()).report(done) == "completed"
+    assert report(sweep, record, done, Stop()).status == "completed"
     assert sweep.trial(0).metrics == {"loss": 0.5}

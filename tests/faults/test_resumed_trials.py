@@ -22,7 +22,7 @@ from fake_gcs import FakeGcs
 from worker_processes import trainer_of
 
 from sweeps.experiment import Experiment
-from sweeps.programs import program
+from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.gcs.store import GcsStore
@@ -167,7 +167,7 @@ def check_against_a_run_that_was_never_ended(fleet: Fleet) -> None:
     (record,) = experiment.trials()
     assert (record.status, record.attempt) == ("completed", 2)
     uninterrupted = fleet.folder / "uninterrupted"
-    overrides = program.trainer_overrides(experiment.space, record.parameters)
+    overrides = TrainerProgram(experiment.space).overrides(record.parameters)
     subprocess.run(
         api.command(overrides, uninterrupted), env=fleet.environment, check=True, stdout=subprocess.DEVNULL
     )

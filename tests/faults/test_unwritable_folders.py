@@ -23,7 +23,7 @@ from memory_store import MemoryStore
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.export.table import replace_file
-from sweeps.programs import program
+from sweeps.programs.command import CommandProgram
 from sweeps.programs.result import Completed
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
@@ -110,7 +110,7 @@ def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
 @pytest.mark.timeout(60)
 def test_a_result_waits_for_a_read_only_folder_no_longer_than_its_lease(tmp_path, broken_disk, monkeypatch):
     sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true", heartbeat_s=0.3, expire_s=1.5))
-    monkeypatch.setattr(program, "run", lambda *args, **options: completed(broken_disk, tmp_path))
+    monkeypatch.setattr(CommandProgram, "run", lambda *args, **options: completed(broken_disk, tmp_path))
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="choose a folder that you may write to"):
         run(sweep)

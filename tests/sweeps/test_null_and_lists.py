@@ -204,7 +204,7 @@ def test_order_is_of_the_numbers():
 
 
 def test_trainer_takes_null():
-    from sweeps.programs import program
+    from sweeps.programs.kinds import program_of
 
     overrides = ["model=tiny"]
     found = space_of(
@@ -212,9 +212,9 @@ def test_trainer_takes_null():
         program={"trainer": {"overrides": overrides}},
         objectives=[{"metric": "final_loss"}],
     )
-    program.check(found, [{"stage1_9.micro_batch_size": None}, {"stage1_9.micro_batch_size": 2}])
+    program_of(found).check([{"stage1_9.micro_batch_size": None}, {"stage1_9.micro_batch_size": 2}])
     with pytest.raises(InputError, match=r"stage2.max_steps"):
-        program.check(found, [{"stage2.max_steps": None}])
+        program_of(found).check([{"stage2.max_steps": None}])
 
 
 def space_of(parameters, **sections) -> Space:

@@ -256,7 +256,7 @@ class TestLeavingTheBlock:
         assert (record.status, record.history[-1].reason) == ("pending", "released")
         assert sweep.ask().index == 0
 
-    def test_a_forgotten_result_is_an_error_and_the_trial_is_put_back(self, sweep):
+    def test_trial_with_a_forgotten_result_is_put_back(self, sweep):
         with (
             pytest.raises(sweeps.InputError, match=r"trial 0: its block ended without a result"),
             sweep.ask(),
@@ -375,7 +375,7 @@ class TestLease:
 
 
 class TestProcessesAndThreads:
-    def test_a_forked_child_has_trials_of_its_own_and_none_of_its_parents(self, grid, tmp_path):
+    def test_forked_child_has_trials_of_its_own(self, grid, tmp_path):
         sweep = sweeps.Sweep(Experiment.create(LocalStore(str(tmp_path / "sweep")), grid))
         mine = sweep.ask()
         child = os.fork()
@@ -400,7 +400,7 @@ class TestProcessesAndThreads:
         assert again.url == sweep.url
         assert (again.ask().index, sweep.ask().index) == (0, 1)
 
-    def test_threads_share_a_sweep_and_a_trial_may_end_in_another_thread(self, sweep):
+    def test_trial_may_end_in_another_thread(self, sweep):
         trials = []
         asking = [threading.Thread(target=lambda: trials.append(sweep.ask())) for _ in range(3)]
         for thread in asking:
@@ -453,7 +453,7 @@ class TestRun:
         assert sweep.run(function, n_trials=4, workers=2) == {"completed": 4}
         assert len(sweep.experiment.trials()) == 4
 
-    def test_failures_are_recorded_and_enough_of_them_pause_the_sweep(self, sweep):
+    def test_enough_failures_pause_the_sweep(self, sweep):
         with pytest.raises(sweeps.SweepClosed, match=r"has paused itself.*sweep resume"):
             sweep.run(lambda parameters: 1 / 0)
         assert [record.failure for record in sweep.experiment.trials()] == ["crashed"] * 3
@@ -518,7 +518,7 @@ class TestReading:
         assert sweep.best.trial == 1
         assert [result.trial for result in sweep.pareto()] == [1, 5, 0]
 
-    def test_a_damaged_record_is_named_by_a_warning_and_the_others_are_there(self, sweep):
+    def test_damaged_record_is_a_warning(self, sweep):
         for loss in (3.0, 2.0, 1.0):
             sweep.tell(sweep.ask(), loss)
         store = sweep.experiment.store
@@ -588,13 +588,13 @@ class TestCreate:
 
     def test_a_worker_of_a_sweep_without_a_program_says_what_to_do(self, tmp_path):
         sweeps.create(GRID, storage=tmp_path)
-        from sweeps.programs.program import require_startable
+        from sweeps.programs.kinds import program_of
 
         with pytest.raises(sweeps.InputError, match=r"sweeps\.open\(URL\)\.run\(function\)"):
-            require_startable(Experiment.open(LocalStore(str(tmp_path / "grid"))).space)
+            program_of(Experiment.open(LocalStore(str(tmp_path / "grid"))).space).require_startable()
 
 
-def test_importing_and_reading_need_neither_torch_nor_ax_nor_pandas(tmp_path):
+def test_reading_imports_neither_torch_nor_ax_nor_pandas(tmp_path):
     """Of a grid not even asking does; `trials()` is what pandas is for."""
     code = f"""
 import sys, sweeps

@@ -248,7 +248,7 @@ search: {method: grid}
 
     @pytest.fixture
     def url(self, make, monkeypatch) -> str:
-        monkeypatch.setattr("sweeps.programs.program.check", lambda space, probes: None)
+        monkeypatch.setattr("sweeps.programs.trainer.TrainerProgram.complete", lambda self: self.space)
         url = make(self.TEXT, run=False)
         experiment = Experiment.open(LocalStore(url))
         for loss in (3.1, 3.0, 3.2):
@@ -259,7 +259,9 @@ search: {method: grid}
 
     def test_its_repeats_measure_the_test_text(self, sweep, url, monkeypatch):
         checked = []
-        monkeypatch.setattr("sweeps.programs.program.check", lambda space, probes: checked.extend(probes))
+        monkeypatch.setattr(
+            "sweeps.programs.trainer.TrainerProgram.check", lambda self, probes: checked.extend(probes)
+        )
         assert sweep("confirm", "--top", "2", "--plan").status == 0
         plan = stored_plan(LocalStore(url))[0]
         assert (plan.seed_name, plan.fixed, plan.test_metric) == ("seed", {"eval.test": True}, "test_loss")
@@ -271,7 +273,7 @@ search: {method: grid}
         def refuse(space, probes):
             raise InputError("the trainer refuses this space: no key `no.seed`")
 
-        monkeypatch.setattr("sweeps.programs.program.check", refuse)
+        monkeypatch.setattr("sweeps.programs.trainer.TrainerProgram.check", refuse)
         ran = sweep("confirm", "--seed-name", "no.seed")
         assert (ran.status, ran.out) == (2, "")
         assert "the trainer refuses this space" in ran.err.splitlines()[-1]

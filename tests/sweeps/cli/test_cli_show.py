@@ -116,7 +116,7 @@ class TestTrialsAndBest:
         assert ast.literal_eval(written.getvalue())["loss"] == pytest.approx(document["metrics"]["loss"])
 
     def test_a_command_can_be_run_again_by_hand(self):
-        from sweeps.operations.rerun import command_line
+        from sweeps.programs.command import CommandProgram
         from sweeps.space.definition import Objective, Program, Space
         from sweeps.trials.record import Trial
 
@@ -128,7 +128,7 @@ class TestTrialsAndBest:
             program=Program(kind="command", command=command),
         )
         record = Trial(trial=7, status="completed", parameters={"lr": 0.1, "kind": "a b"}, generator="sobol")
-        assert command_line(space, record) == (
+        assert CommandProgram(space).command_line(record) == (
             'mkdir -p runs/best && SWEEP_RUN_DIR="$PWD/runs/best" '
             "python train.py --out=runs/best/7 lr=0.1 'kind='\"'\"'a b'\"'\"''"
         )

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from sweeps.errors import CannotStart, InputError
-from sweeps.programs import program as objective
 from sweeps.programs import progress_log
-from sweeps.programs.result import Completed, Failed, NotStarted, Preempted, classify_exit
+from sweeps.programs.kinds import program_of
+from sweeps.programs.result import Completed, Failed, NotStarted, Preempted
 from sweeps.programs.signals import Stop
+from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Objective, Program
 from sweeps.trials.record import Trial
 
@@ -31,7 +32,7 @@ def run(space, tmp_path: Path, record=RECORD, **changes):
     folder = tmp_path / "run"
     folder.mkdir(exist_ok=True)
     arguments = {"stop": Stop(), "wants_stop": lambda: False} | changes
-    return objective.run(space, record, folder, **arguments)
+    return program_of(space).run(record, folder, **arguments)
 
 
 def function(space, name: str):
@@ -108,7 +109,7 @@ class TestCommands:
         code = write("{'loss': 1}") + "; print(sys.executable)"
         command = ("${python}", "-c", code, "${overrides}")
         asked = replace(space, program=Program(kind="command", command=command))
-        objective.check(asked, [])
+        program_of(asked).check([])
         assert run(asked, tmp_path).metrics == {"loss": 1}
         assert (tmp_path / "run" / "log.txt").read_text().strip() == sys.executable
 
@@ -116,7 +117,7 @@ class TestCommands:
         enveloped = "{'schema': 1, 'status': 'completed', 'metrics': {'loss': 2.5, 'note': 'x', 'ok': True}}"
         assert run(python(space, write(enveloped)), tmp_path) == Completed(metrics={"loss": 2.5})
 
-    def test_a_metric_that_is_not_needed_may_be_infinite_and_is_kept_as_absent(self, space, tmp_path):
+    def test_infinite_metric_that_is_not_needed_is_stored_as_none(self, space, tmp_path):
         outcome = run(python(space, write("{'loss': 1.0, 'perplexity': float('inf')}")), tmp_path)
         assert outcome == Completed(metrics={"loss": 1.0, "perplexity": None})
 
@@ -223,10 +224,10 @@ class TestCommands:
         assert outcome.failure == failure
         assert outcome.error.startswith(message)
 
-    def test_status_2_of_the_trainer_without_its_words_refuses_nothing(self, tmp_path):
-        log = tmp_path / "log.txt"
-        log.write_text("python: error while loading shared libraries\n")
-        assert classify_exit(2, log, ["python", "-m", "trainer"], is_trainer=True).failure == "crashed"
+    def test_status_2_without_the_trainers_message_is_a_crash(self, space):
+        output = "python: error while loading shared libraries"
+        outcome = TrainerProgram(space).read_exit(2, output, ["python", "-m", "trainer"])
+        assert outcome.failure == "crashed"
 
     @pytest.mark.parametrize(
         ("code", "retryable"),
@@ -251,7 +252,7 @@ class TestCommands:
         lines = outcome.error.splitlines()
         assert (lines[1], lines[-1], len(lines)) == ("line 150", "line 199", 51)
 
-    def test_a_missing_program_is_the_machines_fault_and_not_the_trials(self, space, tmp_path):
+    def test_missing_program_is_the_machines_fault(self, space, tmp_path):
         gone = replace(space, program=Program(kind="command", command=("no-such-program", "${overrides}")))
         outcome = run(gone, tmp_path)
         assert isinstance(outcome, NotStarted)
@@ -268,13 +269,11 @@ class TestCommands:
         ],
         ids=["75", "143", "sigterm", "sighup"],
     )
-    def test_a_polite_end_from_outside_is_a_preemption_and_no_failure(self, space, tmp_path, code):
+    def test_termination_from_outside_is_a_preemption(self, space, tmp_path, code):
         """A cgroup or a spot machine ends everything at once; our own signal may come a moment later."""
         assert isinstance(run(python(space, code), tmp_path), Preempted)
 
-    def test_a_program_that_leaves_politely_without_a_result_was_stopped_and_did_not_fail(
-        self, space, tmp_path
-    ):
+    def test_stopped_program_without_a_result_is_preempted(self, space, tmp_path):
         code = (
             "import os,signal,sys,time\n"
             "signal.signal(signal.SIGTERM, lambda *a: sys.exit(0))\n"
@@ -360,7 +359,7 @@ class TestProgress:
         ],
         ids=["training", "another-stage", "no-json", "nothing"],
     )
-    def test_a_held_out_loss_is_shown_with_the_training_loss_before_it(self, tmp_path, before, shown):
+    def test_held_out_loss_is_shown_with_the_training_loss(self, tmp_path, before, shown):
         line = '{"stage": "stage2", "step": 5, "of": 9, "held_out_loss": 3.25}'
         (tmp_path / "metrics.jsonl").write_text(f"{before}\n{line}\n")
         known = {"stage": "stage2", "step": 5, "of": 9, "held_out_loss": 3.25}
@@ -475,29 +474,29 @@ class TestCheck:
     )
     def test_a_function_that_is_not_there_is_refused(self, space, spelled, message):
         with pytest.raises(InputError, match=message):
-            objective.check(replace(space, program=Program(kind="function", function=spelled)), [])
+            program_of(replace(space, program=Program(kind="function", function=spelled))).check([])
 
     def test_a_command_that_is_not_there_is_refused(self, command_space):
         gone = replace(
             command_space, program=Program(kind="command", command=("no-such-program", "${overrides}"))
         )
         with pytest.raises(InputError, match="'no-such-program' is not a program"):
-            objective.check(gone, [])
-        objective.check(command_space, [])
+            program_of(gone).check([])
+        program_of(command_space).check([])
 
     def test_a_script_that_is_not_there_is_refused_with_the_folder(self, command_space, tmp_path):
         command = ("${python}", "-u", "trian.py", "${overrides}")
         wrong = replace(command_space, program=Program(kind="command", command=command))
         with pytest.raises(CannotStart, match=rf"finds no 'trian.py' in {re.escape(str(tmp_path))}; start"):
-            objective.check(wrong, [])
+            program_of(wrong).check([])
         (tmp_path / "trian.py").touch()
-        objective.check(wrong, [])
+        program_of(wrong).check([])
 
     def test_a_module_that_leaves_while_it_is_imported_is_refused(self, space, tmp_path):
         (tmp_path / "leaves_at_once.py").write_text("raise SystemExit(0)\n")
         gone = replace(space, program=Program(kind="function", function="leaves_at_once:f"))
         with pytest.raises(CannotStart, match="SystemExit: 0"):
-            objective.check(gone, [])
+            program_of(gone).check([])
 
     @pytest.mark.parametrize(
         ("processes", "overrides", "message"),
@@ -516,12 +515,12 @@ class TestCheck:
         program = Program(kind="trainer", overrides=(*steps, *overrides), processes=processes)
         shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),))
         with pytest.raises(InputError, match=re.escape(message)):
-            objective.check(shared, [{}])
+            program_of(shared).check([{}])
 
     def test_processes_that_can_share_a_trial_are_accepted(self, space):
         program = Program(kind="trainer", overrides=("device.parallel=ddp",), processes=2)
         shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),))
-        objective.check(shared, [{}])
+        program_of(shared).check([{}])
 
     def test_settings_of_all_points_are_refused_at_once(self, space):
         program = Program(kind="trainer", overrides=("stage2.nothing=1", "log_every=0"))
@@ -529,7 +528,7 @@ class TestCheck:
         asked = replace(space, program=program, objectives=(metric,))
         probes = [{"seed": 1}, {"seed": -1}, {"seed": -2, "stage2.max_stepz": 3}]
         with pytest.raises(InputError) as refused:
-            objective.check(asked, probes)
+            program_of(asked).check(probes)
         lines = str(refused.value).removeprefix("the trainer refuses this space: ").split("\n")
         assert [line.partition(":")[0] for line in lines] == [
             "stage2.nothing",
@@ -554,9 +553,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_a_function_finds_its_run_folder_and_leaves_the_environment_as_it_was(
-    space, tmp_path, monkeypatch
-) -> None:
+def test_function_has_variables_only_while_it_runs(space, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SWEEP_NAME", "outside")
     monkeypatch.delenv("SWEEP_RUN_DIR", raising=False)
     (tmp_path / "finds.py").write_text(

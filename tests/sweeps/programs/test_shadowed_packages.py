@@ -15,7 +15,8 @@ import sweeps
 from runners.pools.pool import worker_command
 from sweeps.errors import CannotStart
 from sweeps.experiment import Experiment
-from sweeps.programs import process, program
+from sweeps.programs import process
+from sweeps.programs.kinds import program_of
 from sweeps.programs.result import Completed
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Objective, Program, Search
@@ -92,7 +93,7 @@ def run(space, folder: Path):
     record = Trial(
         trial=0, status="running", parameters={}, generator="sobol", attempt=1, worker="w", heartbeat=1.0
     )
-    return program.run(space, record, run_folder, stop=Stop(), wants_stop=lambda: False)
+    return program_of(space).run(record, run_folder, stop=Stop(), wants_stop=lambda: False)
 
 
 def test_folder_is_not_first_once_the_function_has_returned(folder: Path, space, monkeypatch) -> None:
@@ -108,7 +109,7 @@ def test_folder_is_not_first_once_the_function_has_returned(folder: Path, space,
 
 def test_function_in_a_module_called_as_a_package_says_so(folder: Path, space) -> None:
     with pytest.raises(CannotStart, match="`sweeps` is a package of stagesweep; give your module another"):
-        program.require_startable(replace(space, program=Program(kind="function", function="sweeps:f")))
+        program_of(replace(space, program=Program(kind="function", function="sweeps:f"))).require_startable()
 
 
 def test_trainer_of_a_script_in_the_folder_is_refused(folder: Path, space, monkeypatch) -> None:
@@ -117,7 +118,7 @@ def test_trainer_of_a_script_in_the_folder_is_refused(folder: Path, space, monke
     monkeypatch.syspath_prepend(str(folder))
     trained = replace(space, program=Program(kind="trainer"), objectives=(Objective(metric="final_loss"),))
     with pytest.raises(CannotStart, match=f"finds {folder}/trainer.py here, .*another name"):
-        program.check(trained, [{}])
+        program_of(trained).check([{}])
 
 
 def test_package_that_is_broken_is_one_line(folder: Path, monkeypatch) -> None:

@@ -23,7 +23,8 @@ import psutil
 import pytest
 
 from sweeps.errors import CannotStart
-from sweeps.programs import process, program, warm_start
+from sweeps.programs import process, warm_start
+from sweeps.programs.kinds import program_of
 from sweeps.programs.warm_start import WarmStarts
 from sweeps.space.definition import Program
 
@@ -120,7 +121,7 @@ class TestLikeAStartedProgram:
         assert starts.run(code, *odd) == 0
         assert starts.lines() == [f"__main__ small_program {odd!a}".replace("\\xe4", "ä"), "True"]
 
-    def test_it_has_the_workers_environment_folder_and_its_own_variables(self, starts, monkeypatch):
+    def test_forked_process_has_environment_folder_and_variables(self, starts, monkeypatch):
         monkeypatch.setenv("OF_THE_WORKER", "1")
         monkeypatch.setenv("OF_BOTH", "worker")
         code = """
@@ -292,14 +293,14 @@ class TestFork:
         assert warm.run("raise SystemExit(3)") == 3
         assert servers()[0] == server
 
-    def test_a_server_that_was_killed_between_two_trials_is_made_again(self, warm):
+    def test_server_killed_between_trials_is_replaced(self, warm):
         for _ in range(2):
             assert warm.run(PRINT_TOKEN) == 0
             servers()[0].kill()
         assert warm.run(PRINT_TOKEN) == 0
         assert len(set(warm.lines())) == 3
 
-    def test_a_server_that_is_killed_while_it_imports_is_made_again_for_the_next_trial(self, warm):
+    def test_server_killed_while_importing_is_replaced(self, warm):
         write_preload(warm.folder, SLEEP)
 
         def kill_when_importing() -> bool:
@@ -314,7 +315,7 @@ class TestFork:
         assert warm.run("raise SystemExit(3)") == 3
         assert len(servers()) == 1
 
-    def test_a_server_that_is_killed_takes_its_trial_along_and_is_made_again(self, warm):
+    def test_server_killed_during_a_trial_is_replaced(self, warm):
         killed: list[psutil.Process] = []
 
         def kill_when_started() -> bool:
@@ -471,29 +472,31 @@ def test_a_killed_worker_takes_the_server_and_the_trial_along(tmp_path, moment):
 class TestSwitch:
     TRAINER = Program(kind="trainer", overrides=("model=tiny",))
 
+    @pytest.fixture(autouse=True)
+    def nothing_begins(self, monkeypatch):
+        monkeypatch.setattr(WarmStarts, "begin", lambda self: None)
+
+    def starter(self, space, program):
+        found = program_of(changed(space, program=program))
+        found.warm_up()
+        return found.warm_starter()
+
     @pytest.mark.parametrize(("value", "expected"), [(None, True), ("", True), ("1", True), ("0", False)])
     def test_an_environment_variable_switches_it(self, space, monkeypatch, value, expected):
         monkeypatch.delenv("STAGESWEEP_WARM_START", raising=False)
         if value is not None:
             monkeypatch.setenv("STAGESWEEP_WARM_START", value)
-        assert (program.warm_starts(changed(space, program=self.TRAINER)) is not None) is expected
+        assert (self.starter(space, self.TRAINER) is not None) is expected
 
     def test_another_value_is_refused(self, space, monkeypatch):
         monkeypatch.setenv("STAGESWEEP_WARM_START", "off")
         with pytest.raises(CannotStart, match="STAGESWEEP_WARM_START is 'off' in the environment; write 0 "):
-            program.warm_starts(changed(space, program=self.TRAINER))
+            self.starter(space, self.TRAINER)
 
     @pytest.mark.parametrize(
         "other",
-        [
-            Program(kind="trainer", processes=2),
-            Program(kind="command", command=("train", "${overrides}")),
-            Program(kind="function", function="m:f"),
-        ],
-        ids=["several processes", "command", "function"],
+        [Program(kind="trainer", processes=2), Program(kind="command", command=("train", "${overrides}"))],
+        ids=["several processes", "command"],
     )
     def test_it_is_for_the_trainer_in_one_process(self, space, other):
-        assert program.warm_starts(changed(space, program=other)) is None
-
-    def test_a_function_in_its_place_needs_none(self, space):
-        assert program.warm_starts(changed(space, program=self.TRAINER), function=print) is None
+        assert self.starter(space, other) is None

@@ -141,7 +141,7 @@ def test_the_results_are_the_same_bits(create, start) -> None:
     assert "forked" not in workers[False].stderr()
 
 
-def test_a_stopped_worker_hands_back_a_trial_that_goes_on_from_its_checkpoint(create, start) -> None:
+def test_trial_of_a_stopped_worker_resumes_from_its_checkpoint(create, start) -> None:
     long = tuple(each for each in SPACE.parameters if each.name != "stage2.max_steps")
     program = Program(kind="trainer", overrides=(*TRAINER, "stage2.max_steps=400"))
     store = create("stopped", parameters=long, program=program, run_cap=1)

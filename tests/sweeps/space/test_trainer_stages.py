@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.programs import program
-from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space, Stage
+from sweeps.errors import InputError
+from sweeps.programs.trainer import TrainerProgram
+from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space, Stage, Value
 from sweeps.space.probes import probes
 from sweeps.space.space_file import load
 from sweeps.space.stages import Stages
 from sweeps.space.trainer_stages import trainer_stages
+from trainer import api
 
 SHIPPED = sorted((Path(__file__).parents[3] / "search_spaces").glob("*.yaml"))
 LR = Range(name="stage2.optimizer.lr", min=1e-3, max=1e-2, kind="float", log=True)
@@ -29,9 +31,13 @@ def space_of(*parameters: Parameter, overrides: tuple[str, ...] = ()) -> Space:
     )
 
 
+def stage_costs(space: Space, points: list[dict[str, Value]]) -> list[dict[str, tuple[int, int]]]:
+    return [api.stage_costs(TrainerProgram(space).overrides(point)) for point in points]
+
+
 def with_stages(space: Space) -> Space:
     points = probes(replace(space, parameter_constraints=()))
-    return replace(space, stages=trainer_stages(space, program.stage_costs(space, points)))
+    return replace(space, stages=trainer_stages(space, stage_costs(space, points)))
 
 
 def stages_of(*parameters: Parameter, overrides: tuple[str, ...] = ()) -> tuple[Stage, ...]:
@@ -166,7 +172,8 @@ def test_lengths_count_even_if_both_ends_are_excluded() -> None:
 
 def test_a_trainer_that_accepts_no_point_has_no_stages() -> None:
     space = space_of(LR, overrides=("stage1_9.max_steps=100", "stage1_9.schedule.warmup_steps=200"))
-    assert program.stage_costs(space, probes(space)) == []
+    with pytest.raises(InputError, match="warmup_steps"):
+        TrainerProgram(space).complete()
     assert trainer_stages(space, []) == ()
 
 
@@ -176,6 +183,6 @@ def test_costs_of_the_shipped_spaces_are_what_the_trainer_counts(file: Path) -> 
     points = probes(space)
     stages = Stages(space)
     assert bool(space.stages) == (file.stem != "stage3")  # it has no Stage 1.9
-    for point, counted in zip(points, program.stage_costs(space, points), strict=True):
+    for point, counted in zip(points, stage_costs(space, points), strict=True):
         expected = {name: counted[name][0] * counted[name][1] for name in stages.names}
         assert stages.costs(point) == expected

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.programs import process, program
+from sweeps.programs import process
+from sweeps.programs.kinds import program_of
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage
 from sweeps.stages import stage_runs
@@ -51,7 +52,7 @@ trials = st.fixed_dictionaries(
 
 @given(trials, trials)
 def test_keys_are_equal_iff_parameters_until_there_are(one, two) -> None:
-    first, second = program.stage_keys(SPACE, one), program.stage_keys(SPACE, two)
+    first, second = program_of(SPACE).stage_keys(one), program_of(SPACE).stage_keys(two)
     assert list(first) == ["a", "b"]  # nobody starts after the last one
     assert (first["a"] == second["a"]) == (one["a.lr"] == two["a.lr"])
     same = one["a.lr"] == two["a.lr"] and one["b.steps"] == two["b.steps"]
@@ -68,16 +69,16 @@ def test_a_key_belongs_to_one_program() -> None:
         replace(SPACE, program=Program(kind="function", function="m:f")),
         replace(SPACE, program=Program(kind="function", function="m:g")),
     ]
-    assert len({program.stage_keys(space, parameters)["a"] for space in spaces}) == len(spaces)
+    assert len({program_of(space).stage_keys(parameters)["a"] for space in spaces}) == len(spaces)
     renamed = replace(SPACE, name="again", run_cap=3, objectives=(Objective(metric="accuracy"),))
-    assert program.stage_keys(renamed, parameters) == program.stage_keys(SPACE, parameters)
+    assert program_of(renamed).stage_keys(parameters) == program_of(SPACE).stage_keys(parameters)
 
 
 def test_key_ignores_order_and_inactive_parameters() -> None:
     one = {"a.lr": 0.1, "b.steps": 1, "c.mode": "x", "seed": 0}
-    assert program.stage_keys(SPACE, dict(reversed(one.items()))) == program.stage_keys(SPACE, one)
+    assert program_of(SPACE).stage_keys(dict(reversed(one.items()))) == program_of(SPACE).stage_keys(one)
     del one["c.mode"]
-    assert len(program.stage_keys(SPACE, one)) == 2
+    assert len(program_of(SPACE).stage_keys(one)) == 2
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_key_ignores_order_and_inactive_parameters() -> None:
     ids=["no stages", "one stage", "reuse: none", "nothing to share"],
 )
 def test_a_sweep_that_shares_nothing_has_no_keys(space) -> None:
-    assert program.stage_keys(space, {"a.lr": 0.1, "b.steps": 1, "c.mode": "x", "seed": 0}) == {}
+    assert program_of(space).stage_keys({"a.lr": 0.1, "b.steps": 1, "c.mode": "x", "seed": 0}) == {}
 
 
 TRAINER = replace(
@@ -117,7 +118,7 @@ def test_the_trainer_says_itself_what_its_stages_depend_on(monkeypatch) -> None:
         return {"another": OTHER, "stage1_9": KEY}
 
     monkeypatch.setattr(api, "stage_keys", answer, raising=False)
-    assert program.stage_keys(TRAINER, OF_THE_TRAINER) == {"stage1_9": KEY}
+    assert program_of(TRAINER).stage_keys(OF_THE_TRAINER) == {"stage1_9": KEY}
     assert asked == [["model=tiny", "stage1_9.max_steps=10", "stage2.optimizer.lr=0.1"]]
 
 
@@ -128,7 +129,7 @@ def test_a_configuration_that_the_trainer_refuses_has_no_keys(monkeypatch) -> No
         raise ConfigError("stage2.max_steps: 0 is too few")
 
     monkeypatch.setattr(api, "stage_keys", refuse, raising=False)
-    assert program.stage_keys(TRAINER, OF_THE_TRAINER) == {}
+    assert program_of(TRAINER).stage_keys(OF_THE_TRAINER) == {}
 
 
 def test_trainer_writes_checkpoints_only_if_shared(tmp_path, monkeypatch) -> None:
@@ -141,7 +142,7 @@ def test_trainer_writes_checkpoints_only_if_shared(tmp_path, monkeypatch) -> Non
     monkeypatch.setattr(process, "run", start)
     record = Trial(trial=0, status="running", parameters=OF_THE_TRAINER, generator="grid", worker="w")
     for shared in (True, False):
-        program.run(TRAINER, record, tmp_path, stop=Stop(), wants_stop=lambda: False, snapshots=shared)
+        program_of(TRAINER).run(record, tmp_path, stop=Stop(), wants_stop=lambda: False, snapshots=shared)
     assert started == [["snapshots.write=true"], []]
 
 

@@ -11,7 +11,7 @@ from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.fetch import fetch_files
 from sweeps.transfer import copying, stored_stages
-from sweeps.worker.resuming import behind
+from sweeps.worker.resuming import checkpoint_progress
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -38,7 +38,7 @@ def test_odd_file_of_a_stored_stage_is_damaged(tmp_path: Path, kind: str, link: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_odd_pointer_to_a_checkpoint_is_none(tmp_path: Path, kind: str):
     stand_in(kind, tmp_path / "checkpoints" / "latest")
-    assert behind(tmp_path, ["one"]) == (0, 0)
+    assert checkpoint_progress(tmp_path, ["one"]) == (0, 0)
 
 
 def test_pipe_after_the_scan_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,8 @@ from memory_store import MemoryStore
 from published import put
 
 from sweeps.experiment import Experiment
-from sweeps.programs import process, program
+from sweeps.programs import process
+from sweeps.programs.kinds import program_of
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import (
     Choice,
@@ -172,7 +173,7 @@ def test_other_lengths_branch_off_or_continue_trunk(lengths, store, one_trunk) -
     assert [own(record) for record in (twenty, forty, ten)] == [[5, 10], [15, 20], []]
     assert [point.cost for point in (*twenty.points, *forty.points) if point.snapshot] == [10, 20, 30, 40]
     assert [point.saved for point in forty.points if point.snapshot] == [20, 20]
-    (trunk,) = program.stage_trunks(lengths, twenty.parameters).values()
+    (trunk,) = program_of(lengths).stage_trunks(twenty.parameters).values()
     assert [point.key for point in twenty.points] == [step_key(trunk.key, step) for step in (5, 10)]
     assert first(forty).seconds > twenty.points[-1].seconds > twenty.points[0].seconds > 0
 
@@ -421,7 +422,7 @@ def test_a_bucket_that_refuses_a_point_is_asked_again_later(
 
 def publish_without_a_word(sweep: Experiment, trial: int, attempt: int, step: int) -> None:
     """Publish a point of a trial whose worker died before its heartbeat could say so."""
-    trunk = program.stage_trunks(sweep.space, sweep.trial(trial).parameters)["first"]
+    trunk = program_of(sweep.space).stage_trunks(sweep.trial(trial).parameters)["first"]
     folder = sweep.store.folder(f"elsewhere/{trial}-{step}")
     weight = sweep.trial(trial).parameters["x"]
     for _ in range(step):
@@ -454,7 +455,7 @@ def test_saved_cost_survives_attempts(sweep, one_trunk) -> None:
     plan(sweep)
     claimed = sweep.ask("killed")
     publish_without_a_word(sweep, 1, 1, 15)
-    trunk = program.stage_trunks(sweep.space, claimed.parameters)["first"]
+    trunk = program_of(sweep.space).stage_trunks(claimed.parameters)["first"]
     point = StageRun(
         name="first", key=step_key(trunk.key, 15), step=15, cost=30.0, snapshot=True, branched_from=0, branched_at=10, saved=20.0
     )  # fmt: skip
@@ -603,17 +604,17 @@ def test_a_trunk_is_shared_by_all_that_differ_in_its_tail_alone(lengths) -> None
     base = {"x": 1.5, "steps": 20, "n": 1, "ratio": 0.1}
 
     def key(changed: dict) -> TrunkKey:
-        return program.stage_trunks(space, base | changed)["first"]
+        return program_of(space).stage_trunks(base | changed)["first"]
 
     assert key({}) == TrunkKey(key=key({}).key, until=10)
     for same in ({"steps": 40}, {"ratio": 0.2}, {"n": 2}):
         assert key(same).key == key({}).key
     assert key({"steps": 40}).until == 20
     assert key({"x": 2.5}).key != key({}).key
-    assert program.stage_trunks(space, base | {"steps": 0}) == {}  # nothing before its decay
-    assert program.stage_trunks(replace(space, stages=()), base) == {}
+    assert program_of(space).stage_trunks(base | {"steps": 0}) == {}  # nothing before its decay
+    assert program_of(replace(space, stages=())).stage_trunks(base) == {}
     other = replace(space, program=replace(space.program, function="one_trunk:other"))
-    assert program.stage_trunks(other, base)["first"].key != key({}).key
+    assert program_of(other).stage_trunks(base)["first"].key != key({}).key
 
 
 TRAINER = Space(
@@ -664,7 +665,7 @@ def test_trainer_leaves_steps_unless_user_overrides(
     record = Trial(
         trial=0, status="running", parameters=OF_THE_TRAINER | parameters, generator="grid", worker="w"
     )
-    program.run(space, record, tmp_path, stop=Stop(), wants_stop=lambda: False, points=points)
+    program_of(space).run(record, tmp_path, stop=Stop(), wants_stop=lambda: False, points=points)
     assert started == [expected]
 
 
@@ -677,16 +678,16 @@ def test_the_trainers_trunks_are_its_own(monkeypatch) -> None:
         return {name: TrunkKey(key=name.ljust(64, "0"), until=until) for name, until in named.items()}
 
     monkeypatch.setattr(api, "stage_trunks", trunks, raising=False)
-    assert program.stage_trunks(TRAINER, OF_THE_TRAINER) == {
+    assert program_of(TRAINER).stage_trunks(OF_THE_TRAINER) == {
         "stage1_9": TrunkKey(key="stage1_9".ljust(64, "0"), until=14),
         "stage2": TrunkKey(key="stage2".ljust(64, "0"), until=7),
     }
     assert asked == [["model=tiny", "stage1_9.max_steps=20", "stage2.max_steps=10"]]
     without = replace(TRAINER, search=replace(TRAINER.search, reuse="none"))
-    assert program.stage_trunks(without, OF_THE_TRAINER) == {}
+    assert program_of(without).stage_trunks(OF_THE_TRAINER) == {}
 
     def refuse(overrides):
         raise ConfigError("stage2.max_steps: 0 is too few")
 
     monkeypatch.setattr(api, "stage_trunks", refuse, raising=False)
-    assert program.stage_trunks(TRAINER, OF_THE_TRAINER) == {}
+    assert program_of(TRAINER).stage_trunks(OF_THE_TRAINER) == {}

@@ -126,12 +126,12 @@ class TestHyperband:
         ]
         assert verdicts == [False] * go_on + [True] * (others + 1 - go_on)
 
-    def test_between_two_rungs_it_is_judged_by_its_loss_at_the_one_before(self, space: Space):
+    def test_between_rungs_the_loss_at_the_last_rung_counts(self, space: Space):
         good_at_ten = ((0.0, 10.0), (10.0, 0.0), (25.0, 99.0))
         assert not self.stopped(space, trial(9, "running", good_at_ten), five())
         assert self.stopped(space, trial(9, "running", (*good_at_ten, (30.0, 99.0))), five())
 
-    def test_before_the_first_rung_and_without_enough_others_it_goes_on(self, space: Space):
+    def test_trial_continues_before_the_first_rung(self, space: Space):
         assert not self.stopped(space, trial(9, "running", descent(5, floor=99.0)), five())
         assert not self.stopped(space, trial(9, "running", descent(20, floor=99.0)), five()[:2])
         assert not self.stopped(space, trial(9, "running", descent(20, floor=99.0)), five("running"))
@@ -171,7 +171,7 @@ class TestNotFinite:
 
 
 class TestWhoIsStopped:
-    def test_one_among_the_worst_half_is_stopped_for_a_reason_in_one_line(self, stopping):
+    def test_trial_among_the_worst_half_is_stopped(self, stopping):
         why = should_stop(stopping, trial(9, "running", descent(20, floor=4.5)), five())
         assert (
             why.reason == "loss 4.9762 at step 20 is among the worst 50 % of 6 trials that reached this step"
@@ -219,7 +219,7 @@ class TestWhoIsStopped:
         assert should_stop(stopping, judged, good) is not None
         assert should_stop(stopping, judged, good + bad) is None
 
-    def test_the_losses_of_failed_pending_and_abandoned_trials_do_not_count(self, stopping):
+    def test_losses_of_failed_and_pending_trials_do_not_count(self, stopping):
         bad = [
             trial(20 + i, s, descent(20, 90.0)) for i, s in enumerate(["failed", "pending", "abandoned"] * 4)
         ]
@@ -301,7 +301,7 @@ class TestWhenNobodyIsStopped:
         process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert process.stdout == "True set()\n"
 
-    def test_while_too_few_have_come_as_far_neither_torch_nor_ax_is_imported(self):
+    def test_neither_torch_nor_ax_is_imported_too_early(self):
         code = (
             "import sys\nfrom sweeps.worker.early_stopping import should_stop\n"
             "from sweeps.space.definition import EarlyTerminate, Objective, Program, Space\nfrom sweeps.trials.record import Trial\n"
@@ -317,7 +317,7 @@ class TestWhenNobodyIsStopped:
 class TestAtEveryHeartbeat:
     @settings(max_examples=25, deadline=None)
     @given(data=st.data())
-    def test_whole_curves_and_their_points_around_the_step_lead_to_the_same_verdict(self, data):
+    def test_points_around_the_step_decide_as_full_curves_do(self, data):
         """Ax gets two points of each curve; given all of them, it decides the same."""
         curves = data.draw(st.lists(st.dictionaries(STEPS, LOSSES, min_size=1), min_size=4, max_size=8))
         others = {i: tuple(sorted(curve.items())) for i, curve in enumerate(curves)}
@@ -362,14 +362,14 @@ class TestAtEveryHeartbeat:
 
 
 class TestTheSearch:
-    def test_the_last_loss_of_a_stopped_trial_is_not_taken_for_its_result(self, space):
+    def test_last_loss_of_a_stopped_trial_is_no_result(self, space):
         stopped = trial(0, "early_stopped", descent(20, floor=1.0))
         outcomes = Outcomes(space)
         assert outcomes.means(stopped) == {}
         assert outcomes.missing(stopped) == list(outcomes.names.values())
         assert outcomes.survival([stopped, trial(1, "failed", ())]) == [(trial(1, "failed", ()), 0.0)]
 
-    def test_a_prediction_is_no_result_and_enters_the_search_with_its_error(self, space):
+    def test_prediction_enters_the_search_with_its_error(self, space):
         predicted = {"loss": 5.0, "loss_sem": 0.25}
         stopped = trial(1, "early_stopped", descent(20, floor=4.0), predicted=predicted)
         records = [trial(0, "completed", descent(50, floor=1.0)), stopped]
@@ -397,7 +397,7 @@ class TestTheSearch:
         assert {candidate.generator for candidate in candidates} == {"botorch"}
         assert candidates[0] != candidates[1] != candidates[2] != candidates[0]
 
-    def test_a_stopped_trial_stays_a_pending_point_whatever_its_losses_were(self, space):
+    def test_stopped_trial_stays_a_pending_point(self, space):
         space = replace(space, search=Search(method="bayes", sobol=2, seed=1))
         ended = [trial(i, "completed", descent(50, floor=float(i))) for i in range(4)]
         candidates = []
@@ -427,7 +427,7 @@ echo '{"loss": 1}' > "$SWEEP_RUN_DIR/result.json"
 
 
 class TestAWorker:
-    def test_it_stops_the_program_of_a_trial_that_falls_behind_and_goes_on(
+    def test_worker_stops_the_program_of_a_trial_that_falls_behind(
         self, command_space, tmp_path, monkeypatch
     ):
         monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
@@ -452,7 +452,7 @@ class TestAWorker:
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
 
-    def test_by_curve_it_stores_the_prediction_and_counts_it_as_no_result(self, command_space, tmp_path):
+    def test_curve_rule_stores_the_prediction(self, command_space, tmp_path):
         program = """
         floor=$((3 + SWEEP_TRIAL)); last=8
         if [ "$SWEEP_TRIAL" = 6 ]; then floor=30; last=4; fi

@@ -116,7 +116,7 @@ def test_a_signal_is_tried_again_before_it_is_a_failure(command_space, signum, f
     assert (record.status, record.failure, record.attempt) == ("failed", failure, 3)
 
 
-def test_a_program_that_says_75_hands_the_trial_back_and_the_worker_goes(command_space, clock):
+def test_status_75_hands_the_trial_back_and_ends_the_worker(command_space, clock):
     space = replace(
         command_space, program=Program(kind="command", command=("sh", "-c", "exit 75", "${overrides}"))
     )
@@ -127,7 +127,7 @@ def test_a_program_that_says_75_hands_the_trial_back_and_the_worker_goes(command
     assert (record.status, record.attempt, record.history[0].reason) == ("pending", 1, "given_up")
 
 
-def test_a_program_that_is_ended_with_its_worker_hands_the_trial_back_for_free(command_space, monkeypatch):
+def test_program_ended_with_its_worker_keeps_the_attempt(command_space, monkeypatch):
     """A machine that goes ends everything at once; our own signal comes a moment after the program's."""
     monkeypatch.setattr(trial_run, "SIGNAL_DELAY_S", 30.0)
     stop = Stop()
@@ -148,7 +148,7 @@ def test_a_program_that_is_ended_with_its_worker_hands_the_trial_back_for_free(c
     assert [(a.reason, a.detail) for a in record.history] == [("released", "SIGTERM")]
 
 
-def test_a_program_that_always_says_75_does_not_go_round_for_ever(command_space, monkeypatch):
+def test_repeated_status_75_ends(command_space, monkeypatch):
     monkeypatch.setattr(trial_run, "SIGNAL_DELAY_S", 0.0)
     space = replace(
         command_space,
@@ -198,7 +198,7 @@ def test_heartbeats_renew_the_lease_and_carry_the_progress(command_space):
     assert known in [progress for _, progress in observed]
 
 
-def test_a_worker_that_was_taken_over_stops_its_program_and_reports_nothing(command_space):
+def test_worker_that_lost_its_trial_reports_nothing(command_space):
     space = replace(
         command_space,
         program=Program(kind="command", command=("sleep", "600", "${overrides}")),
@@ -226,7 +226,7 @@ def test_a_worker_that_was_taken_over_stops_its_program_and_reports_nothing(comm
 
 
 class TestLeaving:
-    def test_at_the_cap_it_leaves_once_the_others_gave_a_sign_of_life(self, experiment):
+    def test_at_the_cap_it_leaves_after_heartbeats_of_the_others(self, experiment):
         sweep = using(experiment, "paraboloid", heartbeat_s=0.1, expire_s=60)
         other = Experiment.open(sweep.store)
         record = other.ask("other")
@@ -301,7 +301,7 @@ def test_the_run_folder_of_every_attempt_is_its_own(experiment, status):
 
 
 class TestLimits:
-    def test_after_its_hours_it_claims_nothing_more_but_finishes_what_it_has(self, experiment):
+    def test_after_max_hours_the_current_trial_is_finished(self, experiment):
         assert work(experiment, max_hours=1e-9)[0].ended == {}
         assert work(experiment, max_hours=1)[0].ended == {"completed": 8}
 
@@ -325,7 +325,7 @@ class TestSteering:
         assert work(experiment, watcher=diary)[0].ended == {"completed": 3}
         assert diary.events[-1][0] == "closed"
 
-    def test_a_paused_sweep_makes_its_workers_wait_until_it_is_resumed(self, experiment, monkeypatch):
+    def test_workers_of_a_paused_sweep_wait_until_it_is_resumed(self, experiment, monkeypatch):
         monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.01)
         control.write(experiment.store, "paused", "me")
         diary = Diary()
@@ -371,9 +371,7 @@ class TestTheMachineIsAtFault:
         [("gone-here", "${overrides}"), (sys.executable, "gone-here.py", "${overrides}")],
         ids=["program", "script"],
     )
-    def test_a_program_that_is_missing_here_ends_the_worker_before_it_claims_anything(
-        self, command_space, command
-    ):
+    def test_missing_program_ends_the_worker_before_a_claim(self, command_space, command):
         space = replace(command_space, program=Program(kind="command", command=command))
         experiment = Experiment.create(MemoryStore(), space)
         with pytest.raises(CannotStart, match="gone-here"):
@@ -395,9 +393,7 @@ class TestTheMachineIsAtFault:
         ],
         ids=["127", "python", "module"],
     )
-    def test_one_that_never_began_hands_the_trial_back_for_free_and_ends_the_worker(
-        self, command_space, command
-    ):
+    def test_program_that_never_began_ends_the_worker(self, command_space, command):
         space = replace(command_space, program=Program(kind="command", command=command), run_cap=1)
         experiment = Experiment.create(MemoryStore(), space)
         for _ in range(5):
@@ -407,7 +403,7 @@ class TestTheMachineIsAtFault:
         assert (record.status, record.error) == ("pending", None)
         assert {attempt.reason for attempt in record.history} == {"released"}
 
-    def test_a_worker_that_ran_the_program_before_lives_on_and_the_trial_is_tried_again(self, command_space):
+    def test_worker_that_has_run_the_program_retries_the_trial(self, command_space):
         """Then it may be one value of a parameter that names a program which nobody has."""
         code = (
             '[ "$SWEEP_TRIAL" = 1 ] && exec ./gone-here.sh; '
@@ -438,8 +434,8 @@ class TestTheMachineIsAtFault:
     @pytest.mark.parametrize(
         "where",
         [
-            "sweeps.programs.program.run",
-            "sweeps.worker.trial_run.bring_checkpoints",
+            "sweeps.programs.function.FunctionProgram.run",
+            "sweeps.worker.trial_run.fetch_checkpoints",
         ],
         ids=["running", "fetching"],
     )
@@ -522,9 +518,7 @@ class TestTheMachineIsAtFault:
         assert (record.status, record.attempt) == ("completed", 1)
 
     @pytest.mark.parametrize("line", ["", '{"stage": "stage2", "step": 1, "of": 9, "loss": 1.0}'])
-    def test_a_run_that_compiles_or_hangs_for_longer_than_the_lease_keeps_its_heart(
-        self, line, command_space
-    ):
+    def test_heartbeats_go_on_while_the_program_hangs(self, line, command_space):
         """The worker beats for it; whether it hangs is for people to judge (or for `early_terminate`)."""
         code = (
             f"echo '{line}' > \"$SWEEP_RUN_DIR/metrics.jsonl\"; sleep 3; "
@@ -547,7 +541,7 @@ class TestTheMachineIsAtFault:
 
 
 @pytest.mark.parametrize("kind", ["loss", "held_out_loss"])
-def test_the_curve_of_a_finished_trial_reaches_its_end_even_without_a_heartbeat(command_space, kind):
+def test_curve_of_a_finished_trial_is_complete(command_space, kind):
     code = (
         f'for i in 1 2 3; do echo "{{\\"step\\": $i, \\"{kind}\\": $i}}"; done > "$SWEEP_RUN_DIR/metrics.jsonl"; '
         'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'

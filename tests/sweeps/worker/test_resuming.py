@@ -27,7 +27,7 @@ from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.trials.lifecycle import Release
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.worker.loop import work
-from sweeps.worker.resuming import bring_checkpoints
+from sweeps.worker.resuming import fetch_checkpoints
 
 QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
 PACE = UploadConfig(scan_s=0.05, growing_s=0.05, patience_s=1, first_wait_s=0.02, longest_wait_s=0.1)
@@ -71,11 +71,11 @@ NEXT = {"checkpoints/20/model": "c", "checkpoints/latest": "20"}
 
 def test_the_first_attempt_finds_nothing(stores) -> None:
     folder = stores[0].folder(run_prefix(3, 1))
-    assert bring_checkpoints(stores[0], claimed(1), folder) is None
+    assert fetch_checkpoints(stores[0], claimed(1), folder) is None
     assert there(folder) == {}
 
 
-def test_the_next_attempt_has_the_checkpoints_and_nothing_else_of_the_last(stores) -> None:
+def test_next_attempt_has_only_the_checkpoints_of_the_last(stores) -> None:
     here, elsewhere = stores
     leave(
         here,
@@ -83,7 +83,7 @@ def test_the_next_attempt_has_the_checkpoints_and_nothing_else_of_the_last(store
         FIRST | {"log.txt": "words", "config.json": "{}", "metrics.jsonl": "{}\n", "result.json": "{}"},
     )
     folder = elsewhere.folder(run_prefix(3, 2))
-    assert bring_checkpoints(elsewhere, claimed(2), folder) == 1
+    assert fetch_checkpoints(elsewhere, claimed(2), folder) == 1
     assert there(folder) == FIRST
 
 
@@ -93,15 +93,15 @@ def test_the_newest_attempt_that_has_left_any_counts(stores) -> None:
     leave(here, 2, NEXT)
     leave(here, 3, {"log.txt": "it died before its first checkpoint"})
     folder = elsewhere.folder(run_prefix(3, 5))  # of attempt 4 there is nothing at all
-    assert bring_checkpoints(elsewhere, claimed(5), folder) == 2
+    assert fetch_checkpoints(elsewhere, claimed(5), folder) == 2
     assert there(folder) == NEXT
 
 
-def test_what_is_written_there_does_not_change_the_earlier_attempts_files(stores) -> None:
+def test_earlier_attempts_files_do_not_change(stores) -> None:
     here, elsewhere = stores
     left = leave(here, 1, FIRST)
     folder = elsewhere.folder(run_prefix(3, 2))
-    bring_checkpoints(elsewhere, claimed(2), folder)
+    fetch_checkpoints(elsewhere, claimed(2), folder)
     with (folder / "checkpoints/10/model").open("a") as file:
         file.write("more")
     assert there(left) == FIRST
@@ -109,7 +109,7 @@ def test_what_is_written_there_does_not_change_the_earlier_attempts_files(stores
 
 def test_what_lay_there_of_a_record_that_was_lost_is_taken_away(stores) -> None:
     folder = leave(stores[0], 1, FIRST)
-    assert bring_checkpoints(stores[0], claimed(1), folder) is None
+    assert fetch_checkpoints(stores[0], claimed(1), folder) is None
     assert there(folder) == {}
 
 
@@ -125,11 +125,11 @@ def test_a_checkpoint_that_is_rotated_away_meanwhile_is_left_out(tmp_path: Path,
 
     monkeypatch.setattr(fetch, "copy_regular", rotating)
     folder = store.folder(run_prefix(3, 2))
-    assert bring_checkpoints(store, claimed(2), folder) == 1
+    assert fetch_checkpoints(store, claimed(2), folder) == 1
     assert there(folder) == {"checkpoints/20/a": "3"}
 
 
-def test_half_an_upload_is_not_gone_on_from_but_the_attempt_before_is(gcs: FakeGcs, stores) -> None:
+def test_incomplete_upload_is_skipped_for_the_attempt_before(gcs: FakeGcs, stores) -> None:
     here, elsewhere = stores
     if isinstance(here, LocalStore):
         pytest.skip("nothing is uploaded")
@@ -138,18 +138,18 @@ def test_half_an_upload_is_not_gone_on_from_but_the_attempt_before_is(gcs: FakeG
     root = here.url.removeprefix("gs://bucket/")
     gcs.objects.delete("bucket", f"{root}/{run_prefix(3, 2)}/checkpoints/20/model", {})
     folder = elsewhere.folder(run_prefix(3, 3))
-    assert bring_checkpoints(elsewhere, claimed(3), folder) == 1
+    assert fetch_checkpoints(elsewhere, claimed(3), folder) == 1
     assert there(folder) == FIRST
 
 
-def test_a_bucket_that_is_out_of_reach_makes_the_trial_begin_anew(gcs: FakeGcs, stores, caplog) -> None:
+def test_trial_starts_over_when_the_bucket_is_out_of_reach(gcs: FakeGcs, stores, caplog) -> None:
     here, elsewhere = stores
     if isinstance(here, LocalStore):
         pytest.skip("a folder is always there")
     leave(here, 1, FIRST)
     folder = elsewhere.folder(run_prefix(3, 2))
     gcs.faults.add(Fault(action="status", operation="get", name="*model", status=503, times=None))
-    assert bring_checkpoints(elsewhere, claimed(2), folder) is None
+    assert fetch_checkpoints(elsewhere, claimed(2), folder) is None
     assert list(folder.iterdir()) == []
     assert "starts over" in caplog.text
 
@@ -160,7 +160,7 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path: Path) -
     folder = store.folder(run_prefix(3, 2))
     (folder / ".incoming").write_text("in the way")
     with pytest.raises(EnvironmentFault, match="cannot be written: not a directory"):
-        bring_checkpoints(store, claimed(2), folder)
+        fetch_checkpoints(store, claimed(2), folder)
 
 
 class Silent:
@@ -170,7 +170,7 @@ class Silent:
         return lambda *arguments: None
 
 
-def test_a_worker_that_takes_a_trial_over_gives_its_program_the_checkpoints(command_space) -> None:
+def test_worker_that_takes_over_fetches_the_checkpoints(command_space) -> None:
     code = (
         'if [ -e "$SWEEP_RUN_DIR/checkpoints/10/model" ]; then echo \'{"loss": 2}\' > "$SWEEP_RUN_DIR/result.json"; '
         'else mkdir -p "$SWEEP_RUN_DIR/checkpoints/10"; echo a > "$SWEEP_RUN_DIR/checkpoints/10/model"; exit 75; fi'
@@ -185,7 +185,7 @@ def test_a_worker_that_takes_a_trial_over_gives_its_program_the_checkpoints(comm
     assert (record.attempt, record.metrics["loss"]) == (2, 2)
 
 
-def test_a_worker_that_is_stopped_while_it_fetches_hands_the_trial_back(command_space, monkeypatch) -> None:
+def test_worker_stopped_while_fetching_hands_the_trial_back(command_space, monkeypatch) -> None:
     """And leaves nothing behind that the next attempt could take for a checkpoint."""
     space = replace(
         command_space, program=Program(kind="command", command=("true", "${overrides}")), run_cap=1

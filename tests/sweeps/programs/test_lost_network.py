@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.programs.transient import network_was_lost
+from sweeps.programs.result import network_was_lost
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""What the worker, the operations and the search ask of a sweep's program, whatever its kind.
+
+`kinds.program_of` returns the program of a sweep, of the class that fits its kind.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+from sweeps.errors import CannotStart
+from sweeps.programs.result import Outcome, needed_metrics
+from sweeps.programs.signals import Stop
+from sweeps.space.definition import Space, Value
+from sweeps.space.probes import probes
+from sweeps.space.stages import Stages
+from sweeps.stages.checkpoint import TrunkKey, end_keys, trunk_keys
+from sweeps.trials.record import Trial
+
+LOG_FILE = "log.txt"
+TRIAL_FILE = "trial.json"
+"""File in the run folder with the trial's index, attempt and parameters."""
+
+
+class Program(ABC):
+    """Program that computes the trials of a sweep.
+
+    Args:
+        space: of the sweep.
+
+    Attributes:
+        test_overrides: parameters with which it reports metrics on data that no trial was selected by.
+    """
+
+    test_overrides: ClassVar[Mapping[str, Value]] = {}
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    # ---- before the sweep
+
+    @abstractmethod
+    def require_startable(self) -> None:
+        """Raise CannotStart unless the program can be found here; it is not run."""
+
+    def check(self, points: Sequence[Mapping[str, Value]]) -> None:
+        """Make sure that the program can start with each of these parameters, before compute is spent.
+
+        Raises:
+            InputError: names the overrides, the command or the function that cannot work, each on a line.
+        """
+        self.require_startable()
+
+    def complete(self) -> Space:
+        """Check the program with samples of the space, and return the space with the stages that it has.
+
+        Raises:
+            InputError: as `check`.
+        """
+        self.check(probes(self.space))
+        return self.space
+
+    def prepare(  # noqa: B027 - nothing, for most
+        self, threads: int, report: Callable[[str, float | None], None]
+    ) -> None:
+        """Build what all trials share, unless it exists.
+
+        Args:
+            threads: how many threads of the CPU to use.
+            report: called with the current step and its finished fraction, None if that is unknown.
+
+        Raises:
+            EnvironmentFault: it cannot be built on this machine.
+        """
+
+    @property
+    def has_seed(self) -> bool:
+        """Return whether it takes a parameter `seed`."""
+        return any(parameter.name == "seed" for parameter in self.space.parameters)
+
+    def reports(self, metric: str) -> bool:
+        """Return whether each completed trial surely reports a metric."""
+        return metric in needed_metrics(self.space)
+
+    # ---- a trial
+
+    def warm_up(self) -> None:  # noqa: B027 - nothing, for most
+        """Begin in the background what the next trial would wait for."""
+
+    def close(self) -> None:  # noqa: B027
+        """End what `warm_up` has begun."""
+
+    @abstractmethod
+    def run(
+        self,
+        record: Trial,
+        folder: Path,
+        *,
+        stop: Stop,
+        wants_stop: Callable[[], bool],
+        snapshots: bool = False,
+        points: bool = False,
+    ) -> Outcome:
+        """Run one trial to its end, with its files in `folder`.
+
+        The program is stopped when `stop` is requested (the worker has to leave) or `wants_stop()` turns true
+        (another worker has the trial now, or it should stop early).
+
+        Args:
+            record: the claimed trial.
+            folder: the run folder of the attempt.
+            stop: the worker's stop request.
+            wants_stop: polled while the program runs.
+            snapshots: whether the trainer writes the ends of its stages for other trials.
+            points: whether it writes points of their trunks.
+
+        Raises:
+            EnvironmentFault: this machine cannot run the program.
+        """
+
+    @abstractmethod
+    def command_line(self, record: Trial) -> str:
+        """Return one line for a shell that runs a trial's parameters again."""
+
+    def lines_to_rerun(self, record: Trial) -> list[str]:
+        """Return what a person reads to run a trial's parameters again: the command line, or more."""
+        return [self.command_line(record)]
+
+    def variables(self, record: Trial, folder: Path) -> dict[str, str]:
+        """Return the environment variables that a trial is run with."""
+        return {
+            "SWEEP_RUN_DIR": str(folder),
+            "SWEEP_TRIAL": str(record.trial),
+            "SWEEP_NAME": self.space.name,
+        }
+
+    # ---- what trials share
+
+    def stage_keys(self, parameters: Mapping[str, Value]) -> dict[str, str]:
+        """Return the key of the end of each stage that trials share, by the stage's name in order.
+
+        Equal keys, of 64 hexadecimal digits, mean equal results. There are none if trials share no stages.
+        """
+        stages = Stages(self.space)
+        return end_keys(self.space, stages, parameters) if stages.shared else {}
+
+    def stage_trunks(self, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
+        """Return the trunk of each stage that has one, and steps before its decay, by the stage's name."""
+        return trunk_keys(self.space, Stages(self.space), parameters)
+
+
+def cannot_start(problem: str) -> CannotStart:
+    """Return the error of a worker that cannot start the sweep's program."""
+    return CannotStart(f"program: {problem}; start this in the folder and the environment of the program")
+
+
+def write_trial_file(record: Trial, folder: Path) -> None:
+    """Write `trial.json` into the run folder: `sweep import` of its result.json needs the parameters."""
+    document = {"trial": record.trial, "attempt": record.attempt, "parameters": dict(record.parameters)}
+    with suppress(OSError):  # the program cannot write here either, and will report it
+        (folder / TRIAL_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

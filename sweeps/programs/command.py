@@ -1,0 +1,122 @@
+"""Command line as a program: a child process, so that a crash or an out-of-memory kill fails a trial.
+
+The record gets the end of its log; the worker lives on.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sweeps.errors import EnvironmentFault
+from sweeps.programs import process, startable
+from sweeps.programs.base import LOG_FILE, Program, cannot_start, write_trial_file
+from sweeps.programs.progress_log import METRICS_FILE
+from sweeps.programs.result import (
+    RESULT_FILE,
+    Failed,
+    NotStarted,
+    Outcome,
+    Preempted,
+    classify_exit,
+    read_refusal,
+    read_result,
+    was_limited,
+    was_preempted,
+)
+from sweeps.programs.signals import Stop
+from sweeps.space.overrides import with_parameters
+from sweeps.trials.record import Trial
+
+PYTHON = "${python}"
+"""Placeholder in a command for the Python that the worker itself runs in."""
+
+RERUN_DIR = "runs/best"
+"""Run folder of a command that is run by hand."""
+
+CONFIG_FILE = "config.json"  # the trainer refuses to resume a folder whose config differs
+
+
+class CommandProgram(Program):
+    """Command that the search space gives, with a trial's parameters as arguments."""
+
+    def require_startable(self) -> None:
+        template = [word.replace(PYTHON, sys.executable) for word in self.space.program.command]
+        if problem := startable.problem(template):
+            raise cannot_start(problem)
+
+    def run(
+        self,
+        record: Trial,
+        folder: Path,
+        *,
+        stop: Stop,
+        wants_stop: Callable[[], bool],
+        snapshots: bool = False,
+        points: bool = False,
+    ) -> Outcome:
+        def should_stop() -> bool:
+            return stop.requested or wants_stop()
+
+        if should_stop():
+            return Preempted(detail="before the program was started")
+        for name in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # left by a lost record whose index was reused
+            (folder / name).unlink(missing_ok=True)
+        argv = self.argv(record, folder, snapshots=snapshots, points=points)
+        if problem := startable.problem(argv):
+            return NotStarted(detail=problem)
+        write_trial_file(record, folder)
+        log_file, env = folder / LOG_FILE, self.variables(record, folder)
+        try:
+            status = process.run(
+                argv, log_file=log_file, env=env, should_stop=should_stop, warm=self.warm_starter()
+            )
+        except process.Unstartable as error:
+            return Failed(error=str(error), failure="bad_config")
+        was_stopped = should_stop()
+        # A program that was stopped may exit with 0 without a result.
+        if status == 0 and not (was_stopped and not (folder / RESULT_FILE).exists()):
+            return read_result(self.space, folder / RESULT_FILE)
+        if was_limited(status):
+            raise EnvironmentFault(
+                "the program was ended because it may not write such large files here (SIGXFSZ); lift the "
+                "limit (ulimit -f) and start this worker again"
+            )
+        if was_stopped or was_preempted(status):
+            return Preempted(detail=f"the program {process.describe_exit(status)}")
+        stated = read_refusal(folder / RESULT_FILE)
+        return stated or self.read_exit(status, process.last_lines(log_file), argv)
+
+    def argv(self, record: Trial, folder: Path, *, snapshots: bool, points: bool) -> list[str]:
+        """Return the argument vector of a trial; see `run` for the arguments."""
+        values = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
+        return self._filled(record, values)
+
+    def warm_starter(self) -> process.Starter | None:
+        """Return a start that is quicker than by the command; None: there is none."""
+        return None
+
+    def read_exit(self, status: int, output: str, argv: Sequence[str]) -> Failed | NotStarted:
+        """Return why the program failed; see `result.classify_exit`."""
+        return classify_exit(status, output, argv)
+
+    def command_line(self, record: Trial) -> str:
+        values = {PYTHON: "python", "${run_dir}": RERUN_DIR, "${trial}": str(record.trial)}
+        words = self._filled(record, values)
+        # Absolute, because a program may change its working directory before it writes its result.
+        return f'mkdir -p {RERUN_DIR} && SWEEP_RUN_DIR="$PWD/{RERUN_DIR}" {shlex.join(words)}'
+
+    def _filled(self, record: Trial, values: Mapping[str, str]) -> list[str]:
+        """Return the command with a trial's parameters, and with these values for its placeholders.
+
+        All placeholders of a word are replaced in one pass, so that no value is expanded again.
+        """
+        placeholder = re.compile("|".join(map(re.escape, values)))
+        return with_parameters(
+            self.space.program.command,
+            record.parameters,
+            lambda word: placeholder.sub(lambda found: values[found[0]], word),
+        )

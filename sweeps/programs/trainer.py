@@ -1,0 +1,279 @@
+"""The trainer as a program. Only this module of `sweeps` imports `trainer`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import logging
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from sweeps.errors import CannotStart, EnvironmentFault, InputError
+from sweeps.programs import warm_start
+from sweeps.programs.command import CommandProgram
+from sweeps.programs.result import Failed, NotStarted, needed_metrics
+from sweeps.programs.warm_start import WarmStarts
+from sweeps.space.definition import Space, Value
+from sweeps.space.overrides import to_overrides
+from sweeps.space.probes import probes
+from sweeps.space.stages import Stages
+from sweeps.space.trainer_stages import trainer_stages
+from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk, with_trunks
+from sweeps.space.yaml_cursor import nearest
+from sweeps.stages.checkpoint import TrunkKey
+from sweeps.trials.budget import REPORTED
+from sweeps.trials.record import Trial
+
+if TYPE_CHECKING:
+    from trainer.api import Composition, Config, Misfit
+    from trainer.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+WRITE_SNAPSHOTS = "snapshots.write"
+"""Key of the trainer's configuration: it writes the ends of its stages into `snapshots/`."""
+
+TRUNK_EVERY = "trunk_every"
+"""Key in the section of a stage: it leaves a point of its trunk after every so many steps, or after these."""
+
+_FOLDER = Path(__file__).parents[2] / "trainer"
+_EXIT_CONFIG = 2
+_REFUSED = re.compile(r"^trainer: error: .*$", re.MULTILINE)
+"""Line with which `python -m trainer` refuses a configuration; the exit status alone is ambiguous."""
+_NOT_HERE = "trainer: error: not on this machine: "
+"""Start of that line when the machine, not the configuration, is at fault."""
+
+
+class TrainerProgram(CommandProgram):
+    """The trainer, with the fixed overrides of the search space and a trial's parameters as overrides."""
+
+    test_overrides: ClassVar[Mapping[str, Value]] = {"eval.test": True}
+    has_seed = True
+    _warm: WarmStarts | None = None
+
+    def warm_up(self) -> None:
+        """Start the trainer's imports in another process: they take as long as the claim of a trial."""
+        # A launcher starts several processes: they cannot be forked from one.
+        if self._warm is None and self.space.program.processes == 1 and warm_start.enabled():
+            common = self.space.program.overrides
+            self._warm = WarmStarts("trainer", preload="trainer.preload", common=common)
+        if self._warm is not None:
+            self._warm.begin()
+
+    def close(self) -> None:
+        if self._warm is not None:
+            self._warm.close()
+            self._warm = None
+
+    def warm_starter(self) -> WarmStarts | None:
+        return self._warm
+
+    # ---- checks
+
+    def require_startable(self) -> None:
+        """Raise CannotStart where `import trainer` finds a file of the user: in a script next to one."""
+        try:
+            found = importlib.util.find_spec("trainer")
+            origin = found.origin if found is not None else None
+        except ValueError:  # a module without a specification
+            origin = getattr(sys.modules["trainer"], "__file__", None)
+        if origin is None or Path(origin).parent != _FOLDER:
+            raise CannotStart(
+                f"program.trainer: `import trainer` finds {origin or 'nothing'} here, which is not the "
+                "trainer of stagesweep; give that another name, or start this from another folder"
+            )
+
+    def check(self, points: Sequence[Mapping[str, Value]]) -> None:
+        self.require_startable()
+        self._refuse([self._compose(self.overrides(point)) for point in points])
+
+    def complete(self) -> Space:
+        """Check the configurations at the ends of the space, and return it with stages and trunks of theirs.
+
+        Each configuration is composed once.
+        """
+        self.require_startable()
+        compose = functools.cache(lambda *overrides: self._compose(overrides))
+
+        def trunks(parameters: Mapping[str, Value]) -> dict[str, FoundTrunk] | None:
+            composed = compose(*self.overrides(parameters))
+            if isinstance(composed, Exception):
+                return None
+            return {
+                name: FoundTrunk(
+                    key=trunk.key,
+                    until=trunk.until,
+                    decay=getattr(composed.config, name).schedule.decay_fraction,
+                )
+                for name, trunk in composed.stage_trunks().items()
+            }
+
+        self._refuse([compose(*self.overrides(point)) for point in probes(self.space)])
+        # Without the constraints: with them, not even one end of the space might remain.
+        points = probes(replace(self.space, parameter_constraints=()))
+        composed = [compose(*self.overrides(point)) for point in points]
+        costs = [each.stage_costs() for each in composed if not isinstance(each, Exception)]
+        stages = with_trunks(self.space, trainer_stages(self.space, costs), points, trunks)
+        return replace(self.space, stages=stages)
+
+    def _compose(self, overrides: Sequence[str]) -> Composition | ConfigError:
+        from trainer.api import Composition
+        from trainer.errors import ConfigError
+
+        try:
+            return Composition(overrides)
+        except ConfigError as error:
+            return error
+
+    def _refuse(self, composed: Sequence[Composition | ConfigError]) -> None:
+        """Raise InputError if the trainer refuses one, or does not report a metric that the sweep needs."""
+        from trainer.errors import ConfigError
+        from trainer.result import TEST_METRICS
+
+        space = self.space
+        configs: list[Config] = []
+        refused: dict[str, str] = {}  # by key: points differ in the values that it is refused with
+        for each in composed:
+            try:
+                if isinstance(each, ConfigError):
+                    raise each
+                each.check(processes=space.program.processes)
+            except ConfigError as error:
+                for fault in error.errors:
+                    refused.setdefault(fault.key or str(fault), str(fault))
+            else:
+                configs.append(each.config)
+        self._require_metrics([] if refused else configs)
+        tested = [metric for metric in needed_metrics(space) if metric in TEST_METRICS]
+        if tested and not all(config.eval.test for config in configs):
+            raise InputError(
+                f"program.overrides: {tested[0]!r} is reported only with eval.test=true, which is for runs "
+                "that confirm; select by final_loss"
+            )
+        if refused:
+            raise InputError("the trainer refuses this space: " + "\n".join(refused.values()))
+
+    def _require_metrics(self, configs: Sequence[Config]) -> None:
+        """Raise InputError if the sweep needs a metric that neither the trainer nor a hook of all reports."""
+        from trainer import api
+        from trainer.config.evaluation import hook_name
+
+        space = self.space
+        prefixes = [{f"{hook_name(hook)}_" for hook in config.hooks.names} for config in configs]
+        of_hooks = tuple(set.intersection(*prefixes)) if prefixes else ()
+        for metric in needed_metrics(space):
+            if metric not in api.METRICS and not metric.startswith(of_hooks):
+                known = f"known are: {', '.join(api.METRICS)}"
+                hint = nearest(metric, api.METRICS)
+                section = "objectives" if metric in space.metrics() else "outcome_constraints"
+                if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():
+                    section = "search.noise"
+                raise InputError(
+                    f"{section}: the trainer reports no {metric!r}; "
+                    + (hint if hint == known else f"{hint} ({known})")
+                )
+
+    def prepare(self, threads: int, report: Callable[[str, float | None], None]) -> None:
+        """Build corpus, tokenizer and teacher, unless they exist."""
+        from trainer import api
+        from trainer.errors import TrainerError
+
+        try:
+            api.prepare([*self.space.program.overrides, f"device.threads={threads}"], report)
+        except TrainerError as error:
+            raise EnvironmentFault(f"cannot prepare the trainer: {error}") from None
+
+    def reports(self, metric: str) -> bool:
+        return metric in REPORTED or super().reports(metric)
+
+    # ---- a trial
+
+    def overrides(self, parameters: Mapping[str, Value]) -> list[str]:
+        """Return a trial's overrides for the command line of `python -m trainer`."""
+        return [*self.space.program.overrides, *to_overrides(parameters)]
+
+    def argv(self, record: Trial, folder: Path, *, snapshots: bool, points: bool) -> list[str]:
+        from trainer import api
+
+        name = f"{self.space.name}-{record.trial:06d}"
+        run_id = hashlib.sha256(f"{name} {record.created!r}".encode()).hexdigest()[:16]  # of all its attempts
+        added: dict[str, Value] = {"wandb.group": self.space.name, "wandb.name": name, "wandb.id": run_id}
+        if snapshots:
+            added[WRITE_SNAPSHOTS] = True
+        overrides = [*self.overrides(record.parameters), *to_overrides(added)]
+        if points:
+            overrides += self._point_overrides(record.parameters)
+        return api.command(overrides, folder, processes=self.space.program.processes)
+
+    def _point_overrides(self, parameters: Mapping[str, Value]) -> list[str]:
+        """Return where the trainer leaves points, for the stages for which the user has not said it."""
+        given = {text.partition("=")[0].lstrip("+~").strip() for text in self.space.program.overrides}
+        stages, found = Stages(self.space), []
+        for position, stage in enumerate(self.space.stages):
+            key = f"{stage.name}.{TRUNK_EVERY}"
+            if stage.trunk is None or not stage.trunk.every or key in given | parameters.keys():
+                continue
+            # Steps between points; or a list of points, where that serves the listed lengths better.
+            every: int | str = stage.trunk.every
+            ends = sorted((stages.trunk_ends(position) or frozenset()) - {0})
+            if len(ends) <= MOST_POINTS and any(end % stage.trunk.every for end in ends):
+                every = f"[{','.join(map(str, ends))}]"
+            found.append(f"{key}={every}")
+        return found
+
+    def read_exit(self, status: int, output: str, argv: Sequence[str]) -> Failed | NotStarted:
+        if status == _EXIT_CONFIG and (lines := _REFUSED.findall(output)):
+            if lines[-1].startswith(_NOT_HERE):
+                return NotStarted(detail=lines[-1].removeprefix(_NOT_HERE))
+            return Failed(error=f"config refused: {lines[-1]}\n{output}", failure="bad_config")
+        return super().read_exit(status, output, argv)
+
+    def command_line(self, record: Trial) -> str:
+        count = self.space.program.processes
+        start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count)]
+        return shlex.join([*start, "-m", "trainer", *self.overrides(record.parameters)])
+
+    # ---- what trials share
+
+    def stage_keys(self, parameters: Mapping[str, Value]) -> dict[str, str]:
+        stages = Stages(self.space)
+        if not stages.shared:
+            return {}
+        from trainer import api
+        from trainer.errors import TrainerError
+
+        try:
+            keys = api.stage_keys(self.overrides(parameters))
+        except TrainerError as error:  # the program itself will report it
+            log.info("the stages have no keys: %s", error)
+            return {}
+        return {name: keys[name] for name in stages.names if name in keys}
+
+    def stage_trunks(self, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
+        stages = Stages(self.space)
+        names = [name for position, name in enumerate(stages.names) if stages.trunk(position) is not None]
+        if not names:
+            return {}
+        from trainer import api
+        from trainer.errors import TrainerError
+
+        try:
+            trunks = api.stage_trunks(self.overrides(parameters))
+        except TrainerError as error:  # the program itself will report it
+            log.info("the stages have no trunks: %s", error)
+            return {}
+        found = {name: trunks[name] for name in names if name in trunks}
+        return {name: TrunkKey(key=it.key, until=it.until) for name, it in found.items() if it.until > 0}
+
+
+def tpu_misfits(*, tpu: bool) -> Sequence[Misfit]:
+    """Return the installed versions that keep the trainer from computing on a TPU, or on XLA's own CPU."""
+    from trainer import api
+
+    return api.tpu_misfits(tpu=tpu)
