@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
-from scipy.optimize import linprog
 
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import (
@@ -223,6 +222,8 @@ def _narrow(item: Cursor, parameter: Range, linear: Linear) -> Range:
 
 def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraints: Sequence[Linear]) -> None:
     """Refuse constraints that leave no room to search: a ball must fit inside them and all bounds."""
+    from scipy.optimize import linprog  # takes 0.3 s, and reading commands need none of it
+
     if not constraints:
         return
     ranges = [
