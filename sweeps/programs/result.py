@@ -33,7 +33,7 @@ _EXIT_DIVERGED, _EXIT_PREEMPTED = 70, 75
 OUT_OF_MEMORY = re.compile(r"\bMemoryError\b|OutOfMemoryError|[Oo]ut of memory|RESOURCE_EXHAUSTED")
 """Out-of-memory messages of Python, torch, CUDA and XLA."""
 
-# What libraries report of a broken connection, not every word "timeout": an ordinary exception would come ag
+# What libraries report of a broken connection, not every word "timeout": an ordinary exception comes again.
 _LOST_NAMES = (
     r"Connection(?:Error|ResetError|RefusedError|AbortedError|Timeout)|(?:Connect|Read|Write)Timeout(?:Error)?"
     r"|TimeoutError|NewConnectionError|MaxRetryError|NameResolutionError|ProtocolError|IncompleteRead"
