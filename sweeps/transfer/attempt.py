@@ -21,7 +21,7 @@ from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.space.stages import Stages
 from sweeps.stages import stage_runs
-from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys, details
+from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys, clause, details
 from sweeps.stages.stage_runs import Branch, Reported
 from sweeps.transfer.fetching import CheckpointFetch, Fetched
 from sweeps.transfer.publishing import Publishing
@@ -48,7 +48,12 @@ class TrialStages:
         self._experiment, self._record, self._folder = experiment, record, folder
         self.names = tuple(stage.name for stage in experiment.space.stages)
         self.shared = shared
-        self._costs = Stages(experiment.space).costs(record.parameters) or {}
+        self._costs: Mapping[str, float] = {}
+        try:
+            self._costs = Stages(experiment.space).costs(record.parameters) or {}
+        except Exception as error:  # noqa: BLE001 - no checkpoint may cost its trial an attempt
+            log.warning("trial %d shares no stages: %s", record.trial, clause(error))
+            self.shared = SharedKeys(ends={}, trunks={})
         self._link = experiment.space.program.kind == "trainer"  # others may write into the files
         # Never changed in place: threads share them. Keys are names of stages, and of folders within them.
         self._runs = {run.name: run for run in record.stages}

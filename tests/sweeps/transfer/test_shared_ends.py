@@ -281,6 +281,16 @@ def test_a_snapshot_that_is_gone_is_computed_and_published_again(sweep, two_stag
     assert two_stages.computed == [1.0, 1.0]
 
 
+def test_trial_whose_costs_fail_shares_nothing(sweep, two_stages, monkeypatch, caplog) -> None:
+    def fail(space: Space) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr("sweeps.transfer.attempt.Stages", fail)
+    assert run(sweep, 2).ended == {"completed": 2}
+    assert "trial 0 shares no stages: too large" in warnings(caplog)
+    assert not any(stage.snapshot for record in sweep.trials() for stage in record.stages)
+
+
 def test_end_removed_during_fetch_is_computed(sweep, two_stages, monkeypatch, caplog) -> None:
     run(sweep)
     copy = copying.copy_regular
