@@ -59,7 +59,9 @@ def _config(overrides: tuple[str, ...]) -> Config:
     """Return the frozen configuration, cached: a run composes the same overrides several times."""
     try:
         values = _plain_values(parse_overrides(overrides))
-        if values is not None and all(value != "???" for _, value in leaves(values)):
+        # What is missing, and interpolations of `++key=${other}`, which came in with the files' values.
+        unresolved = [mark for mark in ("???", "${") if mark in repr(values)]
+        if values is not None and not unresolved:
             return _read(values)
     except (ConfigError, ValidationError):
         pass  # worded below, with all else that is wrong

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from trainer.config import compose as composing
-from trainer.config.compose import compose_tree
+from trainer.config.compose import compose_config, compose_tree
 from trainer.errors import ConfigError
 
 
@@ -42,6 +42,12 @@ def test_the_tree_is_hydras(overrides: list[str]) -> None:
         values = composing._plain_values(parsed)
         assert values in (None, by_hydra(overrides))
         assert (values is None) == any(mark in each for each in overrides for mark in "{~")
+
+
+@pytest.mark.parametrize("key", ["wandb.name", "+wandb.name", "++wandb.name"])
+def test_interpolations_are_resolved(key: str) -> None:
+    assert compose_config([f"{key}=of ${{wandb.project}}"]).wandb.name == "of stagesweep"
+    assert compose_config([f"{key}='\\${{wandb.project}}'"]).wandb.name == "${wandb.project}"
 
 
 def test_values_of_one_run_do_not_show_in_the_next() -> None:
