@@ -51,7 +51,7 @@ class Refusal(ValueError):
 
     def __init__(self, error: SpaceError) -> None:
         self.error = error
-        super().__init__(str(error))
+        super().__init__()  # pydantic cannot encode a message with half a surrogate pair
 
 
 @dataclass(frozen=True, kw_only=True)

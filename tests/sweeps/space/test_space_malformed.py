@@ -949,6 +949,14 @@ def test_a_constraint_on_a_conditional_parameter_is_refused() -> None:
         loads(text, "x.yaml")
 
 
+@pytest.mark.parametrize("section", ["lease", "search", "brake", "early_terminate"])
+def test_half_a_surrogate_instead_of_a_section_is_refused(section: str) -> None:
+    text = f'name: a\nobjectives: [{{metric: m}}]\nprogram: {{function: a:b}}\n{section}: "\\ud800"\n'
+    text += "parameters:\n  x: {min: 0.0, max: 1.0}\n"
+    with pytest.raises(SpaceError, match=rf"x\.yaml:4: {section}: "):
+        loads(text, "x.yaml")
+
+
 def test_space_with_nothing_to_search_is_refused() -> None:
     text = "name: a\nobjectives: [{metric: m}]\nprogram: {function: a:b}\nparameters:\n  x: {value: 1}\n"
     with pytest.raises(SpaceError, match=r"x\.yaml:5: parameters: there is nothing to search"):
