@@ -525,15 +525,11 @@ def from_json(document: Mapping[str, Any]) -> Space:
         KeyError, TypeError, ValueError: a field is missing, unknown or unreadable.
     """
     found = dict(typed.frozen(document))
-    sections = {
-        "program": Program,
-        "search": Search,
-        "lease": Lease,
-        "budget": Budget,
-        "brake": Brake,
-        "snapshots": Snapshots,
+    found |= {
+        key: kind(**found[key]) for key, kind in (("program", Program), ("search", Search), ("lease", Lease))
     }
-    found |= {key: kind(**found[key]) for key, kind in sections.items() if key in found}
+    optional = {"budget": Budget, "brake": Brake, "snapshots": Snapshots}
+    found |= {key: kind(**found[key]) for key, kind in optional.items() if key in found}
     if found.get("early_terminate") is not None:
         found["early_terminate"] = EarlyTerminate(**found["early_terminate"])
     found["objectives"] = typed.objects(Objective, found["objectives"])

@@ -198,6 +198,13 @@ def test_damaged_space_raises_lookup_type_or_value_error(damage: dict[str, objec
         from_json(document | damage)
 
 
+@pytest.mark.parametrize("key", ["name", "objectives", "parameters", "program", "search", "lease"])
+def test_space_without_what_is_always_written_is_damaged(key: str) -> None:
+    document = json.loads((GOLDEN / "sweep_v1.json").read_text())["space"]
+    with pytest.raises((KeyError, TypeError)):
+        from_json({name: value for name, value in document.items() if name != key})
+
+
 def test_a_sweep_stored_with_schema_1_still_loads() -> None:
     document = json.loads((GOLDEN / "sweep_v1.json").read_text())
     assert document["schema"] == 1
