@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-import numpy as np
-
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import (
     Choice,
@@ -222,10 +220,11 @@ def _narrow(item: Cursor, parameter: Range, linear: Linear) -> Range:
 
 def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraints: Sequence[Linear]) -> None:
     """Refuse constraints that leave no room to search: a ball must fit inside them and all bounds."""
-    from scipy.optimize import linprog  # takes 0.3 s, and reading commands need none of it
-
     if not constraints:
         return
+    import numpy as np  # these two take 0.4 s, and reading commands need none of it
+    from scipy.optimize import linprog
+
     ranges = [
         p for p in parameters if isinstance(p, Range) and any(p.name in c.coefficients for c in constraints)
     ]
