@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.search.allocation import Allocator
+from sweeps.search.enqueueing import enqueue
 from sweeps.space import definition as space
 from sweeps.space import space_problem
 from sweeps.space.definition import Space, Value
@@ -233,8 +234,6 @@ class Experiment:
             InputError: the run cap leaves no room for them.
             StoreUnavailable: others were creating trials for minutes.
         """
-        from sweeps.search.enqueueing import enqueue  # imports scipy
-
         self.amendments.refresh()  # the run cap may have been raised
         return enqueue(
             *(self.store, self.space, self._records, self.allocator.lease, configurations),

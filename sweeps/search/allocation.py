@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, SweepClosed
 from sweeps.search.confirm import rounds
+from sweeps.search.grid import Grid
 from sweeps.space.definition import Space, Value
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
@@ -26,7 +27,6 @@ from sweeps.trials.repository import Records
 from sweeps.trials.silence import Silence
 
 if TYPE_CHECKING:
-    from sweeps.search.grid import Grid
     from sweeps.search.optimizer import Optimizer
 
 log = logging.getLogger(__name__)
@@ -115,8 +115,6 @@ class Allocator:
     def _grid(self) -> Grid | None:
         if self._space.search.method != "grid":
             return None
-        from sweeps.search.grid import Grid  # imports scipy, which the other methods need only with Ax
-
         return Grid(self._space)
 
     @property

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from sweeps.space import constraints
 from sweeps.space.definition import Space, Value
+from sweeps.space.stages import Stages
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -236,8 +237,6 @@ class _Model:
     """Stages of the space by their names, for whole records."""
 
     def __init__(self, space: Space) -> None:
-        from sweeps.space.stages import Stages  # imports scipy, which most commands do without
-
         self._stages = Stages(space)
         self.names = self._stages.names
 

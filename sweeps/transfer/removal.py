@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from sweeps.errors import Conflict, IllegalTransition, SweepError
 from sweeps.experiment import Experiment
+from sweeps.search.grid import Grid
 from sweeps.space.definition import Value
 from sweeps.stages import retention
 from sweeps.stages.retention import Verdict
@@ -54,8 +55,6 @@ def verdicts(experiment: Experiment, records: Sequence[Trial], *, ended: bool | 
         ended = bool(found) and has_ended(experiment, records)
     to_come: list[dict[str, Value]] = []  # of a grid, those are certain to follow that no trial has
     if found and not ended and space.search.method == "grid":
-        from sweeps.search.grid import Grid  # imports scipy
-
         to_come = Grid(space).left(records)
     return retention.judge(space, records, ended=ended, sizes=sizes, to_come=to_come)
 
