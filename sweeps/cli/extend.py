@@ -59,7 +59,7 @@ def extend(
             raise InputError(f"--budget {key}: write --run-cap N")
         if key not in BUDGET_KEYS:
             hint = BUDGET_HINTS.get(key) or nearest(key, BUDGET_KEYS)
-            raise InputError(f"--budget {key}: {hint}")
+            raise InputError(f"--budget {key}: unknown key; {hint}")
         if key in changes:
             raise InputError(f"--budget {key} stands there twice; keep one")
         changes[key] = _amount(key, text, present_limits(before)[key])

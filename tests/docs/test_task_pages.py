@@ -44,6 +44,7 @@ def cleaned(printed: str) -> str:
 def test_a_page_shows_what_its_commands_print(page: Path, sweep, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    sys.modules.pop("train", None)  # of another test's folder, in this process
     monkeypatch.setattr("sweeps.operations.control.getpass.getuser", lambda: "ada")
     monkeypatch.setattr("sweeps.operations.control.platform.node", lambda: "desk")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
