@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeps.text.atomic_file import atomic_write
-from trainer.checkpoint import layout
 from trainer.checkpoint.manifest import Manifest, UnusableError, verified
 
 FOLDER = "checkpoints"
@@ -90,10 +89,10 @@ def newest(root: Path, config_sha256: str, warn: Callable[[str], None]) -> Found
         config_sha256: of the run's configuration.
         warn: called with one line for people.
     """
-    layout.remove_drafts(root)
+    remove_drafts(root)
     unusable: list[Path] = []
     found: Found | None = None
-    for path in layout.listing(root):
+    for path in listing(root):
         try:
             manifest = verified(path)
             if manifest.config_sha256 != config_sha256:
@@ -105,9 +104,9 @@ def newest(root: Path, config_sha256: str, warn: Callable[[str], None]) -> Found
             found = Found(path=path, manifest=manifest)
             break
     for path in unusable:
-        layout.set_aside(path)
+        set_aside(path)
     if unusable:
         warn("no checkpoint is left; starting anew" if found is None else f"going back to {found.path.name}")
     if found is not None:
-        layout.point_to(root, found.path.name)
+        point_to(root, found.path.name)
     return found

@@ -7,20 +7,25 @@ the cached candidates, and nowhere else (`losses.sparse`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
-from trainer.config import HttpTeacherConfig, Stage3Config
+from trainer.config import CachedTeacherConfig, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
 from trainer.data import Feed
 from trainer.data.feed import L, LabelledFeed
+from trainer.devices.device import Device
 from trainer.errors import ConfigError
+from trainer.losses import chunked
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.candidates import Candidates, candidate_divergence, candidate_losses
+from trainer.losses.gathered import candidate_logits
 from trainer.losses.next_token import GraphInput, NextTokenLoss, head_inputs, next_token_loss
+from trainer.losses.sparse import Sample, Targets, log_weights, sampled_cross_entropy, sparse_divergence
 from trainer.models.causal_lm import depth, embedding_count, key_heads, run
 from trainer.models.depth import matched_layers
 from trainer.models.documents import document_numbers
@@ -32,22 +37,8 @@ from trainer.training.loop import Objective, StageTrace, train
 from trainer.training.preemption import StopSignal
 
 if TYPE_CHECKING:
-    from trainer.teachers.http.feed import HttpFeed
-
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-import torch
-
-from trainer.config import CachedTeacherConfig
-from trainer.devices.device import Device
-from trainer.losses import chunked
-from trainer.losses.gathered import candidate_logits
-from trainer.losses.sparse import Sample, Targets, log_weights, sampled_cross_entropy, sparse_divergence
-
-if TYPE_CHECKING:
     from trainer.teachers.cached.reader import CachedFeed
+    from trainer.teachers.http.feed import HttpFeed
 
 
 NAME = "stage3"
