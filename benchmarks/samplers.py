@@ -100,10 +100,11 @@ def _ax_parameter(parameter: Range | Choice | Fixed) -> Any:
 def random(problem: Problem, seed: int, trials: int) -> list[float]:
     """Uniform on the scale of each parameter."""
     rng = np.random.default_rng(seed)
-    return [problem.function({p.name: _draw(p, rng) for p in problem.parameters}) for _ in range(trials)]
+    return [problem.function({p.name: draw(p, rng) for p in problem.parameters}) for _ in range(trials)]
 
 
-def _draw(parameter: Range | Choice | Fixed, rng: np.random.Generator) -> Value:
+def draw(parameter: Range | Choice | Fixed, rng: np.random.Generator) -> Value:
+    """Return a value, uniform on the scale of the parameter."""
     if isinstance(parameter, Fixed):
         return parameter.value
     if isinstance(parameter, Choice):
@@ -138,7 +139,7 @@ def _optuna(problem: Problem, sampler: str, seed: int, trials: int) -> list[floa
         for parameter in problem.parameters:
             parent = switched.get(parameter.name)
             if parent is None or values[parent[0]] == parent[1]:
-                values[parameter.name] = _suggest(trial, parameter)
+                values[parameter.name] = suggest(trial, parameter)
         return problem.function(values)
 
     with one_thread(), warnings.catch_warnings():
@@ -148,7 +149,8 @@ def _optuna(problem: Problem, sampler: str, seed: int, trials: int) -> list[floa
     return [float(trial.values[0]) for trial in study.trials]
 
 
-def _suggest(trial: Any, parameter: Range | Choice | Fixed) -> Value:
+def suggest(trial: Any, parameter: Range | Choice | Fixed) -> Value:
+    """Return what Optuna suggests for a parameter."""
     if isinstance(parameter, Fixed):
         return parameter.value
     if isinstance(parameter, Choice):

@@ -5,22 +5,35 @@ points NAME…    draw their random trials into --points, for a machine without 
 train           train the trials of --points into --rows, beside what the tables have
 write           add what --rows has to the tables
 quality NAME…   how well their emulators predict trials that they were not fitted to
+replay NAME…    searchers on them in simulated time, into --results, and the table of it
+table NAME…     the table of what --results has
+figures NAME…   figures of it
+
+The last three have options of their own: `replay --help`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from pathlib import Path
 
 from benchmarks.landscapes.tables import Row, merged, names, read, read_trained, write
 
+RECORDING = ("record", "points", "train", "write", "quality")
+REPLAYING = ("replay", "table", "figures")
+
 
 def main() -> None:
+    if sys.argv[1:2] and sys.argv[1] in REPLAYING:
+        replaying()
+        return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["record", "points", "train", "write", "quality"])
+    parser.add_argument("command", choices=[*RECORDING, *REPLAYING])
     parser.add_argument("names", nargs="*", choices=[*names(), []], metavar="NAME", help=", ".join(names()))
     parser.add_argument("--points", type=Path, default=Path("points.json"))
     parser.add_argument("--rows", type=Path, default=Path("rows.jsonl"), help="trials that have ended")
@@ -73,6 +86,68 @@ def main() -> None:
                 print(write(name, merged(read(name), rows)))
     if not complete:
         print("not all is trained: the same command goes on")
+
+
+def replaying() -> None:
+    """Replay searchers, or tell and draw how they did."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+    from benchmarks.landscapes import compare, replay
+    from benchmarks.landscapes.searchers import SEARCHERS, find
+
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.landscapes {sys.argv[1]}",
+        description=replay.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("command", choices=REPLAYING)
+    parser.add_argument(
+        "names", nargs="*", choices=[*names(), []], metavar="NAME", help="all, unless some are named"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("replay.jsonl"), help="JSON lines; what it has is not run again"
+    )
+    parser.add_argument(
+        "--searchers",
+        nargs="+",
+        default=[name for name in SEARCHERS if name != "optuna-cmaes"],
+        help="known ones, or package.module:Name",
+    )
+    parser.add_argument("--seeds", type=int, default=20, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=30, help="paid compute of a search, in full trials")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1])
+    parser.add_argument("--noise", action="store_true", help="add the noise of seeds to the losses")
+    parser.add_argument(
+        "--defaults", action="store_true", help="give every searcher the trainer's defaults as first trial"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument(
+        "--choice",
+        choices=["own", "lowest"],
+        default="own",
+        help="what counts: the searcher's choice, or the trial with the lowest loss so far",
+    )
+    parser.add_argument("--folder", type=Path, default=Path("figures"), help="of the figures, SVG and PNG")
+    arguments = parser.parse_args()
+    chosen = arguments.names or names()
+    if arguments.command == "replay":
+        for name in arguments.searchers:
+            try:
+                find(name)
+            except ValueError as error:
+                parser.error(str(error))
+        seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+        options = {key: getattr(arguments, key) for key in ("noise", "defaults", "trials")}
+        wanted = replay.runs(chosen, arguments.searchers, seeds, arguments.workers, **options)
+        results = replay.replay(wanted, arguments.results, arguments.jobs)
+    else:
+        found = replay.read_results(arguments.results)
+        results = {run: result for run, result in found.items() if run.landscape in chosen}
+    if arguments.command == "figures":
+        for path in compare.figures(results, arguments.folder, arguments.choice):
+            print(path)
+    else:
+        print(compare.table(results, arguments.choice))
 
 
 def trained(path: Path, name: str) -> list[Row]:
