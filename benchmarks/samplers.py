@@ -51,8 +51,13 @@ def ax_direct(problem: Problem, seed: int, trials: int) -> list[float]:
     return losses
 
 
-def ax_client(problem: Problem, seed: int, sobol: int = SOBOL, *, center: bool = True) -> Any:
-    """Return an `ax.api.Client` for the problem."""
+def ax_client(
+    problem: Problem, seed: int, sobol: int = SOBOL, *, center: bool = True, workers: int = 1
+) -> Any:
+    """Return an `ax.api.Client` for the problem.
+
+    Several workers may exceed `sobol` before there are results; else the client refuses a trial then.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ax.api.client import Client
@@ -61,7 +66,10 @@ def ax_client(problem: Problem, seed: int, sobol: int = SOBOL, *, center: bool =
         client.configure_experiment([_ax_parameter(p) for p in problem.parameters])
         client.configure_optimization(f"-{METRIC}")
         client.configure_generation_strategy(
-            initialization_budget=sobol, initialization_random_seed=seed, initialize_with_center=center
+            initialization_budget=sobol,
+            initialization_random_seed=seed,
+            initialize_with_center=center,
+            allow_exceeding_initialization_budget=workers > 1,
         )
     return client
 

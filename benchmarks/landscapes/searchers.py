@@ -150,7 +150,7 @@ class Ax(Searcher):
         problem = Problem(
             name=task.space.name, parameters=self.parameters, function=lambda _: math.nan, optimum=math.nan
         )
-        self._client = ax_client(problem, task.seed)
+        self._client = ax_client(problem, task.seed, workers=task.workers)
         self._indices: dict[int, int] = {}
 
     def ask(self, trial: int) -> Mapping[str, Value]:

@@ -136,6 +136,13 @@ def test_searchers_take_the_defaults_first_if_they_are_known(name: str) -> None:
     assert dict(fresh.ask(1)) != dict(asked)
 
 
+def test_eight_workers_get_their_first_trials_from_every_searcher_without_a_result() -> None:
+    for name in ("random", "optuna-tpe", "optuna-gp", "ax", "ours"):
+        searcher = find(name)(Task(space=replace(SPACE, baseline=None), seed=0, workers=8))
+        asked = {tuple(sorted(searcher.ask(trial).items())) for trial in range(8)}
+        assert len(asked) == 8, name
+
+
 def test_an_unknown_searcher_is_refused_and_one_of_your_own_is_found() -> None:
     assert find("benchmarks.landscapes.searchers:Random") is SEARCHERS["random"]
     with pytest.raises(ValueError, match="'fast' is no searcher"):
@@ -190,6 +197,8 @@ def test_there_is_a_figure_for_each_landscape(tmp_path: Path) -> None:
     results = dict(
         made(searcher, seed, (4, 3, 2, 2 + seed)) for searcher in ("ax", "ours") for seed in range(3)
     )
+    run, late = made("random", 0, (3,))
+    results[run] = {**late, "curve": [[350.0, 3.0, 3.0]]}  # of many workers: nothing has ended before
     (path,) = compare.figures(results, tmp_path)
     assert path.name == "made-1-workers.svg"
     assert "true loss of the chosen configuration, made" in path.read_text()
