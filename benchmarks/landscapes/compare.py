@@ -50,13 +50,15 @@ def arrival(medians: Array, goals: Array) -> Array:
 def table(results: Mapping[Run, Result], choice: Choice = "own") -> str:
     """Return a row for each searcher on each landscape, and a median over landscapes.
 
+    Compute is in full trials.
+
     The ratio is the compute at which the median loss is that of the reference at its end, as a share of all
     compute. Intervals are of 95 %, from resamples of the seeds.
     """
     lines = [
-        f"| landscape | workers | noise | searcher | seeds | compute to {REFERENCE}'s loss (95 %) "
+        f"| landscape | workers | compute | noise | searcher | seeds | compute to {REFERENCE}'s loss (95 %) "
         "| loss at half the compute (95 %) | loss at its end (95 %) | trials | reused |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     ratios: dict[tuple[Run, str], list[float]] = {}
     for group, by_searcher in grouped(results).items():
@@ -71,7 +73,8 @@ def table(results: Mapping[Run, Result], choice: Choice = "own") -> str:
             found = by_searcher[searcher]
             half = losses_SP[:, group.trials * POINTS // 2 - 1]
             lines.append(
-                f"| `{group.landscape}` | {group.workers} | {'yes' if group.noise else 'no'} "
+                f"| `{group.landscape}` | {group.workers} | {group.trials} "
+                f"| {'yes' if group.noise else 'no'} "
                 f"| {searcher}{', defaults first' if group.defaults else ''} | {len(found)} | {share} "
                 f"| {_median(half)} | {_median(losses_SP[:, -1])} "
                 f"| {statistics.median(result['trials'] for result in found):.0f} "
@@ -79,7 +82,8 @@ def table(results: Mapping[Run, Result], choice: Choice = "own") -> str:
             )
     for (group, searcher), shares in ratios.items():
         lines.append(
-            f"| median of {len(shares)} | {group.workers} | {'yes' if group.noise else 'no'} "
+            f"| median of {len(shares)} | {group.workers} | {group.trials} "
+            f"| {'yes' if group.noise else 'no'} "
             f"| {searcher}{', defaults first' if group.defaults else ''} | "
             f"| {_ratio(float(np.median(shares)))} | | | | |"
         )
@@ -113,7 +117,12 @@ def figures(results: Mapping[Run, Result], folder: Path, choice: Choice = "own")
     paths = []
     for group, by_searcher in grouped(results).items():
         known = {s: losses_on_grid(found, group.trials, choice) for s, found in by_searcher.items()}
-        words = [group.landscape, f"{group.workers}-workers", *["noise"] * group.noise]
+        words = [
+            group.landscape,
+            f"{group.workers}-workers",
+            f"{group.trials}-trials",
+            *["noise"] * group.noise,
+        ]
         words += ["defaults"] * group.defaults
         paths.append(_draw(known, group, folder / "-".join(words)))
     return paths

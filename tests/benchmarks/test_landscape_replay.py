@@ -174,8 +174,8 @@ def test_the_table_tells_the_compute_to_the_loss_of_the_reference() -> None:
         + [made("random", seed, (4, 4, 4, 4)) for seed in range(3)]
     )  # fmt: skip
     rows = [row.split(" | ") for row in compare.table(results).splitlines()[2:]]
-    assert [row[5] for row in rows[:3]] == ["1.00 (1.00 to 1.00)", "0.50 (0.50 to 0.50)", "> 1 (> 1 to > 1)"]
-    assert rows[1][6:8] == ["2.0000 (2.0000 to 2.0000)", "1.0000 (1.0000 to 1.0000)"]
+    assert [row[6] for row in rows[:3]] == ["1.00 (1.00 to 1.00)", "0.50 (0.50 to 0.50)", "> 1 (> 1 to > 1)"]
+    assert rows[1][7:9] == ["2.0000 (2.0000 to 2.0000)", "1.0000 (1.0000 to 1.0000)"]
     assert rows[3][0] == "| median of 1"
     assert "2.0000" not in compare.table({run: r for run, r in results.items() if run.searcher == "random"})
 
@@ -200,7 +200,7 @@ def test_there_is_a_figure_for_each_landscape(tmp_path: Path) -> None:
     run, late = made("random", 0, (3,))
     results[run] = {**late, "curve": [[350.0, 3.0, 3.0]]}  # of many workers: nothing has ended before
     (path,) = compare.figures(results, tmp_path)
-    assert path.name == "made-1-workers.svg"
+    assert path.name == "made-1-workers-4-trials.svg"
     assert "true loss of the chosen configuration, made" in path.read_text()
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
