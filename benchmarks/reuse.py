@@ -37,6 +37,7 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.json_lines import end_last_line, read_lines
 from benchmarks.pipelines import METRIC, STRUCTURES, Pipeline
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -149,22 +150,9 @@ def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, 
     return {job.key(): results[job.work().key()] for job in jobs}
 
 
-def end_last_line(file: Path) -> None:
-    """End the file's last line, which may be half of one."""
-    if file.exists() and (text := file.read_text()) and not text.endswith("\n"):
-        file.write_text(f"{text}\n")
-
-
 def finished(file: Path) -> dict[tuple[Any, ...], Result]:
     """Return the results in the file; the last line may be half of one, of a run that was killed."""
-    results = {}
-    for line in file.read_text().splitlines() if file.exists() else ():
-        try:
-            result = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        results[Job(**result["job"]).key()] = result
-    return results
+    return {Job(**result["job"]).key(): result for result in read_lines(file)}
 
 
 def simulate(job: Job) -> Result:

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.json_lines import end_last_line
 from benchmarks.pipelines import (
     COMPUTE,
     LENGTHS,
@@ -41,7 +42,7 @@ from benchmarks.pipelines import (
     LengthPipeline,
     compute,
 )
-from benchmarks.reuse import Job, amount, draw, end_last_line, finished, median, ratio
+from benchmarks.reuse import Job, amount, draw, finished, median, ratio
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial

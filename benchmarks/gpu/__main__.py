@@ -23,10 +23,10 @@ from trainer.devices.environment import before_torch
 
 before_torch()
 
-from benchmarks.gpu.cases import CASES, SHAPES  # noqa: E402 - loads torch
-from benchmarks.gpu.observer import Result  # noqa: E402
-from benchmarks.gpu.process import in_a_process  # noqa: E402
-from benchmarks.gpu.tables import table, targets  # noqa: E402
+from benchmarks.gpu.cases import CASES, SHAPES
+from benchmarks.gpu.observer import Result
+from benchmarks.gpu.process import in_a_process
+from benchmarks.gpu.tables import table, targets
 
 
 def main() -> None:

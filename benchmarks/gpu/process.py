@@ -38,5 +38,6 @@ def in_a_process(shape: str, case: Case, overrides: Sequence[str], measure: floa
 def _child(pipe: Connection, shape: str, case: Case, overrides: Sequence[str], measure: float) -> None:
     try:
         pipe.send(run(SHAPES[shape], case, overrides, measure))
-    except Exception as error:
-        pipe.send({"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"})
+    except Exception as error:  # whatever fails, such as memory: one case, not the benchmark
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        pipe.send({"error": f"{type(error).__name__}: {first_line[:300]}"})

@@ -20,7 +20,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.landscapes.tables import Row, merged, names, read, read_trained, write
+from benchmarks.landscapes.tables import Row, merge, names, read, read_trained, write
 
 RECORDING = ("record", "points", "train", "write", "quality")
 REPLAYING = ("replay", "table", "figures")
@@ -73,7 +73,7 @@ def main() -> None:
 
         complete = train(
             points,
-            {name: merged(read(name), trained(arguments.rows, name)) for name in points},
+            {name: merge(read(name), read_trained(arguments.rows, name)) for name in points},
             arguments.rows,
             workers=arguments.workers,
             number_of_repeats=arguments.repeats,
@@ -82,8 +82,8 @@ def main() -> None:
         )
     if arguments.command in ("record", "write"):
         for name in names():
-            if rows := trained(arguments.rows, name):
-                print(write(name, merged(read(name), rows)))
+            if rows := read_trained(arguments.rows, name):
+                print(write(name, merge(read(name), rows)))
     if not complete:
         print("not all is trained: the same command goes on")
 
@@ -148,11 +148,6 @@ def replaying() -> None:
             print(path)
     else:
         print(compare.table(results, arguments.choice))
-
-
-def trained(path: Path, name: str) -> list[Row]:
-    """Return the rows of a landscape among those of a file."""
-    return [row for row in read_trained(path) if row["landscape"] == name]
 
 
 if __name__ == "__main__":

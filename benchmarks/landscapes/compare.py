@@ -15,13 +15,13 @@ import numpy as np
 from analysis.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, scale
 from analysis.report.vega_lite import Axis, Drawing, Series
 from benchmarks.landscapes.emulator import Array
-from benchmarks.landscapes.replay import Result, Run, grouped
+from benchmarks.landscapes.replay import Result, Run, group_results
 
 REFERENCE = "ax"
 """The searcher whose loss at the end is the goal."""
 
 POINTS = 20
-"""Of the grid, for each full trial."""
+"""Points of the grid per full trial."""
 
 RESAMPLES = 2000
 Choice = Literal["own", "lowest"]
@@ -61,7 +61,7 @@ def table(results: Mapping[Run, Result], choice: Choice = "own") -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     ratios: dict[tuple[Run, str], list[float]] = {}
-    for group, by_searcher in grouped(results).items():
+    for group, by_searcher in group_results(results).items():
         known = {s: losses_on_grid(found, group.trials, choice) for s, found in by_searcher.items()}
         goals = known.get(REFERENCE)
         for searcher, losses_SP in known.items():
@@ -115,7 +115,7 @@ def _median(losses_S: Array) -> str:
 def figures(results: Mapping[Run, Result], folder: Path, choice: Choice = "own") -> list[Path]:
     """Draw a figure for each landscape: medians with quartiles. Return the paths of all SVG files."""
     paths = []
-    for group, by_searcher in grouped(results).items():
+    for group, by_searcher in group_results(results).items():
         known = {s: losses_on_grid(found, group.trials, choice) for s, found in by_searcher.items()}
         words = [
             group.landscape,

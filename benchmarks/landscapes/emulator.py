@@ -19,9 +19,8 @@ from sklearn.model_selection import GroupKFold, KFold
 from benchmarks.landscapes.tables import METRIC, RANDOM, Row, load_space, read
 
 FOLDS = 5
-_FLOOR = (
-    0.05  # nats below the lowest loss; of what is above it the logarithm is modelled, as losses rise steeply
-)
+# Nats below the lowest loss. The logarithm of what is above it is modelled, because losses rise steeply.
+_FLOOR = 0.05
 
 Array = npt.NDArray[np.float64]
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.json_lines import end_last_line, read_lines
 from benchmarks.landscapes.emulator import Array, Emulator
 from benchmarks.landscapes.searchers import Searcher, Task, find
 from benchmarks.landscapes.tables import METRIC, RANDOM, Row, load_space, read
-from benchmarks.reuse import end_last_line
 from sweeps.space.definition import Fixed, Space, Value
 from sweeps.space.stages import Stages
 from sweeps.trials.stage_run import StageRun
@@ -114,13 +114,13 @@ def load(name: str) -> Landscape:
 
 @dataclass(frozen=True, order=True)
 class Event:
-    """What a trial comes by: a point of a stage's trunk, or a stage's end; that of the last is its own."""
+    """The time at which a trial reaches a step of a stage's trunk, or a stage's end; the last is its own."""
 
     at: float
     trial: int
     stage: int
     step: int | float = float("inf")
-    """Of the stage; infinity: its end."""
+    """Step of the stage; infinity for its end."""
 
 
 @dataclass
@@ -189,7 +189,7 @@ class Simulation:
                         cost=cost,
                         reused_from=source,
                     )
-                    self._searcher.stored(index, run)
+                    self._searcher.record_stage(index, run)
                 continue
             begun_at, steps = (trial.step if stage == trial.stage else 0), 0
             if self._stages is not None and (trunk := self._stages.trunk(stage)) is not None:
@@ -233,7 +233,7 @@ class Simulation:
             run = replace(
                 run, branched_from=trial.source, branched_at=trial.step, saved=cost * trial.step / steps
             )
-        self._searcher.stored(event.trial, run)
+        self._searcher.record_stage(event.trial, run)
 
     def _end(self, event: Event) -> None:
         index = event.trial
@@ -270,14 +270,7 @@ def simulate(run: Run, landscape: Landscape | None = None) -> Result:
 
 def read_results(path: Path) -> dict[Run, Result]:
     """Return the results in a file; its last line may be half of one, of a replay that was killed."""
-    found = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            result = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        found[Run(**result["run"])] = result
-    return found
+    return {Run(**result["run"]): result for result in read_lines(path)}
 
 
 def replay(runs: Iterable[Run], path: Path, processes: int) -> dict[Run, Result]:
@@ -304,7 +297,7 @@ def replay(runs: Iterable[Run], path: Path, processes: int) -> dict[Run, Result]
     return {run: results[run] for run in wanted}
 
 
-def grouped(results: Mapping[Run, Result]) -> dict[Run, dict[str, list[Result]]]:
+def group_results(results: Mapping[Run, Result]) -> dict[Run, dict[str, list[Result]]]:
     """Return results by what searchers are compared on (a run without searcher and seed), and by searcher."""
     groups: dict[Run, dict[str, list[Result]]] = {}
     for run, result in sorted(results.items(), key=lambda item: item[0].seed):

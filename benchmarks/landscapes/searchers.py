@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +27,7 @@ from sweeps.trials.stage_run import StageRun
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a searcher is given.
+    """The problem that a searcher solves.
 
     Args:
         space: parameters, stages with their costs, and `baseline`: known defaults to try first, or None.
@@ -39,7 +40,7 @@ class Task:
     workers: int = 1
 
 
-class Searcher:
+class Searcher(ABC):
     """One search. Trials are numbered from 0 as they are asked for.
 
     Attributes:
@@ -55,11 +56,11 @@ class Searcher:
         self.losses: dict[int, float] = {}
         self.parameters = tuple(p for p in task.space.parameters if not isinstance(p, Fixed))
 
+    @abstractmethod
     def ask(self, trial: int) -> Mapping[str, Value]:
         """Return the parameters of a new trial."""
-        raise NotImplementedError
 
-    def stored(self, trial: int, run: StageRun) -> None:
+    def record_stage(self, trial: int, run: StageRun) -> None:  # noqa: B027 - most share nothing
         """Take in that a trial has the end of a stage, or, with `run.step`, a point of its trunk."""
 
     def tell(self, trial: int, loss: float) -> None:
@@ -108,7 +109,7 @@ class Ours(Searcher):
         self._records.append(record)
         return record.parameters
 
-    def stored(self, trial: int, run: StageRun) -> None:
+    def record_stage(self, trial: int, run: StageRun) -> None:
         record = self._records[trial]
         name = "stages" if run.step is None else "points"
         self._records[trial] = replace(record, **{name: (*getattr(record, name), run)})
@@ -202,9 +203,9 @@ class Optuna(Searcher):
         with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._trials[trial] = asked = self._study.ask()
-            return {p.name: self._suggested(asked, p) for p in self.parameters}
+            return {p.name: self._suggest(asked, p) for p in self.parameters}
 
-    def _suggested(self, asked: Any, parameter: Parameter) -> Value:
+    def _suggest(self, asked: Any, parameter: Parameter) -> Value:
         if _is_ordered(parameter):  # Optuna's categories have no order, but whole numbers do
             return parameter.values[asked.suggest_int(parameter.name, 0, len(parameter.values) - 1)]
         return suggest(asked, parameter)

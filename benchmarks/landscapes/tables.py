@@ -6,13 +6,14 @@ ones, each with a seed of its own, and a few configurations ten times.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
+
+from benchmarks.json_lines import read_lines
 
 HERE = Path(__file__).parent
 SPACES = HERE / "spaces"
@@ -47,14 +48,12 @@ def read(name: str) -> list[Row]:
     return [{str(key): value for key, value in row.items()} for row in pd.read_csv(path).to_dict("records")]
 
 
-def read_trained(path: Path) -> list[Row]:
-    """Return the rows that `train` has written so far."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def read_trained(path: Path, name: str) -> list[Row]:
+    """Return the rows of a landscape that `train` has written to a file so far."""
+    return [row for row in read_lines(path) if row["landscape"] == name]
 
 
-def merged(*sources: Iterable[Row]) -> list[Row]:
+def merge(*sources: Iterable[Row]) -> list[Row]:
     """Return the rows of several sources, later ones in place of earlier ones of the same kind and seed."""
     found = {(row["kind"], int(row[SEED])): row for rows in sources for row in rows}
     return sorted(found.values(), key=lambda row: KINDS.index(row["kind"]))

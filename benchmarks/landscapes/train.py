@@ -19,6 +19,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from benchmarks.json_lines import end_last_line
 from benchmarks.landscapes.tables import COLUMNS, METRIC, RANDOM, SEED, Row, load_space, repeats
 from sweeps.space.overrides import to_overrides
 from trainer.api import EXIT_DONE, METRICS_FILE, RESULT_FILE, prepare
@@ -63,7 +64,11 @@ def train(
         memory.documents = partial(memory.documents, root=stdlib)
     for name in points:
         alone = [*_overrides(name), f"device.threads={workers}"]  # no trial runs beside it
-        _joined(_FORK.Process(target=prepare, args=(alone,)))
+        preparing = _FORK.Process(target=prepare, args=(alone,))
+        preparing.start()
+        preparing.join()
+        if preparing.exitcode:
+            raise SystemExit(f"landscapes: text and teacher cannot be prepared, status {preparing.exitcode}")
 
     rows = {name: list(known.get(name, ())) for name in points}
     waiting = deque((name, row) for name in points for row in _missing(points[name], rows[name]))
@@ -72,6 +77,7 @@ def train(
         if not left[name]:
             again = _missing(repeats(name, _random(rows[name]), number_of_repeats), rows[name])
             waiting.extendleft((name, row) for row in reversed(again))
+    end_last_line(out)
     running: dict[int, tuple[BaseProcess, str, Row, Path]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="landscapes-") as folder,
@@ -86,7 +92,7 @@ def train(
                 process.start()
                 running[process.sentinel] = (process, name, row, run)
             for sentinel in wait(list(running), timeout=max(0.0, min(60.0, ends - time.monotonic()))):
-                process, name, row, run = running.pop(sentinel)  # type: ignore[call-overload]
+                process, name, row, run = running.pop(sentinel)  # type: ignore[call-overload]  # `wait` gives back the sentinels that it got
                 process.join()
                 row = {**row, **_result(run, process.exitcode)}
                 rows[name].append(row)
@@ -114,13 +120,6 @@ def _random(rows: Sequence[Row]) -> list[Row]:
 def _missing(wanted: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
     done = {(row["kind"], int(row[SEED])) for row in rows}
     return [row for row in wanted if (row["kind"], int(row[SEED])) not in done]
-
-
-def _joined(process: BaseProcess) -> None:
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise SystemExit(f"landscapes: text and teacher cannot be prepared, status {process.exitcode}")
 
 
 def _run(overrides: Sequence[str], folder: Path) -> None:

@@ -124,7 +124,7 @@ def main() -> None:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it stays open as long as we run
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so does this one
     sys.excepthook = _print_traceback
     try:
         status = cli.main(prog_name="sweep", standalone_mode=False)

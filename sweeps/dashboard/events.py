@@ -47,7 +47,7 @@ class Events:
             while True:
                 view, mark = poller.view, poller.mark
                 # While a trial runs, the ages of heartbeats on a page grow.
-                ages = view is not None and self._site.cached(
+                ages = view is not None and self._site.once_per_view(
                     poller, view, "running", lambda view: any(r.status == "running" for r in view.records)
                 )
                 if mark != sent or (ages and loop.time() - refreshed > _AGES_S):

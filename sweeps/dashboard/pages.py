@@ -69,7 +69,11 @@ class SweepPages:
         """Answer with the tree of prefixes."""
 
         def values(poller: Poller, view: View, request: web.Request) -> dict[str, Any]:
-            return {"tree": self._site.cached(poller, view, "tree", sharing.tree), "every": 30, "events": ""}
+            return {
+                "tree": self._site.once_per_view(poller, view, "tree", sharing.tree),
+                "every": 30,
+                "events": "",
+            }
 
         return await self.answer(request, values, "prefixes.html.j2")
 
@@ -132,23 +136,23 @@ class SweepPages:
         return (await self._site.pages.get((request.path_qs, view.number), make)).answer(request)
 
     def _points(self, poller: Poller, view: View, query: Query) -> fronts.Points:
-        known = self._site.cached(poller, view, "columns", fronts.columns)
+        known = self._site.once_per_view(poller, view, "columns", fronts.columns)
         x, y = fronts.default_axes(view)
         x, y = (query.x if query.x in known else x), (query.y if query.y in known else y)
         # One of a few kinds is remembered: whoever asks for all pairs of columns does not fill the memory.
         key = f"points {hash((x, y)) % 8}"
-        found = self._site.cached(poller, view, key, lambda view: fronts.points(view, x, y))
+        found = self._site.once_per_view(poller, view, key, lambda view: fronts.points(view, x, y))
         return found if (found.x, found.y) == (x, y) else fronts.points(view, x, y)
 
     def _sweep_values(self, poller: Poller, view: View, request: web.Request) -> dict[str, Any]:
         site, query = self._site, Query.parse(request.query)
-        numbers = site.cached(poller, view, "summary", lambda view: summary(view, site.rate))
+        numbers = site.once_per_view(poller, view, "summary", lambda view: summary(view, site.rate))
         found = self._points(poller, view, query)
-        searched = site.cached(poller, view, "search", sharing.search)
+        searched = site.once_per_view(poller, view, "search", sharing.search)
         metric = view.space.metrics()[0]
         tree = None
         if numbers.saved and len(view.records) <= TREE_AT_ONCE:
-            tree = site.cached(poller, view, "tree", sharing.tree)
+            tree = site.once_per_view(poller, view, "tree", sharing.tree)
         kept = {name: getattr(query, name) for name in ("status", "by", "q", "sort", "order")}
         return {
             "summary": numbers,
@@ -158,7 +162,7 @@ class SweepPages:
             "kept": {name: value for name, value in kept.items() if value != getattr(Query(), name)},
             "points": found,
             "points_address": Query(x=query.x, y=query.y).address().removesuffix("?"),
-            "axes": site.cached(poller, view, "columns", fronts.columns),
+            "axes": site.once_per_view(poller, view, "columns", fronts.columns),
             "front_chart": _picture(found),
             "search": searched,
             "search_chart": chart(

@@ -57,7 +57,7 @@ class Site:
             raise web.HTTPNotFound(text="there is no sweep of that name here")
         return found
 
-    def cached(self, poller: Poller, view: View, what: str, make: Callable[[View], T]) -> T:
+    def once_per_view(self, poller: Poller, view: View, what: str, make: Callable[[View], T]) -> T:
         """Return what follows from a view, worked out once per view."""
         key = (poller.name, what)
         number, value = self._cached.get(key, (-1, None))

@@ -91,7 +91,7 @@ class Program(ABC):
     def warm_up(self) -> None:  # noqa: B027 - nothing, for most
         """Begin in the background what the next trial would wait for."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:  # noqa: B027 - nothing, where `warm_up` does nothing
         """End what `warm_up` has begun."""
 
     @abstractmethod

@@ -12,7 +12,15 @@ import pytest
 
 from benchmarks.landscapes import compare
 from benchmarks.landscapes import replay as replaying
-from benchmarks.landscapes.replay import Landscape, Run, Simulation, grouped, read_results, runs, simulate
+from benchmarks.landscapes.replay import (
+    Landscape,
+    Run,
+    Simulation,
+    group_results,
+    read_results,
+    runs,
+    simulate,
+)
 from benchmarks.landscapes.searchers import SEARCHERS, Searcher, Task, find
 from sweeps.space.definition import (
     Choice,
@@ -72,7 +80,7 @@ class Scripted(Searcher):
     def ask(self, trial: int) -> Mapping[str, Value]:
         return self.script[trial % len(self.script)]
 
-    def stored(self, trial: int, run: StageRun) -> None:
+    def record_stage(self, trial: int, run: StageRun) -> None:
         self.runs.append((trial, run))
 
 
@@ -211,7 +219,7 @@ def test_runs_are_compared_seed_by_seed() -> None:
         (5, "a", "ours"), (5, "a", "ax"), (5, "b", "ours")
     ]  # fmt: skip
     assert all(run.noise and run.trials == 30 for run in found)
-    assert len(grouped({run: {} for run in found})) == 2
+    assert len(group_results({run: {} for run in found})) == 2
 
 
 def test_our_search_shares_stages_by_its_records() -> None:

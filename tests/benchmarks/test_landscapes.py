@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.landscapes.emulator import Emulator
-from benchmarks.landscapes.tables import HERE, METRIC, RANDOM, SEED, load_space, merged, names, read, repeats
+from benchmarks.landscapes.tables import HERE, METRIC, RANDOM, SEED, load_space, merge, names, read, repeats
 
 
 @pytest.mark.parametrize("name", names())
@@ -38,7 +38,7 @@ def test_later_rows_replace_earlier_ones_of_their_seed() -> None:
     old, new, other = (
         {"kind": RANDOM, SEED: seed, METRIC: loss} for seed, loss in ((1, 4.0), (1, 3.0), (2, 5.0))
     )
-    assert merged([old, other], [new]) == [new, other]
+    assert merge([old, other], [new]) == [new, other]
 
 
 def test_emulator_predicts_other_seeds_of_a_configuration() -> None:
