@@ -11,6 +11,7 @@ import heapq
 import itertools
 import json
 import multiprocessing
+import pickle
 import statistics
 import tempfile
 import time
@@ -91,9 +92,31 @@ class Landscape:
         return list(stated.values()) if stated else [self.full]
 
 
+_fitted: Path | None = None
+"""Folder in which the processes of a replay find what one of them has fitted."""
+
+
+def _find_fitted_in(folder: Path) -> None:
+    global _fitted
+    _fitted = folder
+
+
+@functools.cache
+def emulator(name: str) -> Emulator:
+    """Return the emulator of a landscape, fitted to its whole table: half a minute."""
+    if _fitted is not None and (file := _fitted / name).exists():
+        kept: Emulator = pickle.loads(file.read_bytes())
+        return kept
+    return Emulator(name, [row for row in read(name) if row[METRIC] == row[METRIC]])
+
+
+def _fit(name: str, folder: Path) -> None:
+    (folder / name).write_bytes(pickle.dumps(emulator(name)))
+
+
 @functools.cache
 def load(name: str) -> Landscape:
-    """Return a landscape of the repository; its emulator is fitted to the whole table."""
+    """Return a landscape of the repository."""
     import sweeps
 
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +129,7 @@ def load(name: str) -> Landscape:
     residuals = [(each - each.mean()) * np.sqrt(len(each) / (len(each) - 1)) for each in repeated]
     return Landscape(
         space=space,
-        losses=Emulator(name, rows),
+        losses=emulator(name),
         residuals=np.concatenate(residuals),
         full=next(float(row["cost_nominal"]) for row in rows if row["kind"] == "defaults"),
     )
@@ -280,9 +303,14 @@ def replay(runs: Iterable[Run], path: Path, processes: int) -> dict[Run, Result]
     missing = [run for run in wanted if run not in results]
     end_last_line(path)
     with (
-        ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool,
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(
+            processes, multiprocessing.get_context("spawn"), _find_fitted_in, (Path(folder),)
+        ) as pool,
         path.open("a", encoding="utf-8") as lines,
     ):
+        fit = functools.partial(_fit, folder=Path(folder))
+        list(pool.map(fit, sorted({run.landscape for run in missing})))
         waiting = [pool.submit(simulate, run) for run in missing]
         for done in as_completed(waiting):
             result = done.result()
