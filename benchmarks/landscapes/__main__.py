@@ -41,6 +41,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10, help="seeds of each repeated configuration")
     parser.add_argument("--workers", type=int, default=1, help="trials at a time, of one thread each")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="to train for at most")
+    parser.add_argument(
+        "--random-seconds", type=float, default=float("inf"), help="to begin random trials for"
+    )
+    parser.add_argument(
+        "--overrides", nargs="+", default=[], help="of the trainer, after those of the spaces"
+    )
     parser.add_argument("--stdlib", type=Path, help="folder of another Python's standard library, as text")
     arguments = parser.parse_args()
 
@@ -78,7 +84,9 @@ def main() -> None:
             workers=arguments.workers,
             number_of_repeats=arguments.repeats,
             seconds=arguments.seconds,
+            random_seconds=arguments.random_seconds,
             stdlib=arguments.stdlib,
+            overrides=arguments.overrides,
         )
     if arguments.command in ("record", "write"):
         for name in names():

@@ -79,8 +79,8 @@ def repeats(name: str, rows: Sequence[Row], number: int) -> list[Row]:
         chosen[kind] = {key: row[key] for key in space["parameters"]}
     return [
         {"kind": kind, SEED: 1000 * position + repeat, **parameters}
+        for repeat in range(number)  # so that all have equally many whenever they are cut off
         for position, (kind, parameters) in enumerate(chosen.items(), start=1)
-        for repeat in range(number)
     ]
 
 

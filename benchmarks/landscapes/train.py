@@ -10,10 +10,11 @@ import json
 import multiprocessing
 import os
 import shutil
+import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -36,7 +37,9 @@ def train(
     workers: int,
     number_of_repeats: int,
     seconds: float = float("inf"),
+    random_seconds: float = float("inf"),
     stdlib: Path | None = None,
+    overrides: Sequence[str] = (),
 ) -> bool:
     """Train what is missing of landscapes, in their order: random trials, then the repeats that these decide.
 
@@ -47,74 +50,128 @@ def train(
         workers: trials at a time, each of one thread.
         number_of_repeats: seeds of each repeated configuration.
         seconds: after which nothing is begun, and what runs is ended without a row.
+        random_seconds: after which no random trial is begun: what has ended by then decides the repeats.
         stdlib: folder of the text of `data=stdlib`; None: this Python's own, which makes other landscapes
             than another Python's.
+        overrides: of Hydra, after those of the spaces, such as `device=cpu`.
 
     Returns:
         whether nothing is missing.
     """
-    ends = time.monotonic() + seconds
-    os.environ["OMP_NUM_THREADS"] = "1"
-    for name in points:
-        if problem := preload(_overrides(name)):
-            raise SystemExit(f"landscapes: trials cannot be forked: {problem}")
-    if stdlib is not None:
-        from trainer.data import memory
-
-        memory.documents = partial(memory.documents, root=stdlib)
-    for name in points:
-        alone = [*_overrides(name), f"device.threads={workers}"]  # no trial runs beside it
-        preparing = _FORK.Process(target=prepare, args=(alone,))
-        preparing.start()
-        preparing.join()
-        if preparing.exitcode:
-            raise SystemExit(f"landscapes: text and teacher cannot be prepared, status {preparing.exitcode}")
-
-    rows = {name: list(known.get(name, ())) for name in points}
-    waiting = deque((name, row) for name in points for row in _missing(points[name], rows[name]))
-    left = {name: sum(each == name for each, _ in waiting) for name in points}
-    for name in points:
-        if not left[name]:
-            again = _missing(repeats(name, _random(rows[name]), number_of_repeats), rows[name])
-            waiting.extendleft((name, row) for row in reversed(again))
+    began = time.monotonic()
+    _prepare(points, overrides, workers, stdlib)
+    plan = Plan(points, known, number_of_repeats)
     end_last_line(out)
     running: dict[int, tuple[BaseProcess, str, Row, Path]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="landscapes-") as folder,
         out.open("a", encoding="utf-8") as lines,
     ):
-        while (waiting or running) and time.monotonic() < ends:
-            while waiting and len(running) < workers:
-                name, row = waiting.popleft()
+        while (plan.waiting or running) and (passed := time.monotonic() - began) < seconds:
+            if passed >= random_seconds:
+                plan.end_random()
+            while plan.waiting and len(running) < workers:
+                name, row = plan.waiting.popleft()
                 run = Path(tempfile.mkdtemp(dir=folder))
-                arguments = (_overrides(name, {key: row[key] for key in row if key != "kind"}), run)
+                parameters = {key: row[key] for key in row if key != "kind"}
+                arguments = ([*_overrides(name, parameters), *overrides], run)
                 process = _FORK.Process(target=_run, args=arguments)
                 process.start()
                 running[process.sentinel] = (process, name, row, run)
-            for sentinel in wait(list(running), timeout=max(0.0, min(60.0, ends - time.monotonic()))):
+            for sentinel in wait(list(running), timeout=min(60.0, seconds - passed)):
                 process, name, row, run = running.pop(sentinel)  # type: ignore[call-overload]  # `wait` gives back the sentinels that it got
                 process.join()
+                if process.exitcode != EXIT_DONE:
+                    last = (run / "log").read_text(encoding="utf-8").strip().rpartition("\n")[2]
+                    trial = f"{name}, {row['kind']}, seed {row[SEED]}"
+                    print(f"landscapes: {trial}: status {process.exitcode}: {last}", file=sys.stderr)
                 row = {**row, **_result(run, process.exitcode)}
-                rows[name].append(row)
                 lines.write(json.dumps({"landscape": name, **row}) + "\n")
                 lines.flush()
                 shutil.rmtree(run)
-                left[name] -= row["kind"] == RANDOM
-                if row["kind"] == RANDOM and not left[name]:
-                    again = _missing(repeats(name, _random(rows[name]), number_of_repeats), rows[name])
-                    waiting.extendleft((name, each) for each in reversed(again))
+                plan.ended(name, row)
         for process, *_ in running.values():
             process.kill()
             process.join()
-    return not (waiting or running)
+    return not (plan.waiting or running or plan.dropped)
+
+
+class Plan:
+    """Trials that wait. A landscape's repeats come once its last random trial has ended.
+
+    Args:
+        points: random trials of each landscape.
+        known: rows of trials that have ended.
+        number_of_repeats: seeds of each repeated configuration.
+
+    Attributes:
+        waiting: landscape and row of each trial to begin.
+        dropped: number of random trials that are not begun any more.
+    """
+
+    def __init__(
+        self,
+        points: Mapping[str, Sequence[Row]],
+        known: Mapping[str, Sequence[Row]],
+        number_of_repeats: int,
+    ) -> None:
+        self._rows = {name: list(known.get(name, ())) for name in points}
+        self._number_of_repeats = number_of_repeats
+        self.waiting = deque(
+            (name, row) for name in points for row in _missing(points[name], self._rows[name])
+        )
+        self._left = Counter(name for name, _ in self.waiting)  # random trials that have not ended
+        self.dropped = 0
+        for name in points:
+            if not self._left[name]:
+                self._add_repeats(name)
+
+    def ended(self, name: str, row: Row) -> None:
+        """Take the row of a trial that has ended."""
+        self._rows[name].append(row)
+        if row["kind"] == RANDOM:
+            self._left[name] -= 1
+            if not self._left[name]:
+                self._add_repeats(name)
+
+    def end_random(self) -> None:
+        """Begin no more random trials."""
+        dropped = Counter(name for name, row in self.waiting if row["kind"] == RANDOM)
+        self.waiting = deque((name, row) for name, row in self.waiting if row["kind"] != RANDOM)
+        self.dropped += dropped.total()
+        for name, number in dropped.items():
+            self._left[name] -= number
+            if not self._left[name]:
+                self._add_repeats(name)
+
+    def _add_repeats(self, name: str) -> None:
+        random = [row for row in self._rows[name] if row["kind"] == RANDOM and row[METRIC] == row[METRIC]]
+        if random:  # none may have ended in time
+            again = _missing(repeats(name, random, self._number_of_repeats), self._rows[name])
+            self.waiting.extendleft((name, row) for row in reversed(again))
+
+
+def _prepare(points: Iterable[str], overrides: Sequence[str], workers: int, stdlib: Path | None) -> None:
+    """Import what trials import, and have text and teachers in the cache."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in points:
+        if problem := preload([*_overrides(name), *overrides]):
+            raise SystemExit(f"landscapes: trials cannot be forked: {problem}")
+    if stdlib is not None:
+        from trainer.data import memory
+
+        memory.documents = partial(memory.documents, root=stdlib)
+    for name in points:
+        alone = [*_overrides(name), *overrides, f"device.threads={workers}"]  # no trial runs beside it
+        preparing = _FORK.Process(target=prepare, args=(alone,))
+        preparing.start()
+        preparing.join()
+        if preparing.exitcode:
+            raise SystemExit(f"landscapes: text and teacher cannot be prepared, status {preparing.exitcode}")
 
 
 def _overrides(name: str, parameters: Row | None = None) -> list[str]:
     return [*load_space(name)["program"]["trainer"]["overrides"], *to_overrides(parameters or {})]
-
-
-def _random(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["kind"] == RANDOM]
 
 
 def _missing(wanted: Sequence[Row], rows: Sequence[Row]) -> list[Row]:

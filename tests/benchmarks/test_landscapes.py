@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 
 from benchmarks.landscapes.emulator import Emulator
-from benchmarks.landscapes.tables import HERE, METRIC, RANDOM, SEED, load_space, merge, names, read, repeats
+from benchmarks.landscapes.tables import (
+    HERE,
+    METRIC,
+    RANDOM,
+    SEED,
+    Row,
+    load_space,
+    merge,
+    names,
+    read,
+    repeats,
+)
+from benchmarks.landscapes.train import Plan
 
 
 @pytest.mark.parametrize("name", names())
@@ -47,3 +59,45 @@ def test_emulator_predicts_other_seeds_of_a_configuration() -> None:
     for kind in ("defaults", "best", "good", "middling"):
         again = [row for row in rows if row["kind"] == kind]
         assert emulator(again[:1])[0] == pytest.approx(np.mean([row[METRIC] for row in again]), abs=0.05)
+
+
+def random_trials(number: int) -> list[Row]:
+    """The first random trials of `adamw`, without what they gave."""
+    keys = ("kind", SEED, *load_space("adamw")["parameters"])
+    return [{key: row[key] for key in keys} for row in read("adamw")[:number]]
+
+
+def end_next(plan: Plan, loss: float) -> None:
+    name, row = plan.waiting.popleft()
+    plan.ended(name, {**row, METRIC: loss})
+
+
+def test_repeats_come_after_the_last_random_trial() -> None:
+    plan = Plan({"adamw": random_trials(3)}, {}, number_of_repeats=2)
+    for loss in (3.6, 3.5):
+        end_next(plan, loss)
+    assert [row["kind"] for _, row in plan.waiting] == [RANDOM]
+    end_next(plan, 3.7)
+    assert [row["kind"] for _, row in plan.waiting] == 2 * ["defaults", "best", "good", "middling"]
+    best = random_trials(2)[1]["stage2.optimizer.lr"]
+    assert {row["stage2.optimizer.lr"] for _, row in plan.waiting if row["kind"] == "best"} == {best}
+
+
+def test_random_trials_that_are_dropped_make_room_for_repeats_of_the_others() -> None:
+    plan = Plan({"adamw": random_trials(4)}, {}, number_of_repeats=1)
+    end_next(plan, 3.6)
+    running = plan.waiting.popleft()
+    plan.end_random()
+    assert plan.dropped == 2
+    assert not plan.waiting
+    plan.ended(running[0], {**running[1], METRIC: 3.5})
+    assert Counter(row["kind"] for _, row in plan.waiting) == {
+        "defaults": 1, "best": 1, "good": 1, "middling": 1
+    }  # fmt: skip
+
+
+def test_repeats_that_have_ended_are_not_begun_again() -> None:
+    random = [{**row, METRIC: 3.5} for row in random_trials(1)]
+    known = [*random, {"kind": "best", SEED: 2000, METRIC: 3.5}]
+    plan = Plan({"adamw": random_trials(1)}, {"adamw": known}, number_of_repeats=1)
+    assert [row["kind"] for _, row in plan.waiting] == ["defaults", "good", "middling"]

@@ -163,10 +163,11 @@ def test_only_cuda_reads_late() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_peak_of_a_cuda_device_counts_from_its_reset() -> None:
     device = open_device(config(type="cuda"))
+    kept = torch.cuda.memory_allocated()  # such as cuBLAS's workspaces, of 64 MiB, once a test has multiplied
     torch.empty(2**26, dtype=torch.uint8, device=device.torch_device)  # dropped at once
-    assert device.peak_memory_bytes() >= 2**26
+    assert device.peak_memory_bytes() >= kept + 2**26
     device.reset_peak_memory()
-    assert device.peak_memory_bytes() < 2**26
+    assert device.peak_memory_bytes() < kept + 2**26
 
 
 def test_token_costs_three_forward_passes_plus_teacher() -> None:
