@@ -117,7 +117,7 @@ def replaying() -> None:
     parser.add_argument(
         "--searchers",
         nargs="+",
-        default=[name for name in SEARCHERS if name != "optuna-cmaes"],
+        default=[name for name in SEARCHERS if name != "optuna-cmaes" and "prior" not in name],
         help="known ones, or package.module:Name",
     )
     parser.add_argument("--seeds", type=int, default=20, help="how many")

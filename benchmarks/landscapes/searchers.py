@@ -20,7 +20,10 @@ import numpy as np
 from benchmarks.problems import METRIC, Problem
 from benchmarks.samplers import ax_client, draw, safe, suggest, unsafe
 from sweeps.search.determinism import one_thread, silence
-from sweeps.space.definition import Choice, Fixed, Parameter, Space, Value
+from sweeps.space.definition import Choice, Fixed, Parameter, Space, Value, number_of
+from sweeps.space.domain import Domain
+from sweeps.space.priors import PRIOR_STRENGTH, PRIOR_WIDTH, with_priors
+from sweeps.space.scale import from_unit, to_unit
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -80,16 +83,42 @@ class Searcher(ABC):
 
 
 class Ours(Searcher):
-    """The optimizer of `sweeps`, over records as its workers write them; it chooses by posterior mean."""
+    """The optimizer of `sweeps`, over records as its workers write them; it chooses by posterior mean.
 
-    def __init__(self, task: Task, *, reuse: bool = True) -> None:
+    Args:
+        task: the problem.
+        reuse: whether trials share stages.
+        prior: whether there is a prior around the known defaults; without them there is none.
+        width: of the prior.
+        strength: of the prior, in completed trials.
+        wrong: by how much of each range the known defaults are wrong, as first trial and in the prior.
+        sobol: trials of the first design; None: the search's own number.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        reuse: bool = True,
+        prior: bool = False,
+        width: float = PRIOR_WIDTH,
+        strength: float = PRIOR_STRENGTH,
+        wrong: float = 0.0,
+        sobol: int | None = None,
+    ) -> None:
         from sweeps.search.optimizer import Optimizer
 
+        if wrong and task.space.baseline is not None:
+            task = replace(task, space=replace(task.space, baseline=_shifted(task.space, wrong)))
         super().__init__(task)
         self.shares = reuse
         search = replace(task.space.search, seed=task.seed, reuse="auto" if reuse else "none")
+        search = search if sobol is None else replace(search, sobol=sobol)
         self._metric = task.space.objectives[0].metric
-        self._optimizer = Optimizer(replace(task.space, search=search))
+        space = replace(task.space, search=search)
+        if prior and space.baseline is not None:
+            space = with_priors(space, space.baseline, width)
+        self._optimizer = Optimizer(space, prior_strength=strength)
         self._records: list[Trial] = []
 
     def ask(self, trial: int) -> Mapping[str, Value]:
@@ -130,6 +159,24 @@ class Ours(Searcher):
         except SURROGATE_FAILURES:
             return super().choose()
         return min(zip(points, means, strict=True), key=lambda pair: pair[1][0])[0]
+
+
+def _shifted(space: Space, share: float) -> dict[str, Value]:
+    """Return the known defaults, each moved by this share of its range away from the nearer bound."""
+    values = dict(space.baseline or {})
+    for parameter in space.parameters:
+        if isinstance(parameter, Fixed) or parameter.name not in values:
+            continue
+        value = values[parameter.name]
+        if isinstance(parameter, Choice):
+            last, at = len(parameter.values) - 1, parameter.values.index(value)
+            steps = max(1, round(share * last))
+            values[parameter.name] = parameter.values[at + steps if at <= last / 2 else at - steps]
+            continue
+        unit = to_unit(parameter, number_of(value))
+        moved = from_unit(parameter, unit + share if unit <= 0.5 else unit - share)
+        values[parameter.name] = Domain(space).member(parameter.name, moved)
+    return values
 
 
 class Random(Searcher):
@@ -226,6 +273,8 @@ Factory = Callable[[Task], Searcher]
 SEARCHERS: dict[str, Factory] = {
     "ours": Ours,
     "ours-plain": partial(Ours, reuse=False),
+    "ours-prior": partial(Ours, prior=True),
+    "ours-prior-wrong": partial(Ours, prior=True, wrong=0.4),
     "random": Random,
     "ax": Ax,
     "optuna-tpe": partial(Optuna, sampler="TPESampler", multivariate=True),

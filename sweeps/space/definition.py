@@ -45,6 +45,20 @@ class Objective:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prior:
+    """Where the best value of a parameter probably is.
+
+    Args:
+        around: a value of the parameter.
+        width: standard deviation, as a share of the range on the scale that is searched, or of the way from
+            the first to the last option of an ordered choice; an unordered one does without.
+    """
+
+    around: Value
+    width: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Range:
     """Parameter with numbers from `min` to `max`, both included.
 
@@ -58,6 +72,7 @@ class Range:
         normal: mean and standard deviation, of the logarithm if `log`, of the normal distribution that the
             first candidates have and on whose shares the search models the objectives; None: uniform.
         when: conditions on the value, each with the parameters that exist only while it holds.
+        prior: where its best value probably is; None: nothing is known.
     """
 
     name: str
@@ -68,6 +83,7 @@ class Range:
     step: float | None = None
     normal: tuple[float, float] | None = None
     when: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    prior: Prior | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +95,14 @@ class Choice:
         values: all values.
         ordered: neighbours are similar, which the surrogate model uses.
         when: values, each with the parameters that exist only if this one has that value.
+        prior: which of them is probably the best; None: nothing is known.
     """
 
     name: str
     values: tuple[Value, ...]
     ordered: bool = False
     when: tuple[tuple[Value, tuple[str, ...]], ...] = ()
+    prior: Prior | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,7 +465,8 @@ def cell_of(value: Value) -> bool | int | float | str:
 
 _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
     {
-        Range: ("step", "normal", "when"),
+        Range: ("step", "normal", "when", "prior"),
+        Choice: ("prior",),
         Program: ("processes",),
         Search: ("sobol", "noise", "reuse"),
         Budget: ("until",),
@@ -546,4 +565,6 @@ def _parameter_from_json(*, type: str, **fields: Any) -> Parameter:
     kinds: dict[str, Callable[..., Parameter]] = {"range": Range, "choice": Choice, "fixed": Fixed}
     if type not in kinds:
         raise ValueError(f"unknown type of parameter {type!r}")
+    if fields.get("prior") is not None:
+        fields["prior"] = Prior(**fields["prior"])
     return kinds[type](**fields)

@@ -30,6 +30,7 @@ from sweeps.search.nested_design import (
     next_shared,
 )
 from sweeps.search.optimizer import ax_experiment
+from sweeps.search.optimizer.prior import LogPrior
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, OpenAcquisition, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
 from sweeps.search.optimizer.view import SurrogateView
@@ -39,6 +40,7 @@ from sweeps.search.shared_stages import SharedStages, Starts
 from sweeps.search.stage_costs import StageCosts
 from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
+from sweeps.space.priors import PRIOR_STRENGTH
 from sweeps.trials.record import Trial
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,10 @@ class Optimizer:
     failed trials are pending points for it, which makes their neighbourhood less attractive, so that workers
     do not all search the same region.
 
+    Args:
+        space: what is searched.
+        prior_strength: of the parameters' priors, in completed trials.
+
     Attributes:
         experiment: Ax's, with a trial for every observed record that lies in this space.
 
@@ -93,8 +99,8 @@ class Optimizer:
         SpaceError: Ax cannot search this space.
     """
 
-    def __init__(self, space: Space) -> None:
-        self._space, self._search = space, space.search
+    def __init__(self, space: Space, *, prior_strength: float = PRIOR_STRENGTH) -> None:
+        self._space, self._search, self._prior_strength = space, space.search, prior_strength
         self._domain = Domain(space)
         self._encoding = Encoding(self._domain)
         self._outcomes = Outcomes(space)
@@ -328,7 +334,9 @@ class Optimizer:
         stored, by acquisition value per remaining cost. Each attempt has another seed.
         """
         seed, known, shares = self._search.seed, self._known(), self._shares()
-        options: dict[str, Any] = {"capped": True, "acquisition_class": OpenAcquisition} if shares else {}
+        options: dict[str, Any] = {"capped": True} if shares else {}
+        if shares or self._has_prior():
+            options["acquisition_class"] = OpenAcquisition
         exact = known_cost(self._space, self._encoding, self._outcomes, known)
         pending = ax_experiment.pending(self.experiment, self._outcomes, self._waiting(found))
         try:
@@ -339,6 +347,12 @@ class Optimizer:
                     # first fit, to the results alone, infers it for the second, with predictions.
                     noise = inferred_noise(self._fitted()) if self._search.noise == "inferred" else {}
                 adapter = self._fitted(noise=noise, exact=exact, **options)
+            if self._has_prior():
+                complete = sum(record.status == "completed" for record in known)
+                adapter.generator.acquisition_options = {
+                    "log_prior": LogPrior(adapter, self._encoding, self._space),
+                    "prior_weight": self._prior_strength / max(complete, 1),
+                }
             for attempt in range(SURROGATE_ATTEMPTS):
                 with seeded(stable_seed(seed, index, "acquire", attempt)):
                     run = adapter.gen(n=1, pending_observations=pending)
@@ -347,6 +361,9 @@ class Optimizer:
                 yield from ranked or [fresh]
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
+
+    def _has_prior(self) -> bool:
+        return any(parameter.prior is not None for parameter in self._domain.searched.values())
 
     def _ranked(
         self, adapter: Any, fresh: Point, index: int, found: Sequence[Candidate], starts: Starts

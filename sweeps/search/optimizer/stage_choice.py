@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from ax.core.observation import ObservationFeatures
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from sweeps.search.encoding import Encoding
+from sweeps.search.optimizer.prior import OfRows, WithPrior
+from sweeps.search.optimizer.rows import ModelRows
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
 from sweeps.search.shared_stages import Point, RemainingCost, SharedStages, Start, Starts
 from sweeps.search.stage_costs import Costs
@@ -261,7 +262,7 @@ class StageChoice:
 
 
 class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
-    """Ax's acquisition function, which remembers how it was optimised.
+    """Ax's acquisition function with the prior in it, which remembers how it was optimised.
 
     With `fixed_features`, Ax's `gen` would build another one, whose incumbent is the best of the few trials
     with these features, with other Monte Carlo draws: the values of two such functions cannot be compared.
@@ -270,7 +271,15 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
         found: [n, d], the maximiser.
     """
 
+    acqf: Any
     found: Tensor
+
+    def _instantiate_acquisition(self) -> None:
+        # Here, so that whatever optimises or evaluates this function has the prior in it.
+        super()._instantiate_acquisition()
+        log_prior: OfRows | None = self.options.get("log_prior")
+        if log_prior is not None:
+            self.acqf = WithPrior(self.acqf, log_prior, self.options["prior_weight"])
 
     def optimize(self, n: int, search_space_digest: Any, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         self._digest, self._arguments = search_space_digest, arguments
@@ -295,38 +304,3 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
         """Return the acquisition value of each row, [N]: a logarithm, as all of Ax's choices are."""
         with torch.no_grad():
             return torch.cat([self.evaluate(X=chunk.unsqueeze(1)) for chunk in torch.split(x_ND, ROWS)])
-
-
-class ModelRows:
-    """Points on the axes of the search as rows of the surrogate's inputs, and back.
-
-    Args:
-        adapter: Ax's, fitted.
-    """
-
-    def __init__(self, adapter: Any) -> None:
-        self._adapter = adapter
-
-    def rows(self, points: Sequence[Point]) -> Tensor:
-        """Return [N, d] for points that have all axes."""
-        features = [ObservationFeatures(dict(point)) for point in points]
-        for transform in self._adapter.transforms.values():
-            features = transform.transform_observation_features(features)
-        rows = [[float(f.parameters[name]) for name in self._adapter.parameters] for f in features]
-        return torch.tensor(rows, dtype=torch.double)
-
-    def point(self, row: Tensor) -> Point:
-        """Return the active axes at a row."""
-        features = [ObservationFeatures(dict(zip(self._adapter.parameters, row.tolist(), strict=True)))]
-        for transform in reversed(list(self._adapter.transforms.values())):
-            features = transform.untransform_observation_features(features)
-        point: Point = features[0].parameters
-        return point
-
-    def columns(self, row: Tensor, axes: frozenset[str]) -> dict[int, float]:
-        """Return the row's values in the columns of these axes; an unordered choice has one per option."""
-        return {
-            column: float(row[column])
-            for column, name in enumerate(self._adapter.parameters)
-            if name.partition("_OH_PARAM_")[0] in axes
-        }

@@ -1,0 +1,47 @@
+"""Points on the axes of the search as rows of a fitted surrogate's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from ax.core.observation import ObservationFeatures
+from torch import Tensor
+
+from sweeps.search.sequence import Point
+
+
+class ModelRows:
+    """Points on the axes of the search as rows of the surrogate's inputs, and back.
+
+    Args:
+        adapter: Ax's, fitted.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+
+    def rows(self, points: Sequence[Point]) -> Tensor:
+        """Return [N, d] for points that have all axes."""
+        features = [ObservationFeatures(dict(point)) for point in points]
+        for transform in self._adapter.transforms.values():
+            features = transform.transform_observation_features(features)
+        rows = [[float(f.parameters[name]) for name in self._adapter.parameters] for f in features]
+        return torch.tensor(rows, dtype=torch.double)
+
+    def point(self, row: Tensor) -> Point:
+        """Return the active axes at a row."""
+        features = [ObservationFeatures(dict(zip(self._adapter.parameters, row.tolist(), strict=True)))]
+        for transform in reversed(list(self._adapter.transforms.values())):
+            features = transform.untransform_observation_features(features)
+        point: Point = features[0].parameters
+        return point
+
+    def columns(self, row: Tensor, axes: frozenset[str]) -> dict[int, float]:
+        """Return the row's values in the columns of these axes; an unordered choice has one per option."""
+        return {
+            column: float(row[column])
+            for column, name in enumerate(self._adapter.parameters)
+            if name.partition("_OH_PARAM_")[0] in axes
+        }
