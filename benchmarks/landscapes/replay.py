@@ -15,6 +15,7 @@ import pickle
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
@@ -183,15 +184,29 @@ class Simulation:
     def run(self) -> None:
         """Simulate until the compute is paid; what runs then is left out."""
         limit = self._run.trials * self._landscape.full
-        for _ in range(self._run.workers):
-            self._ask(0.0)
-        while (event := heapq.heappop(self._events)).at * self._run.workers <= limit:
-            costs = self._landscape.costs(self._trials[event.trial].parameters)
-            if event.stage == len(costs) - 1 and event.step == float("inf"):
+        patience = self._searcher.patience * self._landscape.full
+        free = deque([0.0] * self._run.workers)  # times since when workers are free, in order
+        now = 0.0
+        while True:
+            # The one that is free for longest asks, unless it can still wait for the end of another trial.
+            while free and not (
+                patience and any(self._is_last(e) and e.at <= free[0] + patience for e in self._events)
+            ):
+                self._ask(now)
+                free.popleft()
+            event = heapq.heappop(self._events)
+            if (now := event.at) * self._run.workers > limit:
+                return
+            if self._is_last(event):
                 self._end(event)
-                self._ask(event.at)
+                free.append(now)
             else:
-                self._store(event, costs)
+                self._store(event)
+
+    def _is_last(self, event: Event) -> bool:
+        """Return whether the event is the end of a trial."""
+        costs = self._landscape.costs(self._trials[event.trial].parameters)
+        return event.stage == len(costs) - 1 and event.step == float("inf")
 
     def _ask(self, now: float) -> None:
         index, begun = len(self._trials), time.process_time()
@@ -239,10 +254,11 @@ class Simulation:
                     return _Running(parameters, stage, 0, source)
         return _Running(parameters)
 
-    def _store(self, event: Event, costs: Sequence[float]) -> None:
+    def _store(self, event: Event) -> None:
         if (stages := self._stages) is None:
             return
-        trial, stage, cost = self._trials[event.trial], event.stage, costs[event.stage]
+        trial, stage = self._trials[event.trial], event.stage
+        cost = self._landscape.costs(trial.parameters)[stage]
         run = StageRun(name=stages.names[stage], key=_key(event.trial, stage), cost=cost, snapshot=True)
         steps = stages.length(trial.parameters, stage) or 1
         if isinstance(event.step, int):

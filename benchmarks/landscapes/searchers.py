@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from sweeps.space.priors import PRIOR_STRENGTH, PRIOR_WIDTH, with_priors
 from sweeps.space.scale import from_unit, to_unit
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
+
+if TYPE_CHECKING:
+    from sweeps.search.optimizer import Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +52,13 @@ class Searcher(ABC):
     Attributes:
         shares: whether a trial starts from the furthest stage or trunk that another trial has stored, and
             pays for the rest alone; else each trial pays for all of its stages.
+        patience: how long a free worker waits for trials that are about to end before it asks, as a share of
+            a trial that pays all stages of the defaults.
         losses: those that were told, by trial.
     """
 
     shares = False
+    patience = 0.0
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -93,6 +99,7 @@ class Ours(Searcher):
         strength: of the prior, in completed trials.
         wrong: by how much of each range the known defaults are wrong, as first trial and in the prior.
         sobol: trials of the first design; None: the search's own number.
+        optimizer: another one, given the same arguments.
     """
 
     def __init__(
@@ -105,6 +112,7 @@ class Ours(Searcher):
         strength: float = PRIOR_STRENGTH,
         wrong: float = 0.0,
         sobol: int | None = None,
+        optimizer: Callable[..., Optimizer] | None = None,
     ) -> None:
         from sweeps.search.optimizer import Optimizer
 
@@ -118,7 +126,7 @@ class Ours(Searcher):
         space = replace(task.space, search=search)
         if prior and space.baseline is not None:
             space = with_priors(space, space.baseline, width)
-        self._optimizer = Optimizer(space, prior_strength=strength)
+        self._optimizer = (optimizer or Optimizer)(space, prior_strength=strength)
         self._records: list[Trial] = []
 
     def ask(self, trial: int) -> Mapping[str, Value]:
@@ -281,7 +289,7 @@ SEARCHERS: dict[str, Factory] = {
     "optuna-gp": partial(Optuna, sampler="GPSampler"),
     "optuna-cmaes": partial(Optuna, sampler="CmaEsSampler", warn_independent_sampling=False),
 }
-"""The last one needs the package `cmaes`; it draws unordered choices at random, as Optuna does."""
+"""CMA-ES needs the package `cmaes`; it draws unordered choices at random, as Optuna does."""
 
 
 def find(name: str) -> Factory:
@@ -292,6 +300,10 @@ def find(name: str) -> Factory:
     """
     if name in SEARCHERS:
         return SEARCHERS[name]
+    if name.startswith("variant-"):
+        from benchmarks.landscapes.variants import find_variant
+
+        return find_variant(name)
     module, colon, attribute = name.partition(":")
     if not colon:
         raise ValueError(f"{name!r} is no searcher: {', '.join(SEARCHERS)}, or package.module:Name")

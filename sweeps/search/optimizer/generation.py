@@ -94,10 +94,13 @@ class Optimizer:
 
     Attributes:
         experiment: Ax's, with a trial for every observed record that lies in this space.
+        plain_every: one in so many candidates of the surrogate ignores costs.
 
     Raises:
         SpaceError: Ax cannot search this space.
     """
+
+    plain_every = PLAIN_EVERY
 
     def __init__(self, space: Space, *, prior_strength: float = PRIOR_STRENGTH) -> None:
         self._space, self._search, self._prior_strength = space, space.search, prior_strength
@@ -387,7 +390,7 @@ class Optimizer:
             points=self._points,
             asked=asked,
             index=index,
-            plain=generators.count("botorch") % PLAIN_EVERY == PLAIN_EVERY - 1,
+            plain=generators.count("botorch") % self.plain_every == self.plain_every - 1,
             seed=stable_seed(self._search.seed, index, "later") % 2**31,
         )
         return list(choice.ranked(fresh, others))

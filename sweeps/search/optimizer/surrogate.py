@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,7 @@ def fitted(
     batched: bool = True,
     capped: bool = False,
     exact: KnownCost | None = None,
+    model: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Return a new adapter of Ax's method "fast", without warm start.
@@ -86,6 +87,7 @@ def fitted(
             model, which cannot load the parameters of the fitted one.
         capped: with bounded length scales.
         exact: metric that is a known function of the parameters.
+        model: arguments of Ax's `ModelConfig` that replace its defaults and `capped`, for benchmarks.
         options: further arguments of Ax's generator.
 
     Raises:
@@ -97,11 +99,9 @@ def fitted(
     spec = choose_generation_strategy(choice).nodes_by_name["MBM"].generator_spec
     kwargs = dict(spec.generator_kwargs)
     kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], allow_batched_models=batched)
-    if capped:
-        kwargs["surrogate_spec"] = replace(
-            kwargs["surrogate_spec"],
-            model_configs=[ModelConfig(covar_module_class=CappedKernel, name="capped length scales")],
-        )
+    config = {"covar_module_class": CappedKernel, "name": "capped length scales"} if capped else {}
+    if config := {**config, **(model or {})}:
+        kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], model_configs=[ModelConfig(**config)])
     if exact is not None:
         kwargs["surrogate_spec"] = replace(
             kwargs["surrogate_spec"], metric_to_model_configs={exact.metric: [exact_config(exact)]}
