@@ -15,7 +15,8 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 PRELOAD = [
-    *("torch.distributed", "trainer.pipeline", "transformers.models.llama.modeling_llama"),
+    *("torch.distributed", "torch.distributed.fsdp", "trainer.__main__", "trainer.pipeline"),
+    *("transformers.models.llama.modeling_llama", "trainer.config.compose"),
     *("sweeps.search.optimizer", "sweeps.worker.loop"),
 ]
 """Modules that the server imports. It is one for all tests, so the first test that uses it decides."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from shared_runs import Started, metrics
 from trainer.api import MODEL_FOLDER, check, quote
 from trainer.data.inputs import prepare_inputs
 from trainer.devices.device import open_device
+from trainer.export.__main__ import main as export
 from trainer.models.student_folder import load
 from trainer.training.evaluation import held_out_loss
 
@@ -83,14 +82,5 @@ def test_the_saved_student_has_the_loss_that_the_run_reports(
         saved.model, prepare_inputs(config).held_out, device=open_device(config.device), stage="here"
     )
     assert loss.mean == pytest.approx(metrics(folder)["final_loss"], rel=1e-6)
-    command = [
-        sys.executable,
-        "-m",
-        "trainer.export",
-        str(folder),
-        str(tmp_path / "out"),
-        "--format",
-        "dense",
-    ]
-    assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert export([str(folder), str(tmp_path / "out"), "--format", "dense"]) == 0
     assert not (folder / "checkpoints").exists()

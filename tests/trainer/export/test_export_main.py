@@ -157,6 +157,16 @@ def test_an_empty_folder_is_taken(run_dir: Path, tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").is_file()
 
 
+def test_it_is_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.export", "nowhere", "out"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.startswith("export: error: RUN_DIR: ")) == (2, True)
+
+
 def test_help_and_misuse_load_no_torch() -> None:
     code = (
         "import sys; from trainer.export.__main__ import main\n"
