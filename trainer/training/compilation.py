@@ -54,7 +54,8 @@ def with_compiled_layers(objective: Losses, models: Iterable[nn.Module]) -> Loss
     dynamo.optimize_ddp = False  # it splits graphs at DDP's buckets, and a layer's is small enough
     dynamo.recompile_limit = max(dynamo.recompile_limit, _GRAPHS)
     decoders = [getattr(model, "get_decoder", lambda: None)() for model in models]
-    layers: list[nn.Module] = [layer for decoder in decoders for layer in getattr(decoder, "layers", ())]
+    found = (layer for decoder in decoders for layer in getattr(decoder, "layers", ()))
+    layers: list[nn.Module] = list(dict.fromkeys(found))  # a student may be its own teacher
     forwards, chunk_losses = [_CompiledForward(layer) for layer in layers], _compiled_chunk_losses()
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:

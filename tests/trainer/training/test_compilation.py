@@ -193,6 +193,42 @@ def test_one_graph_serves_a_whole_stage(stage: str, compile_as: Callable[[Compil
     assert min(same.logits, same.gradients, same.weights, same.updates) > 0.9999, same
 
 
+class Stacked(nn.Module):
+    """Two layers, and the decoder that `with_compiled_layers` looks for them in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+    def get_decoder(self) -> nn.Module:
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_layers_of_a_model_that_is_given_twice_are_compiled_once(
+    compile_as: Callable[[Compile], None],
+) -> None:
+    calls: list[int] = []
+
+    def compile(forward: Callable[..., Tensor], **_: object) -> Callable[..., Tensor]:
+        def counted(x: Tensor) -> Tensor:
+            calls.append(1)
+            return forward(x)
+
+        return counted
+
+    compile_as(compile)
+    model = Stacked()
+    losses = with_compiled_layers(lambda ids_BT: {"loss": model(ids_BT.float()).sum()}, [model, model])
+    assert losses(IDS)["loss"] == model(IDS.float()).sum()
+    assert len(calls) == 2
+    assert not any("forward" in layer.__dict__ for layer in model.layers)
+
+
 GRAPHS = {"stage1_9": 2, "stage2": 1, "stage3": 2}
 """Of the decoder layers: the student's, and the teacher's."""
 
