@@ -132,7 +132,12 @@ class TrainerProgram(CommandProgram):
             return error
 
     def _refuse(self, composed: Sequence[Composition | ConfigError]) -> None:
-        """Raise InputError if the trainer refuses one, or does not report a metric that the sweep needs."""
+        """Raise InputError if the trainer refuses one, or if the sweep needs a metric that no run reports.
+
+        The trainer reports metrics of its own, and a hook more, which all configurations must have.
+        """
+        from trainer.api import METRICS
+        from trainer.config.evaluation import hook_name
         from trainer.errors import ConfigError
         from trainer.result import TEST_METRICS
 
@@ -149,7 +154,20 @@ class TrainerProgram(CommandProgram):
                     refused.setdefault(fault.key or str(fault), str(fault))
             else:
                 configs.append(each.config)
-        self._require_metrics([] if refused else configs)
+        known = [] if refused else configs
+        prefixes = [{f"{hook_name(hook)}_" for hook in config.hooks.names} for config in known]
+        of_hooks = tuple(set.intersection(*prefixes)) if prefixes else ()
+        for metric in needed_metrics(space):
+            if metric not in METRICS and not metric.startswith(of_hooks):
+                listed = f"known are: {', '.join(METRICS)}"
+                hint = nearest(metric, METRICS)
+                section = "objectives" if metric in space.metrics() else "outcome_constraints"
+                if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():
+                    section = "search.noise"
+                raise InputError(
+                    f"{section}: the trainer reports no {metric!r}; "
+                    + (hint if hint == listed else f"{hint} ({listed})")
+                )
         tested = [metric for metric in needed_metrics(space) if metric in TEST_METRICS]
         if tested and not all(config.eval.test for config in configs):
             raise InputError(
@@ -158,26 +176,6 @@ class TrainerProgram(CommandProgram):
             )
         if refused:
             raise InputError("the trainer refuses this space: " + "\n".join(refused.values()))
-
-    def _require_metrics(self, configs: Sequence[Config]) -> None:
-        """Raise InputError if the sweep needs a metric that neither the trainer nor a hook of all reports."""
-        from trainer import api
-        from trainer.config.evaluation import hook_name
-
-        space = self.space
-        prefixes = [{f"{hook_name(hook)}_" for hook in config.hooks.names} for config in configs]
-        of_hooks = tuple(set.intersection(*prefixes)) if prefixes else ()
-        for metric in needed_metrics(space):
-            if metric not in api.METRICS and not metric.startswith(of_hooks):
-                known = f"known are: {', '.join(api.METRICS)}"
-                hint = nearest(metric, api.METRICS)
-                section = "objectives" if metric in space.metrics() else "outcome_constraints"
-                if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():
-                    section = "search.noise"
-                raise InputError(
-                    f"{section}: the trainer reports no {metric!r}; "
-                    + (hint if hint == known else f"{hint} ({known})")
-                )
 
     def prepare(self, threads: int, report: Callable[[str, float | None], None]) -> None:
         """Build corpus, tokenizer and teacher, unless they exist."""

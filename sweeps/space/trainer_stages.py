@@ -32,7 +32,9 @@ def trainer_stages(space: Space, costs: Sequence[StageCosts]) -> tuple[Stage, ..
     for name in names[1:]:
         if not _is_referred_to(name, names, space):
             home = name if name in used else used[-1]  # what no stage reads splits no prefix
-            parameters[home] += tuple(each for each in _patterns(name) if _has_match(each, space))
+            parameters[home] += tuple(
+                each for each in _patterns(name) if any(_matches(p.name, (each,)) for p in space.parameters)
+            )
     later = [pattern for patterns in parameters.values() for pattern in patterns]
     parameters[names[0]] = tuple(p.name for p in space.parameters if not _matches(p.name, later))
     texts = [_cost(name, space, costs) for name in used]
@@ -45,10 +47,6 @@ def trainer_stages(space: Space, costs: Sequence[StageCosts]) -> tuple[Stage, ..
 def _patterns(stage: str) -> tuple[str, ...]:
     """Return patterns of a stage's keys and groups, such as `optimizer@stage2.optimizer`."""
     return f"{stage}.*", f"{stage}/*", f"*@{stage}.*"
-
-
-def _has_match(pattern: str, space: Space) -> bool:
-    return any(fnmatchcase(parameter.name, pattern) for parameter in space.parameters)
 
 
 def _matches(key: str, patterns: Sequence[str]) -> bool:

@@ -199,8 +199,23 @@ class Cursor:
         if self._is_null():
             raise self.refusal("has no value; write one, or null where a parameter may be without")
         text = self._encodable(self.node.value)
-        if not self.node.style or self.node.style not in "'\"|>":
-            return self._plain(text)
+        if self.node.style and self.node.style in "'\"|>":
+            return text
+        if text in _TRUTH:
+            return _TRUTH[text]
+        if _INT.fullmatch(text):
+            if len(text) > len(str(MAX_INT)) + 1 or abs(int(text)) > MAX_INT:
+                raise self.refusal(
+                    "the integer is too large to be exact (beyond 2**53); quote it to pass it on as text"
+                )
+            return int(text)
+        if _FLOAT.fullmatch(text):
+            if not math.isfinite(float(text)):
+                raise self.refusal(f"{self.kind()} is too large for a floating-point number")
+            return float(text)
+        for pattern, advice in _UNCLEAR_TEXTS:
+            if pattern.fullmatch(text):
+                raise self.refusal(f"{self.kind()} {advice}")
         return text
 
     def number(self) -> int | float:
@@ -245,24 +260,6 @@ class Cursor:
             raise self.refusal(
                 "holds a character that no command line or file can carry (NUL or half a surrogate pair)"
             )
-        return text
-
-    def _plain(self, text: str) -> bool | int | float | str:
-        if text in _TRUTH:
-            return _TRUTH[text]
-        if _INT.fullmatch(text):
-            if len(text) > len(str(MAX_INT)) + 1 or abs(int(text)) > MAX_INT:
-                raise self.refusal(
-                    "the integer is too large to be exact (beyond 2**53); quote it to pass it on as text"
-                )
-            return int(text)
-        if _FLOAT.fullmatch(text):
-            if not math.isfinite(float(text)):
-                raise self.refusal(f"{self.kind()} is too large for a floating-point number")
-            return float(text)
-        for pattern, advice in _UNCLEAR_TEXTS:
-            if pattern.fullmatch(text):
-                raise self.refusal(f"{self.kind()} {advice}")
         return text
 
 

@@ -155,7 +155,7 @@ class TrialRun:
         try:
             shared = SharedKeys(ends=self.program.stage_keys(self.record.parameters), trunks={})
             return SharedKeys(ends=shared.ends, trunks=self.program.stage_trunks(self.record.parameters))
-        except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
+        except Exception as error:  # noqa: BLE001 - no checkpoint may cost its trial an attempt
             what = "trunks" if shared else "stages"
             log.warning("trial %d shares no %s: %s", self.record.trial, what, clause(error))
             return shared
