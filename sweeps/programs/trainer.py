@@ -26,7 +26,7 @@ from sweeps.space.stages import Stages
 from sweeps.space.trainer_stages import trainer_stages
 from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk, with_trunks
 from sweeps.space.yaml_cursor import nearest
-from sweeps.stages.checkpoint import TrunkKey
+from sweeps.stages.checkpoint import SharedKeys, TrunkKey
 from sweeps.trials.budget import REPORTED
 from sweeps.trials.record import Trial
 
@@ -239,35 +239,29 @@ class TrainerProgram(CommandProgram):
 
     # ---- what trials share
 
-    def stage_keys(self, parameters: Mapping[str, Value]) -> dict[str, str]:
+    def shared_keys(self, parameters: Mapping[str, Value]) -> SharedKeys:
         stages = Stages(self.space)
-        if not stages.shared:
-            return {}
-        from trainer import api
+        with_trunk = {name for at, name in enumerate(stages.names) if stages.trunk(at) is not None}
+        if not stages.shared and not with_trunk:
+            return SharedKeys()
+        from trainer.api import Composition
         from trainer.errors import TrainerError
 
         try:
-            keys = api.stage_keys(self.overrides(parameters))
+            composed = Composition(self.overrides(parameters))
+            keys = composed.stage_keys() if stages.shared else {}
+            trunks = composed.stage_trunks() if with_trunk else {}
         except TrainerError as error:  # the program itself will report it
             log.info("the stages have no keys: %s", error)
-            return {}
-        return {name: keys[name] for name in stages.names if name in keys}
-
-    def stage_trunks(self, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
-        stages = Stages(self.space)
-        names = [name for position, name in enumerate(stages.names) if stages.trunk(position) is not None]
-        if not names:
-            return {}
-        from trainer import api
-        from trainer.errors import TrainerError
-
-        try:
-            trunks = api.stage_trunks(self.overrides(parameters))
-        except TrainerError as error:  # the program itself will report it
-            log.info("the stages have no trunks: %s", error)
-            return {}
-        found = {name: trunks[name] for name in names if name in trunks}
-        return {name: TrunkKey(key=it.key, until=it.until) for name, it in found.items() if it.until > 0}
+            return SharedKeys()
+        return SharedKeys(
+            ends={name: keys[name] for name in stages.names if name in keys},
+            trunks={
+                name: TrunkKey(key=trunks[name].key, until=trunks[name].until)
+                for name in stages.names
+                if name in with_trunk and name in trunks and trunks[name].until > 0
+            },
+        )
 
 
 def tpu_misfits(*, tpu: bool) -> Sequence[Misfit]:

@@ -117,7 +117,13 @@ def work(
                     return Tally(ended=ended, preempted_by=preempted_by)
                 ended[end] += 1
                 if end == "completed" and ended[end] == 1:
-                    _warn_of_budget(experiment, record.trial)
+                    done = experiment.trial(record.trial)
+                    for metric in budget.unreported(experiment.space.budget, [done]):
+                        log.warning(
+                            "trial %d reports no %s: budget.%s does not count it, and never ends the sweep "
+                            "if no trial reports any",
+                            *(record.trial, metric, metric),
+                        )
                 if not stop.requested:
                     removal.collect(experiment)
     except Interrupted:
@@ -125,18 +131,6 @@ def work(
     finally:
         uploads.wait()
     return Tally(ended=ended, preempted_by=stop.by)
-
-
-def _warn_of_budget(experiment: Experiment, index: int) -> None:
-    """Warn of budget limits on metrics that this worker's first completed trial does not report."""
-    for name in budget.unreported(experiment.space.budget, [experiment.trial(index)]):
-        log.warning(
-            "trial %d reports no %s: budget.%s does not count it, and never ends the sweep if no trial "
-            "reports any",
-            index,
-            name,
-            name,
-        )
 
 
 @dataclass
