@@ -52,7 +52,14 @@ def with_trunks(
     """
     if space.search.reuse == "none":
         return stages
-    wanted = {stage.name: length for stage in stages if (length := _length(space, stage)) is not None}
+    by_name = {parameter.name: parameter for parameter in space.parameters}
+    wanted: dict[str, Range | Choice] = {}  # the searched parameter that has the steps, by stage
+    for stage in stages:
+        length = by_name.get(f"{stage.name}.max_steps")
+        if isinstance(length, Range | Choice) and length.name not in space.parents() and _lengths(length):
+            every = _every_of_user(space, stage.name)
+            if every is None or every > 0:  # else its user wants no points
+                wanted[stage.name] = length
     if not wanted:
         return stages
     trunks = [(point, each) for point in points if (each := found(point)) is not None]
@@ -62,16 +69,6 @@ def with_trunks(
         else stage
         for stage in stages
     )
-
-
-def _length(space: Space, stage: Stage) -> Range | Choice | None:
-    """Return the searched parameter that has the steps of a stage, unless its user wants no points."""
-    name = f"{stage.name}.max_steps"
-    length = next((p for p in space.parameters if p.name == name), None)
-    if length is None or isinstance(length, Fixed) or name in space.parents() or not _lengths(length):
-        return None
-    every = _every_of_user(space, stage.name)
-    return None if every is not None and every <= 0 else length
 
 
 def _lengths(parameter: Range | Choice) -> list[int]:

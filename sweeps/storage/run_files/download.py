@@ -58,7 +58,7 @@ class FolderDownload:
                         where = self._store.location(f"{self._prefix}/{stored.object}")
                         raise Changed(f"{where}: it is not there as its manifest says")
                 self._remove_written(files.keys())
-                return tuple(sorted(name for name in present if self._fetch(name, files[name])))
+                return tuple(sorted(n for n in files if n in present and self._fetch(n, files[n])))
             except Changed as changed:  # a worker still uploads, or an object was removed
                 log.info("%s", changed)
         else:
