@@ -163,7 +163,15 @@ def _read_json(path: Path) -> list[Row]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         problem = "expected a list of objects, as `sweep trials --format json` or `sweep export` write it"
         raise TableError(str(path), [f"{path}: {problem}"])
-    return [_row(number, _flattened(row)) for number, row in enumerate(rows, 1)]
+    for row in rows:
+        for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
+            if not isinstance(row.get(field), dict):
+                continue  # a flat row stays as it is
+            for name, value in row.pop(field).items():
+                # The null of a parameter is a value; an empty cell would be none.
+                is_json = isinstance(value, list) or (value is None and prefix == PARAMETER)
+                row[prefix + name] = json.dumps(value, ensure_ascii=False) if is_json else value
+    return [_row(number, row) for number, row in enumerate(rows, 1)]
 
 
 def _of_run(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,19 +191,6 @@ def _of_run(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         raise TableError(str(path), [f"{path}: {problem}"]) from None
     status = result.get("status", "completed")
     return {"status": status, "parameters": parameters, "metrics": result.get("metrics", result)}
-
-
-def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten a nested trial to a row; a flat row stays as it is."""
-    flat = dict(row)
-    for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
-        if isinstance(row.get(field), dict):
-            del flat[field]
-            for name, value in row[field].items():
-                # The null of a parameter is a value; an empty cell would be none.
-                is_json = isinstance(value, list) or (value is None and prefix == PARAMETER)
-                flat[prefix + name] = json.dumps(value, ensure_ascii=False) if is_json else value
-    return flat
 
 
 def _row(number: int, values: Mapping[str, Any]) -> Row:
