@@ -45,7 +45,7 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
     """
     facts = {"python": platform.python_version()}
     facts |= {name: version for name in _PACKAGES if (version := _version(name)) is not None}
-    findings = [*_versions(), *_uncompiled(), *_shadowed()]
+    findings = [*_versions(), *_imports()]
     facts["devices"], device_findings = _devices(root)
     findings += device_findings
     try:
@@ -115,24 +115,25 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _uncompiled() -> Iterator[Finding]:
-    """Look whether every program must compile what it imports, which takes it ten seconds and not one."""
-    found = util.find_spec("torch")
-    if found is None or found.origin is None or found.cached is None:
-        return
-    if sys.dont_write_bytecode and not Path(found.cached).exists():
-        packages = Path(found.origin).parents[1]
-        yield Finding(
-            kind="python",
-            level="note",
-            what="no package is compiled, and PYTHONDONTWRITEBYTECODE keeps it so: each program starts later",
-            where=str(packages),
-            remedy=f"unset it, or run once: python -m compileall -q {packages}",
-        )
-
-
-def _shadowed() -> Iterator[Finding]:
-    """Look for modules in this folder that a script in it would import in place of our packages."""
+def _imports() -> Iterator[Finding]:
+    """Look whether programs compile all that they import anew, or import a file of this folder as ours."""
+    torch = util.find_spec("torch")  # with its dependencies it takes ten seconds to compile, and one to load
+    if (
+        sys.dont_write_bytecode
+        and torch is not None
+        and torch.origin is not None
+        and torch.cached is not None
+    ):
+        packages = Path(torch.origin).parents[1]
+        if not Path(torch.cached).exists():
+            yield Finding(
+                kind="python",
+                level="note",
+                what="no package is compiled, and PYTHONDONTWRITEBYTECODE keeps it so: each program starts "
+                "later",
+                where=str(packages),
+                remedy=f"unset it, or run once: python -m compileall -q {packages}",
+            )
     ours = Path(__file__).parents[2]
     for package in _OWN_PACKAGES:
         found = PathFinder.find_spec(package, [os.getcwd()])  # noqa: PTH109 - as `python -m` has it

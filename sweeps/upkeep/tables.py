@@ -158,7 +158,22 @@ def _read_json(path: Path) -> list[Row]:
         raise TableError(str(path), [f"{path}: {_one_line(error)}"]) from None
     of_run = isinstance(document, dict) and "trials" not in document
     if of_run and (path.name == RESULT_FILE or isinstance(document.get("metrics"), dict)):
-        document = [_of_run(path, document)]
+        parameters = document.get("parameters")
+        if not isinstance(parameters, dict):  # they stand in `trial.json` beside it
+            trial_file = path.with_name(TRIAL_FILE)
+            try:
+                parameters = json_reader.read(trial_file)["parameters"]
+                if not isinstance(parameters, dict):
+                    raise TypeError(parameters)
+            except (OSError, ValueError, KeyError, TypeError):
+                problem = (
+                    f"the result of one run, and {trial_file} does not say with which parameters; "
+                    "write a table with a row for it: a column for each parameter and metric"
+                )
+                raise TableError(str(path), [f"{path}: {problem}"]) from None
+            status, metrics = document.get("status", "completed"), document.get("metrics", document)
+            document = {"status": status, "parameters": parameters, "metrics": metrics}
+        document = [{"status": "completed", **document}]
     rows = document.get("trials") if isinstance(document, dict) else document
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         problem = "expected a list of objects, as `sweep trials --format json` or `sweep export` write it"
@@ -172,25 +187,6 @@ def _read_json(path: Path) -> list[Row]:
                 is_json = isinstance(value, list) or (value is None and prefix == PARAMETER)
                 row[prefix + name] = json.dumps(value, ensure_ascii=False) if is_json else value
     return [_row(number, row) for number, row in enumerate(rows, 1)]
-
-
-def _of_run(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `result.json` of a run as a nested row; its parameters stand in `trial.json` beside it."""
-    if isinstance(result.get("parameters"), dict):
-        return {"status": result.get("status", "completed"), **result}
-    trial_file = path.with_name(TRIAL_FILE)
-    try:
-        parameters = json_reader.read(trial_file)["parameters"]
-        if not isinstance(parameters, dict):
-            raise TypeError(parameters)
-    except (OSError, ValueError, KeyError, TypeError):
-        problem = (
-            f"the result of one run, and {trial_file} does not say with which parameters; "
-            "write a table with a row for it: a column for each parameter and metric"
-        )
-        raise TableError(str(path), [f"{path}: {problem}"]) from None
-    status = result.get("status", "completed")
-    return {"status": status, "parameters": parameters, "metrics": result.get("metrics", result)}
 
 
 def _row(number: int, values: Mapping[str, Any]) -> Row:
