@@ -102,7 +102,7 @@ def parse(document: Any, where: str) -> tuple[Reported, ...]:
     """
     if document is None:
         return ()
-    entries = document if isinstance(document, list) else [None]
+    entries: list[Any] = document if isinstance(document, list) else [None]
     stages: dict[str, Reported] = {}
     for entry in entries:
         name = entry.get("name") if isinstance(entry, dict) else None

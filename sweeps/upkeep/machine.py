@@ -117,15 +117,10 @@ def _version(name: str) -> str | None:
 
 def _imports() -> Iterator[Finding]:
     """Look whether programs compile all that they import anew, or import a file of this folder as ours."""
-    torch = util.find_spec("torch")  # with its dependencies it takes ten seconds to compile, and one to load
-    if (
-        sys.dont_write_bytecode
-        and torch is not None
-        and torch.origin is not None
-        and torch.cached is not None
-    ):
+    torch = util.find_spec("torch")  # it takes ten seconds to compile, and one to load
+    if torch is not None and torch.origin is not None and torch.cached is not None:
         packages = Path(torch.origin).parents[1]
-        if not Path(torch.cached).exists():
+        if sys.dont_write_bytecode and not Path(torch.cached).exists():
             yield Finding(
                 kind="python",
                 level="note",
