@@ -29,9 +29,6 @@ TRIAL_FILE = "trial.json"
 class Program(ABC):
     """Program that computes the trials of a sweep.
 
-    Args:
-        space: of the sweep.
-
     Attributes:
         test_overrides: parameters with which it reports metrics on data that no trial was selected by.
     """

@@ -56,12 +56,7 @@ _LOST_LINES = 5  # the message of such an exception may have several lines
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """Success: the program reported metrics; all objectives and constrained metrics are finite.
-
-    Args:
-        metrics: by name.
-        stages: as the program reported them.
-    """
+    """Success: the program reported metrics; all objectives and constrained metrics are finite."""
 
     metrics: Mapping[str, float | None]
     stages: tuple[Reported, ...] = ()

@@ -66,10 +66,6 @@ class Translation:
 def translate(text: str, file: str) -> Translation:
     """Return the search space file for a W&B sweep file.
 
-    Args:
-        text: the W&B file, YAML.
-        file: its name in errors.
-
     Raises:
         SpaceError: something in it cannot be said in a search space file; the message has a line for each.
     """

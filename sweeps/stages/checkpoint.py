@@ -117,13 +117,7 @@ class SharedKeys:
 
 
 def end_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, str]:
-    """Return the key of the end of each stage but the last, by its name.
-
-    Args:
-        space: of the sweep.
-        stages: of the space.
-        parameters: of one trial.
-    """
+    """Return the key of the end of each stage but the last, by its name."""
     return {
         name: _digest(
             {
@@ -137,13 +131,7 @@ def end_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> d
 
 
 def trunk_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
-    """Return the trunk of each stage that has one, by its name.
-
-    Args:
-        space: of the sweep.
-        stages: of the space.
-        parameters: of one trial.
-    """
+    """Return the trunk of each stage that has one, by its name."""
     found = {}
     for position, name in enumerate(stages.names):
         if not (until := stages.trunk_end(parameters, position)):

@@ -220,12 +220,7 @@ class TrialStages:
     def report(
         self, reported: tuple[Reported, ...], metrics: Mapping[str, float | None]
     ) -> tuple[StageRun, ...]:
-        """Return all stages of the trial, which has completed.
-
-        Args:
-            reported: stages in the program's result.
-            metrics: of the result.
-        """
+        """Return all stages of the trial, which has completed."""
         known, branches = dict(self._runs), dict(self._branches)
         for stage in reported:
             run = known.get(stage.name)

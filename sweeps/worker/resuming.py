@@ -67,10 +67,6 @@ def fetch_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
 def checkpoint_progress(folder: Path, names: Sequence[str]) -> tuple[int, int]:
     """Return the progress of the newest checkpoint in a run folder; (0, 0) if it is unknown.
 
-    Args:
-        folder: the run folder.
-        names: of all stages in order.
-
     Returns:
         The number of completed stages, and of completed steps of the next one.
     """

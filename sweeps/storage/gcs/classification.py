@@ -54,11 +54,6 @@ class Unauthorized(Exception):
 def classify(response: Response, url: str, bucket: str) -> Response:
     """Return a response whose status the store expects, raise for others.
 
-    Args:
-        response: any response.
-        url: the object's URL, for messages.
-        bucket: the bucket's name, for messages.
-
     Raises:
         Transient: a retry may succeed.
         Unauthorized: new credentials may help.

@@ -65,11 +65,7 @@ class OutOfTime(StoreUnavailable):
 
 
 class Deadline:
-    """Deadline of an upload, infinite until it is set, shared by the threads that upload and end it.
-
-    Args:
-        config: intervals and backoff.
-    """
+    """Deadline of an upload, infinite until it is set, shared by the threads that upload and end it."""
 
     def __init__(self, config: UploadConfig) -> None:
         self.config = config

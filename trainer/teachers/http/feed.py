@@ -165,12 +165,6 @@ def check_teacher(
 ) -> None:
     """Request predictions for a little held-out text and check that the teacher has the same tokenizer.
 
-    Args:
-        thread: sends the request.
-        config: of the teacher.
-        ids_BT: the text, int64.
-        vocab_size: of the student.
-
     Raises:
         ConfigError: it refuses, or its token ids seem to mean something else.
         TeacherServerError: it does not answer, or the answer is invalid.
