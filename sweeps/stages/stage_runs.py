@@ -75,15 +75,7 @@ class Branch:
 def cost_until(
     space: Space, costs: Mapping[str, float], parameters: Mapping[str, Value], stage: str, step: int
 ) -> float | None:
-    """Return the cost of a stage until a step within its trunk; None if the space does not say it.
-
-    Args:
-        space: of the sweep.
-        costs: of the trial's stages.
-        parameters: of the trial.
-        stage: its name.
-        step: of the stage, until there.
-    """
+    """Return the cost of a stage until a step within its trunk; None if the space does not say it."""
     trunk = next((each.trunk for each in space.stages if each.name == stage), None)
     if trunk is None or stage not in costs:
         return None

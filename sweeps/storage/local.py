@@ -244,10 +244,6 @@ def _walk(folder: str, base: str) -> Iterator[Entry]:
     """Yield every object below the folder; hidden names are not objects.
 
     This runs for every trial: strings and `scandir` take a fifth of the time of `Path.rglob`.
-
-    Args:
-        folder: path of the folder.
-        base: key of the folder, with a slash.
     """
     try:
         with os.scandir(folder) as found:

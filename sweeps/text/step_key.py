@@ -6,10 +6,5 @@ import hashlib
 
 
 def step_key(trunk: str, step: int) -> str:
-    """Return the key of a checkpoint within a trunk: 64 hexadecimal digits.
-
-    Args:
-        trunk: key of the trunk.
-        step: of the stage, until there.
-    """
+    """Return the key of a checkpoint within a trunk: 64 hexadecimal digits."""
     return hashlib.sha256(f"{trunk}/{step}".encode()).hexdigest()

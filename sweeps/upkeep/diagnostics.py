@@ -32,13 +32,7 @@ Where = Callable[[str], str]
 
 
 def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
-    """Return every finding, records before runs.
-
-    Args:
-        survey: of the store.
-        space: of the sweep.
-        where: returns an object's location for people, by key.
-    """
+    """Return every finding, records before runs."""
     return [
         *_records(survey, where),
         *amended.findings(survey.amendments, where),

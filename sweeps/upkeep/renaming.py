@@ -37,11 +37,6 @@ _STAYS = (SWEEP_KEY, KEY, control.KEY, ASK_KEY)
 def rename(experiment: Experiment, name: str, by: str) -> Experiment:
     """Rename the sweep within its folder of sweeps, and return it at its new place.
 
-    Args:
-        experiment: the sweep; nobody may work on it.
-        name: the new one.
-        by: who does it.
-
     Raises:
         InputError: `name` cannot name a folder, or is in use.
         StoreUnavailable: it was interrupted; the next call goes on.

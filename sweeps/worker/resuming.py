@@ -29,11 +29,6 @@ _INCOMING = ".incoming"  # hidden, so that a partial copy is not uploaded as thi
 def fetch_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
     """Copy the checkpoints of the newest earlier attempt that has any into the run folder.
 
-    Args:
-        store: of the sweep.
-        record: the claimed trial.
-        folder: the run folder of its present attempt.
-
     Returns:
         The earlier attempt, or None if the trial starts from scratch.
 

@@ -83,11 +83,6 @@ def classify(response: Response, url: str, bucket: str) -> Response:
 def document(response: Response, url: str, *, needs: str = "") -> dict[str, Any]:
     """Return the JSON object in a response.
 
-    Args:
-        response: any response.
-        url: the object's URL, for messages.
-        needs: a field that it must have.
-
     Raises:
         StoreUnavailable: there is none, so that the server is no storage service.
     """

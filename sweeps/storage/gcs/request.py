@@ -180,12 +180,7 @@ async def _send(filesystem: Any, request: Request, limit_s: float, clock: Server
 
 
 def multipart(metadata: Mapping[str, str], data: bytes) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of an upload of one object in one request.
-
-    Args:
-        metadata: fields of the object, `contentType` among them.
-        data: content of the object.
-    """
+    """Return headers and body of an upload of one object in one request."""
     boundary = uuid.uuid4().hex
     head = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"

@@ -135,12 +135,7 @@ class BulkRequest(Request):
 
 
 class Retrier:
-    """Retries after transient failures, until there was no progress for `patience_s`.
-
-    Args:
-        deadline: the deadline and its configuration.
-        url: the object's URL, for messages.
-    """
+    """Retries after transient failures, until there was no progress for `patience_s`."""
 
     def __init__(self, deadline: Deadline, url: str) -> None:
         self._deadline, self._url = deadline, url

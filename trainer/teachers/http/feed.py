@@ -35,12 +35,6 @@ _MIN_LOGPROB = -30.0  # a single token that the teacher considers impossible mus
 class RequestThread:
     """A context manager within which the thread accepts requests.
 
-    Args:
-        config: of the teacher.
-        vocab_size: of the student.
-        stop: polled while waiting for an answer.
-        backoff: between the retries of a request.
-
     Raises:
         ConfigError: the environment has no usable API key.
     """
