@@ -19,6 +19,7 @@ from sweeps.search.enqueueing import enqueue
 from sweeps.space import definition as space
 from sweeps.space import space_problem
 from sweeps.space.definition import Space, Value
+from sweeps.space.priors import without_new_defaults
 from sweeps.storage import keys
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
@@ -125,6 +126,7 @@ class Experiment:
         here = replace(space_, name=there.name, run_cap=there.run_cap, budget=there.budget)
         if here.program.kind == "trainer":  # its stages follow from the rest, and change with its version
             here = replace(here, stages=there.stages)
+        here = without_new_defaults(here, there)
         if here != there:
             raise InputError(
                 f"{self.store.url}: the sweep here was made from another search space: "

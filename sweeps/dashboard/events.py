@@ -21,7 +21,12 @@ _AGES_S = 15.0
 
 
 class Events:
-    """Handler of `/sweep/NAME/events`."""
+    """Handler of `/sweep/NAME/events`.
+
+    Args:
+        site: of the server.
+        most: see MOST.
+    """
 
     def __init__(self, site: Site, *, most: int = MOST) -> None:
         self._site, self._most = site, most

@@ -33,7 +33,11 @@ class Content(NamedTuple):
 
 
 class RunFiles:
-    """Files of the attempts of one sweep, for one thread at a time."""
+    """Files of the attempts of one sweep, for one thread at a time.
+
+    Args:
+        store: of the sweep.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store

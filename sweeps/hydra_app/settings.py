@@ -53,7 +53,7 @@ class StageSweeperConf:
         metric: name of the task function's return value, or a list of names for a tuple or a dict's keys.
         direction: minimize or maximize, or a list of them, one per metric.
         n_trials: limit for the sweep, all workers together; None: no limit.
-        method, sobol, seed, noise, reuse: see `search:` of a search space file; None: its default.
+        method, sobol, seed, noise, reuse, prior: see `search:` of a search space file; None: its default.
         params: searched parameters by key: overrides (`interval(1, 5)`, `choice(a, b)`,
             `tag(log, interval(…))`), Ax's dictionaries (`{type: range, bounds: […]}`), or those of a search
             space file (`{min, max}`).
@@ -72,10 +72,11 @@ class StageSweeperConf:
     seed: int | None = None
     noise: Any = None
     reuse: str | None = None
+    prior: str | None = None
     params: dict[str, Any] = field(default_factory=dict)
     parameter_constraints: list[str] = field(default_factory=list)
     outcome_constraints: list[str] = field(default_factory=list)
-    baseline: dict[str, Any] = field(default_factory=dict)
+    baseline: Any = field(default_factory=dict)
     lease: LeaseConf = field(default_factory=LeaseConf)
     budget: BudgetConf = field(default_factory=BudgetConf)
     brake: BrakeConf = field(default_factory=BrakeConf)

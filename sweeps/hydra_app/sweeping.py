@@ -24,8 +24,9 @@ from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, S
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.hydra_app import app, params
-from sweeps.space.definition import Search, Space, to_plain
+from sweeps.space.definition import Search, Space, Value, from_plain, is_value, to_plain
 from sweeps.space.overrides import to_overrides
+from sweeps.space.priors import with_defaults
 from sweeps.text.counted import counted
 from sweeps.worker.progress import say, watcher
 
@@ -75,6 +76,8 @@ def _create_or_open(
             "'lr=interval(1e-4,1e-2)'"
         )
     space = space_of(settings, searched, fixed, list(config.hydra.overrides.hydra))
+    known = _defaults(searched, fixed, config, config_loader)
+    space, notice = with_defaults(space, known, "the application's")
     _compose(space, fixed, config, config_loader)
     store = new_store(settings["storage"], space.name)
     if exists(store):
@@ -86,6 +89,8 @@ def _create_or_open(
             raise InputError(f"{error} (hydra.sweeper.name=…)") from None
         raise_limits(experiment, space, say)
     else:
+        if notice:
+            say(notice)
         experiment = create_sweep(space, settings["storage"], skip_if_exists=True, on_notice=say)
     url = experiment.store.url
     say(f"{url}: join with `sweep worker --storage {shlex.quote(url)}`")
@@ -142,6 +147,33 @@ def space_of(
 
 def _listed(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+
+def _defaults(
+    searched: Mapping[str, Mapping[str, Any]],
+    fixed: Sequence[str],
+    config: DictConfig,
+    config_loader: ConfigLoader,
+) -> dict[str, Value]:
+    """Return the application's value of each searched parameter, or the default that its user has stated."""
+    try:
+        composed = config_loader.load_sweep_config(master_config=config, sweep_overrides=list(fixed))
+    except (HydraException, OmegaConfBaseException):
+        return {}  # `_compose` says why
+    groups = OmegaConf.select(composed, "hydra.runtime.choices") or {}
+    found: dict[str, Value] = {}
+    for key, parameter in searched.items():
+        try:
+            node = OmegaConf.select(composed, key)
+            value = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+        except OmegaConfBaseException:  # an interpolation of what is missing
+            value = None
+        value = groups.get(key) if isinstance(value, Mapping) else value
+        value = from_plain(parameter.get("default", value))
+        # None stands for `???` and for what is not there, too.
+        if is_value(value) and (value is not None or None in parameter.get("values", ())):
+            found[key] = value
+    return found
 
 
 def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_loader: ConfigLoader) -> None:

@@ -18,7 +18,7 @@ from sweeps.programs.signals import Stop
 from sweeps.space.definition import Space, Value
 from sweeps.space.probes import probes
 from sweeps.space.stages import Stages
-from sweeps.stages.checkpoint import SharedKeys, end_keys, trunk_keys
+from sweeps.stages.checkpoint import TrunkKey, end_keys, trunk_keys
 from sweeps.trials.record import Trial
 
 LOG_FILE = "log.txt"
@@ -28,6 +28,9 @@ TRIAL_FILE = "trial.json"
 
 class Program(ABC):
     """Program that computes the trials of a sweep.
+
+    Args:
+        space: of the sweep.
 
     Attributes:
         test_overrides: parameters with which it reports metrics on data that no trial was selected by.
@@ -60,6 +63,10 @@ class Program(ABC):
         """
         self.check(probes(self.space))
         return self.space
+
+    def defaults(self) -> Mapping[str, Value]:
+        """Return the program's own values of searched parameters, as far as they are known."""
+        return {}
 
     def prepare(  # noqa: B027 - nothing, for most
         self, threads: int, report: Callable[[str, float | None], None]
@@ -137,16 +144,17 @@ class Program(ABC):
 
     # ---- what trials share
 
-    def shared_keys(self, parameters: Mapping[str, Value]) -> SharedKeys:
-        """Return the keys of what a trial may share: ends of stages, and the trunks of stages that have one.
+    def stage_keys(self, parameters: Mapping[str, Value]) -> dict[str, str]:
+        """Return the key of the end of each stage that trials share, by the stage's name in order.
 
-        Equal keys, of 64 hexadecimal digits, mean equal results. There are none if trials share nothing.
+        Equal keys, of 64 hexadecimal digits, mean equal results. There are none if trials share no stages.
         """
         stages = Stages(self.space)
-        return SharedKeys(
-            ends=end_keys(self.space, stages, parameters) if stages.shared else {},
-            trunks=trunk_keys(self.space, stages, parameters),
-        )
+        return end_keys(self.space, stages, parameters) if stages.shared else {}
+
+    def stage_trunks(self, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
+        """Return the trunk of each stage that has one, and steps before its decay, by the stage's name."""
+        return trunk_keys(self.space, Stages(self.space), parameters)
 
 
 def cannot_start(problem: str) -> CannotStart:

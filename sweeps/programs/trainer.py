@@ -12,21 +12,21 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeps.errors import CannotStart, EnvironmentFault, InputError
 from sweeps.programs import warm_start
 from sweeps.programs.command import CommandProgram
 from sweeps.programs.result import Failed, NotStarted, needed_metrics
 from sweeps.programs.warm_start import WarmStarts
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Fixed, Space, Value, from_plain, is_value
 from sweeps.space.overrides import to_overrides
 from sweeps.space.probes import probes
 from sweeps.space.stages import Stages
 from sweeps.space.trainer_stages import trainer_stages
 from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk, with_trunks
 from sweeps.space.yaml_cursor import nearest
-from sweeps.stages.checkpoint import SharedKeys, TrunkKey
+from sweeps.stages.checkpoint import TrunkKey
 from sweeps.trials.budget import REPORTED
 from sweeps.trials.record import Trial
 
@@ -44,6 +44,7 @@ TRUNK_EVERY = "trunk_every"
 
 _FOLDER = Path(__file__).parents[2] / "trainer"
 _EXIT_CONFIG = 2
+_NO_VALUE = object()
 _REFUSED = re.compile(r"^trainer: error: .*$", re.MULTILINE)
 """Line with which `python -m trainer` refuses a configuration; the exit status alone is ambiguous."""
 _NOT_HERE = "trainer: error: not on this machine: "
@@ -122,6 +123,23 @@ class TrainerProgram(CommandProgram):
         stages = with_trunks(self.space, trainer_stages(self.space, costs), points, trunks)
         return replace(self.space, stages=stages)
 
+    def defaults(self) -> dict[str, Value]:
+        """Return the trainer's value of each searched parameter, with all that the sweep fixes."""
+        self.require_startable()
+        fixed = {p.name: p.value for p in self.space.parameters if isinstance(p, Fixed)}
+        composed = self._compose(self.overrides(fixed))
+        found: dict[str, Value] = {}
+        for parameter in self.space.parameters:
+            if isinstance(parameter, Fixed) or isinstance(composed, Exception):
+                continue
+            value: Any = composed.config
+            for part in parameter.name.split("."):  # a group, such as `model`, leads to no value
+                value = getattr(value, part, value.get(part) if isinstance(value, Mapping) else _NO_VALUE)
+            value = from_plain(value)
+            if is_value(value):
+                found[parameter.name] = value
+        return found
+
     def _compose(self, overrides: Sequence[str]) -> Composition | ConfigError:
         from trainer.api import Composition
         from trainer.errors import ConfigError
@@ -132,12 +150,7 @@ class TrainerProgram(CommandProgram):
             return error
 
     def _refuse(self, composed: Sequence[Composition | ConfigError]) -> None:
-        """Raise InputError if the trainer refuses one, or if the sweep needs a metric that no run reports.
-
-        The trainer reports metrics of its own, and a hook more, which all configurations must have.
-        """
-        from trainer.api import METRICS
-        from trainer.config.evaluation import hook_name
+        """Raise InputError if the trainer refuses one, or does not report a metric that the sweep needs."""
         from trainer.errors import ConfigError
         from trainer.result import TEST_METRICS
 
@@ -154,20 +167,7 @@ class TrainerProgram(CommandProgram):
                     refused.setdefault(fault.key or str(fault), str(fault))
             else:
                 configs.append(each.config)
-        known = [] if refused else configs
-        prefixes = [{f"{hook_name(hook)}_" for hook in config.hooks.names} for config in known]
-        of_hooks = tuple(set.intersection(*prefixes)) if prefixes else ()
-        for metric in needed_metrics(space):
-            if metric not in METRICS and not metric.startswith(of_hooks):
-                listed = f"known are: {', '.join(METRICS)}"
-                hint = nearest(metric, METRICS)
-                section = "objectives" if metric in space.metrics() else "outcome_constraints"
-                if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():
-                    section = "search.noise"
-                raise InputError(
-                    f"{section}: the trainer reports no {metric!r}; "
-                    + (hint if hint == listed else f"{hint} ({listed})")
-                )
+        self._require_metrics([] if refused else configs)
         tested = [metric for metric in needed_metrics(space) if metric in TEST_METRICS]
         if tested and not all(config.eval.test for config in configs):
             raise InputError(
@@ -176,6 +176,26 @@ class TrainerProgram(CommandProgram):
             )
         if refused:
             raise InputError("the trainer refuses this space: " + "\n".join(refused.values()))
+
+    def _require_metrics(self, configs: Sequence[Config]) -> None:
+        """Raise InputError if the sweep needs a metric that neither the trainer nor a hook of all reports."""
+        from trainer import api
+        from trainer.config.evaluation import hook_name
+
+        space = self.space
+        prefixes = [{f"{hook_name(hook)}_" for hook in config.hooks.names} for config in configs]
+        of_hooks = tuple(set.intersection(*prefixes)) if prefixes else ()
+        for metric in needed_metrics(space):
+            if metric not in api.METRICS and not metric.startswith(of_hooks):
+                known = f"known are: {', '.join(api.METRICS)}"
+                hint = nearest(metric, api.METRICS)
+                section = "objectives" if metric in space.metrics() else "outcome_constraints"
+                if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():
+                    section = "search.noise"
+                raise InputError(
+                    f"{section}: the trainer reports no {metric!r}; "
+                    + (hint if hint == known else f"{hint} ({known})")
+                )
 
     def prepare(self, threads: int, report: Callable[[str, float | None], None]) -> None:
         """Build corpus, tokenizer and teacher, unless they exist."""
@@ -239,29 +259,35 @@ class TrainerProgram(CommandProgram):
 
     # ---- what trials share
 
-    def shared_keys(self, parameters: Mapping[str, Value]) -> SharedKeys:
+    def stage_keys(self, parameters: Mapping[str, Value]) -> dict[str, str]:
         stages = Stages(self.space)
-        with_trunk = {name for at, name in enumerate(stages.names) if stages.trunk(at) is not None}
-        if not stages.shared and not with_trunk:
-            return SharedKeys()
-        from trainer.api import Composition
+        if not stages.shared:
+            return {}
+        from trainer import api
         from trainer.errors import TrainerError
 
         try:
-            composed = Composition(self.overrides(parameters))
-            keys = composed.stage_keys() if stages.shared else {}
-            trunks = composed.stage_trunks() if with_trunk else {}
+            keys = api.stage_keys(self.overrides(parameters))
         except TrainerError as error:  # the program itself will report it
             log.info("the stages have no keys: %s", error)
-            return SharedKeys()
-        return SharedKeys(
-            ends={name: keys[name] for name in stages.names if name in keys},
-            trunks={
-                name: TrunkKey(key=trunks[name].key, until=trunks[name].until)
-                for name in stages.names
-                if name in with_trunk and name in trunks and trunks[name].until > 0
-            },
-        )
+            return {}
+        return {name: keys[name] for name in stages.names if name in keys}
+
+    def stage_trunks(self, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
+        stages = Stages(self.space)
+        names = [name for position, name in enumerate(stages.names) if stages.trunk(position) is not None]
+        if not names:
+            return {}
+        from trainer import api
+        from trainer.errors import TrainerError
+
+        try:
+            trunks = api.stage_trunks(self.overrides(parameters))
+        except TrainerError as error:  # the program itself will report it
+            log.info("the stages have no trunks: %s", error)
+            return {}
+        found = {name: trunks[name] for name in names if name in trunks}
+        return {name: TrunkKey(key=it.key, until=it.until) for name, it in found.items() if it.until > 0}
 
 
 def tpu_misfits(*, tpu: bool) -> Sequence[Misfit]:

@@ -27,6 +27,8 @@ A list is a tuple, so that it can be a key: `from_plain` and `to_plain` convert 
 Goal = Literal["minimize", "maximize"]
 Method = Literal["bayes", "random", "grid"]
 Reuse = Literal["auto", "none"]
+Priors = Literal["stated", "defaults", "none"]
+Defaults = Literal["unknown", "first", "unused"]
 EarlyRule = Literal["percentile", "hyperband", "curve"]
 
 MAX_VALUES = 1000
@@ -249,6 +251,8 @@ class Search:
             surrogate, `reported` by each trial (`<metric>_sem`), or a number for all objectives.
         reuse: `auto`: trials that agree up to the end of a stage share it, and the search knows what is paid
             for; `none`: every trial computes all of its stages.
+        prior: which parameters get a prior when the sweep is made: those of which a user has `stated` one,
+            those with known `defaults` too, or `none`. The search itself reads the parameters' own.
     """
 
     method: Method = "bayes"
@@ -256,6 +260,7 @@ class Search:
     seed: int = 0
     noise: Literal["inferred", "reported"] | float = "inferred"
     reuse: Reuse = "auto"
+    prior: Priors = "stated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +352,8 @@ class Space:
     `parameter_constraints` and `outcome_constraints` are linear inequalities in the names of parameters
     and metrics, as written in the file. `baseline` has a value for every active parameter; with None, no
     baseline trial is run. `stages` are those of the program in order; empty if nothing can be shared.
+    `defaults` says whether the baseline has the program's own defaults (`first`), or `unused`: they are not
+    wanted.
     """
 
     name: str
@@ -364,6 +371,7 @@ class Space:
     brake: Brake = field(default_factory=Brake)
     stages: tuple[Stage, ...] = ()
     snapshots: Snapshots = field(default_factory=Snapshots)
+    defaults: Defaults = "unknown"
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter of that name. Raises KeyError."""
@@ -468,10 +476,10 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
         Range: ("step", "normal", "when", "prior"),
         Choice: ("prior",),
         Program: ("processes",),
-        Search: ("sobol", "noise", "reuse"),
+        Search: ("sobol", "noise", "reuse", "prior"),
         Budget: ("until",),
         Stage: ("trunk",),
-        Space: ("stages", "snapshots", "brake"),
+        Space: ("stages", "snapshots", "brake", "defaults"),
     }
 )
 """Fields that `sweep.json` has only where they are not the default."""
@@ -479,29 +487,29 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
 
 def to_json(space: Space) -> dict[str, Any]:
     """Return the space as a JSON object; `from_json` is the inverse."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(plain, value))
-        if isinstance(value, Mapping):
-            return dict(value)
-        if not is_dataclass(value):
-            return value
-        defaults = {
-            field.name: field.default if field.default_factory is MISSING else field.default_factory()
-            for field in fields(value)
-        }
-        written_if_set = list(_WRITTEN_IF_SET.get(type(value), ()))
-        if isinstance(value, EarlyTerminate):  # the settings of other rules
-            written_if_set = [
-                key for rule, key in (("curve", "margin"), ("hyperband", "eta")) if value.type != rule
-            ]
-        left_out = [key for key in written_if_set if getattr(value, key) == defaults[key]]
-        document = {key: plain(getattr(value, key)) for key in defaults if key not in left_out}
-        return document | ({"type": type(value).__name__.lower()} if isinstance(value, Parameter) else {})
-
-    document: dict[str, Any] = plain(space)
+    document: dict[str, Any] = _to_json(space)
     return document
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_to_json, value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    if not is_dataclass(value):
+        return value
+    defaults = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(value)
+    }
+    written_if_set = list(_WRITTEN_IF_SET.get(type(value), ()))
+    if isinstance(value, EarlyTerminate):  # the settings of other rules
+        written_if_set = [
+            key for rule, key in (("curve", "margin"), ("hyperband", "eta")) if value.type != rule
+        ]
+    left_out = [key for key in written_if_set if getattr(value, key) == defaults[key]]
+    document = {key: _to_json(getattr(value, key)) for key in defaults if key not in left_out}
+    return document | ({"type": type(value).__name__.lower()} if isinstance(value, Parameter) else {})
 
 
 def differences(there: Space, here: Space) -> str:

@@ -102,6 +102,10 @@ class Domain:
             for constraint in self.constraints
         )
 
+    def has(self, name: str, value: Value) -> bool:
+        """Return whether a searched parameter can have the value, up to `RESOLUTION`."""
+        return _lies_in(self.searched[name], value)
+
     def misfit(self, parameters: Mapping[str, Value]) -> str | None:
         """Return why these are no parameters of this space, as one clause, or None if they are."""
         active = self.active(parameters)
@@ -116,7 +120,7 @@ class Domain:
                 return f"{name} is none of its parameters"
             elif name not in active:
                 return f"{name} has a value, though it is switched off"
-            elif not _lies_in(self.searched[name], value):
+            elif not self.has(name, value):
                 text = repr(value)
                 shown = text if len(text) <= 40 else f"{text[:37]}..."
                 return f"{name} is {shown}, outside of its range or values"

@@ -1,11 +1,16 @@
-"""Priors over the best configuration: around known defaults, or around what a user has written."""
+"""Known defaults as the first trial, and priors over the best configuration around them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sweeps.space.definition import Fixed, Parameter, Prior, Space, Value
+from sweeps.space.definition import Fixed, Parameter, Prior, Priors, Space, Value
+from sweeps.space.domain import Domain
+
+PRIOR_BY_DEFAULT: Priors = "stated"
+"""`search.prior` of a space file that leaves it out and has one objective and `method: bayes`. It becomes
+"defaults" if replays (benchmarks/landscapes) find priors around known defaults better, with noise as well."""
 
 PRIOR_WIDTH = 0.25
 """Standard deviation of a prior whose width nobody states, as a share of the range on its scale."""
@@ -29,3 +34,68 @@ def with_priors(space: Space, around: Mapping[str, Value], width: float = PRIOR_
         return replace(parameter, prior=Prior(around=around[parameter.name], width=width))
 
     return replace(space, parameters=tuple(map(with_prior, space.parameters)))
+
+
+def with_defaults(space: Space, known: Mapping[str, Value], whose: str) -> tuple[Space, str]:
+    """Return the space whose first trial has these defaults, and a notice of that, or of why it has not.
+
+    They are not the first trial of a grid, nor where the file has a `baseline`. With `search.prior:
+    defaults`, those within their range get priors.
+
+    Args:
+        space: of a new sweep.
+        known: defaults by name; they may lie outside of their range.
+        whose: the defaults, for the notice: "the trainer's".
+    """
+    domain = Domain(space)
+    within = {}
+    for name, value in known.items():
+        if name in domain.searched:
+            try:
+                member = domain.member(name, value)
+            except ValueError:
+                continue
+            if domain.has(name, value):
+                within[name] = member
+    if space.search.prior == "defaults":
+        space = with_priors(space, within)
+    wanted = space.search.method != "grid" and space.defaults != "unused"
+    if not known or not wanted or (space.baseline is not None and space.defaults != "first"):
+        return space, ""
+    every: dict[str, Value] = {**domain.fixed, **known}
+    active = space.active(every)
+    reason = next((f"that of `{name}` is not known" for name in active if name not in every), "")
+    reason = reason or domain.misfit({name: every[name] for name in active}) or ""
+    first = {name: within.get(name, every.get(name)) for name in active}
+    if not reason and not domain.allows(first):
+        reason = "they break parameter_constraints"
+    if reason:
+        return space, (
+            f"{whose} defaults are not the first trial: {reason}; change that, or name a first trial with "
+            "baseline: {…}, or none with baseline: none"
+        )
+    notice = f"the first trial has {whose} defaults; baseline: none switches that off"
+    return replace(space, baseline=first, defaults="first"), notice
+
+
+def without_new_defaults(space: Space, before: Space) -> Space:
+    """Return the space without defaults and their priors, if those of a sweep made before have none.
+
+    Versions before looked for no defaults, and their sweeps go on as they began.
+    """
+    if before.defaults != "unknown" or space.defaults == "unused":
+        return space
+    if space.defaults == "first":
+        space = replace(space, baseline=before.baseline, defaults="unknown")
+    if (before.search.prior, space.search.prior) == ("stated", "defaults"):
+        there = {p.name: p for p in before.parameters}
+
+        def as_there(parameter: Parameter) -> Parameter:
+            other = there.get(parameter.name)
+            if isinstance(parameter, Fixed) or other is None or isinstance(other, Fixed):
+                return parameter
+            return replace(parameter, prior=other.prior)
+
+        parameters = tuple(map(as_there, space.parameters))
+        space = replace(space, parameters=parameters, search=replace(space.search, prior="stated"))
+    return space

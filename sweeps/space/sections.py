@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from sweeps.errors import SpaceError
-from sweeps.space.definition import BUDGET_HINTS, EarlyRule, Goal, Lease, Method, Reuse
+from sweeps.space.definition import BUDGET_HINTS, EarlyRule, Goal, Lease, Method, Priors, Reuse
 from sweeps.space.overrides import WORDS, split
 from sweeps.space.yaml_cursor import Cursor, Problems, nearest
 
@@ -257,11 +257,14 @@ class SearchSection(Section):
     seed: Annotated[int | None, read_with(lambda c: c.integer(least=0, most=2**31 - 1))] = None
     noise: Annotated[Literal["inferred", "reported"] | float | None, read_with(_noise)] = None
     reuse: Annotated[Reuse | None, read_with(lambda c: c.one_of(get_args(Reuse)))] = None
+    prior: Annotated[Priors | None, read_with(lambda c: c.one_of(get_args(Priors)))] = None
 
     def _check(self, section: Cursor) -> None:
         for key in ("sobol", "seed", "noise"):
             if self.method == "grid" and key in self.model_fields_set:
                 raise section.at(key).refusal("has no effect on a grid; take it out")
+        if self.method in ("grid", "random") and "prior" in self.model_fields_set:
+            raise section.at("prior").refusal(f"has no effect with method: {self.method}; take it out")
 
 
 class LeaseSection(Section):
@@ -402,6 +405,29 @@ class SnapshotsSection(Section):
     ] = None
 
 
+class PriorSection(Section):
+    """`prior:` of a parameter."""
+
+    examples = {"around": "prior: {around: 3e-3, factor: 3}"}
+    hints = {
+        **instead_of("mu", "mean", "default", write="around:"),
+        **instead_of("sigma", "std", "sd", write="factor: on a logarithmic range, width: on a linear one"),
+    }
+    instead = "write {around: 3e-3, factor: 3}; factor: is the standard deviation"
+
+    around: Annotated[Any, read_with(lambda cursor: cursor)]
+    factor: Annotated[
+        float | None,
+        number(
+            lambda n: 1 < n < float("inf"),
+            "is no factor above 1; 3 means a standard deviation of three times",
+        ),
+    ] = None
+    width: Annotated[
+        float | None, number(lambda n: 0 < n < float("inf"), "is no standard deviation above 0")
+    ] = None
+
+
 class ParameterSection(Section):
     """One of `parameters:`, of any kind; `space_parameters` decides which keys go together."""
 
@@ -431,3 +457,5 @@ class ParameterSection(Section):
         read_with(lambda c: [(key, names.items()) for key, names in c.pairs()]),
     ] = None
     value: Annotated[Any, read_with(Cursor.value_or_list)] = None
+    default: Annotated[Any, read_with(lambda cursor: cursor)] = None
+    prior: PriorSection | None = None

@@ -149,7 +149,7 @@ def baseline(
     for p in space.parameters:
         if p.name in written and p.name not in wrong:
             cursor = written[p.name]
-            values[p.name] = problems.attempt(lambda: _inside(cursor, p), middle(p))  # noqa: B023
+            values[p.name] = problems.attempt(lambda: inside(cursor, p), middle(p))  # noqa: B023
         else:
             values[p.name] = others.get(p.name, middle(p))
     problems.check()
@@ -247,7 +247,8 @@ def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraint
         raise section.refusal("no values within min: and max: obey all of these at once with room to search")
 
 
-def _inside(cursor: Cursor, parameter: Parameter) -> Value:
+def inside(cursor: Cursor, parameter: Parameter) -> Value:
+    """Return the written value of a parameter, with its type. Raises SpaceError if it cannot have it."""
     if isinstance(parameter, Range):
         number = cursor.integer(least=-(2**53)) if parameter.kind == "int" else float(cursor.number())
         if not parameter.min <= number <= parameter.max:

@@ -14,7 +14,14 @@ from functools import partial
 from pathlib import Path
 
 from sweeps.errors import SpaceError
-from sweeps.space import optuna_study, space_checks, space_parameters, space_stages, yaml_cursor
+from sweeps.space import (
+    optuna_study,
+    space_checks,
+    space_parameters,
+    space_priors,
+    space_stages,
+    yaml_cursor,
+)
 from sweeps.space.definition import (
     Brake,
     Budget,
@@ -37,6 +44,7 @@ from sweeps.space.sections import (
     EarlyTerminateSection,
     LeaseSection,
     ObjectiveSection,
+    ParameterSection,
     ProgramSection,
     SearchSection,
     build,
@@ -45,7 +53,7 @@ from sweeps.space.sections import (
 from sweeps.space.yaml_cursor import Cursor, D, Problems, T
 from sweeps.text.regular_file import open_regular
 
-KEYS = tuple(field.name for field in fields(Space))
+KEYS = tuple(field.name for field in fields(Space) if field.name != "defaults")
 _REQUIRED = {
     "name": "name: my-sweep",
     "objectives": "objectives: [{metric: final_loss, goal: minimize}]",
@@ -58,6 +66,8 @@ _HINTS = {
     "method": "write search: {method: bayes}",
     "command": "write program: {command: [...]}",
     "reuse": "write search: {reuse: auto} or search: {reuse: none}",
+    "prior": "write search: {prior: none}, or prior: {around: 3e-3, factor: 3} of a parameter",
+    "defaults": "write default: of a parameter, or baseline:",
     "constraints": "write parameter_constraints: or outcome_constraints:",
 }
 
@@ -113,8 +123,9 @@ def loads(text: str, file: str) -> Space:
         )
 
     objectives = section("objectives", lambda each: _objectives(each, problems), ())
-    nothing: tuple[tuple[Parameter, ...], frozenset[str]] = ((), frozenset())
-    parameters, wrong = section(
+    nothing: tuple[tuple[Parameter, ...], frozenset[str], dict[str, ParameterSection]]
+    nothing = ((), frozenset(), {})
+    parameters, wrong, sections = section(
         "parameters", lambda each: space_parameters.parameters(each, problems), nothing
     )
     constraints: tuple[str, ...] = ()
@@ -139,15 +150,7 @@ def loads(text: str, file: str) -> Space:
         run_cap=section("run_cap", lambda each: each.integer(least=1), None),
         lease=section("lease", lambda each: build(Lease, read(each, LeaseSection)), Lease()),
         budget=section("budget", lambda each: build(Budget, read(each, BudgetSection)), Budget()),
-        brake=section(
-            "brake",
-            lambda each: (
-                Brake(first=0, later=0)  # `brake:` alone switches it off
-                if each.kind() == "nothing"
-                else build(Brake, read(each, BrakeSection))
-            ),
-            Brake(),
-        ),
+        brake=section("brake", _brake, Brake()),
     )
     early = section("early_terminate", lambda each: _early_terminate(each, space), None)
     space = replace(space, early_terminate=early)
@@ -155,8 +158,14 @@ def loads(text: str, file: str) -> Space:
         problem = "a grid has every configuration already; take it out"
         problems.found.append(entries["baseline"].refusal(problem))
     elif is_right("parameters") or wrong:
-        baseline = section("baseline", lambda each: space_checks.baseline(each, space, wrong=wrong), None)
-        space = replace(space, baseline=baseline)
+        if "baseline" in entries and entries["baseline"].kind() == "`none`":
+            space = replace(space, defaults="unused")
+        else:
+            baseline = section("baseline", lambda each: space_checks.baseline(each, space, wrong=wrong), None)
+            space = replace(space, baseline=baseline)
+    if is_right("parameters", "parameter_constraints", "program", "search"):
+        has_baseline = "baseline" in entries
+        space = space_priors.with_written(space, sections, entries, problems, has_baseline=has_baseline)
     if is_right("parameters", "program"):
         space = replace(space, stages=section("stages", lambda each: space_stages.stages(each, space), ()))
     if is_right("parameters", "program", "objectives", "stages", "early_terminate"):
@@ -211,6 +220,12 @@ def _search(section: Cursor, parameters: Sequence[Parameter]) -> Search:
             "take values out, or write method: bayes"
         )
     return search
+
+
+def _brake(section: Cursor) -> Brake:
+    if section.kind() == "nothing":  # `brake:` alone switches it off
+        return Brake(first=0, later=0)
+    return build(Brake, read(section, BrakeSection))
 
 
 def _early_terminate(section: Cursor, space: Space) -> EarlyTerminate:

@@ -61,8 +61,10 @@ _KEY = re.compile(rf"(?:{_PATH}|{_ID}(?:/{_ID})+)(?:@{_PATH})?", re.ASCII)
 _RELATION = re.compile(r"(>=|<=|==|>|<) *([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)", re.ASCII)
 
 
-def parameters(section: Cursor, problems: Problems) -> tuple[tuple[Parameter, ...], frozenset[str]]:
-    """Return all parameters, in the file's order, and the names of those that are wrong.
+def parameters(
+    section: Cursor, problems: Problems
+) -> tuple[tuple[Parameter, ...], frozenset[str], dict[str, ParameterSection]]:
+    """Return all parameters, in the file's order, names of those that are wrong, and sections of the others.
 
     A wrong one is in the place of its name as a fixed null, so that others can refer to it.
 
@@ -75,6 +77,7 @@ def parameters(section: Cursor, problems: Problems) -> tuple[tuple[Parameter, ..
     """
     bodies: dict[str, Cursor] = {}
     found: dict[str, Parameter] = {}
+    sections: dict[str, ParameterSection] = {}
     wrong: set[str] = set()
     for key, body in section.pairs():
         name = key.text()
@@ -91,7 +94,7 @@ def parameters(section: Cursor, problems: Problems) -> tuple[tuple[Parameter, ..
                 )
             )
         missing = Fixed(name=name, value=None)
-        found[name] = problems.attempt(lambda: _parameter(name, body), missing)  # noqa: B023 - called at once
+        found[name] = problems.attempt(lambda: _parameter(name, body, sections), missing)  # noqa: B023 - called at once
         if len(problems.found) > before:
             wrong.add(name)
     if not wrong and all(isinstance(parameter, Fixed) for parameter in found.values()):
@@ -99,10 +102,11 @@ def parameters(section: Cursor, problems: Problems) -> tuple[tuple[Parameter, ..
             "there is nothing to search: give at least one parameter min: and max:, or values:"
         )
     problems.attempt(lambda: _check_conditions(bodies, wrong), None)
-    return tuple(found.values()), frozenset(wrong)
+    return tuple(found.values()), frozenset(wrong), sections
 
 
-def _parameter(name: str, body: Cursor) -> Parameter:
+def _parameter(name: str, body: Cursor, sections: dict[str, ParameterSection]) -> Parameter:
+    """Return the parameter, and put its section among the others. Raises SpaceError."""
     match body.kind():
         case "a mapping":
             pass
@@ -128,8 +132,10 @@ def _parameter(name: str, body: Cursor) -> Parameter:
         if key in written and needed not in written:
             bounds = "values:" if needed == "values" else "min: and max:"
             raise body.at(key).refusal(f"goes only with {bounds}")
-    if "when" in written and "value" in written:
-        raise body.at("when").refusal("goes only with values:, or with min: and max:")
+    for key in ("when", "default", "prior"):
+        if key in written and "value" in written:
+            raise body.at(key).refusal("goes only with values:, or with min: and max:")
+    sections[name] = section
     if "min" in written:
         return _range(name, section, body)
     # W&B has redundant names for what value: and values: say already.
@@ -145,7 +151,11 @@ def _nested_names(name: str, body: Cursor) -> list[str]:
     found: list[str] = []
     for key, inner in body.pairs():
         part = key.text()
-        if inner.kind() != "a mapping" or part == "when" or not re.fullmatch(_PATH, part, re.ASCII):
+        if (
+            inner.kind() != "a mapping"
+            or part in ("when", "prior")
+            or not re.fullmatch(_PATH, part, re.ASCII)
+        ):
             continue
         # W&B writes `parameters` between the names of nested parameters.
         path = name if part in ("parameters", "params") else f"{name}.{part}"

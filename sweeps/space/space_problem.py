@@ -6,11 +6,21 @@ types are right, so that nothing fails later in a worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 
 from sweeps.space.constraints import parse, parse_expression
-from sweeps.space.definition import Choice, Parameter, Range, Space, conditions
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Parameter,
+    Range,
+    Space,
+    Stage,
+    conditions,
+    is_number,
+    same_value,
+)
 from sweeps.space.scale import share_within
 from sweeps.text import typed
 
@@ -53,21 +63,19 @@ def _problems(space: Space) -> Iterator[str]:
             yield f"{name} is {limit!r}, not a finite number above 0"
     names = {parameter.name for parameter in space.parameters}
     for stage in space.stages:
-        if not stage.name:
-            yield "a stage has no name"
-        try:
-            parse_expression(stage.cost or "0")
-        except ValueError as error:
-            yield f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
-        if (trunk := stage.trunk) is not None:
-            is_share = trunk.decay in names if isinstance(trunk.decay, str) else 0 <= trunk.decay <= 1
-            if trunk.length not in names or not is_share or trunk.every < 0:
-                yield (
-                    f"stage {stage.name!r}: its trunk is not a length, a decay of 0 to 1, a tail and a count"
-                )
+        if clause := _stage_problem(stage, names):
+            yield clause
 
 
 def _parameter_problem(parameter: Parameter) -> str:
+    if not isinstance(parameter, Fixed) and (prior := parameter.prior) is not None:
+        if prior.width <= 0:
+            return f"the width of its prior, {prior.width!r}, is not above 0"
+        if isinstance(parameter, Choice):
+            if not any(same_value(prior.around, value) for value in parameter.values):
+                return f"its prior is around {prior.around!r}, none of its values"
+        elif not is_number(prior.around) or not parameter.min <= prior.around <= parameter.max:
+            return f"its prior is around {prior.around!r}, outside of its range"
     match parameter:
         case Choice(values=()):
             return "it has no values"
@@ -83,4 +91,18 @@ def _parameter_problem(parameter: Parameter) -> str:
                 conditions(parameter)
             except (ValueError, TypeError, AttributeError) as error:
                 return f"its conditions: {error}"
+    return ""
+
+
+def _stage_problem(stage: Stage, names: Collection[str]) -> str:
+    if not stage.name:
+        return "a stage has no name"
+    try:
+        parse_expression(stage.cost or "0")
+    except ValueError as error:
+        return f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
+    if (trunk := stage.trunk) is not None:
+        is_share = trunk.decay in names if isinstance(trunk.decay, str) else 0 <= trunk.decay <= 1
+        if trunk.length not in names or not is_share or trunk.every < 0:
+            return f"stage {stage.name!r}: its trunk is not a length, a decay of 0 to 1, a tail and a count"
     return ""

@@ -120,7 +120,13 @@ class StageLines:
 
 
 def share_done(before: float, within: float, total: float) -> float:
-    """Return the share of a run's work that is done, all in effective steps; of no work, all."""
+    """Return the share of a run's work that is done, all in effective steps; of no work, all.
+
+    Args:
+        before: of the stages before.
+        within: of the stage.
+        total: of the run.
+    """
     return round((before + within) / total, 6) if total else 1.0
 
 

@@ -95,7 +95,11 @@ class StopSignal:
 
     @contextmanager
     def hold(self, where: str) -> Iterator[None]:
-        """Defer a signal to the end of the block, where PreemptedError is raised."""
+        """Defer a signal to the end of the block, where PreemptedError is raised.
+
+        Args:
+            where: the block, for the error.
+        """
         self._held += 1
         try:
             yield

@@ -29,6 +29,18 @@ search: {method: bayes, sobol: 4, seed: 0}
 lease: {heartbeat_s: 30, expire_s: 90, max_attempts: 3}
 """
 
+TRAINER = """\
+program: {trainer: {overrides: [model=tiny]}}
+parameters:
+  lr: {min: 0.001, max: 0.1, distribution: log_uniform_values}
+"""
+FUNCTION = TRAINER.replace("{trainer: {overrides: [model=tiny]}}", "{function: 'm:f'}")
+
+
+def lr_with(text: str, base: str = TRAINER) -> str:
+    return base.replace("log_uniform_values", f"log_uniform_values, {text}")
+
+
 NARROW_STEPS = "  steps: {min: 10, max: 100}"
 
 
@@ -796,6 +808,95 @@ CASES = [
     ),
     Case("attempts_zero", "max_attempts: 3", "max_attempts: 0", 12, "lease.max_attempts", "not at least 1"),
     Case("lease_unit", "expire_s", "expire", 12, "lease.expire", "did you mean `expire_s`?"),
+    # what is known beforehand
+    Case(
+        "default_outside",
+        TRAINER,
+        lr_with("default: 1.0", FUNCTION),
+        5,
+        "parameters.lr.default",
+        "outside of",
+    ),
+    Case("default_of_trainer", TRAINER, lr_with("default: 0.01"), 5, "parameters.lr.default", "has its own"),
+    Case(
+        "default_of_fixed",
+        "value: 3",
+        "value: 3, default: 4",
+        10,
+        "parameters.seed.default",
+        "goes only with",
+    ),
+    Case(
+        "prior_of_fixed", "value: 3", "value: 3, prior: {around: 3}", 10, "parameters.seed.prior", "goes only"
+    ),
+    Case("prior_number", TRAINER, lr_with("prior: 0.01"), 5, "parameters.lr.prior", "write {around: 3e-3"),
+    Case("prior_around_nothing", TRAINER, lr_with("prior: {factor: 3}"), 5, "parameters.lr.prior", "missing"),
+    Case(
+        "prior_outside",
+        TRAINER,
+        lr_with("prior: {around: 0.2, factor: 3}"),
+        5,
+        "parameters.lr.prior.around",
+        "outside of 0.001 to 0.1",
+    ),
+    Case(
+        "prior_factor_one",
+        TRAINER,
+        lr_with("prior: {around: 0.01, factor: 1}"),
+        5,
+        "parameters.lr.prior.factor",
+        "no factor above 1",
+    ),
+    Case(
+        "prior_width_of_log",
+        TRAINER,
+        lr_with("prior: {around: 0.01, width: 0.1}"),
+        5,
+        "parameters.lr.prior.width",
+        "write factor:",
+    ),
+    Case(
+        "prior_factor_of_linear",
+        "steps: {min: 10,",
+        "steps: {prior: {around: 20, factor: 3}, min: 10,",
+        6,
+        "parameters.steps.prior.factor",
+        "write width:",
+    ),
+    Case(
+        "prior_no_option",
+        "values: [adamw, muon],",
+        "values: [adamw, muon], prior: {around: sgd},",
+        8,
+        "parameters.opt.prior.around",
+        "not among its values (adamw, muon)",
+    ),
+    Case(
+        "prior_factor_of_choice",
+        "ordered: true}",
+        "ordered: true, prior: {around: 0.9, factor: 2}}",
+        9,
+        "parameters.beta.prior.factor",
+        "around: alone",
+    ),
+    Case(
+        "prior_of_normal",
+        TRAINER,
+        lr_with("mu: -5, sigma: 1, prior: {around: 0.01}").replace("log_uniform_values", "log_normal"),
+        5,
+        "parameters.lr.prior",
+        "keep one of the two",
+    ),
+    Case("search_prior", "sobol: 4", "prior: of_defaults", 11, "search.prior", "did you mean `defaults`?"),
+    Case(
+        "search_prior_random",
+        "method: bayes, sobol: 4",
+        "method: random, prior: none",
+        11,
+        "search.prior",
+        "no effect",
+    ),
+    Case("top_level_prior", "", "prior: none\n", 13, "prior", "search: {prior: none}"),
     Case("baseline_unknown", "", "baseline: {lrr: 0.01}\n", 13, "baseline.lrr", "did you mean `lr`?"),
     Case("baseline_outside", "", "baseline: {lr: 1.0}\n", 13, "baseline.lr", "outside of 0.001 to 0.1"),
     Case("baseline_float_steps", "", "baseline: {steps: 20.0}\n", 13, "baseline.steps", "write 20"),

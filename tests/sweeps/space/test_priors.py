@@ -1,0 +1,146 @@
+"""Known defaults and priors of a search space."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from sweeps.errors import SpaceError
+from sweeps.space.definition import Choice, Prior, Range, Space, Value, from_json, to_json
+from sweeps.space.priors import PRIOR_BY_DEFAULT, PRIOR_WIDTH, with_defaults, without_new_defaults
+from sweeps.space.space_file import loads
+from sweeps.space.space_problem import problem
+
+SPACE = """\
+name: known
+objectives: [{metric: loss}]
+program: {function: "m:f"}
+parameters:
+  lr: {min: 1.0e-4, max: 1.0e-1, distribution: log_uniform_values, default: 3.0e-3}
+  steps: {min: 10, max: 110, default: 20}
+  kind: {values: [a, b, c], default: b, when: {a: [share]}}
+  share: {min: 0.0, max: 1.0, default: 0.1}
+  width: {min: 0.0, max: 4.0}
+  seed: {value: 3}
+"""
+TRAINERS: dict[str, Value] = {"lr": 0.003, "steps": 20, "kind": "b", "width": 1.0}
+
+
+def space(more: str = "", text: str = SPACE) -> Space:
+    return loads(text + more, "known.yaml")
+
+
+def priors(found: Space) -> dict[str, Prior]:
+    return {
+        p.name: p.prior for p in found.parameters if isinstance(p, Range | Choice) and p.prior is not None
+    }
+
+
+def without_defaults() -> Space:
+    return space(text=re.sub(r", default: [^,}]*", "", SPACE))
+
+
+def test_defaults_are_the_first_trial_with_the_middle_of_the_others() -> None:
+    found = space()
+    assert found.baseline == {"lr": 0.003, "steps": 20, "kind": "b", "width": 2.0, "seed": 3}
+    assert found.defaults == "first"
+    assert from_json(to_json(found)) == found
+    assert problem(found) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "baseline", "defaults"),
+    [
+        ("baseline: none\n", None, "unused"),
+        ("baseline: {lr: 0.01}\n", 0.01, "unknown"),
+        ("search: {method: random}\n", 0.003, "first"),
+    ],
+)
+def test_another_first_trial_or_none(more: str, baseline: float | None, defaults: str) -> None:
+    found = space(more)
+    assert (None if found.baseline is None else found.baseline["lr"]) == baseline
+    assert found.defaults == defaults
+
+
+def test_a_grid_has_no_first_trial() -> None:
+    text = SPACE.partition("parameters:")[0] + "parameters: {kind: {values: [a, b], default: b}}\n"
+    with pytest.raises(SpaceError, match=r"parameters.kind.default: a grid has every configuration"):
+        space("search: {method: grid}\n", text)
+
+
+def test_defaults_that_break_a_constraint() -> None:
+    with pytest.raises(SpaceError, match=r"parameter_constraints: the defaults break these"):
+        space('parameter_constraints: ["steps + width >= 60"]\n')
+
+
+def test_priors_around_defaults_are_asked_for() -> None:
+    assert PRIOR_BY_DEFAULT in ("stated", "defaults")
+    assert priors(space("search: {prior: stated}\n")) == {}
+    assert priors(space("search: {prior: none}\n")) == {}
+    found = priors(space("search: {prior: defaults}\n"))
+    assert found == {
+        name: Prior(around=value, width=PRIOR_WIDTH)
+        for name, value in {"lr": 0.003, "steps": 20, "kind": "b", "share": 0.1}.items()
+    }
+
+
+def test_stated_priors_have_the_width_of_their_scale() -> None:
+    text = SPACE.replace("default: 3.0e-3", "prior: {around: 3.0e-3, factor: 10}")
+    text = text.replace("default: 20", "prior: {around: 30, width: 25}").replace(
+        "default: b", "prior: {around: c}"
+    )
+    found = priors(space("search: {prior: stated}\n", text))
+    assert found["lr"].around == 0.003
+    assert found["lr"].width == pytest.approx(1 / 3)
+    assert found["steps"] == Prior(around=30, width=0.25)
+    assert found["kind"].around == "c"
+    assert priors(space("search: {prior: none}\n", text)) == {}
+
+
+def test_a_constraint_on_the_parameter_narrows_its_range_before_its_prior() -> None:
+    text = SPACE.replace("default: 3.0e-3", "prior: {around: 3.0e-3, factor: 10}")
+    found = priors(space('parameter_constraints: ["lr <= 0.01"]\n', text))
+    assert found["lr"].width == pytest.approx(math.log(10) / math.log(100))
+
+
+def test_the_programs_own_defaults_become_the_first_trial() -> None:
+    found, notice = with_defaults(without_defaults(), TRAINERS, "the trainer's")
+    assert found.baseline == {**TRAINERS, "seed": 3}
+    assert found.defaults == "first"
+    assert "baseline: none" in notice
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"steps": 5}, "steps is 5, outside"),
+        ({"kind": "z"}, "kind is 'z', outside"),
+        ({"kind": "a"}, "that of `share` is not known"),
+    ],
+)
+def test_defaults_outside_of_the_space_are_a_notice(changes: dict[str, Value], says: str) -> None:
+    before = replace(without_defaults(), search=replace(space().search, prior="defaults"))
+    found, notice = with_defaults(before, {**TRAINERS, **changes}, "the trainer's")
+    assert found.baseline is None
+    assert says in notice
+    assert "\n" not in notice
+    # The others still have a prior.
+    assert "lr" in priors(found)
+    assert changes.keys() == {"kind"} or "steps" not in priors(found)
+
+
+def test_a_written_first_trial_stays() -> None:
+    written = space("baseline: {lr: 0.01}\n")
+    assert with_defaults(written, TRAINERS, "the trainer's") == (written, "")
+
+
+def test_sweeps_made_before_have_the_same_space() -> None:
+    before = without_defaults()
+    now, _ = with_defaults(before, TRAINERS, "the trainer's")
+    assert without_new_defaults(now, before) == before
+    assert without_new_defaults(now, now) == now
+    asked = replace(before, search=replace(before.search, prior="defaults"))
+    assert without_new_defaults(with_defaults(asked, TRAINERS, "the trainer's")[0], before) == before
