@@ -55,6 +55,7 @@ class Contents:
 
     Args:
         best_was_named: the document named the best trial; else it was found here.
+        gain: what the best trial has gained over the first one, as a sentence; "" if that is not known.
         reuse: what trials shared; None if nothing was reused.
         priced_by_time: dollars are the trials' time at a price, not what they reported.
     """
@@ -69,6 +70,7 @@ class Contents:
     best_note: str
     best_was_named: bool
     command: str
+    gain: str
     tradeoff: Tradeoff | None
     tradeoff_note: str
     many_objectives: ManyObjectives | None
@@ -127,7 +129,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         overrides = [str(override) for override in document.get("best_overrides") or ()]
         own = f"python -m trainer {shlex.join(overrides)}" if overrides else ""
         command = str(document.get("best_command") or own)
-    provenance = document.get("provenance")
+    provenance, gain = document.get("provenance"), document.get("gain")
     return Contents(
         name=str(document.get("name") or "sweep"),
         url=str(document.get("url") or ""),
@@ -139,6 +141,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         best_note=best_note,
         best_was_named=best is not None and best.trial == named,
         command=command,
+        gain=str(gain.get("sentence") or "") if isinstance(gain, Mapping) else "",
         tradeoff=tradeoff,
         tradeoff_note=tradeoff_note,
         many_objectives=many_objectives,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -11,7 +12,8 @@ from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
-from sweeps.export import table
+from sweeps.export import held_out, table
+from sweeps.export.gain import Gain, gain
 from sweeps.operations import confirmation
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.status import trial_result
@@ -44,13 +46,17 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
         _print_confirmed(experiment, style, *found, record)
         return
     if style == "json":
-        print_json(None if record is None else _best_document(experiment.space, record))
+        gained = None if record is None else _gain(experiment, records, record)
+        document = None if record is None else _best_document(experiment.space, record)
+        print_json(None if document is None else document | {"gain": gained and asdict(gained)})
     elif record is None:
         notify(nothing_yet(experiment, records))
     elif style == "csv":
         print_csv([table.flat(record)])
     else:
         echo(best_line(experiment.space, record))
+        if gained := _gain(experiment, records, record):
+            echo(f"  {gained}")
         if line := sharing.trial_line(record):
             echo(f"  {line}")
         program = program_of(experiment.space)
@@ -63,6 +69,12 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
         )
     if record is None:
         ctx.exit(EXIT_FAILED)
+
+
+def _gain(experiment: Experiment, records: Sequence[Trial], best: Trial) -> Gain | None:
+    first = next((record for record in records if record.generator == "baseline"), None)
+    by_sequence = {} if first is None else held_out.losses(experiment.store, experiment.space, [first, best])
+    return gain(experiment.space, records, best, by_sequence)
 
 
 def nothing_yet(experiment: Experiment, records: Sequence[Trial]) -> str:

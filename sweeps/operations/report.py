@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from sweeps.experiment import Experiment
 from sweeps.export import held_out
 from sweeps.export import table as tables
+from sweeps.export.gain import gain
 from sweeps.export.insight import insight
 from sweeps.operations import confirmation
 from sweeps.programs.kinds import program_of
@@ -43,6 +45,8 @@ def report_document(
         found = next((record for record in records if record.trial == winner), None)
     else:  # before the confirmation is over, the best of the confirmed, if any are
         found = tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
+    if (gained := gain(experiment.space, records, found, by_sequence)) is not None:
+        document["gain"] = {**asdict(gained), "sentence": str(gained)}
     if found is not None:
         document["best_trial"] = found.trial
         document["best_command"] = program_of(experiment.space).command_line(found)
