@@ -36,12 +36,7 @@ class TableError(AnalysisError):
 
 
 class MissingColumn(AnalysisError):
-    """The table has no column of that name.
-
-    Args:
-        column: the name asked for.
-        columns: the names there are.
-    """
+    """The table has no column of that name."""
 
     def __init__(self, column: str, columns: Sequence[str]) -> None:
         self.column, self.columns = column, tuple(columns)

@@ -35,10 +35,6 @@ class AskedTrial(Trial):
     An exception in the block fails the trial and is raised; KeyboardInterrupt and SystemExit put it back for
     another attempt. Without a block, the lease is renewed until `Sweep.tell`, or until nothing refers to the
     trial.
-
-    Args:
-        experiment: of this thread.
-        claimed: the trial's record.
     """
 
     def __init__(self, experiment: Experiment, claimed: record.Trial) -> None:

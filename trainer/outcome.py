@@ -151,14 +151,7 @@ class Report:
 
 
 def stage_usd(config: Config, context: StageContext, name: str, seconds: float) -> float | None:
-    """Return the dollars of a stage, those for what was taken from a snapshot included; None: not known.
-
-    Args:
-        config: of the run.
-        context: device and checkpoints.
-        name: of the stage.
-        seconds: of training in it so far, likewise.
-    """
+    """Return the dollars of a stage, those for what was taken from a snapshot included; None: not known."""
     taken, price = origin(context.checkpoints, name), config.device
     dollars = [taken.usd] if taken.reused or taken.steps else []
     if not taken.reused:

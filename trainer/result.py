@@ -152,11 +152,6 @@ class Result:
 def write(result: Result, path: Path, *, resumable: bool = False) -> None:
     """Write the file atomically: a reader never sees half of it, and a crash leaves none.
 
-    Args:
-        result: to write.
-        path: of the file.
-        resumable: whether there is a checkpoint, for the error.
-
     Raises:
         TrainerError: the disk refuses it.
     """

@@ -217,12 +217,7 @@ class Note:
 
 
 def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
-    """Return the footnotes that the page needs, by key, in the order of the page.
-
-    Args:
-        page: the contents.
-        figures: names of the figures that are drawn.
-    """
+    """Return the footnotes that the page needs, by key, in the order of the page."""
     conditions, fields = _conditions(page, figures), _texts(page)
     needed = [definition for definition in DEFINITIONS if conditions[definition.condition or definition.key]]
     return {

@@ -35,11 +35,6 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure
     """Draw a line per completed trial through its parameters to its result; None with fewer than two.
 
     The best tenth are thick and dark, the others thinner and paler by rank.
-
-    Args:
-        table: a sweep's own.
-        metric: column of the result.
-        goal: whether less or more of it is better.
     """
     values = table.numbers(metric)
     done = table.frame[table.completed & np.isfinite(values.to_numpy())]

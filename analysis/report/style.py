@@ -47,12 +47,7 @@ CROSS = "M-0.8,-0.8L0.8,0.8M0.8,-0.8L-0.8,0.8"
 
 
 def theme(ink: str = LIGHT_INK, font: str = "sans-serif") -> dict[str, Any]:
-    """Return the Vega-Lite config of all figures.
-
-    Args:
-        ink: colour of text.
-        font: its family.
-    """
+    """Return the Vega-Lite config of all figures."""
     text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 12, "titleFontSize": 13}
     return {
         "background": "transparent",

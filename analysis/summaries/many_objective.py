@@ -98,11 +98,6 @@ def many_objective_front(
     Of a sweep's own table only completed trials count, and each confirmed configuration is one point; of any
     other, every row with all values.
 
-    Args:
-        table: of a sweep, or any other.
-        objectives: K of them.
-        draws: the most draws for the chances.
-
     Raises:
         MissingColumn: there is no column of an objective.
         NotNumeric: an objective is not a column of numbers.

@@ -164,10 +164,6 @@ def default_axes(table: TrialsTable, objectives: Sequence[Mapping[str, Any]]) ->
 
     Of two objectives, the second is x and the first is y. With one, and with three or more (see
     `many_objective_front`), x is the best measure of compute that the table has.
-
-    Args:
-        table: of a sweep.
-        objectives: `{"metric"}` each.
     """
     if not objectives:
         return None

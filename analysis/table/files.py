@@ -184,10 +184,6 @@ READERS: Mapping[str, Callable[[Path, str], pd.DataFrame]] = MappingProxyType(
 def from_document(document: object, *, source: str = "document") -> pd.DataFrame:
     """Return the table of an export document: `{"schema": 1, …, "trials": [{"trial", "metrics", …}]}`.
 
-    Args:
-        document: the parsed JSON.
-        source: its name in messages.
-
     Raises:
         TableError: it is not an export document, or one of a newer schema.
     """
@@ -254,11 +250,6 @@ def apart(column: str, taken: Collection[str]) -> str:
 
 
 def label(column: str, columns: Collection[str]) -> str:
-    """Return a column's name for people: a parameter's without its prefix, unless another is called so.
-
-    Args:
-        column: of a table.
-        columns: all of that table.
-    """
+    """Return a column's name for people: a parameter's without its prefix, unless another is called so."""
     plain = column.removeprefix(PARAMETER)
     return column if plain in RESERVED or plain in columns or plain.startswith((PARAMETER, METRIC)) else plain

@@ -8,8 +8,9 @@ quality NAME…   how well their emulators predict trials that they were not fit
 replay NAME…    searchers on them in simulated time, into --results, and the table of it
 table NAME…     the table of what --results has
 figures NAME…   figures of it
+fit NAME…       how well surrogates of ours (--searchers) predict held-out random trials
 
-The last three have options of their own: `replay --help`.
+The last four have options of their own: `replay --help`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from benchmarks.landscapes.tables import Row, merge, names, read, read_trained, write
 
 RECORDING = ("record", "points", "train", "write", "quality")
-REPLAYING = ("replay", "table", "figures")
+REPLAYING = ("replay", "table", "figures", "fit")
 
 
 def main() -> None:
@@ -100,7 +101,7 @@ def replaying() -> None:
     """Replay searchers, or tell and draw how they did."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
     from benchmarks.landscapes import compare, replay
-    from benchmarks.landscapes.searchers import SEARCHERS, find
+    from benchmarks.landscapes.searchers import EXTRA, SEARCHERS, find
 
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.landscapes {sys.argv[1]}",
@@ -117,7 +118,7 @@ def replaying() -> None:
     parser.add_argument(
         "--searchers",
         nargs="+",
-        default=[name for name in SEARCHERS if name != "optuna-cmaes" and "prior" not in name],
+        default=[name for name in SEARCHERS if name not in EXTRA and "prior" not in name],
         help="known ones, or package.module:Name",
     )
     parser.add_argument("--seeds", type=int, default=20, help="how many")
@@ -138,12 +139,21 @@ def replaying() -> None:
     parser.add_argument("--folder", type=Path, default=Path("figures"), help="of the figures, SVG and PNG")
     arguments = parser.parse_args()
     chosen = arguments.names or names()
-    if arguments.command == "replay":
+    if arguments.command in ("replay", "fit"):
         for name in arguments.searchers:
             try:
                 find(name)
             except ValueError as error:
                 parser.error(str(error))
+    if arguments.command == "fit":
+        from benchmarks.landscapes import fit
+
+        for name in arguments.searchers:
+            if name != "ours" and not name.startswith("variant-"):
+                parser.error(f"{name!r} has no surrogate of ours: fit takes ours and variant-NAME")
+        print(fit.table(chosen, arguments.searchers, arguments.seeds, arguments.jobs))
+        return
+    if arguments.command == "replay":
         seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         options = {key: getattr(arguments, key) for key in ("noise", "defaults", "trials")}
         wanted = replay.runs(chosen, arguments.searchers, seeds, arguments.workers, **options)

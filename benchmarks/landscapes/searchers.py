@@ -249,7 +249,7 @@ class Optuna(Searcher):
         if (first := self.known_first(0)) is not None:
             self._study.enqueue_trial(
                 {
-                    p.name: p.values.index(first[p.name]) if _is_ordered(p) else first[p.name]
+                    p.name: p.values.index(first[p.name]) if is_ordered(p) else first[p.name]
                     for p in self.parameters
                 }
             )
@@ -261,7 +261,7 @@ class Optuna(Searcher):
             return {p.name: self._suggest(asked, p) for p in self.parameters}
 
     def _suggest(self, asked: Any, parameter: Parameter) -> Value:
-        if _is_ordered(parameter):  # Optuna's categories have no order, but whole numbers do
+        if is_ordered(parameter):  # Optuna's categories have no order, but whole numbers do
             return parameter.values[asked.suggest_int(parameter.name, 0, len(parameter.values) - 1)]
         return suggest(asked, parameter)
 
@@ -272,8 +272,15 @@ class Optuna(Searcher):
             self._study.tell(self._trials[trial], loss)
 
 
-def _is_ordered(parameter: Parameter) -> TypeGuard[Choice]:
+def is_ordered(parameter: Parameter) -> TypeGuard[Choice]:
+    """Return whether the parameter is a choice whose values have an order."""
     return isinstance(parameter, Choice) and parameter.ordered
+
+
+def _peer(task: Task, *, name: str, **options: Any) -> Searcher:
+    peers = importlib.import_module("benchmarks.landscapes.peers")
+    made: Searcher = getattr(peers, name)(task, **options)
+    return made
 
 
 Factory = Callable[[Task], Searcher]
@@ -288,8 +295,14 @@ SEARCHERS: dict[str, Factory] = {
     "optuna-tpe": partial(Optuna, sampler="TPESampler", multivariate=True),
     "optuna-gp": partial(Optuna, sampler="GPSampler"),
     "optuna-cmaes": partial(Optuna, sampler="CmaEsSampler", warn_independent_sampling=False),
+    "smac": partial(_peer, name="Smac", facade="HyperparameterOptimizationFacade"),
+    "smac-gp": partial(_peer, name="Smac", facade="BlackBoxFacade"),
+    "neps": partial(_peer, name="Neps"),
 }
 """CMA-ES needs the package `cmaes`; it draws unordered choices at random, as Optuna does."""
+
+EXTRA = ("optuna-cmaes", "smac", "smac-gp", "neps")
+"""Those that need packages which this project does not bring."""
 
 
 def find(name: str) -> Factory:

@@ -14,15 +14,7 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 def node(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -> dict[str, Any]:
-    """Return a `Node` in the JSON fields of google.cloud.tpu.v2.
-
-    Args:
-        pool: the pool.
-        options: its options.
-        worker: the worker's number, from 1.
-        zone: the zone to create it in.
-        script: the start-up script.
-    """
+    """Return a `Node` in the JSON fields of google.cloud.tpu.v2."""
     network = {"enable_external_ips": options.external_ips}
     network |= {name: value for name in ("network", "subnetwork") if (value := getattr(options, name))}
     account = {"scope": list(_SCOPES)}

@@ -116,11 +116,6 @@ def pool_options(function: F) -> F:
 def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
     """Return the pool that the options describe; whether its workers reach the storage is not checked.
 
-    Args:
-        runner: the engine.
-        place: of the sweep.
-        values: of the options, by their names in click.
-
     Raises:
         InputError: an option is wrong.
         PoolError: the engine does not support the pool.

@@ -176,13 +176,7 @@ def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str
 
 
 def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the trials for people: the parameters that vary, the objectives, what was shared, and failures.
-
-    Args:
-        space: of the sweep.
-        records: the trials.
-        roles: what trials are in the confirmation, by index.
-    """
+    """Return the trials for people: varying parameters, objectives, what was shared, and failures."""
     varied = [
         p.name for p in space.parameters if len({repr(table.flat_parameter(r, p.name)) for r in records}) > 1
     ]

@@ -11,9 +11,9 @@ import click
 from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
 from sweeps.experiment import Experiment
-from sweeps.operations import snapshots as operations
+from sweeps.operations import checkpoints as operations
+from sweeps.operations.checkpoints import Listing
 from sweeps.operations.opening import open_sweep
-from sweeps.operations.snapshots import Listing
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten, shown_bytes
 from sweeps.transfer import stored_stages

@@ -21,12 +21,7 @@ _AGES_S = 15.0
 
 
 class Events:
-    """Handler of `/sweep/NAME/events`.
-
-    Args:
-        site: of the server.
-        most: see MOST.
-    """
+    """Handler of `/sweep/NAME/events`."""
 
     def __init__(self, site: Site, *, most: int = MOST) -> None:
         self._site, self._most = site, most

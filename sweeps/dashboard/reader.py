@@ -78,9 +78,6 @@ class View:
 class SweepReader:
     """Reader of one sweep, for one thread at a time.
 
-    Args:
-        store: of the sweep.
-
     Attributes:
         done, total: records read and to be read, of the reading that runs now.
         ahead_s: seconds that the store's clock was ahead of this machine's.

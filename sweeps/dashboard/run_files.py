@@ -33,11 +33,7 @@ class Content(NamedTuple):
 
 
 class RunFiles:
-    """Files of the attempts of one sweep, for one thread at a time.
-
-    Args:
-        store: of the sweep.
-    """
+    """Files of the attempts of one sweep, for one thread at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

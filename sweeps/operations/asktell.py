@@ -14,12 +14,6 @@ from sweeps.trials.record import Trial
 def report(experiment: Experiment, index: int, document: Any, where: str) -> Trial:
     """End a trial with a result, and return its record. The same report twice changes nothing.
 
-    Args:
-        experiment: the sweep.
-        index: of the trial.
-        document: what a `result.json` holds.
-        where: the source of the document, for messages.
-
     Raises:
         InputError: the result is wrong, or the trial is not one that was asked for; it stays as it was.
     """

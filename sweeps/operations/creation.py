@@ -58,10 +58,24 @@ def create_sweep(
                 f"warning: budget.{name} counts the metric `{name}` of each trial: does the program report "
                 "it? If not, this budget never ends the sweep; device_hours and wall_hours need no report"
             )
-    if notice := _sharing_notice(space):
-        on_notice(notice)
+    if (stages := Stages(space)).shared:
+        seeds = any(each.name == "seed" and not isinstance(each, Fixed) for each in space.parameters)
+        repeats = space.search.method == "grid"  # each seed, with all other values
+        if seeds and stages.position("seed") == 0 and not repeats:
+            on_notice(
+                "`seed` is searched, and trials with different seeds share no stage; take it out: "
+                "`sweep confirm` repeats the best trials with fresh seeds"
+            )
+        else:
+            lengths = " or ".join(stage.name for stage in space.stages if stage.trunk is not None)
+            before = f", and those with other lengths of {lengths} what comes before the decay"
+            on_notice(
+                f"trials that agree up to the end of {stages.names[0]} compute it once"
+                f"{before if lengths else ''}; search: {{reuse: none}} switches that off"
+            )
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
-    raise_limits(experiment, space, on_notice)
+    if skip_if_exists:  # one that was there may have smaller limits
+        raise_limits(experiment, space, on_notice)
     make_default(store)
     return experiment
 
@@ -71,26 +85,3 @@ def raise_limits(experiment: Experiment, space: Space, on_notice: Callable[[str]
     before = experiment.amendments.refresh()
     if (amendment := experiment.raise_limits(space, by=user_name())) is not None:
         on_notice(f"{experiment.store.url}: extended: {', '.join(differences(before, amendment))}")
-
-
-def _sharing_notice(space: Space) -> str:
-    """Return what trials share, or that hardly any do because each has a seed of its own; "" for nothing."""
-    stages = Stages(space)
-    if not stages.shared:
-        return ""
-    seeds = any(
-        parameter.name == "seed" and not isinstance(parameter, Fixed) for parameter in space.parameters
-    )
-    if (
-        seeds and stages.position("seed") == 0 and space.search.method != "grid"
-    ):  # in a grid each seed repeats
-        return (
-            "`seed` is searched, and trials with different seeds share no stage; take it out: "
-            "`sweep confirm` repeats the best trials with fresh seeds"
-        )
-    lengths = " or ".join(stage.name for stage in space.stages if stage.trunk is not None)
-    before = f", and those with other lengths of {lengths} what comes before the decay" if lengths else ""
-    return (
-        f"trials that agree up to the end of {stages.names[0]} compute it once{before}; "
-        "search: {reuse: none} switches that off"
-    )

@@ -18,7 +18,7 @@ from sweeps.programs.signals import Stop
 from sweeps.space.definition import Space, Value
 from sweeps.space.probes import probes
 from sweeps.space.stages import Stages
-from sweeps.stages.checkpoint import TrunkKey, end_keys, trunk_keys
+from sweeps.stages.checkpoint import SharedKeys, end_keys, trunk_keys
 from sweeps.trials.record import Trial
 
 LOG_FILE = "log.txt"
@@ -28,9 +28,6 @@ TRIAL_FILE = "trial.json"
 
 class Program(ABC):
     """Program that computes the trials of a sweep.
-
-    Args:
-        space: of the sweep.
 
     Attributes:
         test_overrides: parameters with which it reports metrics on data that no trial was selected by.
@@ -144,17 +141,16 @@ class Program(ABC):
 
     # ---- what trials share
 
-    def stage_keys(self, parameters: Mapping[str, Value]) -> dict[str, str]:
-        """Return the key of the end of each stage that trials share, by the stage's name in order.
+    def shared_keys(self, parameters: Mapping[str, Value]) -> SharedKeys:
+        """Return the keys of what a trial may share: ends of stages, and the trunks of stages that have one.
 
-        Equal keys, of 64 hexadecimal digits, mean equal results. There are none if trials share no stages.
+        Equal keys, of 64 hexadecimal digits, mean equal results. There are none if trials share nothing.
         """
         stages = Stages(self.space)
-        return end_keys(self.space, stages, parameters) if stages.shared else {}
-
-    def stage_trunks(self, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
-        """Return the trunk of each stage that has one, and steps before its decay, by the stage's name."""
-        return trunk_keys(self.space, Stages(self.space), parameters)
+        return SharedKeys(
+            ends=end_keys(self.space, stages, parameters) if stages.shared else {},
+            trunks=trunk_keys(self.space, stages, parameters),
+        )
 
 
 def cannot_start(problem: str) -> CannotStart:

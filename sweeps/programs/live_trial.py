@@ -27,11 +27,6 @@ _NUMBERS = (*_LOSSES, "step", "of")
 class Trial:
     """Trial that this process runs. Threads may share it.
 
-    Args:
-        claimed: its record.
-        folder: the run folder of the attempt.
-        wants_stop: returns whether it should end.
-
     Attributes:
         index: its number in the sweep, from 0.
         parameters: the active parameters and their values.

@@ -80,7 +80,28 @@ def run(
         EnvironmentFault: this machine cannot start a process (no memory, no disk).
         Unstartable: no machine can, because of what the arguments or the variables are.
     """
-    child = _start(argv, log_file, env, should_stop, warm)
+    guarded = [sys.executable, "-I", "-S", parent_death.__file__, str(os.getpid()), *argv]
+    try:
+        with open(log_file, "ab", opener=_open_at_once) as log:
+            child = None if warm is None else warm.start(argv, log, env, should_stop)
+            if child is None:
+                process = subprocess.Popen(
+                    guarded,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **env},
+                    start_new_session=True,
+                )
+                child = _StartedChild(process, env)
+    except ValueError as error:  # a NUL, or half of a surrogate pair
+        raise Unstartable(f"cannot start {argv[0]!r:.80}: {error}") from None
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise Unstartable(
+                f"cannot start {argv[0]!r:.80}: its arguments and variables are too long"
+            ) from None
+        raise EnvironmentFault(f"cannot start {argv[0]}: {error}") from error
     try:
         while not should_stop():
             try:
@@ -148,37 +169,6 @@ class _StartedChild:
                 _kill_with(self._env)
         with contextlib.suppress(ProcessLookupError):  # it ended in the meantime
             os.killpg(self._process.pid, signum)
-
-
-def _start(
-    argv: Sequence[str],
-    log_file: Path,
-    env: Mapping[str, str],
-    should_stop: Callable[[], bool],
-    warm: Starter | None,
-) -> Child:
-    guarded = [sys.executable, "-I", "-S", parent_death.__file__, str(os.getpid()), *argv]
-    try:
-        with open(log_file, "ab", opener=_open_at_once) as log:
-            if warm is not None and (child := warm.start(argv, log, env, should_stop)) is not None:
-                return child
-            process = subprocess.Popen(
-                guarded,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **env},
-                start_new_session=True,
-            )
-            return _StartedChild(process, env)
-    except ValueError as error:  # a NUL, or half of a surrogate pair
-        raise Unstartable(f"cannot start {argv[0]!r:.80}: {error}") from None
-    except OSError as error:
-        if error.errno == errno.E2BIG:
-            raise Unstartable(
-                f"cannot start {argv[0]!r:.80}: its arguments and variables are too long"
-            ) from None
-        raise EnvironmentFault(f"cannot start {argv[0]}: {error}") from error
 
 
 def _kill_with(env: Mapping[str, str]) -> None:

@@ -56,12 +56,7 @@ _LOST_LINES = 5  # the message of such an exception may have several lines
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """Success: the program reported metrics; all objectives and constrained metrics are finite.
-
-    Args:
-        metrics: by name.
-        stages: as the program reported them.
-    """
+    """Success: the program reported metrics; all objectives and constrained metrics are finite."""
 
     metrics: Mapping[str, float | None]
     stages: tuple[Reported, ...] = ()
@@ -179,20 +174,7 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
         metrics = by_metric(metrics, space.metrics())
     except ValueError as error:
         return _broken(f"{where}: {error}")
-    numbers = _numbers(metrics, needed, where)
-    for name in needed:
-        if name not in metrics:
-            there = ", ".join(sorted(numbers)[:20]) or "nothing"
-            return _broken(f"{where}: no metric {name!r}; there is {there}")
-        if numbers.get(name) is None:
-            return Failed(
-                error=f"{where}: {name} is {metrics[name]!r:.200}, not a finite number", failure="diverged"
-            )
-    return Completed(metrics=numbers)
-
-
-def _numbers(metrics: Mapping[Any, Any], needed: Sequence[str], where: str) -> dict[str, float | None]:
-    """Return the metrics that a record can hold, the needed ones first."""
+    # Those that a record can hold, the needed ones first.
     names = [*(name for name in needed if name in metrics), *(name for name in metrics if name not in needed)]
     numbers: dict[str, float | None] = {}
     unfit: list[str] = []
@@ -210,7 +192,15 @@ def _numbers(metrics: Mapping[Any, Any], needed: Sequence[str], where: str) -> d
             "surrogate pair; a trial has at most %d metrics",
             *(where, counted(len(unfit), "metric"), ascii(unfit[0][:80]), storable.MAX_NAME, MAX_METRICS),
         )
-    return numbers
+    for name in needed:
+        if name not in metrics:
+            there = ", ".join(sorted(numbers)[:20]) or "nothing"
+            return _broken(f"{where}: no metric {name!r}; there is {there}")
+        if numbers.get(name) is None:
+            return Failed(
+                error=f"{where}: {name} is {metrics[name]!r:.200}, not a finite number", failure="diverged"
+            )
+    return Completed(metrics=numbers)
 
 
 def _is_number(value: Any) -> bool:

@@ -42,13 +42,7 @@ def problem(argv: Sequence[str]) -> str:
 
 
 def never_began(argv: Sequence[str], status: int, last_line: str) -> str:
-    """Return why the command never began, from how it ended, in one clause; "" if it did begin.
-
-    Args:
-        argv: the command.
-        status: its exit status, as `subprocess` gives it.
-        last_line: the last line of its log.
-    """
+    """Return why the command never began, from how it ended, in one clause; "" if it did begin."""
     detail = f": {last_line}" if last_line else ""
     if status == _NOT_FOUND:
         return f"a program was not found (exit status {status}){detail}"

@@ -26,7 +26,7 @@ from sweeps.space.stages import Stages
 from sweeps.space.trainer_stages import trainer_stages
 from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk, with_trunks
 from sweeps.space.yaml_cursor import nearest
-from sweeps.stages.checkpoint import TrunkKey
+from sweeps.stages.checkpoint import SharedKeys, TrunkKey
 from sweeps.trials.budget import REPORTED
 from sweeps.trials.record import Trial
 
@@ -150,7 +150,12 @@ class TrainerProgram(CommandProgram):
             return error
 
     def _refuse(self, composed: Sequence[Composition | ConfigError]) -> None:
-        """Raise InputError if the trainer refuses one, or does not report a metric that the sweep needs."""
+        """Raise InputError if the trainer refuses one, or if the sweep needs a metric that no run reports.
+
+        The trainer reports metrics of its own, and a hook more, which all configurations must have.
+        """
+        from trainer.api import METRICS
+        from trainer.config.evaluation import hook_name
         from trainer.errors import ConfigError
         from trainer.result import TEST_METRICS
 
@@ -167,7 +172,20 @@ class TrainerProgram(CommandProgram):
                     refused.setdefault(fault.key or str(fault), str(fault))
             else:
                 configs.append(each.config)
-        self._require_metrics([] if refused else configs)
+        known = [] if refused else configs
+        prefixes = [{f"{hook_name(hook)}_" for hook in config.hooks.names} for config in known]
+        of_hooks = tuple(set.intersection(*prefixes)) if prefixes else ()
+        for metric in needed_metrics(space):
+            if metric not in METRICS and not metric.startswith(of_hooks):
+                listed = f"known are: {', '.join(METRICS)}"
+                hint = nearest(metric, METRICS)
+                section = "objectives" if metric in space.metrics() else "outcome_constraints"
+                if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():
+                    section = "search.noise"
+                raise InputError(
+                    f"{section}: the trainer reports no {metric!r}; "
+                    + (hint if hint == listed else f"{hint} ({listed})")
+                )
         tested = [metric for metric in needed_metrics(space) if metric in TEST_METRICS]
         if tested and not all(config.eval.test for config in configs):
             raise InputError(
@@ -176,26 +194,6 @@ class TrainerProgram(CommandProgram):
             )
         if refused:
             raise InputError("the trainer refuses this space: " + "\n".join(refused.values()))
-
-    def _require_metrics(self, configs: Sequence[Config]) -> None:
-        """Raise InputError if the sweep needs a metric that neither the trainer nor a hook of all reports."""
-        from trainer import api
-        from trainer.config.evaluation import hook_name
-
-        space = self.space
-        prefixes = [{f"{hook_name(hook)}_" for hook in config.hooks.names} for config in configs]
-        of_hooks = tuple(set.intersection(*prefixes)) if prefixes else ()
-        for metric in needed_metrics(space):
-            if metric not in api.METRICS and not metric.startswith(of_hooks):
-                known = f"known are: {', '.join(api.METRICS)}"
-                hint = nearest(metric, api.METRICS)
-                section = "objectives" if metric in space.metrics() else "outcome_constraints"
-                if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():
-                    section = "search.noise"
-                raise InputError(
-                    f"{section}: the trainer reports no {metric!r}; "
-                    + (hint if hint == known else f"{hint} ({known})")
-                )
 
     def prepare(self, threads: int, report: Callable[[str, float | None], None]) -> None:
         """Build corpus, tokenizer and teacher, unless they exist."""
@@ -259,35 +257,29 @@ class TrainerProgram(CommandProgram):
 
     # ---- what trials share
 
-    def stage_keys(self, parameters: Mapping[str, Value]) -> dict[str, str]:
+    def shared_keys(self, parameters: Mapping[str, Value]) -> SharedKeys:
         stages = Stages(self.space)
-        if not stages.shared:
-            return {}
-        from trainer import api
+        with_trunk = {name for at, name in enumerate(stages.names) if stages.trunk(at) is not None}
+        if not stages.shared and not with_trunk:
+            return SharedKeys()
+        from trainer.api import Composition
         from trainer.errors import TrainerError
 
         try:
-            keys = api.stage_keys(self.overrides(parameters))
+            composed = Composition(self.overrides(parameters))
+            keys = composed.stage_keys() if stages.shared else {}
+            trunks = composed.stage_trunks() if with_trunk else {}
         except TrainerError as error:  # the program itself will report it
             log.info("the stages have no keys: %s", error)
-            return {}
-        return {name: keys[name] for name in stages.names if name in keys}
-
-    def stage_trunks(self, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
-        stages = Stages(self.space)
-        names = [name for position, name in enumerate(stages.names) if stages.trunk(position) is not None]
-        if not names:
-            return {}
-        from trainer import api
-        from trainer.errors import TrainerError
-
-        try:
-            trunks = api.stage_trunks(self.overrides(parameters))
-        except TrainerError as error:  # the program itself will report it
-            log.info("the stages have no trunks: %s", error)
-            return {}
-        found = {name: trunks[name] for name in names if name in trunks}
-        return {name: TrunkKey(key=it.key, until=it.until) for name, it in found.items() if it.until > 0}
+            return SharedKeys()
+        return SharedKeys(
+            ends={name: keys[name] for name in stages.names if name in keys},
+            trunks={
+                name: TrunkKey(key=trunks[name].key, until=trunks[name].until)
+                for name in stages.names
+                if name in with_trunk and name in trunks and trunks[name].until > 0
+            },
+        )
 
 
 def tpu_misfits(*, tpu: bool) -> Sequence[Misfit]:

@@ -126,7 +126,16 @@ def _side(text: str) -> tuple[dict[str, float], float]:
     """Return the coefficients by name, and the constant."""
     names: dict[str, float] = {}
     constant = 0.0
-    tokens = _tokens(text)
+    tokens: list[str] = []
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        found = _TOKEN.match(text, position, end)
+        if not found:
+            remainder = text[position:end].strip()
+            hint = "; write it without parentheses" if remainder[0] in "()" else ""
+            raise ValueError(f"cannot read `{remainder}`{hint}")
+        tokens.append(found[0].strip())
+        position = found.end()
     position = 0
     while position < len(tokens) or position == 0:
         factor, name, position = _term(tokens, position, text)
@@ -135,20 +144,6 @@ def _side(text: str) -> tuple[dict[str, float], float]:
         else:
             constant += factor
     return names, constant
-
-
-def _tokens(text: str) -> list[str]:
-    tokens, position = [], 0
-    text = text.rstrip()
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        if not found:
-            remainder = text[position:].strip()
-            hint = "; write it without parentheses" if remainder[0] in "()" else ""
-            raise ValueError(f"cannot read `{remainder}`{hint}")
-        tokens.append(found[0].strip())
-        position = found.end()
-    return tokens
 
 
 def _term(tokens: list[str], position: int, text: str) -> tuple[float, str, int]:

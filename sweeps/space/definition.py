@@ -487,29 +487,29 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
 
 def to_json(space: Space) -> dict[str, Any]:
     """Return the space as a JSON object; `from_json` is the inverse."""
-    document: dict[str, Any] = _to_json(space)
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(plain, value))
+        if isinstance(value, Mapping):
+            return dict(value)
+        if not is_dataclass(value):
+            return value
+        defaults = {
+            field.name: field.default if field.default_factory is MISSING else field.default_factory()
+            for field in fields(value)
+        }
+        written_if_set = list(_WRITTEN_IF_SET.get(type(value), ()))
+        if isinstance(value, EarlyTerminate):  # the settings of other rules
+            written_if_set = [
+                key for rule, key in (("curve", "margin"), ("hyperband", "eta")) if value.type != rule
+            ]
+        left_out = [key for key in written_if_set if getattr(value, key) == defaults[key]]
+        document = {key: plain(getattr(value, key)) for key in defaults if key not in left_out}
+        return document | ({"type": type(value).__name__.lower()} if isinstance(value, Parameter) else {})
+
+    document: dict[str, Any] = plain(space)
     return document
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_to_json, value))
-    if isinstance(value, Mapping):
-        return dict(value)
-    if not is_dataclass(value):
-        return value
-    defaults = {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory()
-        for field in fields(value)
-    }
-    written_if_set = list(_WRITTEN_IF_SET.get(type(value), ()))
-    if isinstance(value, EarlyTerminate):  # the settings of other rules
-        written_if_set = [
-            key for rule, key in (("curve", "margin"), ("hyperband", "eta")) if value.type != rule
-        ]
-    left_out = [key for key in written_if_set if getattr(value, key) == defaults[key]]
-    document = {key: _to_json(getattr(value, key)) for key in defaults if key not in left_out}
-    return document | ({"type": type(value).__name__.lower()} if isinstance(value, Parameter) else {})
 
 
 def differences(there: Space, here: Space) -> str:

@@ -47,11 +47,6 @@ def space_of(document: Mapping[str, Any], where: str) -> Space:
 def configuration(space: Space, values: Mapping[str, Any], where: str) -> Mapping[str, Value]:
     """Return a trial's parameters for these values; others have those of the baseline, or their middle.
 
-    Args:
-        space: of the sweep.
-        values: by name of the parameter.
-        where: what the values are, for messages.
-
     Raises:
         SpaceError: there is no such parameter, it cannot have this value, or a constraint is broken.
     """

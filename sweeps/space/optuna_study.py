@@ -6,7 +6,7 @@ Optuna has no file format of its own; people write a study's arguments and the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from sweeps.errors import SpaceError
 from sweeps.space.yaml_cursor import Cursor
@@ -25,10 +25,6 @@ def _goals(directions: Cursor) -> str:
     words = directions.items() if directions.kind() == "a list" else [directions]
     goals = ", ".join(f"{{metric: LOSS, goal: {_shown(word)}}}" for word in words)
     return f"write objectives: [{goals}]"
-
-
-def _search(sampler: Cursor) -> str:
-    return f"write search: {{method: {_METHODS.get(_kind(sampler, 'Sampler'), 'bayes')}}}"
 
 
 def _stopping(pruner: Cursor) -> str:
@@ -52,7 +48,7 @@ _STUDY: dict[str, _Advice] = {
     "direction": _goals,
     "directions": _goals,
     "n_trials": lambda value: f"write run_cap: {_shown(value)}",
-    "sampler": _search,
+    "sampler": lambda value: f"write search: {{method: {_METHODS.get(_kind(value, 'Sampler'), 'bayes')}}}",
     "pruner": _stopping,
     "n_jobs": lambda value: "leave it out; start so many workers: sweep launch local --workers N",
     "timeout": lambda value: "leave it out; limit the sweep by `sweep extend --wall-hours H` once it is made",
@@ -84,25 +80,22 @@ def refuse(root: Cursor, file: str) -> None:
         )
     if not entries.keys() & (_STUDY.keys() - {"params", "storage", "timeout"}):
         return
-    found = list(_problems(root))
+    found: list[SpaceError] = []
+    for key, value in root.pairs():
+        if (advice := _STUDY.get(key.text())) is not None:
+            found.append(value.refusal(f"a word of Optuna's; {advice(value)}"))
+        if key.text() in _PARAMETERS:
+            found += [
+                inner.refusal(f"a word of Optuna's; {_DISTRIBUTION[word.text()](inner)}")
+                for _, body in _pairs(value)
+                for word, inner in _pairs(body)
+                if word.text() in _DISTRIBUTION
+            ]
     missing = [word for word in ("program", *_PARAMETERS[:1]) if word not in entries]
     if "parameters" in missing and entries.keys() & set(_PARAMETERS):
         missing.remove("parameters")
     found += [root.refusal(f"`{word}:` is missing; docs/search-space.md shows it") for word in missing]
     raise SpaceError.together(found)
-
-
-def _problems(root: Cursor) -> Iterator[SpaceError]:
-    for key, value in root.pairs():
-        if (advice := _STUDY.get(key.text())) is not None:
-            yield value.refusal(f"a word of Optuna's; {advice(value)}")
-        if key.text() in _PARAMETERS:
-            for _, body in _pairs(value):
-                yield from (
-                    inner.refusal(f"a word of Optuna's; {_DISTRIBUTION[word.text()](inner)}")
-                    for word, inner in _pairs(body)
-                    if word.text() in _DISTRIBUTION
-                )
 
 
 def _pairs(value: Cursor) -> list[tuple[Cursor, Cursor]]:

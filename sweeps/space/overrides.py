@@ -55,11 +55,6 @@ def _without_booleans(parameters: Mapping[str, Value]) -> list[str]:
     )
 
 
-def _without_equals(parameters: Mapping[str, Value]) -> list[str]:
-    words = ((f"--{key}", str(to_plain(value))) for key, value in parameters.items())
-    return _without_nul([word for pair in words for word in pair])
-
-
 def _without_nul(argv: list[str]) -> list[str]:
     if zero := [word for word in argv if "\0" in word]:
         raise ValueError(f"{zero[0]!r} cannot be an option: a command line holds no NUL")
@@ -72,7 +67,9 @@ WORDS: Mapping[str, Callable[[Mapping[str, Value]], list[str]]] = {
     # As W&B's agent writes its macros of these names, and "${args}":
     # https://docs.wandb.ai/guides/sweeps/sweep-config-keys#command-macros
     "${args_wandb}": to_python_options,
-    "${args_no_equals}": _without_equals,
+    "${args_no_equals}": lambda parameters: _without_nul(
+        [word for key, value in parameters.items() for word in (f"--{key}", str(to_plain(value)))]
+    ),
     "${args_no_hyphens}": _assignments(""),
     "${args_no_boolean_flags}": _without_booleans,
     "${args_append_hydra}": _assignments("+"),

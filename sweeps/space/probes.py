@@ -6,8 +6,6 @@ night.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sweeps.space import constraints
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, conditions, is_number
 from sweeps.space.scale import example
@@ -20,7 +18,23 @@ def probes(space: Space) -> list[dict[str, Value]]:
     """
     low = {parameter.name: _end(parameter, 0) for parameter in space.parameters}
     high = {parameter.name: _end(parameter, -1) for parameter in space.parameters}
-    points = [low, high, *({**base, **change} for base in (low, high) for change in _choices(space))]
+    parents = space.parents()
+    changes: list[dict[str, Value]] = []
+    for parameter in space.parameters:
+        values: tuple[Value, ...] = ()
+        if isinstance(parameter, Choice):
+            values = parameter.values
+        elif isinstance(parameter, Range):  # one value that satisfies each of its conditions
+            values = tuple(example(condition, parameter) for condition, _ in conditions(parameter))
+        for value in values:
+            change: dict[str, Value] = {parameter.name: value}
+            name = parameter.name
+            while name in parents:  # enable its parents
+                condition = parents[name]
+                name = condition.parent
+                change[name] = example(condition, space.parameter(name))
+            changes.append(change)
+    points = [low, high, *({**base, **change} for base in (low, high) for change in changes)]
     if space.baseline is not None:
         points.append({**low, **space.baseline})
     bounds = [constraints.parse(text) for text in space.parameter_constraints]
@@ -43,21 +57,3 @@ def _end(parameter: Parameter, which: int) -> Value:
             return int((parameter.min, parameter.max)[which])
         case Range():
             return float((parameter.min, parameter.max)[which])
-
-
-def _choices(space: Space) -> Iterator[dict[str, Value]]:
-    parents = space.parents()
-    for parameter in space.parameters:
-        values: tuple[Value, ...] = ()
-        if isinstance(parameter, Choice):
-            values = parameter.values
-        elif isinstance(parameter, Range):  # one value that satisfies each of its conditions
-            values = tuple(example(condition, parameter) for condition, _ in conditions(parameter))
-        for value in values:
-            change: dict[str, Value] = {parameter.name: value}
-            name = parameter.name
-            while name in parents:  # enable its parents
-                condition = parents[name]
-                name = condition.parent
-                change[name] = example(condition, space.parameter(name))
-            yield change

@@ -150,7 +150,15 @@ def loads(text: str, file: str) -> Space:
         run_cap=section("run_cap", lambda each: each.integer(least=1), None),
         lease=section("lease", lambda each: build(Lease, read(each, LeaseSection)), Lease()),
         budget=section("budget", lambda each: build(Budget, read(each, BudgetSection)), Budget()),
-        brake=section("brake", _brake, Brake()),
+        brake=section(
+            "brake",
+            lambda each: (
+                Brake(first=0, later=0)  # `brake:` alone switches it off
+                if each.kind() == "nothing"
+                else build(Brake, read(each, BrakeSection))
+            ),
+            Brake(),
+        ),
     )
     early = section("early_terminate", lambda each: _early_terminate(each, space), None)
     space = replace(space, early_terminate=early)
@@ -220,12 +228,6 @@ def _search(section: Cursor, parameters: Sequence[Parameter]) -> Search:
             "take values out, or write method: bayes"
         )
     return search
-
-
-def _brake(section: Cursor) -> Brake:
-    if section.kind() == "nothing":  # `brake:` alone switches it off
-        return Brake(first=0, later=0)
-    return build(Brake, read(section, BrakeSection))
 
 
 def _early_terminate(section: Cursor, space: Space) -> EarlyTerminate:

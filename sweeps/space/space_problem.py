@@ -6,7 +6,7 @@ types are right, so that nothing fails later in a worker.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from sweeps.space.constraints import parse, parse_expression
@@ -16,7 +16,6 @@ from sweeps.space.definition import (
     Parameter,
     Range,
     Space,
-    Stage,
     conditions,
     is_number,
     same_value,
@@ -63,8 +62,18 @@ def _problems(space: Space) -> Iterator[str]:
             yield f"{name} is {limit!r}, not a finite number above 0"
     names = {parameter.name for parameter in space.parameters}
     for stage in space.stages:
-        if clause := _stage_problem(stage, names):
-            yield clause
+        if not stage.name:
+            yield "a stage has no name"
+        try:
+            parse_expression(stage.cost or "0")
+        except ValueError as error:
+            yield f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
+        if (trunk := stage.trunk) is not None:
+            is_share = trunk.decay in names if isinstance(trunk.decay, str) else 0 <= trunk.decay <= 1
+            if trunk.length not in names or not is_share or trunk.every < 0:
+                yield (
+                    f"stage {stage.name!r}: its trunk is not a length, a decay of 0 to 1, a tail and a count"
+                )
 
 
 def _parameter_problem(parameter: Parameter) -> str:
@@ -91,18 +100,4 @@ def _parameter_problem(parameter: Parameter) -> str:
                 conditions(parameter)
             except (ValueError, TypeError, AttributeError) as error:
                 return f"its conditions: {error}"
-    return ""
-
-
-def _stage_problem(stage: Stage, names: Collection[str]) -> str:
-    if not stage.name:
-        return "a stage has no name"
-    try:
-        parse_expression(stage.cost or "0")
-    except ValueError as error:
-        return f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
-    if (trunk := stage.trunk) is not None:
-        is_share = trunk.decay in names if isinstance(trunk.decay, str) else 0 <= trunk.decay <= 1
-        if trunk.length not in names or not is_share or trunk.every < 0:
-            return f"stage {stage.name!r}: its trunk is not a length, a decay of 0 to 1, a tail and a count"
     return ""

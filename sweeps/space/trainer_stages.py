@@ -29,13 +29,27 @@ def trainer_stages(space: Space, costs: Sequence[StageCosts]) -> tuple[Stage, ..
     if len(used) < 2 or used[0] != names[0]:
         return ()
     parameters: dict[str, tuple[str, ...]] = dict.fromkeys(used, ())
+    later = [pattern for name in names[1:] for pattern in _patterns(name)]
+    pairs = map(split, space.program.overrides)
+    references = [text for key, text in pairs if "${" in text and not _matches(key, later)]
     for name in names[1:]:
-        if not _is_referred_to(name, names, space):
+        # Not one that a fixed override of the first stage refers to, as `${stage2.batch_size}`.
+        if not any(name in text for text in references):
             home = name if name in used else used[-1]  # what no stage reads splits no prefix
-            parameters[home] += tuple(each for each in _patterns(name) if _has_match(each, space))
+            parameters[home] += tuple(
+                each for each in _patterns(name) if any(_matches(p.name, (each,)) for p in space.parameters)
+            )
     later = [pattern for patterns in parameters.values() for pattern in patterns]
     parameters[names[0]] = tuple(p.name for p in space.parameters if not _matches(p.name, later))
-    texts = [_cost(name, space, costs) for name in used]
+    texts = []  # of costs: an expression in the stage's length, or a number; "" if it is neither
+    for name in used:
+        weights, lengths = ({each[name][which] for each in costs} for which in (0, 1))
+        weight, key, text = min(weights), f"{name}.max_steps", ""
+        if any(parameter.name == key for parameter in space.parameters) and key not in space.parents():
+            text = key if weight == 1 else f"{weight}*{key}"
+        elif len(lengths) == 1:
+            text = str(weight * lengths.pop())
+        texts.append(text if len(weights) == 1 else "")
     return tuple(
         Stage(name=name, parameters=parameters[name], cost=text if all(texts) else "")
         for name, text in zip(used, texts, strict=True)
@@ -47,27 +61,5 @@ def _patterns(stage: str) -> tuple[str, ...]:
     return f"{stage}.*", f"{stage}/*", f"*@{stage}.*"
 
 
-def _has_match(pattern: str, space: Space) -> bool:
-    return any(fnmatchcase(parameter.name, pattern) for parameter in space.parameters)
-
-
 def _matches(key: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(key, pattern) for pattern in patterns)
-
-
-def _is_referred_to(stage: str, names: Sequence[str], space: Space) -> bool:
-    """Return whether a fixed override of the first stage refers to this one, as `${stage2.batch_size}`."""
-    later = [pattern for name in names[1:] for pattern in _patterns(name)]
-    pairs = map(split, space.program.overrides)
-    return any("${" in text and stage in text for key, text in pairs if not _matches(key, later))
-
-
-def _cost(stage: str, space: Space, costs: Sequence[StageCosts]) -> str:
-    """Return the cost as an expression in the stage's length, or as a number; "" if it is neither."""
-    weights, lengths = ({each[stage][which] for each in costs} for which in (0, 1))
-    if len(weights) > 1:
-        return ""
-    (weight,), key = weights, f"{stage}.max_steps"
-    if any(parameter.name == key for parameter in space.parameters) and key not in space.parents():
-        return key if weight == 1 else f"{weight}*{key}"
-    return str(weight * lengths.pop()) if len(lengths) == 1 else ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Stage, Trunk, Value, number_of
+from sweeps.space.definition import Choice, Fixed, Range, Space, Stage, Trunk, Value, number_of
 from sweeps.space.overrides import split
 from sweeps.space.stages import decay_start
 
@@ -52,7 +52,14 @@ def with_trunks(
     """
     if space.search.reuse == "none":
         return stages
-    wanted = {stage.name: length for stage in stages if (length := _length(space, stage)) is not None}
+    by_name = {parameter.name: parameter for parameter in space.parameters}
+    wanted: dict[str, Range | Choice] = {}  # the searched parameter that has the steps, by stage
+    for stage in stages:
+        length = by_name.get(f"{stage.name}.max_steps")
+        if isinstance(length, Range | Choice) and length.name not in space.parents() and _lengths(length):
+            every = _every_of_user(space, stage.name)
+            if every is None or every > 0:  # else its user wants no points
+                wanted[stage.name] = length
     if not wanted:
         return stages
     trunks = [(point, each) for point in points if (each := found(point)) is not None]
@@ -62,16 +69,6 @@ def with_trunks(
         else stage
         for stage in stages
     )
-
-
-def _length(space: Space, stage: Stage) -> Range | Choice | None:
-    """Return the searched parameter that has the steps of a stage, unless its user wants no points."""
-    name = f"{stage.name}.max_steps"
-    length = next((p for p in space.parameters if p.name == name), None)
-    if length is None or isinstance(length, Fixed) or name in space.parents() or not _lengths(length):
-        return None
-    every = _every_of_user(space, stage.name)
-    return None if every is not None and every <= 0 else length
 
 
 def _lengths(parameter: Range | Choice) -> list[int]:
@@ -122,14 +119,19 @@ def _trunk(
         decays.add(each[stage].decay)
     if not untils or not max(untils):
         return None
-    name = f"{stage}.schedule.decay_fraction"
-    decay = name if _is_parameter(space, name) else decays.pop() if len(decays) == 1 else None
+    names = [parameter.name for parameter in space.parameters]
+    name, last = f"{stage}.schedule.decay_fraction", f"{stage}.schedule.final_lr_ratio"
+    decay = name if name in names else decays.pop() if len(decays) == 1 else None
     if decay is None:
         return None
-    last = f"{stage}.schedule.final_lr_ratio"
-    every = _every_of_user(space, stage) or _every(length, decay, max(untils))
-    tail = (last,) if _is_parameter(space, last) else ()
-    return Trunk(length=length.name, decay=decay, tail=tail, every=every)
+    every = _every_of_user(space, stage)
+    if not every and isinstance(length, Choice) and not isinstance(decay, str):
+        # A point where each listed length leaves the trunk, unless that makes many of them.
+        ends = [decay_start(steps, decay) for steps in _lengths(length)]
+        common = math.gcd(*ends)
+        every = common if common and max(ends) // common <= MOST_POINTS else None
+    every = every or max(1, math.ceil(max(untils) / POINTS))
+    return Trunk(length=length.name, decay=decay, tail=(last,) if last in names else (), every=every)
 
 
 def _is_shared(
@@ -143,17 +145,3 @@ def _is_shared(
         return True
     changed = found({**point, length.name: other})
     return changed is None or (stage in changed and changed[stage].key == trunk.key)
-
-
-def _is_parameter(space: Space, name: str) -> bool:
-    return any(parameter.name == name for parameter in space.parameters)
-
-
-def _every(length: Parameter, decay: float | str, longest: int) -> int:
-    """Return the steps between points: few points, and one where each listed length leaves the trunk."""
-    if isinstance(length, Choice) and not isinstance(decay, str):
-        ends = [decay_start(steps, decay) for steps in _lengths(length)]
-        common = math.gcd(*ends)
-        if common and max(ends) // common <= MOST_POINTS:
-            return common
-    return max(1, math.ceil(longest / POINTS))

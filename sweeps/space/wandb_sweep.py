@@ -66,10 +66,6 @@ class Translation:
 def translate(text: str, file: str) -> Translation:
     """Return the search space file for a W&B sweep file.
 
-    Args:
-        text: the W&B file, YAML.
-        file: its name in errors.
-
     Raises:
         SpaceError: something in it cannot be said in a search space file; the message has a line for each.
     """
@@ -123,7 +119,13 @@ class _Reader:
             parameter: dict[str, Any] | None = attempt(lambda: self._parameter(body), None)  # noqa: B023
             if parameter is not None:
                 found["parameters"][name] = parameter
-                self._locate(f"parameters.{name}", body)
+                # Where its entries stand, by their keys in the translation.
+                self._sources[path := f"parameters.{name}"] = body
+                for key, entry in _named(body):
+                    self._sources[f"{path}.{'step' if key == 'q' else key}"] = entry
+                    if key == "values" and entry.kind() == "a list":
+                        items = {f"{path}.values[{at}]": item for at, item in enumerate(entry.items())}
+                        self._sources |= items
         found["program"] = attempt(lambda: self._program(entries, found["parameters"].values()), {})
         methods = ("bayes", "random", "grid")
         method = attempt(lambda: entries["method"].one_of(methods), "") if "method" in entries else "bayes"
@@ -141,14 +143,6 @@ class _Reader:
             if key not in known
         ]
         return found
-
-    def _locate(self, path: str, body: Cursor) -> None:
-        """Note where a parameter and its entries stand, by their keys in the translation."""
-        self._sources[path] = body
-        for key, entry in _named(body):
-            self._sources[f"{path}.{'step' if key == 'q' else key}"] = entry
-            if key == "values" and entry.kind() == "a list":
-                self._sources |= {f"{path}.values[{at}]": item for at, item in enumerate(entry.items())}
 
     def _missing(self, what: str) -> SpaceError:
         return SpaceError(what, file=self._file)

@@ -199,8 +199,23 @@ class Cursor:
         if self._is_null():
             raise self.refusal("has no value; write one, or null where a parameter may be without")
         text = self._encodable(self.node.value)
-        if not self.node.style or self.node.style not in "'\"|>":
-            return self._plain(text)
+        if self.node.style and self.node.style in "'\"|>":
+            return text
+        if text in _TRUTH:
+            return _TRUTH[text]
+        if _INT.fullmatch(text):
+            if len(text) > len(str(MAX_INT)) + 1 or abs(int(text)) > MAX_INT:
+                raise self.refusal(
+                    "the integer is too large to be exact (beyond 2**53); quote it to pass it on as text"
+                )
+            return int(text)
+        if _FLOAT.fullmatch(text):
+            if not math.isfinite(float(text)):
+                raise self.refusal(f"{self.kind()} is too large for a floating-point number")
+            return float(text)
+        for pattern, advice in _UNCLEAR_TEXTS:
+            if pattern.fullmatch(text):
+                raise self.refusal(f"{self.kind()} {advice}")
         return text
 
     def number(self) -> int | float:
@@ -247,24 +262,6 @@ class Cursor:
             )
         return text
 
-    def _plain(self, text: str) -> bool | int | float | str:
-        if text in _TRUTH:
-            return _TRUTH[text]
-        if _INT.fullmatch(text):
-            if len(text) > len(str(MAX_INT)) + 1 or abs(int(text)) > MAX_INT:
-                raise self.refusal(
-                    "the integer is too large to be exact (beyond 2**53); quote it to pass it on as text"
-                )
-            return int(text)
-        if _FLOAT.fullmatch(text):
-            if not math.isfinite(float(text)):
-                raise self.refusal(f"{self.kind()} is too large for a floating-point number")
-            return float(text)
-        for pattern, advice in _UNCLEAR_TEXTS:
-            if pattern.fullmatch(text):
-                raise self.refusal(f"{self.kind()} {advice}")
-        return text
-
 
 def yaml_text(value: Value) -> str:
     """Return the value as it is written in YAML, for messages."""
@@ -282,7 +279,25 @@ def parse(text: str, file: str) -> Cursor:
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise SpaceError(f"larger than {MAX_BYTES // 1024} KiB; a search space is smaller", file=file)
     try:
-        _refuse_clever_yaml(text, file)
+        # Features that a search space does not need are refused before anything is built from them.
+        depth = documents = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            line = event.start_mark.line + 1 if event.start_mark else None
+            problem = ""
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                problem = "aliases (`*name`) are not supported; write the value out"
+            elif getattr(event, "anchor", None):
+                problem = "anchors (`&name`) are not supported; write the value out"
+            elif tag := getattr(event, "tag", None):
+                problem = f"tags (`{_shortened(tag)}`) are not supported; leave it out"
+            elif documents > 1:
+                problem = "a second document starts here; one file holds one search space"
+            elif depth > MAX_DEPTH:
+                problem = f"nested more than {MAX_DEPTH} levels deep"
+            if problem:
+                raise SpaceError(problem, file=file, line=line)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, file) from None
@@ -294,28 +309,6 @@ def parse(text: str, file: str) -> Cursor:
     if root is None:
         raise SpaceError("the file is empty; docs/search-space.md shows what to write", file=file)
     return Cursor(node=root, file=file)
-
-
-def _refuse_clever_yaml(text: str, file: str) -> None:
-    """Refuse features of YAML that a search space does not need, before anything is built from them."""
-    depth = documents = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1 if event.start_mark else None
-        problem = ""
-        documents += isinstance(event, yaml.DocumentStartEvent)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            problem = "aliases (`*name`) are not supported; write the value out"
-        elif getattr(event, "anchor", None):
-            problem = "anchors (`&name`) are not supported; write the value out"
-        elif tag := getattr(event, "tag", None):
-            problem = f"tags (`{_shortened(tag)}`) are not supported; leave it out"
-        elif documents > 1:
-            problem = "a second document starts here; one file holds one search space"
-        elif depth > MAX_DEPTH:
-            problem = f"nested more than {MAX_DEPTH} levels deep"
-        if problem:
-            raise SpaceError(problem, file=file, line=line)
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from sweeps.space.definition import Space, Value
 from sweeps.space.stages import Stages
 from sweeps.stages.stage_runs import amount
 from sweeps.text import json_reader
+from sweeps.text.step_key import step_key
 
 SNAPSHOTS = "snapshots"
 STAGE_FILE = "stage.json"
@@ -75,8 +76,8 @@ class SharedKeys:
         trunks: of stages, likewise.
     """
 
-    ends: Mapping[str, str]
-    trunks: Mapping[str, TrunkKey]
+    ends: Mapping[str, str] = field(default_factory=dict)
+    trunks: Mapping[str, TrunkKey] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.ends or self.trunks)
@@ -116,13 +117,7 @@ class SharedKeys:
 
 
 def end_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, str]:
-    """Return the key of the end of each stage but the last, by its name.
-
-    Args:
-        space: of the sweep.
-        stages: of the space.
-        parameters: of one trial.
-    """
+    """Return the key of the end of each stage but the last, by its name."""
     return {
         name: _digest(
             {
@@ -136,13 +131,7 @@ def end_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> d
 
 
 def trunk_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
-    """Return the trunk of each stage that has one, by its name.
-
-    Args:
-        space: of the sweep.
-        stages: of the space.
-        parameters: of one trial.
-    """
+    """Return the trunk of each stage that has one, by its name."""
     found = {}
     for position, name in enumerate(stages.names):
         if not (until := stages.trunk_end(parameters, position)):
@@ -155,16 +144,6 @@ def trunk_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) ->
         document = {"program": asdict(space.program), "parameters": common, "stage": name, "part": "trunk"}
         found[name] = TrunkKey(key=_digest(document), until=until)
     return found
-
-
-def step_key(trunk: str, step: int) -> str:
-    """Return the key of a checkpoint within a trunk.
-
-    Args:
-        trunk: key of the trunk.
-        step: of the stage, until there.
-    """
-    return hashlib.sha256(f"{trunk}/{step}".encode()).hexdigest()
 
 
 def _digest(document: Mapping[str, Any]) -> str:

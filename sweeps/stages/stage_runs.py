@@ -75,15 +75,7 @@ class Branch:
 def cost_until(
     space: Space, costs: Mapping[str, float], parameters: Mapping[str, Value], stage: str, step: int
 ) -> float | None:
-    """Return the cost of a stage until a step within its trunk; None if the space does not say it.
-
-    Args:
-        space: of the sweep.
-        costs: of the trial's stages.
-        parameters: of the trial.
-        stage: its name.
-        step: of the stage, until there.
-    """
+    """Return the cost of a stage until a step within its trunk; None if the space does not say it."""
     trunk = next((each.trunk for each in space.stages if each.name == stage), None)
     if trunk is None or stage not in costs:
         return None
@@ -102,29 +94,27 @@ def parse(document: Any, where: str) -> tuple[Reported, ...]:
     """
     if document is None:
         return ()
-    entries = document if isinstance(document, list) else [None]
-    stages = {stage.name: stage for entry in entries if (stage := _entry(entry)) is not None}
+    entries: list[Any] = document if isinstance(document, list) else [None]
+    stages: dict[str, Reported] = {}
+    for entry in entries:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not name or storable.line(name, _NAME_CHARACTERS) != name:
+            break
+        key = entry.get("key")
+        stages[name] = Reported(
+            name=name,
+            key=key if isinstance(key, str) and _KEY.fullmatch(key) else "",
+            reused=entry.get("reused") is True,
+            cost=amount(entry.get("cost")),
+            seconds=amount(entry.get("seconds")),
+            usd=amount(entry.get("usd")),
+            branched_at=_steps(entry.get("branched_at")),
+            saved=amount(entry.get("saved")),
+        )
     if len(stages) < len(entries):
         log.warning("%s: stages is not a list of objects with one name each; it is ignored", where)
         return ()
     return tuple(stages.values())
-
-
-def _entry(entry: Any) -> Reported | None:
-    name = entry.get("name") if isinstance(entry, dict) else None
-    if not isinstance(name, str) or not name or storable.line(name, _NAME_CHARACTERS) != name:
-        return None
-    key = entry.get("key")
-    return Reported(
-        name=name,
-        key=key if isinstance(key, str) and _KEY.fullmatch(key) else "",
-        reused=entry.get("reused") is True,
-        cost=amount(entry.get("cost")),
-        seconds=amount(entry.get("seconds")),
-        usd=amount(entry.get("usd")),
-        branched_at=_steps(entry.get("branched_at")),
-        saved=amount(entry.get("saved")),
-    )
 
 
 def _steps(value: Any) -> int | None:
@@ -180,37 +170,29 @@ def finished(
         branches: where the trial began stages that it did not compute in full.
     """
     stated = {stage.name: stage for stage in reported}
-    ordered = dict.fromkeys((*names, *stated))
-    runs = (_finished(name, stated.get(name), known.get(name), costs, metrics) for name in ordered)
-    return tuple(
-        branches[run.name].mark(run) if run.reused_from is None and run.name in branches else run
-        for run in runs
-    )
-
-
-def _finished(
-    name: str,
-    stage: Reported | None,
-    run: StageRun | None,
-    costs: Mapping[str, float],
-    metrics: Mapping[str, float | None],
-) -> StageRun:
-    key = stage.key if stage is not None else ""
-    if run is None or (key and key != run.key):
-        run = StageRun(name=name, key=key, cost=0.0)
-    if stage is None:
-        stage = Reported(name=name, reused=run.reused_from is not None)
-    seconds = _first(stage.seconds, run.seconds, amount(metrics.get(f"seconds.{name}")))
-    return replace(
-        run,
-        cost=_first(stage.cost, costs.get(name), run.cost or None, seconds) or 0.0,
-        reused_from=run.reused_from if stage.reused else None,
-        seconds=seconds,
-        usd=_first(stage.usd, run.usd),
-        branched_from=None,
-        branched_at=None,
-        saved=0.0,
-    )
+    runs: list[StageRun] = []
+    for name in dict.fromkeys((*names, *stated)):
+        stage, run = stated.get(name), known.get(name)
+        key = stage.key if stage is not None else ""
+        if run is None or (key and key != run.key):
+            run = StageRun(name=name, key=key, cost=0.0)
+        if stage is None:
+            stage = Reported(name=name, reused=run.reused_from is not None)
+        seconds = _first(stage.seconds, run.seconds, amount(metrics.get(f"seconds.{name}")))
+        run = replace(
+            run,
+            cost=_first(stage.cost, costs.get(name), run.cost or None, seconds) or 0.0,
+            reused_from=run.reused_from if stage.reused else None,
+            seconds=seconds,
+            usd=_first(stage.usd, run.usd),
+            branched_from=None,
+            branched_at=None,
+            saved=0.0,
+        )
+        if run.reused_from is None and name in branches:
+            run = branches[name].mark(run)
+        runs.append(run)
+    return tuple(runs)
 
 
 def _first(*values: float | None) -> float | None:

@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -90,13 +91,13 @@ class LocalStore:
             path.rename(target)
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
-        return [self._read_or_none(key) for key in keys]
-
-    def _read_or_none(self, key: str) -> tuple[bytes, str] | None:
-        try:
-            return self.read(key)
-        except NotFound:
-            return None
+        found: list[tuple[bytes, str] | None] = []
+        for key in keys:
+            try:
+                found.append(self.read(key))
+            except NotFound:
+                found.append(None)
+        return found
 
     def create(self, key: str, data: bytes) -> str:
         with self._locked(key) as path:
@@ -166,8 +167,8 @@ class LocalStore:
         lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")
         missing: list[Path] = []
         try:
-            missing += (*_missing(path.parent), *_missing(lock.parent))
             for folder in (path.parent, lock.parent):
+                missing += takewhile(lambda each: not each.exists(), (folder, *folder.parents))
                 if not folder.is_dir():
                     folder.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(lock, timeout=self._lock_timeout_s):
@@ -184,15 +185,25 @@ class LocalStore:
                 "if that process is stuck, end it",
             ) from None
         except OSError as error:
-            _remove_empty(missing)
+            for folder in sorted(missing, key=lambda folder: len(folder.parts), reverse=True):
+                with suppress(OSError):  # in use by another process meanwhile
+                    folder.rmdir()
             self._unavailable("write", path, error)
 
     def _write(self, path: Path, data: bytes, above: int | None) -> str:
+        """Replace the file and return its version, a modification time greater than `above`."""
         # One draft per key is enough under its lock: a killed writer leaves one file at most.
         with Draft(path, path.with_name(f".{path.name}.draft")) as draft:
             draft.file.write(data)
             draft.file.flush()
-            _stamp_above(draft.file.fileno(), above)
+            fd = draft.file.fileno()
+            # Whatever the mount's resolution.
+            for step in (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000):
+                if above is None or os.fstat(fd).st_mtime_ns > above:
+                    break
+                os.utime(fd, ns=(above + step, above + step))
+            if above is not None and os.fstat(fd).st_mtime_ns <= above:
+                raise OSError(errno.ENOTSUP, "this file system keeps no usable modification times")
             return _version(draft.commit())
 
     def _stat(self, path: Path) -> os.stat_result | None:
@@ -229,41 +240,10 @@ def _version(present: os.stat_result) -> str:
     return str(present.st_mtime_ns)
 
 
-def _stamp_above(fd: int, above: int | None) -> None:
-    """Make the open file's modification time greater than `above`, whatever the mount's resolution."""
-    if above is None:
-        return
-    for step in (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000):
-        if os.fstat(fd).st_mtime_ns > above:
-            return
-        os.utime(fd, ns=(above + step, above + step))
-    if os.fstat(fd).st_mtime_ns <= above:
-        raise OSError(errno.ENOTSUP, "this file system keeps no usable modification times")
-
-
-def _missing(folder: Path) -> list[Path]:
-    """Return those of the folder and its parents that do not exist, the deepest first."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    return missing
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
-        with suppress(OSError):  # in use by another process meanwhile
-            folder.rmdir()
-
-
 def _walk(folder: str, base: str) -> Iterator[Entry]:
     """Yield every object below the folder; hidden names are not objects.
 
     This runs for every trial: strings and `scandir` take a fifth of the time of `Path.rglob`.
-
-    Args:
-        folder: path of the folder.
-        base: key of the folder, with a slash.
     """
     try:
         with os.scandir(folder) as found:

@@ -23,7 +23,7 @@ from sweeps.space.stages import Stages
 from sweeps.stages import stage_runs
 from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys, clause, details
 from sweeps.stages.stage_runs import Branch, Reported
-from sweeps.transfer.fetching import CheckpointFetch, Fetched
+from sweeps.transfer.fetching import CheckpointFetch
 from sweeps.transfer.publishing import Publishing
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -101,35 +101,30 @@ class TrialStages:
         if fetched is None:
             return
         self._publishing.settled.add(fetched.checkpoint.name)
-        position = self.names.index(fetched.checkpoint.stage)
-        for name in self.names[: position + (fetched.checkpoint.step is None)]:
+        checkpoint, step = fetched.checkpoint, fetched.checkpoint.step
+        is_own = fetched.record.trial == self._record.trial
+        # Stages that this attempt does not compute; if an earlier attempt did, this trial has paid.
+        for name in self.names[: self.names.index(checkpoint.stage) + (step is None)]:
             self._publishing.settled.add(name)
-            self._take(name, fetched)
-        if fetched.checkpoint.step is not None:
-            self._begin(fetched, fetched.checkpoint.step)
-
-    def _take(self, name: str, fetched: Fetched) -> None:
-        """Note a stage that this attempt does not compute; if an earlier attempt did, this trial has paid."""
-        is_own, is_it = fetched.record.trial == self._record.trial, name == fetched.checkpoint.name
-        run = next((run for run in fetched.record.stages if run.name == name), None)
-        key = self.shared.ends.get(name, "")
-        if run is None:  # published by this trial, but not recorded
-            run = self._computed(Checkpoint(stage=name, key=key), fetched.details if is_it else Details())
-        source = None if is_own else fetched.record.trial
-        if is_own and not is_it and not run.snapshot:  # an earlier attempt may have started after it
-            source = self._origin(key)
-        run = replace(run, key=key, reused_from=source)
-        if not is_own:  # who began where is in the record of that trial
-            run = replace(run, branched_from=None, branched_at=None, saved=0.0)
-        self._note(replace(run, snapshot=is_own and (run.snapshot or is_it)))
-
-    def _begin(self, fetched: Fetched, step: int) -> None:
-        """Note that the program goes on from a checkpoint within a trunk."""
-        checkpoint, run = fetched.checkpoint, fetched.run
+            is_it, key = name == checkpoint.name, self.shared.ends.get(name, "")
+            run = next((run for run in fetched.record.stages if run.name == name), None)
+            if run is None:  # published by this trial, but not recorded
+                run = self._computed(Checkpoint(stage=name, key=key), fetched.details if is_it else Details())
+            source = None if is_own else fetched.record.trial
+            if is_own and not is_it and not run.snapshot:  # an earlier attempt may have started after it
+                source = self._origin(key)
+            run = replace(run, key=key, reused_from=source)
+            if not is_own:  # who began where is in the record of that trial
+                run = replace(run, branched_from=None, branched_at=None, saved=0.0)
+            self._note(replace(run, snapshot=is_own and (run.snapshot or is_it)))
+        if step is None:
+            return
+        # The program goes on from a checkpoint within the trunk of the next one.
+        run = fetched.run
         if run is None:  # published by this trial, but not recorded
             run = self._computed(checkpoint, fetched.details)
         seconds = run.seconds if run.seconds is not None else fetched.details.seconds
-        if fetched.record.trial == self._record.trial:
+        if is_own:
             branch = Branch(
                 step=step, seconds=seconds, source=run.branched_from, at=run.branched_at, saved=run.saved
             )
@@ -225,12 +220,7 @@ class TrialStages:
     def report(
         self, reported: tuple[Reported, ...], metrics: Mapping[str, float | None]
     ) -> tuple[StageRun, ...]:
-        """Return all stages of the trial, which has completed.
-
-        Args:
-            reported: stages in the program's result.
-            metrics: of the result.
-        """
+        """Return all stages of the trial, which has completed."""
         known, branches = dict(self._runs), dict(self._branches)
         for stage in reported:
             run = known.get(stage.name)

@@ -104,7 +104,16 @@ def publish(
     present = published(store, prefix)
     if present is not None and present.version != replaces:
         return present
-    stamps = _stamps(folder, f"{prefix}/{by}")
+    stamps = scan(folder, f"{prefix}/{by}")
+    for path in folder.rglob("*"):  # rather than leave one out: half a stage helps nobody
+        name = path.relative_to(folder).as_posix()
+        if name not in stamps and (path.is_symlink() or not path.is_dir()):
+            raise Unfit(
+                f"{name} cannot be published: it is hidden, a draft (*.tmp), a link, no regular file, or "
+                "its name is too long"
+            )
+    if not stamps:
+        raise Unfit("it has no files")
     if present is not None:
         # It is damaged. Its manifest goes first; if somebody has replaced that, their files stay.
         try:
@@ -173,21 +182,6 @@ def fetch(store: Store, prefix: str, found: Published, into: Path, *, link: bool
 
 
 # ---- publishing
-
-
-def _stamps(folder: Path, prefix: str) -> dict[str, Stamp]:
-    """Return all files of the folder. Raises Unfit rather than leave one out: half a stage helps nobody."""
-    found = scan(folder, prefix)
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if name not in found and (path.is_symlink() or not path.is_dir()):
-            raise Unfit(
-                f"{name} cannot be published: it is hidden, a draft (*.tmp), a link, no regular file, or "
-                "its name is too long"
-            )
-    if not found:
-        raise Unfit("it has no files")
-    return found
 
 
 def _upload(

@@ -22,7 +22,7 @@ from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys,
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.manifest import MANIFEST
 from sweeps.transfer import copying, stored_stages
-from sweeps.transfer.copying import Damaged, Published
+from sweeps.transfer.copying import Damaged
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -101,7 +101,7 @@ class CheckpointFetch:
             try:
                 if (fetched := self._fetch(checkpoint)) is not None:
                     return fetched
-            except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
+            except Exception as error:  # noqa: BLE001 - no checkpoint may cost its trial an attempt
                 otherwise = "the stage is computed" if checkpoint.step is None else "the trial starts earlier"
                 message = "trial %d: the snapshot of %s is not used: %s; %s"
                 log.warning(message, self._record.trial, checkpoint.name, clause(error), otherwise)
@@ -143,6 +143,7 @@ class CheckpointFetch:
         return found
 
     def _fetch(self, checkpoint: Checkpoint) -> Fetched | None:
+        """Bring one checkpoint into the run folder; None if it is not stored, or not worth its transfer."""
         trial = self._record.trial
         origin = stage_runs.publisher(self._experiment.recent_trials(), checkpoint.key, trial)
         if origin is None and self._record.attempt == 1:
@@ -164,12 +165,7 @@ class CheckpointFetch:
         if found.size > SHARE * saved_s * bytes_per_s:
             log.info("trial %d computes %s: fetching it would take too long", trial, checkpoint.name)
             return None
-        stated = self._bring(checkpoint, found, saved_s)
-        log.info("trial %d starts after %s of trial %d", trial, checkpoint.name, origin.trial)
-        return Fetched(checkpoint=checkpoint, record=origin, run=run, details=stated)
-
-    def _bring(self, checkpoint: Checkpoint, found: Published, saved_s: float) -> Details:
-        """Fetch the checkpoint, and rename it into place once it is verified."""
+        # Fetched next to its place, and renamed into it once it is verified.
         incoming, began = self._incoming(checkpoint), time.monotonic()
         patience_s = min(max(SHARE * saved_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         pace = Deadline(UploadConfig(patience_s=patience_s))
@@ -184,7 +180,8 @@ class CheckpointFetch:
         incoming.rename(self._folder / checkpoint.name)
         if found.size >= _MEASURABLE:
             _rates[self._store.url] = found.size / max(time.monotonic() - began, 1e-3)
-        return stated
+        log.info("trial %d starts after %s of trial %d", trial, checkpoint.name, origin.trial)
+        return Fetched(checkpoint=checkpoint, record=origin, run=run, details=stated)
 
     def _incoming(self, checkpoint: Checkpoint) -> Path:
         return self._folder / f".{checkpoint.name}.incoming"

@@ -19,7 +19,6 @@ from sweeps.stages import stage_runs
 from sweeps.stages.checkpoint import Checkpoint, SharedKeys, Unfit, clause
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
 from sweeps.transfer import copying, stored_stages
-from sweeps.transfer.copying import Published
 from sweeps.transfer.fetching import folder_of
 from sweeps.trials.record import Trial
 
@@ -109,7 +108,7 @@ class Publishing:
         except OutOfTime:
             message = "trial %d: its snapshot of %s is not published: there was no time left"
             log.warning(message, trial, checkpoint.name)
-        except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
+        except Exception as error:  # noqa: BLE001 - no checkpoint may cost its trial an attempt
             again = isinstance(error, StoreUnavailable) and self._experiment.store.is_remote
             if self._errors.get(checkpoint.name) != clause(error):
                 message = "trial %d: its snapshot of %s is not published: %s"
@@ -145,16 +144,13 @@ class Publishing:
             deadline=self._deadline,
             replaces=self.damaged.get(checkpoint.key),
         )
-        is_own = found is not None and found.by.startswith(folder_of(self._record.trial))
-        if is_own or (found is not None and self._is_orphan(checkpoint, found)):
+        lists_it = found is not None and found.by.startswith(folder_of(self._record.trial))
+        if found is not None and not lists_it:  # nor does any other record, or soon will: its publisher died
+            records = Experiment(self._experiment.store, self._experiment.space).trials()
+            at_work = [folder_of(each.trial, each.attempt) for each in records if each.status == "running"]
+            named = stage_runs.publisher(records, checkpoint.key, self._record.trial)
+            lists_it = named is None and found.by not in at_work
+        if lists_it:
             self._note_stored(checkpoint)
             log.info("trial %d has published %s", self._record.trial, checkpoint.name)
         self._settle(checkpoint)
-
-    def _is_orphan(self, checkpoint: Checkpoint, found: Published) -> bool:
-        """Return whether no record says, or is about to say, that this checkpoint is stored."""
-        records = Experiment(self._experiment.store, self._experiment.space).trials()
-        if stage_runs.publisher(records, checkpoint.key, self._record.trial) is not None:
-            return False
-        running = (record for record in records if record.status == "running")
-        return all(found.by != folder_of(record.trial, record.attempt) for record in running)

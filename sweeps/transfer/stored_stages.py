@@ -110,11 +110,23 @@ def stored_stages(store: Store, *, only: str | None = None) -> list[StoredStage]
     """Return what is stored of every checkpoint, or of one key. Raises `StoreUnavailable`."""
     entries = store.list(STAGES if only is None else f"{prefix(only)}/")
     keys = {match[1] for entry in entries if (match := _OBJECT.fullmatch(entry.key))}
-    if not isinstance(store, Bucket):
-        keys |= {key for key in _folders(store) if only in (None, key)}
+    if not isinstance(store, Bucket):  # a listing shows no folder with nothing but hidden drafts
+        local = isinstance(store, LocalStore)
+        base = Path(local_path(store.url), STAGES) if local else store.folder(STAGES.rstrip("/"))
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folders = {path.name for path in base.iterdir() if _KEY.fullmatch(path.name) and path.is_dir()}
+            keys |= {key for key in folders if only in (None, key)}
     # Before the files, which are written first: what is published meanwhile must not look damaged.
     manifests = read_manifests(store, sorted(keys))
-    in_bucket = _in_bucket(store, entries, only) if isinstance(store, Bucket) and keys else {}
+    in_bucket: dict[str, dict[str, StoredFile]] = {}
+    if isinstance(store, Bucket) and keys:
+        updated_at = {entry.key: entry.updated for entry in entries}  # what was listed since is new
+        root = STAGES.rstrip("/") if only is None else prefix(only)
+        for name, remote in RunFilesClient(store, root, Deadline(UploadConfig())).listing().items():
+            if match := _OBJECT.fullmatch(object_ := f"{root}/{name}"):
+                age = updated_at.get(object_, math.inf)
+                part = StoredFile(remote.size, remote.generation, age, remote.md5)
+                in_bucket.setdefault(match[1], {})[match[2]] = part
     found = []
     for key, present in manifests.items():
         parts = in_bucket.get(key, {}) if isinstance(store, Bucket) else _files(store.folder(prefix(key)))
@@ -232,27 +244,6 @@ def _manifest(content: tuple[bytes, str] | None) -> Manifest:
 
 
 # ---- files
-
-
-def _in_bucket(store: Bucket, entries: Iterable[Entry], only: str | None) -> dict[str, dict[str, StoredFile]]:
-    """Return the objects of each key; what is not among the entries of an earlier listing counts as new."""
-    updated = {entry.key: entry.updated for entry in entries}
-    root = STAGES.rstrip("/") if only is None else prefix(only)
-    parts: dict[str, dict[str, StoredFile]] = {}
-    for name, remote in RunFilesClient(store, root, Deadline(UploadConfig())).listing().items():
-        if match := _OBJECT.fullmatch(key := f"{root}/{name}"):
-            part = StoredFile(remote.size, remote.generation, updated.get(key, math.inf), remote.md5)
-            parts.setdefault(match[1], {})[match[2]] = part
-    return parts
-
-
-def _folders(store: Store) -> set[str]:
-    """Return the keys that have a folder, also of one with nothing but hidden drafts."""
-    local = isinstance(store, LocalStore)
-    base = Path(local_path(store.url), STAGES) if local else store.folder(STAGES.rstrip("/"))
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return {path.name for path in base.iterdir() if _KEY.fullmatch(path.name) and path.is_dir()}
-    return set()
 
 
 def _files(folder: Path) -> dict[str, StoredFile]:

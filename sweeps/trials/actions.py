@@ -79,9 +79,6 @@ def note(store: Store, what: str, by: str) -> None:
 class History:
     """Actions of one sweep, for one thread.
 
-    Args:
-        store: of the sweep.
-
     Attributes:
         actions: those that are known, by number; of one that cannot be read, `what` says so.
     """

@@ -121,10 +121,6 @@ def amended(space: Space, made: Iterable[Amendment]) -> Space:
 class Amendments:
     """Amendments of one sweep, for one thread.
 
-    Args:
-        store: of the sweep.
-        written: the space as `sweep init` wrote it.
-
     Attributes:
         space: the space with those that are known.
         made: the amendments, by number.

@@ -78,7 +78,15 @@ def switch(store: Store) -> Switch:
     state = _state(data)
     if state is None:
         raise DamagedObject(KEY, "state is none of " + ", ".join(get_args(State)), store.location(KEY))
-    return _switch(state, json_reader.parse(data), version)
+    document = json_reader.parse(data)
+    by, at, why = (document.get(name) for name in ("by", "at", "why"))  # missing, or edited badly: defaults
+    return Switch(
+        state=state,
+        by=by if isinstance(by, str) else "",
+        at=float(at) if isinstance(at, int | float) and abs(at) < _LATEST else 0.0,
+        why=why if isinstance(why, str) else "",
+        version=version,
+    )
 
 
 def _put(store: Store, document: dict[str, Any], version: str | None) -> bool:
@@ -98,15 +106,3 @@ def _state(data: bytes) -> State | None:
         return None
     states: tuple[State, ...] = get_args(State)
     return next((state for state in states if state == written), None)
-
-
-def _switch(state: State, document: dict[str, Any], version: str) -> Switch:
-    """Return the switch, with defaults for fields that are missing (earlier versions) or edited badly."""
-    by, at, why = (document.get(name) for name in ("by", "at", "why"))
-    return Switch(
-        state=state,
-        by=by if isinstance(by, str) else "",
-        at=float(at) if isinstance(at, int | float) and abs(at) < _LATEST else 0.0,
-        why=why if isinstance(why, str) else "",
-        version=version,
-    )

@@ -97,9 +97,6 @@ def compute(records: Sequence[Trial]) -> Compute | None:
 
     Imported trials were paid for elsewhere. A trial whose record has no stages counts the
     effective steps that it reports; running trials count the stages that have ended.
-
-    Args:
-        records: all trials of the sweep.
     """
     own = [record for record in records if record.generator != "imported"]
     count = sum(len(reused(record)) for record in own)

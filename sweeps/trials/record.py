@@ -149,32 +149,26 @@ def encode(record: Trial, token: str) -> bytes:
         UnstorableRecord: it could not be read back: NaN, infinity, a lone surrogate, a name that is no text.
     """
     try:
-        data = _document(record, token)
+        document = asdict(replace(record, write=token, parameters={}, metrics={}, predicted={}, progress={}))
+        document |= {
+            "parameters": dict(record.parameters),
+            "metrics": dict(record.metrics),
+            "predicted": dict(record.predicted),
+            "progress": dict(record.progress),
+            "stages": stage_run.encode(record.stages),
+            "points": stage_run.encode(record.points),
+        }
+        for name, default in OPTIONAL.items():  # left out, so that earlier versions read it too
+            if document[name] == (list(default) if isinstance(default, tuple) else default):
+                del document[name]
+        # One field per line, as `indent` would write it, but through json's fast encoder.
+        fields = ({"schema": SCHEMA} | document).items()
+        lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields)
+        data = ("{\n" + ",\n".join(lines) + "\n}\n").encode()
         decode(data)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise UnstorableRecord(record.trial, " ".join(str(error).split())) from None
     return data
-
-
-def _document(record: Trial, token: str) -> bytes:
-    document = asdict(replace(record, write=token, parameters={}, metrics={}, predicted={}, progress={}))
-    document |= {
-        "parameters": dict(record.parameters),
-        "metrics": dict(record.metrics),
-        "predicted": dict(record.predicted),
-        "progress": dict(record.progress),
-        "stages": stage_run.encode(record.stages),
-        "points": stage_run.encode(record.points),
-    }
-    for name, default in OPTIONAL.items():
-        if document[name] == (
-            list(default) if isinstance(default, tuple) else default
-        ):  # so that earlier versions read it too
-            del document[name]
-    # One field per line, as `indent` would write it, but through json's fast encoder.
-    fields = ({"schema": SCHEMA} | document).items()
-    lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields)
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def decode(data: bytes) -> Trial:

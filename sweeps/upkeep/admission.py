@@ -87,7 +87,8 @@ def admit(table: Table, space: Space) -> Admitted:
         TableError: lists every problem of every row.
     """
     problems: list[str] = []
-    understood = understand(table, space, needed_metrics(space))
+    needed = needed_metrics(space)
+    understood = understand(table, space, needed)
     table = understood.table
     columns = _columns(table, space, problems)
     if problems:
@@ -104,7 +105,17 @@ def admit(table: Table, space: Space) -> Admitted:
             continue
         else:
             parameters = _parameters(row, columns, space, in_row)
-            results.append(Result(parameters=parameters, metrics=_metrics(row, columns, space, in_row)))
+            metrics: dict[str, float | None] = {}
+            for name, column in columns.metrics.items():
+                cell = row.cells.get(column)
+                number = _number(cell)
+                finite = number is not None and math.isfinite(number)
+                if name in needed and not finite:
+                    what = "empty" if cell is None else f"{cell!r:.80} is not a finite number"
+                    in_row.append(f"{column}: {what}")
+                elif number is not None:  # columns of text are ignored
+                    metrics[name] = number if finite else None
+            results.append(Result(parameters=parameters, metrics=metrics))
         problems += [f"{table.file}:{row.number}: {problem}" for problem in in_row]
     if problems:
         raise TableError(table.file, problems)
@@ -279,23 +290,6 @@ def _matches(cell: Cell, member: Value) -> bool:
         return str(cell).lower() == str(member).lower()
     number = _number(cell)
     return number is not None and same_value(number, member)
-
-
-def _metrics(row: Row, columns: _Columns, space: Space, problems: list[str]) -> dict[str, float | None]:
-    """Return every numeric metric of the row; append missing needed ones to `problems`."""
-    needed = needed_metrics(space)
-    metrics: dict[str, float | None] = {}
-    for name, column in columns.metrics.items():
-        cell = row.cells.get(column)
-        number = _number(cell)
-        finite = number is not None and math.isfinite(number)
-        if name in needed and not finite:
-            problems.append(
-                f"{column}: {'empty' if cell is None else f'{cell!r:.80} is not a finite number'}"
-            )
-        elif number is not None:  # columns of text are ignored
-            metrics[name] = number if finite else None
-    return metrics
 
 
 def _number(cell: Cell) -> int | float | None:

@@ -35,31 +35,22 @@ def survey_amendments(store: Store) -> tuple[tuple[Unreadable, ...], tuple[str, 
     """Return the amendments that cannot be read, and the keys among them that no version writes."""
     listed = {entry.key: amendments.RECORD.fullmatch(entry.key) for entry in store.list(amendments.PREFIX)}
     numbers = {int(match[1]) for match in listed.values() if match}
-    found = [
-        unreadable
-        for number in range(1, max(numbers, default=0) + 1)
-        if (unreadable := _unreadable(store, number, missing=number not in numbers)) is not None
-    ]
+    found: list[Unreadable] = []
+    for number in range(1, max(numbers, default=0) + 1):
+        key = amendments.key(number)
+        try:
+            if number not in numbers:
+                raise NotFound(key, store.location(key))
+            data, version = store.read(key)
+            amendments.decoded(number, data)
+        except NotFound:
+            found.append(Unreadable(key=key, reason=""))
+        except DamagedObject as error:
+            found.append(Unreadable(key=key, reason=error.reason))
+        except ValueError as error:
+            newer = is_newer(data, amendments.SCHEMA)
+            found.append(Unreadable(key=key, reason=str(error), is_newer=newer, data=data, version=version))
     return tuple(found), tuple(key for key, match in listed.items() if match is None)
-
-
-def _unreadable(store: Store, number: int, *, missing: bool) -> Unreadable | None:
-    key = amendments.key(number)
-    if missing:
-        return Unreadable(key=key, reason="")
-    try:
-        data, version = store.read(key)
-    except NotFound:
-        return Unreadable(key=key, reason="")
-    except DamagedObject as error:
-        return Unreadable(key=key, reason=error.reason)
-    try:
-        amendments.decoded(number, data)
-    except ValueError as error:
-        return Unreadable(
-            key=key, reason=str(error), is_newer=is_newer(data, amendments.SCHEMA), data=data, version=version
-        )
-    return None
 
 
 def is_newer(data: bytes, schema: int) -> bool:

@@ -19,7 +19,7 @@ from sweeps.storage.urls import is_remote
 from sweeps.text.counted import counted
 from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.record import Trial, key
-from sweeps.upkeep import amended, snapshots
+from sweeps.upkeep import amended, checkpoints
 from sweeps.upkeep.finding import Finding
 from sweeps.upkeep.inventory import Survey
 from sweeps.upkeep.runs import RUNS
@@ -32,13 +32,7 @@ Where = Callable[[str], str]
 
 
 def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
-    """Return every finding, records before runs.
-
-    Args:
-        survey: of the store.
-        space: of the sweep.
-        where: returns an object's location for people, by key.
-    """
+    """Return every finding, records before runs."""
     return [
         *_records(survey, where),
         *amended.findings(survey.amendments, where),
@@ -46,8 +40,6 @@ def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
         *_missing_records(survey, where),
         *_silent_trials(survey, space, where),
         *_parameters(survey, Domain(space), where),
-        *_runs(survey, where),
-        *snapshots.findings(survey.snapshots, where),
         *_leftovers(survey, space, where),
     ]
 
@@ -134,30 +126,27 @@ def _missing_records(survey: Survey, where: Where) -> Iterator[Finding]:
         by_trial[run.index].append(run.attempt)
     for index, attempts in by_trial.items():
         moved = index in survey.quarantined
+        results = [
+            entry.key
+            for run in survey.ownerless_runs()
+            for entry in run.entries
+            if run.index == index and entry.key.endswith(f"/{RESULT_FILE}")
+        ]
+        save = ""  # how to save its last result
+        if results:
+            file, folder = where(results[-1]), where(results[-1].rpartition("/")[0])
+            if is_remote(file):
+                save = f"copy it here (`gcloud storage cp -r {folder} .`), then "
+                file = f"{folder.rpartition('/')[2]}/{RESULT_FILE}"
+            save += f"`sweep import {shlex.quote(file)}` brings its result in; "
         yield Finding(
             kind="ownerless",
             level="note" if moved else "problem",
             what=f"{counted(len(attempts), 'attempt')} of trial {index} left files, "
             + ("and its record is in quarantine/" if moved else "but the trial has no record"),
             where=where(f"{RUNS}{index:06d}"),
-            remedy=f"{_import_of(survey, index, where)}then remove the folder by hand",
+            remedy=f"{save}then remove the folder by hand",
         )
-
-
-def _import_of(survey: Survey, index: int, where: Where) -> str:
-    """Return how to save the last result of a trial without a record; "" if it has none."""
-    results = [
-        entry.key
-        for run in survey.ownerless_runs()
-        for entry in run.entries
-        if run.index == index and entry.key.endswith(f"/{RESULT_FILE}")
-    ]
-    if not results:
-        return ""
-    file, folder = where(results[-1]), where(results[-1].rpartition("/")[0])
-    copied = f"copy it here (`gcloud storage cp -r {folder} .`), then " if is_remote(file) else ""
-    file = f"{folder.rpartition('/')[2]}/{RESULT_FILE}" if copied else file
-    return f"{copied}`sweep import {shlex.quote(file)}` brings its result in; "
 
 
 def _silent_trials(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
@@ -192,9 +181,13 @@ def _parameters(survey: Survey, domain: Domain, where: Where) -> Iterator[Findin
         if len(records) < 2:
             continue
         unfinished = [record.trial for record in records if not record.finished]
+        *others, last = [str(record.trial) for record in records]
+        shown = f"{', '.join(others)} and {last}"
+        if len(records) > 6:
+            shown = f"{', '.join(others[:5])} and {len(records) - 5} more"
         yield Finding(
             kind="duplicate",
-            what=f"{_trials([record.trial for record in records])} have the same parameters",
+            what=f"trials {shown} have the same parameters",
             where=where(key(records[-1].trial)),
             remedy=f"`sweep abandon {unfinished[-1]}`"
             if unfinished
@@ -216,7 +209,8 @@ def _parameters(survey: Survey, domain: Domain, where: Where) -> Iterator[Findin
         )
 
 
-def _runs(survey: Survey, where: Where) -> Iterator[Finding]:
+def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    """Yield what interrupted programs left behind, and objects that no version writes."""
     if superseded := survey.superseded_runs():
         yield Finding(
             kind="superseded",
@@ -233,9 +227,7 @@ def _runs(survey: Survey, where: Where) -> Iterator[Finding]:
             where=where(halves[0].prefix),
             remedy=f"they are never read; {_REPAIR} reports their size and removes them",
         )
-
-
-def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    yield from checkpoints.findings(survey.checkpoints, where)
     if (lock := survey.dead_lock(space.lease.expire_s)) is not None:
         yield Finding(
             kind="lock",
@@ -260,12 +252,3 @@ def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             where=where(foreign),
             remedy="move it elsewhere if you know what it is",
         )
-
-
-def _trials(indices: list[int]) -> str:
-    """Return `trial 3`, `trials 3 and 7`, or the first few of many."""
-    if len(indices) == 1:
-        return f"trial {indices[0]}"
-    if len(indices) > 6:
-        return f"trials {', '.join(map(str, indices[:5]))} and {len(indices) - 5} more"
-    return f"trials {', '.join(map(str, indices[:-1]))} and {indices[-1]}"

@@ -35,7 +35,7 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool, checksums: 
     Args:
         open_sweep: opens the sweep to check.
         expected: whether the user named a sweep; otherwise a missing sweep is only a note.
-        checksums: whether to read every stored snapshot, gigabytes, to compare its checksums.
+        checksums: whether to read every stored checkpoint, gigabytes, to compare its checksums.
     """
     facts, findings = machine.examine()
     try:

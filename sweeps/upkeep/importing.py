@@ -8,10 +8,9 @@ results that the sweep has already are recognised.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -77,38 +76,20 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
             "its rows become trials when they have all metrics"
         )
         raise tables.TableError(str(path), [problem])
-    trials, known = _add(experiment, results, worker, again=again)
+    leases = experiment.space.lease
+    lease = ObjectLease(experiment.store, ASK_KEY, heartbeat_s=leases.heartbeat_s, expire_s=leases.expire_s)
+    then = "import again when they are done, or see `sweep doctor`"
+    with lease.awaited(worker, patience_s=PATIENCE_S, then=then):
+        records = experiment.trials()
+        new = results if again else _unknown(experiment.space, records, results)
+        trials = _write_all(experiment, records[-1].trial + 1 if records else 0, new)
     return Imported(
         trials=tuple(trials),
-        known=known,
+        known=len(results) - len(new),
         left_out=admitted.left_out,
         tool=admitted.tool,
         columns=admitted.columns,
     )
-
-
-def _add(
-    experiment: Experiment,
-    results: Sequence[Result],
-    worker: str,
-    *,
-    again: bool,
-    wait: Callable[[float], object] = time.sleep,
-) -> tuple[list[int], int]:
-    """Store the results under the ask lease, and return the new indices and the number of known rows."""
-    leases = experiment.space.lease
-    lease = ObjectLease(
-        experiment.store,
-        ASK_KEY,
-        heartbeat_s=leases.heartbeat_s,
-        expire_s=leases.expire_s,
-    )
-    then = "import again when they are done, or see `sweep doctor`"
-    with lease.awaited(worker, patience_s=PATIENCE_S, then=then, wait=wait):
-        records = experiment.trials()
-        new = list(results) if again else _unknown(experiment.space, records, results)
-        index = records[-1].trial + 1 if records else 0
-        return _write_all(experiment, index, new), len(results) - len(new)
 
 
 def _unknown(space: Space, records: Sequence[Trial], results: Sequence[Result]) -> list[Result]:

@@ -6,7 +6,8 @@ Unlike `Experiment.trials` it does not stop at a record that cannot be read. It 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,10 +24,10 @@ from sweeps.transfer import stored_stages
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
-from sweeps.upkeep import amended, snapshots
+from sweeps.upkeep import amended, checkpoints
 from sweeps.upkeep.amended import Unreadable
+from sweeps.upkeep.checkpoints import Mismatch
 from sweeps.upkeep.runs import RUNS, RunFolder, half_uploads, local_root, run_folders
-from sweeps.upkeep.snapshots import Mismatch
 
 QUARANTINE = "quarantine/"
 
@@ -90,7 +91,7 @@ class Survey:
         damaged_plan: why `confirm.json` cannot be read; None if it can, or is not there.
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
         switch: of the sweep; None if it cannot be read.
-        snapshots: those stored ends of stages that do not fit their manifests or the records.
+        checkpoints: those stored ends of stages that do not fit their manifests or the records.
         amendments: those that cannot be read.
     """
 
@@ -106,7 +107,7 @@ class Survey:
     damaged_plan: str | None
     damaged_control: tuple[str, bytes, str] | None
     switch: control.Switch | None = None
-    snapshots: tuple[Mismatch, ...] = ()
+    checkpoints: tuple[Mismatch, ...] = ()
     amendments: tuple[Unreadable, ...] = ()
 
     def of_state(self, state: State) -> list[StoredRecord]:
@@ -153,8 +154,14 @@ class Survey:
 
 
 def survey(store: Store, *, checksums: bool = False) -> Survey:
-    """Read all objects of the store, and snapshots with `checksums` alone. Raises `StoreUnavailable`."""
-    oddities = tuple(_oddities(store))
+    """Read all objects of the store, and checkpoints with `checksums` alone. Raises `StoreUnavailable`."""
+    oddities: list[Oddity] = []
+    if isinstance(store, LocalStore):
+        names = (f"{trial.PREFIX}{name}" for name in _names(Path(local_path(store.url), trial.PREFIX)))
+        for key in (control.KEY, ASK_KEY, *filter(_RECORD.fullmatch, names)):
+            if (reason := store.oddity(key)) is not None:
+                match = _RECORD.fullmatch(key)
+                oddities.append(Oddity(key=key, reason=reason, index=int(match[1]) if match else None))
     odd = {oddity.key for oddity in oddities}
     entries = [entry for entry in store.list(trial.PREFIX) if "/".join(entry.key.split("/")[:2]) not in odd]
     keys = {int(match[1]): entry.key for entry in entries if (match := _RECORD.fullmatch(entry.key))}
@@ -171,6 +178,12 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
         in_quarantine |= {f"{QUARANTINE}{name}" for name in _names(root / QUARANTINE)}
     moved = map(_QUARANTINED.fullmatch, in_quarantine)
     now = store.now()
+    drafts: list[Path] = []
+    if root is not None:
+        for draft in sorted((*root.glob(".*.draft"), *(root / trial.PREFIX).glob(".*.draft"))):
+            with suppress(FileNotFoundError):  # its writer was alive
+                if now - draft.stat().st_mtime > _DRAFT_AGE_S:
+                    drafts.append(draft)
     records = _records(store, keys)
     trials = [stored.trial for stored in records.values() if stored.trial is not None]
     switch: control.Switch | None = None
@@ -193,25 +206,14 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
         foreign=tuple(foreign),
         quarantined=frozenset(int(match[1]) for match in moved if match),
         ask_lock=None if ASK_KEY in odd else ask_lock(store),
-        drafts=tuple(_drafts(store, now)),
-        oddities=oddities,
+        drafts=tuple(drafts),
+        oddities=tuple(oddities),
         damaged_plan=damaged_plan,
         damaged_control=damaged_control,
         switch=switch,
-        snapshots=snapshots.survey_snapshots(store, trials, now, checksums=checksums),
+        checkpoints=checkpoints.survey_checkpoints(store, trials, now, checksums=checksums),
         amendments=amendments,
     )
-
-
-def _oddities(store: Store) -> Iterator[Oddity]:
-    """Yield entries with the name of a record, the switch or the lease that are no files."""
-    if not isinstance(store, LocalStore):
-        return
-    names = (f"{trial.PREFIX}{name}" for name in _names(Path(local_path(store.url), trial.PREFIX)))
-    for key in (control.KEY, ASK_KEY, *filter(_RECORD.fullmatch, names)):
-        if (reason := store.oddity(key)) is not None:
-            match = _RECORD.fullmatch(key)
-            yield Oddity(key=key, reason=reason, index=int(match[1]) if match else None)
 
 
 def _names(folder: Path) -> list[str]:
@@ -262,17 +264,3 @@ def ask_lock(store: Store) -> AskLock | None:
     except (ValueError, KeyError, TypeError, OverflowError):
         # Like `lease`, take it for expired.
         return AskLock(version=version, holder="somebody unknown", renewed=0.0)
-
-
-def _drafts(store: Store, now: float) -> list[Path]:
-    root = local_root(store)
-    if root is None:
-        return []
-    found = []
-    for draft in sorted((*root.glob(".*.draft"), *(root / trial.PREFIX).glob(".*.draft"))):
-        try:
-            if now - draft.stat().st_mtime > _DRAFT_AGE_S:
-                found.append(draft)
-        except FileNotFoundError:
-            continue  # its writer was alive
-    return found

@@ -45,7 +45,7 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
     """
     facts = {"python": platform.python_version()}
     facts |= {name: version for name in _PACKAGES if (version := _version(name)) is not None}
-    findings = [*_versions(), *_uncompiled(), *_shadowed()]
+    findings = [*_versions(), *_imports()]
     facts["devices"], device_findings = _devices(root)
     findings += device_findings
     try:
@@ -54,7 +54,18 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
         findings.append(Finding(kind="cache", what=str(error), where=CACHE_VARIABLE, remedy=_CACHE_ADVICE))
         return facts, findings
     facts["cache"] = f"{folder}, {shown_bytes(folder_size(folder))}"
-    findings += _cache(folder)
+    existing, what, remedy = folder, "", _CACHE_ADVICE
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing) as probe:
+            probe.write(b"probe")
+        if (free := shutil.disk_usage(existing).free) < _SCARCE_BYTES:
+            what = f"only {shown_bytes(free)} are free where the trainer keeps its cache"
+            remedy = f"free some space, or {_CACHE_ADVICE}"
+    except OSError as error:
+        what = f"the trainer's cache cannot be written: {error.strerror or error}"
+    if what:
+        findings.append(Finding(kind="cache", what=what, where=str(existing), remedy=remedy))
     return facts, findings
 
 
@@ -104,24 +115,20 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _uncompiled() -> Iterator[Finding]:
-    """Look whether every program must compile what it imports, which takes it ten seconds and not one."""
-    found = util.find_spec("torch")
-    if found is None or found.origin is None or found.cached is None:
-        return
-    if sys.dont_write_bytecode and not Path(found.cached).exists():
-        packages = Path(found.origin).parents[1]
-        yield Finding(
-            kind="python",
-            level="note",
-            what="no package is compiled, and PYTHONDONTWRITEBYTECODE keeps it so: each program starts later",
-            where=str(packages),
-            remedy=f"unset it, or run once: python -m compileall -q {packages}",
-        )
-
-
-def _shadowed() -> Iterator[Finding]:
-    """Look for modules in this folder that a script in it would import in place of our packages."""
+def _imports() -> Iterator[Finding]:
+    """Look whether programs compile all that they import anew, or import a file of this folder as ours."""
+    torch = util.find_spec("torch")  # it takes ten seconds to compile, and one to load
+    if torch is not None and torch.origin is not None and torch.cached is not None:
+        packages = Path(torch.origin).parents[1]
+        if sys.dont_write_bytecode and not Path(torch.cached).exists():
+            yield Finding(
+                kind="python",
+                level="note",
+                what="no package is compiled, and PYTHONDONTWRITEBYTECODE keeps it so: each program starts "
+                "later",
+                where=str(packages),
+                remedy=f"unset it, or run once: python -m compileall -q {packages}",
+            )
     ours = Path(__file__).parents[2]
     for package in _OWN_PACKAGES:
         found = PathFinder.find_spec(package, [os.getcwd()])  # noqa: PTH109 - as `python -m` has it
@@ -144,7 +151,33 @@ def _shadowed() -> Iterator[Finding]:
 
 def _devices(root: Path) -> tuple[str, list[Finding]]:
     """Return this machine's accelerators in words, and findings about their use by torch."""
-    gpus, findings = _gpus()
+    gpus: list[str] = []
+    findings: list[Finding] = []
+    if shutil.which(_SMI[0]) is not None:
+        try:
+            ran = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False)
+            output = (ran.stdout + ran.stderr).strip() or f"exit status {ran.returncode}"
+            failed = "" if ran.returncode == 0 else output
+        except (OSError, subprocess.TimeoutExpired) as error:
+            failed = str(error)
+        if failed:
+            broken = Finding(
+                kind="device",
+                what=f"nvidia-smi fails: {' '.join(failed.split())[:200]}",
+                where=platform.node(),
+                remedy="repair the NVIDIA driver; until then trials run on the CPU",
+            )
+            findings.append(broken)
+        else:
+            gpus = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip()]
+        if gpus and (_version("torch") or "").endswith("+cpu"):
+            blind = Finding(
+                kind="device",
+                what=f"there is a GPU ({gpus[0]}), but torch {_version('torch')} cannot use one",
+                where=platform.node(),
+                remedy="install torch's CUDA build: https://pytorch.org/get-started/locally/",
+            )
+            findings.append(blind)
     tpu = next((node for node in _TPU_NODES if (root / node).exists()), None)
     if tpu and _version("torch_xla") is None:
         findings.append(
@@ -168,52 +201,3 @@ def _devices(root: Path) -> tuple[str, list[Finding]]:
         ]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return ", ".join([*gpus, *(["TPU"] if tpu else []), f"{cores} CPU cores"]), findings
-
-
-def _gpus() -> tuple[list[str], list[Finding]]:
-    if shutil.which(_SMI[0]) is None:
-        return [], []
-    try:
-        ran = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False)
-        output = (ran.stdout + ran.stderr).strip() or f"exit status {ran.returncode}"
-        failed = "" if ran.returncode == 0 else output
-    except (OSError, subprocess.TimeoutExpired) as error:
-        failed = str(error)
-    if failed:
-        broken = Finding(
-            kind="device",
-            what=f"nvidia-smi fails: {' '.join(failed.split())[:200]}",
-            where=platform.node(),
-            remedy="repair the NVIDIA driver; until then trials run on the CPU",
-        )
-        return [], [broken]
-    gpus = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip()]
-    if gpus and (_version("torch") or "").endswith("+cpu"):
-        blind = Finding(
-            kind="device",
-            what=f"there is a GPU ({gpus[0]}), but torch {_version('torch')} cannot use one",
-            where=platform.node(),
-            remedy="install torch's CUDA build: https://pytorch.org/get-started/locally/",
-        )
-        return gpus, [blind]
-    return gpus, []
-
-
-# ---- the cache folder
-
-
-def _cache(folder: Path) -> Iterator[Finding]:
-    existing = folder
-    try:
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        with tempfile.TemporaryFile(dir=existing) as probe:
-            probe.write(b"probe")
-    except OSError as error:
-        what = f"the trainer's cache cannot be written: {error.strerror or error}"
-        yield Finding(kind="cache", what=what, where=str(existing), remedy=_CACHE_ADVICE)
-        return
-    if (free := shutil.disk_usage(existing).free) < _SCARCE_BYTES:
-        what = f"only {shown_bytes(free)} are free where the trainer keeps its cache"
-        yield Finding(
-            kind="cache", what=what, where=str(existing), remedy=f"free some space, or {_CACHE_ADVICE}"
-        )

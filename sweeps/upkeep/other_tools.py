@@ -59,13 +59,7 @@ class Understood:
 
 
 def understand(table: Table, space: Space, needed: tuple[str, ...]) -> Understood:
-    """Return the table in the terms of an exported one; a table of no other tool as it is.
-
-    Args:
-        table: as it was read.
-        space: of the sweep.
-        needed: the metrics that a completed row must have.
-    """
+    """Return the table in the terms of an exported one; a table of no other tool as it is."""
     own = {*(parameter.name for parameter in space.parameters), *needed}
     state, tool = ("", "") if "state" in own else _state(table)
     if any(column.startswith("params_") for column in table.columns if column not in own):

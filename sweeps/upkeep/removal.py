@@ -58,22 +58,18 @@ def living(experiment: Experiment) -> tuple[str, ...]:
 def stock(experiment: Experiment) -> Stock:
     """Return what `remove` would remove. Raises `StoreUnavailable`."""
     records, damaged = experiment.readable_trials()
+    store, size = experiment.store, None
+    if (root := local_root(store)) is not None:
+        size = folder_size(root)
+    elif isinstance(store, Bucket):
+        found = store.filesystem().find(store.location("").removeprefix("gs://"), detail=True)
+        size = sum(int(about["size"]) for about in found.values())
     return Stock(
         trials=Counter(record.status for record in records),
         damaged=len(damaged),
-        files=len(experiment.store.list("")),
-        size=_size(experiment.store),
+        files=len(store.list("")),
+        size=size,
     )
-
-
-def _size(store: Store) -> int | None:
-    root = local_root(store)
-    if root is not None:
-        return folder_size(root)
-    if not isinstance(store, Bucket):
-        return None
-    found = store.filesystem().find(store.location("").removeprefix("gs://"), detail=True)
-    return sum(int(about["size"]) for about in found.values())
 
 
 def remove(store: Store, by: str) -> None:

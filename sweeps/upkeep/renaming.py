@@ -9,7 +9,6 @@ and the new one is there once it is complete.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -37,11 +36,6 @@ _STAYS = (SWEEP_KEY, KEY, control.KEY, ASK_KEY)
 
 def rename(experiment: Experiment, name: str, by: str) -> Experiment:
     """Rename the sweep within its folder of sweeps, and return it at its new place.
-
-    Args:
-        experiment: the sweep; nobody may work on it.
-        name: the new one.
-        by: who does it.
 
     Raises:
         InputError: `name` cannot name a folder, or is in use.
@@ -150,6 +144,7 @@ def _interrupted_state(store: Store, target: Store) -> control.State | None:
 
 
 def _copy_objects(store: Store, target: Store) -> None:
+    """Copy all objects, then the manifests, which name the generations of the copies."""
     entries = [entry.key for entry in store.list("") if entry.key not in _STAYS]
     manifests = {key for key in entries if key.rpartition("/")[2] == manifest.MANIFEST and "/" in key}
     files = cast(Bucket, store).filesystem()
@@ -169,7 +164,13 @@ def _copy_objects(store: Store, target: Store) -> None:
     if missing := [key for key in entries if key not in versions and key not in manifests]:
         raise StoreUnavailable(f"{target.location(missing[0])}: it was not copied; rename it again")
     for key in sorted(manifests):
-        data = _with_generations(store.read(key)[0], key.rpartition("/")[0], versions)
+        data, prefix = store.read(key)[0], key.rpartition("/")[0]
+        with suppress(ValueError):  # one that cannot be read is copied as it is
+            copied = {
+                name: replace(stored, generation=versions.get(f"{prefix}/{stored.object}", stored.generation))
+                for name, stored in manifest.decode(data).items()
+            }
+            data = manifest.encode(copied)
         with suppress(AlreadyExists):  # of an interrupted rename: its copies are overwritten now
             target.create(key, data)
             continue
@@ -178,16 +179,3 @@ def _copy_objects(store: Store, target: Store) -> None:
 
 def _path(store: Store, key: str) -> str:
     return store.location(key).removeprefix("gs://")
-
-
-def _with_generations(data: bytes, prefix: str, versions: Mapping[str, str]) -> bytes:
-    """Return the manifest with the generations of the copies; one that cannot be read as it is."""
-    try:
-        files = manifest.decode(data)
-    except ValueError:
-        return data
-    copied = {
-        name: replace(stored, generation=versions.get(f"{prefix}/{stored.object}", stored.generation))
-        for name, stored in files.items()
-    }
-    return manifest.encode(copied)

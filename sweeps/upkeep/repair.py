@@ -25,9 +25,9 @@ from sweeps.transfer import stored_stages
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
 from sweeps.upkeep import amended, runs
+from sweeps.upkeep.checkpoints import Mismatch, listed
 from sweeps.upkeep.inventory import QUARANTINE, Survey
 from sweeps.upkeep.runs import RUNS
-from sweeps.upkeep.snapshots import Mismatch, listed
 
 Kind = Literal[
     "torn",
@@ -65,12 +65,22 @@ class Outcome:
 
 def plan(experiment: Experiment, survey: Survey) -> list[RepairStep]:
     """Return the steps that repair the sweep; foreign objects and newer records are left alone."""
-    store = experiment.store
+    store, lease = experiment.store, experiment.space.lease
+    event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
+    hand_back = [
+        RepairStep(
+            kind="expired",
+            what=f"take trial {record.trial} back from {record.worker}, whose lease has expired",
+            where=store.location(trial.key(record.trial)),
+            action=partial(experiment.apply, record.trial, event),
+        )
+        for record in survey.expired(lease.expire_s)
+    ]
     return [
         *_quarantine(store, survey),
-        *_hand_back(experiment, survey),
+        *hand_back,
         *_remove_leftovers(experiment, survey),
-        *_mend_snapshots(experiment, survey),
+        *_mend_checkpoints(experiment, survey),
     ]
 
 
@@ -144,21 +154,6 @@ def _move_aside(store: Store, key: str, data: bytes, version: str, now: float) -
         raise
 
 
-# ---- records
-
-
-def _hand_back(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
-    lease = experiment.space.lease
-    event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
-    for record in survey.expired(lease.expire_s):
-        yield RepairStep(
-            kind="expired",
-            what=f"take trial {record.trial} back from {record.worker}, whose lease has expired",
-            where=experiment.store.location(trial.key(record.trial)),
-            action=partial(experiment.apply, record.trial, event),
-        )
-
-
 # ---- leftovers
 
 
@@ -198,9 +193,9 @@ def _remove_leftovers(experiment: Experiment, survey: Survey) -> Iterator[Repair
         )
 
 
-def _mend_snapshots(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
-    """Yield steps that make records and stored snapshots agree; a running trial's record is its worker's."""
-    for found in survey.snapshots:
+def _mend_checkpoints(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
+    """Yield steps that make records and checkpoints agree; a running trial's record is its worker's."""
+    for found in survey.checkpoints:
         if found.running or found.state == "newer":
             continue
         stage, short = found.stored, found.key[:12]
@@ -220,11 +215,11 @@ def _mend_snapshots(experiment: Experiment, survey: Survey) -> Iterator[RepairSt
             kind=found.state,
             what=what,
             where=experiment.store.location(stored_stages.prefix(found.key)),
-            action=partial(_mend_snapshot, experiment, found),
+            action=partial(_mend_checkpoint, experiment, found),
         )
 
 
-def _mend_snapshot(experiment: Experiment, found: Mismatch) -> None:
+def _mend_checkpoint(experiment: Experiment, found: Mismatch) -> None:
     """Take it out of the records first: what is cut short here is found again, as unnamed or unpublished."""
     for index in found.trials:
         experiment.apply(index, lifecycle.Forget(key=found.key))

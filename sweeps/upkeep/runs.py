@@ -69,21 +69,19 @@ def half_uploads(
     running = {(record.trial, record.attempt) for record in trials if record.status == "running"}
     idle = [run for run in runs if (run.index, run.attempt) not in running]
     manifests = store.read_many([f"{run.prefix}/{MANIFEST}" for run in idle])
-    found = (_unnamed(run, content, now) for run, content in zip(idle, manifests, strict=True))
-    return [run for run in found if run.entries]
-
-
-def _unnamed(run: RunFolder, content: tuple[bytes, str] | None, now: float) -> RunFolder:
-    """Return the run with only its old objects that are not in the manifest."""
-    named = {f"{run.prefix}/{MANIFEST}"}
-    if content is not None:
-        try:
-            files = manifest.decode(content[0])
-        except ValueError:
-            return replace(run, entries=())  # perhaps of a later version
-        named |= {f"{run.prefix}/{stored.object}" for stored in files.values()}
-    old = (entry for entry in run.entries if entry.key not in named and now - entry.updated > _UPLOAD_AGE_S)
-    return replace(run, entries=tuple(old))
+    found: list[RunFolder] = []
+    for run, content in zip(idle, manifests, strict=True):
+        named = {f"{run.prefix}/{MANIFEST}"}
+        if content is not None:
+            try:
+                files = manifest.decode(content[0])
+            except ValueError:
+                continue  # perhaps of a later version
+            named |= {f"{run.prefix}/{stored.object}" for stored in files.values()}
+        old = [each for each in run.entries if each.key not in named and now - each.updated > _UPLOAD_AGE_S]
+        if old:
+            found.append(replace(run, entries=tuple(old)))
+    return found
 
 
 def local_root(store: Store) -> Path | None:

@@ -158,44 +158,35 @@ def _read_json(path: Path) -> list[Row]:
         raise TableError(str(path), [f"{path}: {_one_line(error)}"]) from None
     of_run = isinstance(document, dict) and "trials" not in document
     if of_run and (path.name == RESULT_FILE or isinstance(document.get("metrics"), dict)):
-        document = [_of_run(path, document)]
+        parameters = document.get("parameters")
+        if not isinstance(parameters, dict):  # they stand in `trial.json` beside it
+            trial_file = path.with_name(TRIAL_FILE)
+            try:
+                parameters = json_reader.read(trial_file)["parameters"]
+                if not isinstance(parameters, dict):
+                    raise TypeError(parameters)
+            except (OSError, ValueError, KeyError, TypeError):
+                problem = (
+                    f"the result of one run, and {trial_file} does not say with which parameters; "
+                    "write a table with a row for it: a column for each parameter and metric"
+                )
+                raise TableError(str(path), [f"{path}: {problem}"]) from None
+            status, metrics = document.get("status", "completed"), document.get("metrics", document)
+            document = {"status": status, "parameters": parameters, "metrics": metrics}
+        document = [{"status": "completed", **document}]
     rows = document.get("trials") if isinstance(document, dict) else document
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         problem = "expected a list of objects, as `sweep trials --format json` or `sweep export` write it"
         raise TableError(str(path), [f"{path}: {problem}"])
-    return [_row(number, _flattened(row)) for number, row in enumerate(rows, 1)]
-
-
-def _of_run(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `result.json` of a run as a nested row; its parameters stand in `trial.json` beside it."""
-    if isinstance(result.get("parameters"), dict):
-        return {"status": result.get("status", "completed"), **result}
-    trial_file = path.with_name(TRIAL_FILE)
-    try:
-        parameters = json_reader.read(trial_file)["parameters"]
-        if not isinstance(parameters, dict):
-            raise TypeError(parameters)
-    except (OSError, ValueError, KeyError, TypeError):
-        problem = (
-            f"the result of one run, and {trial_file} does not say with which parameters; "
-            "write a table with a row for it: a column for each parameter and metric"
-        )
-        raise TableError(str(path), [f"{path}: {problem}"]) from None
-    status = result.get("status", "completed")
-    return {"status": status, "parameters": parameters, "metrics": result.get("metrics", result)}
-
-
-def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten a nested trial to a row; a flat row stays as it is."""
-    flat = dict(row)
-    for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
-        if isinstance(row.get(field), dict):
-            del flat[field]
-            for name, value in row[field].items():
+    for row in rows:
+        for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
+            if not isinstance(row.get(field), dict):
+                continue  # a flat row stays as it is
+            for name, value in row.pop(field).items():
                 # The null of a parameter is a value; an empty cell would be none.
                 is_json = isinstance(value, list) or (value is None and prefix == PARAMETER)
-                flat[prefix + name] = json.dumps(value, ensure_ascii=False) if is_json else value
-    return flat
+                row[prefix + name] = json.dumps(value, ensure_ascii=False) if is_json else value
+    return [_row(number, row) for number, row in enumerate(rows, 1)]
 
 
 def _row(number: int, values: Mapping[str, Any]) -> Row:

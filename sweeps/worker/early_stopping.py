@@ -43,7 +43,11 @@ def should_stop(
     early = space.early_terminate
     if early is None or (not record.curve and not_finite is None):
         return None
-    others = [r for r in records if r.trial != record.trial and _comparable(r, record)]
+    others = [  # whose losses count, and are of the same kind and stage
+        r
+        for r in records
+        if r.trial != record.trial and r.status in _COMPARED and r.curve and r.curve_of == record.curve_of
+    ]
     if not_finite is not None:
         as_far = _enough_as_far(early, not_finite, others)
         if as_far is None:
@@ -106,11 +110,6 @@ def _enough_as_far(early: EarlyTerminate, step: float, others: Sequence[Trial]) 
     as_far = sum(other.curve[0][0] <= step <= other.curve[-1][0] for other in others)
     completed = sum(other.status == "completed" for other in others)
     return None if step < early.min_step or min(as_far, completed) < early.min_trials else as_far
-
-
-def _comparable(other: Trial, record: Trial) -> bool:
-    """Return whether the other's losses count, and are of the same kind and stage as the record's."""
-    return other.status in _COMPARED and bool(other.curve) and other.curve_of == record.curve_of
 
 
 def _points_around(curve: Curve, step: float) -> Curve:

@@ -9,7 +9,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -19,8 +19,6 @@ from sweeps.programs.function import Function
 from sweeps.programs.kinds import program_of
 from sweeps.programs.signals import Stop
 from sweeps.search.confirm import rounds
-from sweeps.search.confirm.plan import Plan
-from sweeps.search.confirm.rounds import Standing
 from sweeps.text.counted import counted
 from sweeps.transfer import removal
 from sweeps.trials import budget, storable
@@ -117,7 +115,13 @@ def work(
                     return Tally(ended=ended, preempted_by=preempted_by)
                 ended[end] += 1
                 if end == "completed" and ended[end] == 1:
-                    _warn_of_budget(experiment, record.trial)
+                    done = experiment.trial(record.trial)
+                    for metric in budget.unreported(experiment.space.budget, [done]):
+                        log.warning(
+                            "trial %d reports no %s: budget.%s does not count it, and never ends the sweep "
+                            "if no trial reports any",
+                            *(record.trial, metric, metric),
+                        )
                 if not stop.requested:
                     removal.collect(experiment)
     except Interrupted:
@@ -125,18 +129,6 @@ def work(
     finally:
         uploads.wait()
     return Tally(ended=ended, preempted_by=stop.by)
-
-
-def _warn_of_budget(experiment: Experiment, index: int) -> None:
-    """Warn of budget limits on metrics that this worker's first completed trial does not report."""
-    for name in budget.unreported(experiment.space.budget, [experiment.trial(index)]):
-        log.warning(
-            "trial %d reports no %s: budget.%s does not count it, and never ends the sweep if no trial "
-            "reports any",
-            index,
-            name,
-            name,
-        )
 
 
 @dataclass
@@ -168,33 +160,25 @@ class _NextTrial:
                 exhausted = True
                 log.warning("%s", error)
             except StoreUnavailable as error:
-                self._wait_for_store(error, delays)
+                delay = next(delays, None)
+                may_recover = isinstance(error, Busy) or self.experiment.store.is_remote  # not a local folder
+                if delay is None or not may_recover:
+                    raise
+                log.warning("asking failed, trying again: %s", error)
+                self.stop.sleep(delay)
                 continue
             except SweepClosed as closed:
-                if not self._wait_until_open(closed):
+                may_reopen = closed.state == "paused" or (
+                    closed.state == "braked" and not self.limits.leave_when_braked
+                )
+                if self.limits.leave_when_idle or not may_reopen:
+                    self.watcher.closed(str(closed))
                     return None
+                self.watcher.waiting(str(closed))
+                self.stop.sleep(random.uniform(0.5, 1.5) * _PAUSED_POLL_S)  # noqa: S311 - spreads workers out
                 continue
             if self.limits.leave_when_idle or not self._wait_for_others():
                 return None
-
-    def _wait_for_store(self, error: StoreUnavailable, delays: Iterator[float]) -> None:
-        """Sleep until the next try, or raise the error again if waiting does not help."""
-        delay = next(delays, None)
-        may_recover = isinstance(error, Busy) or self.experiment.store.is_remote  # a local folder does not
-        if delay is None or not may_recover:
-            raise error
-        log.warning("asking failed, trying again: %s", error)
-        self.stop.sleep(delay)
-
-    def _wait_until_open(self, closed: SweepClosed) -> bool:
-        """Sleep a while if a person may open the sweep again; False if the worker should leave."""
-        is_braked = closed.state == "braked" and not self.limits.leave_when_braked
-        if self.limits.leave_when_idle or not (closed.state == "paused" or is_braked):
-            self.watcher.closed(str(closed))
-            return False
-        self.watcher.waiting(str(closed))
-        self.stop.sleep(random.uniform(0.5, 1.5) * _PAUSED_POLL_S)  # noqa: S311 - spreads workers out
-        return True
 
     def _wait_for_others(self) -> bool:
         """Sleep a while if a trial of another worker may have to be run again; False if none may.
@@ -216,26 +200,18 @@ class _NextTrial:
             self.watcher.waiting(f"{counted(stuck, 'trial')} cannot be claimed now: waiting")
         elif silent:
             self.watcher.waiting(f"waiting for a heartbeat of {counted(silent, 'trial')} elsewhere")
-        elif waits := _confirmation_wait(rounds.of_store(self.experiment.store, records)):
-            self.watcher.waiting(waits)
         else:
-            return False
+            if (confirmation := rounds.of_store(self.experiment.store, records)) is None:
+                return False
+            _, now = confirmation
+            open_here = sum(
+                record.heartbeat is not None for record in now.open
+            )  # `sweep ask` may run for ever
+            if not open_here and not now.due:
+                return False
+            elsewhere = f"{counted(open_here, 'trial')} elsewhere"
+            self.watcher.waiting(f"waiting for round {now.round} of the confirmation: {elsewhere}")
         # Nothing changes before a heartbeat or the end of a lease; in a bucket every listing is billed.
         longest = _IDLE_POLL_REMOTE_S if self.experiment.store.is_remote else _IDLE_POLL_S
         self.stop.sleep(min(longest, self.experiment.space.lease.heartbeat_s / 4))
         return True
-
-
-def _confirmation_wait(confirmation: tuple[Plan, Standing] | None) -> str:
-    """Return a message on the trials that the next round of a confirmation waits for; "" if none.
-
-    Trials of `sweep ask` do not count: they may run for ever.
-    """
-    if confirmation is None:
-        return ""
-    _, now = confirmation
-    running = sum(record.heartbeat is not None for record in now.open)
-    if not running and not now.due:
-        return ""
-    elsewhere = counted(running, "trial")
-    return f"waiting for round {now.round} of the confirmation: {elsewhere} elsewhere"

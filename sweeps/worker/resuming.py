@@ -29,25 +29,26 @@ _INCOMING = ".incoming"  # hidden, so that a partial copy is not uploaded as thi
 def fetch_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
     """Copy the checkpoints of the newest earlier attempt that has any into the run folder.
 
-    Args:
-        store: of the sweep.
-        record: the claimed trial.
-        folder: the run folder of its present attempt.
-
     Returns:
         The earlier attempt, or None if the trial starts from scratch.
 
     Raises:
         EnvironmentFault: the folder cannot be written.
     """
+    incoming = folder / _INCOMING
     try:
         for name in (CHECKPOINTS, SNAPSHOTS, _INCOMING):  # left by a lost record whose index was reused
             if (folder / name).exists():
                 shutil.rmtree(folder / name)
         for attempt in range(record.attempt - 1, 0, -1):
-            if _fetch(store, run_prefix(record.trial, attempt), folder):
-                log.info("trial %d resumes from the checkpoints of attempt %d", record.trial, attempt)
-                return attempt
+            try:  # all or none, even if interrupted
+                prefix = run_prefix(record.trial, attempt)
+                if fetch_files(store, prefix, incoming, below=f"{CHECKPOINTS}/"):
+                    (incoming / CHECKPOINTS).rename(folder / CHECKPOINTS)
+                    log.info("trial %d resumes from the checkpoints of attempt %d", record.trial, attempt)
+                    return attempt
+            finally:
+                shutil.rmtree(incoming, ignore_errors=True)
     except StoreUnavailable as error:
         log.warning("trial %d starts over: earlier checkpoints cannot be read: %s", record.trial, error)
     except OSError as error:
@@ -60,10 +61,6 @@ def fetch_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
 
 def checkpoint_progress(folder: Path, names: Sequence[str]) -> tuple[int, int]:
     """Return the progress of the newest checkpoint in a run folder; (0, 0) if it is unknown.
-
-    Args:
-        folder: the run folder.
-        names: of all stages in order.
 
     Returns:
         The number of completed stages, and of completed steps of the next one.
@@ -80,15 +77,3 @@ def checkpoint_progress(folder: Path, names: Sequence[str]) -> tuple[int, int]:
         return len(names), 0
     steps = step if isinstance(step, int) and not is_over else 0
     return names.index(stage) + is_over, steps
-
-
-def _fetch(store: Store, prefix: str, folder: Path) -> bool:
-    """Fetch an attempt's checkpoints, all or none even if interrupted; False if it has none."""
-    incoming = folder / _INCOMING
-    try:
-        found = fetch_files(store, prefix, incoming, below=f"{CHECKPOINTS}/")
-        if found:
-            (incoming / CHECKPOINTS).rename(folder / CHECKPOINTS)
-    finally:
-        shutil.rmtree(incoming, ignore_errors=True)
-    return bool(found)

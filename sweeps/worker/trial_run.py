@@ -109,16 +109,21 @@ class TrialRun:
             self._hand_back(error)
             raise
         with heartbeat:
-            snapshots = TrialStages(self.experiment, self.record, heartbeat.folder, self._shared_keys())
-            heartbeat.ended, heartbeat.points = lambda: snapshots.ended, lambda: snapshots.points
+            shared = SharedKeys()
+            try:
+                shared = self.program.shared_keys(self.record.parameters)
+            except Exception as error:  # noqa: BLE001 - no checkpoint may cost its trial an attempt
+                log.warning("trial %d shares no stages: %s", self.record.trial, clause(error))
+            stages = TrialStages(self.experiment, self.record, heartbeat.folder, shared)
+            heartbeat.ended, heartbeat.points = lambda: stages.ended, lambda: stages.points
             uploader = Uploader(
                 self.experiment.store,
                 heartbeat.folder,
                 run_prefix(self.record.trial, self.record.attempt),
-                without=SNAPSHOTS if snapshots.shared else "",  # they have a place of their own in the store
+                without=SNAPSHOTS if stages.shared else "",  # they have a place of their own in the store
             )
             try:
-                outcome = self._run_program(heartbeat, uploader, snapshots, has_run=has_run)
+                outcome = self._run_program(heartbeat, uploader, stages, has_run=has_run)
                 preempted_by = ""
                 if isinstance(outcome, Preempted) and not heartbeat.wants_stop:
                     # Not this worker has stopped the program. The next attempt needs its checkpoint.
@@ -126,8 +131,26 @@ class TrialRun:
                     with contextlib.suppress(Interrupted):
                         self.stop.sleep(SIGNAL_DELAY_S)  # our own signal may be about to arrive
                     preempted_by = self.stop.by or outcome.detail
-                self._publish(outcome, heartbeat, snapshots)
-                end = self._report(self._event(outcome, heartbeat, snapshots))
+                # Publish what remains before the final report, as the final record cannot list it; skip this
+                # if the worker is stopping or has lost the trial.
+                skip = heartbeat.lost or (isinstance(outcome, Preempted) and not heartbeat.stop_reason)
+                stages.close(
+                    0 if skip else UPLOAD_S,
+                    leave=lambda: self.stop.requested or heartbeat.lost,
+                    grace=UPLOAD_GRACE_S,
+                )
+                listed = (self.record.stages, self.record.points)
+                if isinstance(outcome, Failed) and (stages.ended, stages.points) != listed:
+                    # The report of a failed trial lists no stages: a last heartbeat does.
+                    last = lifecycle.Heartbeat(
+                        worker=self.record.worker or "",
+                        attempt=self.record.attempt,
+                        stages=stages.ended,
+                        points=stages.points,
+                    )
+                    with contextlib.suppress(SweepError):  # the report will fail in the same way
+                        self.experiment.apply(self.record.trial, last)
+                end = self._report(self._event(outcome, heartbeat, stages))
                 self.uploads.begin(
                     lambda: uploader.close(UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S)
                 )
@@ -135,7 +158,7 @@ class TrialRun:
                     self.uploads.wait()
             except BaseException as error:
                 uploader.close(UPLOAD_GRACE_S)
-                snapshots.close(0)
+                stages.close(0)
                 # A stop request or a fault of the machine ends the worker, and the trial keeps its attempts.
                 is_fault = isinstance(error, OSError | SweepError) and not isinstance(error, DamagedObject)
                 if is_fault or not isinstance(error, Exception):
@@ -149,33 +172,22 @@ class TrialRun:
                 return self._report(self._release(detail, self.experiment.space.lease.max_attempts)), ""
         return end, preempted_by
 
-    def _shared_keys(self) -> SharedKeys:
-        """Return the ends of stages and the trunks that the trial can share; on an error none."""
-        shared = SharedKeys(ends={}, trunks={})
-        try:
-            shared = SharedKeys(ends=self.program.stage_keys(self.record.parameters), trunks={})
-            return SharedKeys(ends=shared.ends, trunks=self.program.stage_trunks(self.record.parameters))
-        except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
-            what = "trunks" if shared else "stages"
-            log.warning("trial %d shares no %s: %s", self.record.trial, what, clause(error))
-            return shared
-
     def _run_program(
-        self, heartbeat: HeartbeatThread, uploader: Uploader, snapshots: TrialStages, *, has_run: bool
+        self, heartbeat: HeartbeatThread, uploader: Uploader, stages: TrialStages, *, has_run: bool
     ) -> Completed | Failed | Preempted:
         with self.stop.interruptible():
             resumed = fetch_checkpoints(self.experiment.store, self.record, heartbeat.folder)
-            snapshots.fetch(*checkpoint_progress(heartbeat.folder, snapshots.names))
+            stages.fetch(*checkpoint_progress(heartbeat.folder, stages.names))
         uploader.start()
-        snapshots.start(resumed=resumed is not None)
+        stages.start(resumed=resumed is not None)
         self.watcher.started(self.record)
         outcome = self.program.run(
             self.record,
             heartbeat.folder,
             stop=self.stop,
             wants_stop=lambda: heartbeat.wants_stop,
-            snapshots=bool(snapshots.shared.ends),
-            points=bool(snapshots.shared.trunks),
+            snapshots=bool(stages.shared.ends),
+            points=bool(stages.shared.trunks),
         )
         if isinstance(outcome, NotStarted):
             if not has_run:  # then its folder or its machine is at fault, else perhaps these parameters
@@ -186,44 +198,23 @@ class TrialRun:
             require_writable(heartbeat.folder)  # in a folder without write access any program fails
         return outcome
 
-    def _publish(
-        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: TrialStages
-    ) -> None:
-        """Publish remaining snapshots before the final report; the final record cannot list them.
-
-        Skip this if the worker is stopping or has lost the trial.
-        """
-        skip = heartbeat.lost or (isinstance(outcome, Preempted) and not heartbeat.stop_reason)
-
-        def leave() -> bool:
-            return self.stop.requested or heartbeat.lost
-
-        snapshots.close(0 if skip else UPLOAD_S, leave=leave, grace=UPLOAD_GRACE_S)
-        stages, points = snapshots.ended, snapshots.points
-        # The report of a failed trial lists no stages: a last heartbeat does.
-        if isinstance(outcome, Failed) and (stages, points) != (self.record.stages, self.record.points):
-            worker, attempt = self.record.worker or "", self.record.attempt
-            last = lifecycle.Heartbeat(worker=worker, attempt=attempt, stages=stages, points=points)
-            with contextlib.suppress(SweepError):  # the report will fail in the same way
-                self.experiment.apply(self.record.trial, last)
-
     def _event(
-        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: TrialStages
+        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, stages: TrialStages
     ) -> lifecycle.Event:
         """Return the lifecycle event of an outcome."""
         worker, attempt = self.record.worker or "", self.record.attempt
         max_attempts = self.experiment.space.lease.max_attempts
         curve = heartbeat.curve()
         match outcome:
-            case Completed(metrics=metrics, stages=stages):
+            case Completed(metrics=metrics, stages=reported):
                 return lifecycle.Complete(
                     worker=worker,
                     attempt=attempt,
                     metrics=metrics,
                     curve=curve.points,
                     curve_of=curve.of,
-                    stages=snapshots.report(stages, metrics),
-                    points=snapshots.points,
+                    stages=stages.report(reported, metrics),
+                    points=stages.points,
                 )
             case Failed(error=error, failure=failure, retryable=retryable):
                 return lifecycle.Fail(
@@ -241,8 +232,8 @@ class TrialRun:
                     predicted=heartbeat.predicted,
                     curve=curve.points,
                     curve_of=curve.of,
-                    stages=snapshots.ended,
-                    points=snapshots.points,
+                    stages=stages.ended,
+                    points=stages.points,
                     detail=heartbeat.stop_reason,
                 )
             case Preempted() if self.stop.requested:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from benchmarks.landscapes.replay import (
     runs,
     simulate,
 )
-from benchmarks.landscapes.searchers import SEARCHERS, Searcher, Task, find
+from benchmarks.landscapes.searchers import EXTRA, SEARCHERS, Searcher, Task, find
 from sweeps.space.definition import (
     Choice,
     Fixed,
@@ -132,8 +133,12 @@ def test_searchers_are_told_losses_with_noise_and_judged_without() -> None:
     assert all(own == lowest for _, own, lowest in simulation.curve)  # random search chooses the lowest
 
 
-@pytest.mark.parametrize("name", ["random", "optuna-tpe", "optuna-gp", "ax", "ours", "ours-plain"])
+@pytest.mark.parametrize(
+    "name", ["random", "optuna-tpe", "optuna-gp", "ax", "ours", "ours-plain", "smac", "smac-gp", "neps"]
+)
 def test_searchers_take_the_defaults_first_if_they_are_known(name: str) -> None:
+    if name in EXTRA and find_spec(name.partition("-")[0]) is None:
+        pytest.skip("not installed")
     searcher = find(name)(Task(space=SPACE, seed=0))
     asked = searcher.ask(0)
     assert {n: v for n, v in asked.items() if n != "second.batch"} == dict(SPACE.baseline or {})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.landscapes import fit
 from benchmarks.landscapes import replay as replaying
 from benchmarks.landscapes.replay import Simulation
 from benchmarks.landscapes.searchers import Ours, Task, find
@@ -146,3 +147,23 @@ def test_a_patient_worker_waits_for_a_result_that_is_nearly_there(patience: floa
     simulation = Simulation(LANDSCAPE, searcher, replace(RUN, workers=2))
     simulation.run()
     assert searcher.known[:3] == [0, 0, known]  # trials take 90 and 100
+
+
+def test_fit_measures_predictions_of_held_out_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(40):
+        row = {
+            "first.lr": float(10 ** rng.uniform(-3, -1)),
+            "second.steps": int(rng.integers(10, 41)),
+            "second.kind": int(rng.choice([1, 2, 4])),
+            "second.batch": 4,
+        }
+        rows.append({"kind": "random", **row, "final_loss": loss(row)})
+    monkeypatch.setattr(fit, "read", lambda _: rows)
+    monkeypatch.setattr(replaying, "load", lambda _: replace(LANDSCAPE, space=TASK.space))
+    density, rank = fit.measure("made", "ours", 20, 0)
+    assert rank > 0.8
+    monkeypatch.setattr(fit, "read", lambda _: [{**row, "final_loss": rng.normal()} for row in rows])
+    assert fit.measure("made", "ours", 20, 0)[1] < 0.5
+    assert np.isfinite(density)

@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from sweeps.text.regular_file import read_regular
+from sweeps.text.step_key import step_key
 from trainer.checkpoint import layout
 from trainer.checkpoint.checkpoints import TRACE, Checkpoints
 from trainer.checkpoint.layout import Found
@@ -43,7 +44,7 @@ from trainer.checkpoint.parts import MODEL, Weights, read
 from trainer.checkpoint.policy import CheckpointPolicy
 from trainer.checkpoint.snapshot_place import Identity, Origin, Place, StageNumbers, position
 from trainer.checkpoint.state import StateError
-from trainer.config.stage_key import StageTrunk, point_key
+from trainer.config.stage_key import StageTrunk
 from trainer.distributed.ranks import ALONE, Ranks
 
 SCHEMA = 1
@@ -108,7 +109,7 @@ class StageSnapshots:
         trunk, step = self._trunks[stage], int(digits)
         if step > trunk.until:
             return None
-        return Place(stage=stage, step=step, key=point_key(trunk.key, step))
+        return Place(stage=stage, step=step, key=step_key(trunk.key, step))
 
     def find(self, place: Place, identity: Callable[[str], Identity]) -> Found | None:
         """Return the snapshot of a place, or None where it cannot be used: it is then hidden, and reported.
@@ -179,7 +180,7 @@ class StageSnapshots:
         numbers: Callable[[], StageNumbers],
     ) -> None:
         """Begin to write a point of the running stage, unless it is there. Arguments as of `write`."""
-        key = point_key(self._trunks[stage].key, step)
+        key = step_key(self._trunks[stage].key, step)
         self._save(Place(stage=stage, step=step, key=key), identity, numbers)
 
     def _save(

@@ -311,9 +311,6 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     Left out are the run's folder, checkpoints, snapshots and telemetry, with it the losses that are measured
     within a stage and on the test text, the number of processes or chips that share the run, how a remote
     teacher is reached, and the settings of recovery and of an average that are off.
-
-    Args:
-        document: a configuration as plain values.
     """
     off = {
         "recovery": not document["recovery"]["max_steps"],

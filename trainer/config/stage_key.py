@@ -88,11 +88,6 @@ def stage_trunks(
     }
 
 
-def point_key(trunk: str, step: int) -> str:
-    """Return the key of a trunk's state after some of its steps: 64 hexadecimal digits."""
-    return hashlib.sha256(f"{trunk}/{step}".encode()).hexdigest()
-
-
 def stage_keys(config: Config, written: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
     """Return the key of the end of each stage that runs can share, as 64 hexadecimal digits.
 

@@ -62,12 +62,7 @@ class Format(ABC):
     block_bytes: int | None = None
 
     def check(self, file: File, head: bytes) -> None:
-        """Raise ConfigError for a file of another kind, to judge by its name and first bytes.
-
-        Args:
-            file: not compressed.
-            head: its first `HEAD` bytes, or all.
-        """
+        """Raise ConfigError for a file of another kind, to judge by its name and first bytes."""
         _refuse_others(file, head)
 
     @abstractmethod

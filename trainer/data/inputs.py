@@ -41,10 +41,6 @@ class Inputs:
 def prepare_inputs(config: Config, progress: Progress = lambda message, fraction: None) -> Inputs:
     """Load the text, tokenising it if it is not in the cache yet.
 
-    Args:
-        config: of the run.
-        progress: called once, before the work begins.
-
     Raises:
         ConfigError: there is no such text or tokenizer, or too little text for the evaluation.
         DataError: the text cannot be read, or is too short.

@@ -59,10 +59,6 @@ def is_distributed(config: Config) -> bool:
 def check(config: Config, found: Launched | None) -> Launched:
     """Return this process's ranks, if they fit the configuration.
 
-    Args:
-        config: of the run.
-        found: the launcher's ranks; None without a launcher.
-
     Raises:
         ConfigError: several processes would repeat the same run, a single one should share it, a batch cannot
             be divided among them, or the device is not there.

@@ -36,12 +36,6 @@ WARMUP_STEPS = 2
 class MemoryLog:
     """The file of one run. A failing disk is reported once on stderr, and never ends a run.
 
-    Args:
-        path: of the file.
-        config: of the run.
-        device: whose memory is logged.
-        append: keep the lines of an earlier attempt.
-
     Raises:
         ConfigError: the level needs an XLA device.
     """

@@ -20,10 +20,6 @@ def matched_layers(student: int, teacher: int) -> tuple[int, ...]:
     halves up: the "maximally spaced" layers of Distil-Whisper, arXiv:2311.00430. A student of one layer maps
     to the teacher's last. Equal depths give the identity; no layer is used twice.
 
-    Args:
-        student: its number of layers.
-        teacher: its number of layers.
-
     Raises:
         ValueError: `student` is not between 1 and `teacher`.
     """

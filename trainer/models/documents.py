@@ -64,11 +64,7 @@ def document_numbers(model: nn.Module, ids_BT: Tensor) -> Tensor | None:
 
 
 def positions(numbers_BT: Tensor) -> Tensor:
-    """Return the position of each token in its document, or the part of it in the window, [B, T].
-
-    Args:
-        numbers_BT: `document_numbers`.
-    """
+    """Return the position of each token in its document, or the part of it in the window, [B, T]."""
     index_T = torch.arange(numbers_BT.shape[-1], device=numbers_BT.device)
     begins_BT = torch.diff(numbers_BT, dim=-1, prepend=numbers_BT[:, :1]) != 0
     # The running maximum of the indices of first tokens is where the present document began.

@@ -42,10 +42,6 @@ def attention_layers(model: nn.Module) -> list[tuple[nn.Module, ...]]:
 class Projections:
     """A context manager that captures the outputs of one layer's projections by forward hooks.
 
-    Args:
-        model: of the Llama family.
-        layer: an index; negative from the end.
-
     Raises:
         ConfigError: the model has no such projections.
         IndexError: there is no such layer.

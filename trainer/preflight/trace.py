@@ -59,13 +59,6 @@ def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
     """Return the peak bytes of forward and backward passes of one step.
 
     Weights of student and teacher, gradients, activations and logits count; the optimizer's state does not.
-
-    Args:
-        config: of the run.
-        stage: of the step.
-        plan: architecture of the models.
-        device: that computes.
-        micro_batch: sequences computed at once.
     """
 
     def run(live: LiveStorages, models: Models, config: Config) -> None:

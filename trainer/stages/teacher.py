@@ -59,13 +59,6 @@ def prepare_teacher(
 ) -> nn.Module:
     """Return the teacher, frozen, on the device; a tiny one is trained first, unless it is cached.
 
-    Args:
-        config: of the run.
-        inputs: the text.
-        device: of the teacher.
-        stop: ends the training at a signal.
-        progress: called with each part.
-
     Raises:
         TrainerError: it cannot be loaded or trained, or does not fit text and device.
     """

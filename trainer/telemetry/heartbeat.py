@@ -55,11 +55,6 @@ class Heartbeat:
     in the main thread, and could leave a lock taken.
 
     A failing disk is reported once on stderr, and never ends a run.
-
-    Args:
-        path: of the file.
-        device: whose memory is reported.
-        every_s: seconds between two writes.
     """
 
     def __init__(self, path: Path, *, device: Device, every_s: float) -> None:

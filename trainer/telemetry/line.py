@@ -120,13 +120,7 @@ class StageLines:
 
 
 def share_done(before: float, within: float, total: float) -> float:
-    """Return the share of a run's work that is done, all in effective steps; of no work, all.
-
-    Args:
-        before: of the stages before.
-        within: of the stage.
-        total: of the run.
-    """
+    """Return the share of a run's work that is done, all in effective steps; of no work, all."""
     return round((before + within) / total, 6) if total else 1.0
 
 

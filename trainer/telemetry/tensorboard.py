@@ -32,12 +32,7 @@ def require_package() -> None:
 
 
 class TensorBoard:
-    """One run's event file.
-
-    Args:
-        folder: of the file, emptied first.
-        metrics: `metrics.jsonl`, whose lines are written first.
-    """
+    """One run's event file."""
 
     def __init__(self, folder: Path, *, metrics: Path) -> None:
         self._writer: Any = None

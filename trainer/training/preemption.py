@@ -95,11 +95,7 @@ class StopSignal:
 
     @contextmanager
     def hold(self, where: str) -> Iterator[None]:
-        """Defer a signal to the end of the block, where PreemptedError is raised.
-
-        Args:
-            where: the block, for the error.
-        """
+        """Defer a signal to the end of the block, where PreemptedError is raised."""
         self._held += 1
         try:
             yield

@@ -25,12 +25,6 @@ class WeightAverage:
 
     for the n-th step that counts, so that `ema` begins as a mean and forgets what was before (no bias, as in
     Adam's correction). Kept in float32, whatever the weights are: a small r would be lost in bfloat16.
-
-    Args:
-        model: trained in that stage.
-        config: of the average.
-        stage: name of the stage.
-        steps: of the stage.
     """
 
     def __init__(self, model: nn.Module, config: AverageConfig, *, stage: str, steps: int) -> None:

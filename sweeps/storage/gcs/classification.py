@@ -54,11 +54,6 @@ class Unauthorized(Exception):
 def classify(response: Response, url: str, bucket: str) -> Response:
     """Return a response whose status the store expects, raise for others.
 
-    Args:
-        response: any response.
-        url: the object's URL, for messages.
-        bucket: the bucket's name, for messages.
-
     Raises:
         Transient: a retry may succeed.
         Unauthorized: new credentials may help.
@@ -87,11 +82,6 @@ def classify(response: Response, url: str, bucket: str) -> Response:
 
 def document(response: Response, url: str, *, needs: str = "") -> dict[str, Any]:
     """Return the JSON object in a response.
-
-    Args:
-        response: any response.
-        url: the object's URL, for messages.
-        needs: a field that it must have.
 
     Raises:
         StoreUnavailable: there is none, so that the server is no storage service.

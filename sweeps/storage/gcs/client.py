@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.storage.gcs.classification import Response, Transient, Unauthorized, classify, sign_in_advice
 from sweeps.storage.gcs.clock import ServerClock
-from sweeps.storage.gcs.request import Request, Result, line, response_of, send, send_many
+from sweeps.storage.gcs.request import Request, line, response_of, send, send_many
 
 if TYPE_CHECKING:
     from gcsfs.core import GCSFileSystem
@@ -127,7 +127,8 @@ class Client:
                 if refused:
                     raise StoreUnavailable(sign_in_advice(request.url, str(error))) from None
                 refused = True
-                self._forget_credentials()
+                with _opening:  # find credentials again: the metadata server may have been slow
+                    self._filesystems.pop(os.getpid(), None)
                 raise Transient(f"not signed in ({error})", in_doubt=False) from None
             return dataclasses.replace(response, in_doubt=in_doubt)
 
@@ -171,14 +172,14 @@ class Client:
         except Exception as error:  # noqa: BLE001 - the retries raise what is wrong
             log.debug("%d requests could not be sent together: %s", len(requests), line(error))
             results = [error] * len(requests)
-        return [self._classified(result, request) for result, request in zip(results, requests, strict=True)]
-
-    def _classified(self, result: Result, request: RecordRequest) -> Response:
-        try:
-            return classify(response_of(result, request.url), request.url, self._bucket)
-        except (Transient, Unauthorized, ValueError) as error:
-            log.info("%s: %s; trying again", request.url, error)
-            return self.request(request)
+        responses: list[Response] = []
+        for result, request in zip(results, requests, strict=True):
+            try:
+                responses.append(classify(response_of(result, request.url), request.url, self._bucket))
+            except (Transient, Unauthorized, ValueError) as error:
+                log.info("%s: %s; trying again", request.url, error)
+                responses.append(self.request(request))
+        return responses
 
     def _waits(self, is_rate_limited: Callable[[], bool]) -> Iterator[float]:
         """Yield the seconds before each retry: random below a bound that doubles; after a 429, above it.
@@ -228,11 +229,6 @@ class Client:
 
     def _address(self) -> str:
         return self._endpoint or os.environ.get("STORAGE_EMULATOR_HOST", "")
-
-    def _forget_credentials(self) -> None:
-        """Make the next attempt find credentials again: the metadata server may have been slow."""
-        with _opening:
-            self._filesystems.pop(os.getpid(), None)
 
     def _attempt(self, request: RecordRequest) -> Response:
         try:

@@ -161,10 +161,14 @@ async def _send(filesystem: Any, request: Request, limit_s: float, clock: Server
     session._retry_connection = False
     headers = filesystem._get_headers(dict(request.headers))  # may refresh the credentials: blocks the loop
     await asyncio.sleep(0)  # lets a cancellation take effect before anything is sent
+    url = request.path
+    if not url.startswith(("http://", "https://")):
+        query = urlencode(filesystem._get_params(request.query), quote_via=quote)
+        url = f"{filesystem._location}{url}?{query}"
     sent = 0.0 if clock is None else clock.local()
     async with session.request(
         request.method,
-        URL(_address(filesystem, request), encoded=True),  # yarl would normalise what is quoted in a name
+        URL(url, encoded=True),  # yarl would normalise what is quoted in a name
         headers=headers,
         data=None if request.body is None else io.BytesIO(request.body),  # sent in chunks
         timeout=ClientTimeout(total=limit_s),  # aiohttp's default of five minutes outlasts every lease
@@ -176,12 +180,7 @@ async def _send(filesystem: Any, request: Request, limit_s: float, clock: Server
 
 
 def multipart(metadata: Mapping[str, str], data: bytes) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of an upload of one object in one request.
-
-    Args:
-        metadata: fields of the object, `contentType` among them.
-        data: content of the object.
-    """
+    """Return headers and body of an upload of one object in one request."""
     boundary = uuid.uuid4().hex
     head = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
@@ -189,10 +188,3 @@ def multipart(metadata: Mapping[str, str], data: bytes) -> tuple[dict[str, str],
     ).encode()
     body = b"".join((head, data, f"\r\n--{boundary}--\r\n".encode()))
     return {"Content-Type": f"multipart/related; boundary={boundary}"}, body
-
-
-def _address(filesystem: Any, request: Request) -> str:
-    if request.path.startswith(("http://", "https://")):
-        return request.path
-    query = urlencode(filesystem._get_params(request.query), quote_via=quote)
-    return f"{filesystem._location}{request.path}?{query}"

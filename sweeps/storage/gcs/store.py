@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,10 +78,13 @@ class GcsStore:
 
     def read(self, key: str) -> tuple[bytes, str]:
         response = self._read(key)
-        if response is None:
-            self._check_bucket()
-            raise NotFound(key, self.location(key))
-        return response
+        if response is not None:
+            return response
+        if not self._bucket_exists:  # a missing bucket has the same status as a missing object
+            query = {"maxResults": "1", "prefix": self._name(""), "fields": "kind"}
+            if self._request("GET", f"{self._bucket_path}/o", "", query=query).status == 404:
+                raise self._no_bucket()
+        raise NotFound(key, self.location(key))
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
         responses = self._client.request_many([self._read_request(key) for key in keys])
@@ -105,8 +108,17 @@ class GcsStore:
 
     def list(self, prefix: str) -> list[Entry]:
         """Return all objects whose key starts with `prefix`, with one request per thousand."""
-        start = self._name(checked_prefix(prefix))
-        return sorted(self._entry(item) for page in self._pages(start) for item in page.get("items") or ())
+        start, found = self._name(checked_prefix(prefix)), []
+        for item in (item for page in self._pages(start) for item in page.get("items") or ()):
+            key = str(item["name"])[len(self._name("")) :]
+            if not (generation := item.get("generation")):
+                raise not_a_service(
+                    f"{self.location(key)}: the listing names no generation, without which no change is safe"
+                )
+            updated = _time(item.get("updated")) or _time(item.get("timeCreated"))
+            # An object of unknown age counts as new: old ones may be removed.
+            found.append(Entry(key, str(generation), self.now() if updated is None else updated))
+        return sorted(found)
 
     def folders(self) -> tuple[str, ...]:
         """Return the first parts of all keys that have several, with one request per thousand of them."""
@@ -128,7 +140,17 @@ class GcsStore:
 
     def folder(self, prefix: str) -> Path:
         """Return a folder on this machine: below `SWEEP_SCRATCH`, or temporary and removed with the store."""
-        folder = self._scratch_root().joinpath(*checked_key(prefix).split("/"))
+        parts = checked_key(prefix).split("/")
+        if kept := os.environ.get("SWEEP_SCRATCH"):
+            root = Path(kept, self._bucket, *self._prefix.split("/")).absolute()
+        else:
+            with self._scratch_lock:
+                if self._scratch is None:
+                    self._scratch = Path(tempfile.mkdtemp(prefix="stagesweep-"))
+                    weakref.finalize(self, _remove_own, self._scratch, os.getpid())
+                    log.info("%s: bulk files go to %s", self.url, self._scratch)
+                root = self._scratch
+        folder = root.joinpath(*parts)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -151,14 +173,6 @@ class GcsStore:
         return RecordRequest(method="GET", path=path, url=self.location(key), query={"alt": "media"})
 
     def _put(self, key: str, data: bytes, generation: str, conflict: type[StoreConflict]) -> str:
-        response = self._upload(key, data, generation=generation)
-        if response.status in _DONE:
-            return _generation(response, self.location(key))
-        if response.in_doubt and (mine := self._find_own(key, data)) is not None:
-            return mine
-        raise conflict(key)
-
-    def _upload(self, key: str, data: bytes, *, generation: str) -> Response:
         """Upload with a checksum, so that the service refuses damaged bytes, and without caching."""
         metadata = {
             "name": self._name(checked_key(key)),
@@ -178,20 +192,17 @@ class GcsStore:
         )
         if response.status == 404:
             raise self._no_bucket()
-        return response
+        if response.status in _DONE:
+            return _generation(response, self.location(key))
+        if response.in_doubt and (found := self._read(key)) is not None and found[0] == data:
+            log.info("%s: the response to a write was lost, the write was not", self.location(key))
+            return found[1]
+        raise conflict(key)
 
     def _generation(self, key: str) -> str:
         """Return the object's current version, "0" where there is no object."""
         response = self._request("GET", self.object_path(key), key, query={"fields": "generation"})
         return "0" if response.status == 404 else _generation(response, self.location(key))
-
-    def _find_own(self, key: str, data: bytes) -> str | None:
-        """Return the version under `key` if its bytes are `data`: a write in doubt has succeeded."""
-        found = self._read(key)
-        if found is None or found[0] != data:
-            return None
-        log.info("%s: the response to a write was lost, the write was not", self.location(key))
-        return found[1]
 
     def _pages(self, start: str, **options: str) -> Iterator[dict[str, Any]]:
         fields = "items(name,generation,updated,timeCreated),nextPageToken"
@@ -213,14 +224,6 @@ class GcsStore:
             self._bucket_exists = True
         return response
 
-    def _check_bucket(self) -> None:
-        """Raise if the bucket is missing: a missing object has the same status."""
-        if self._bucket_exists:
-            return
-        query = {"maxResults": "1", "prefix": self._name(""), "fields": "kind"}
-        if self._request("GET", f"{self._bucket_path}/o", "", query=query).status == 404:
-            raise self._no_bucket()
-
     def _no_bucket(self) -> InputError:
         return InputError(
             f"{self.url}: there is no bucket {self._bucket}; make it with `gcloud storage buckets create "
@@ -239,26 +242,6 @@ class GcsStore:
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key
-
-    def _entry(self, item: Mapping[str, Any]) -> Entry:
-        key = str(item["name"])[len(self._name("")) :]
-        if not (generation := item.get("generation")):
-            raise not_a_service(
-                f"{self.location(key)}: the listing names no generation, without which no change is safe"
-            )
-        updated = _time(item.get("updated")) or _time(item.get("timeCreated"))
-        # An object of unknown age counts as new: old ones may be removed.
-        return Entry(key, str(generation), self.now() if updated is None else updated)
-
-    def _scratch_root(self) -> Path:
-        if kept := os.environ.get("SWEEP_SCRATCH"):
-            return Path(kept, self._bucket, *self._prefix.split("/")).absolute()
-        with self._scratch_lock:
-            if self._scratch is None:
-                self._scratch = Path(tempfile.mkdtemp(prefix="stagesweep-"))
-                weakref.finalize(self, _remove_own, self._scratch, os.getpid())
-                log.info("%s: bulk files go to %s", self.url, self._scratch)
-            return self._scratch
 
 
 def _remove_own(folder: Path, maker: int) -> None:

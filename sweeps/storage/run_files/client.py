@@ -173,15 +173,24 @@ class RunFilesClient:
             "md5Hash": content.md5,
         }
         query = {"ifGenerationMatch": replaces, "fields": _OBJECT}
+        path = f"/upload{self._bucket_path}/o"
         retrier, upload = Retrier(self._deadline, self._url(name)), _Upload()
 
         def attempt() -> Response:
             before = upload.arrived
             try:
                 if content.size <= self._chunk:
-                    data = os.pread(file.fileno(), content.size, 0)
-                    return self._attempt(_single(self._upload_path, query, metadata, data), name)
-                start = _start(self._upload_path, query, metadata)
+                    headers, body = multipart(metadata, os.pread(file.fileno(), content.size, 0))
+                    once = query | {"uploadType": "multipart"}
+                    request = BulkRequest(method="POST", path=path, query=once, headers=headers, body=body)
+                    return self._attempt(request, name)
+                start = BulkRequest(
+                    method="POST",
+                    path=path,
+                    query=query | {"uploadType": "resumable"},
+                    headers={"Content-Type": "application/json; charset=UTF-8"},
+                    body=json.dumps(metadata).encode(),
+                )
                 return self._send_parts(upload, start, file, content.size)
             except Transient:
                 check()
@@ -203,7 +212,16 @@ class RunFilesClient:
                 return response
             upload.url, upload.arrived, upload.in_doubt = response.headers["Location"], 0, False
         while True:
-            response = self._attempt(_next_part(upload, file, size, self._chunk), "")
+            part, shown = b"", f"*/{size}"  # the question how many bytes arrived
+            if not upload.in_doubt:
+                part = os.pread(file.fileno(), min(self._chunk, size - upload.arrived), upload.arrived)
+                if not part:
+                    raise Changed("the file became shorter while it was uploaded")
+                shown = f"{upload.arrived}-{upload.arrived + len(part) - 1}/{size}"
+            headers = {"Content-Range": f"bytes {shown}"}
+            response = self._attempt(
+                BulkRequest(method="PUT", path=upload.url, headers=headers, body=part), ""
+            )
             if response.status in (404, 410):
                 upload.url = ""
                 raise Transient("the service has forgotten this upload", in_doubt=False)
@@ -229,10 +247,6 @@ class RunFilesClient:
     @property
     def _bucket_path(self) -> str:
         return f"/storage/v1/b/{quote(self._bucket, safe='')}"
-
-    @property
-    def _upload_path(self) -> str:
-        return f"/upload{self._bucket_path}/o"
 
     def _object_path(self, name: str) -> str:
         return f"{self._bucket_path}/o/{quote(f'{self._root}/{checked_key(name)}', safe='')}"
@@ -266,33 +280,3 @@ def _check_prefix(file: IO[bytes], content: Digest) -> Callable[[], None]:
 def _remote(item: Mapping[str, Any]) -> Remote:
     # A composed object has no md5; we never write one. Servers written in Go omit fields that are zero.
     return Remote(str(item["generation"]), int(item.get("size") or 0), item.get("md5Hash") or "")
-
-
-def _single(path: str, query: dict[str, str], metadata: dict[str, str], data: bytes) -> BulkRequest:
-    headers, body = multipart(metadata, data)
-    query = query | {"uploadType": "multipart"}
-    return BulkRequest(method="POST", path=path, query=query, headers=headers, body=body)
-
-
-def _start(path: str, query: dict[str, str], metadata: dict[str, str]) -> BulkRequest:
-    query = query | {"uploadType": "resumable"}
-    headers, body = {"Content-Type": "application/json; charset=UTF-8"}, json.dumps(metadata).encode()
-    return BulkRequest(method="POST", path=path, query=query, headers=headers, body=body)
-
-
-def _next_part(upload: _Upload, file: IO[bytes], size: int, chunk: int) -> BulkRequest:
-    """Return the request for the next part, or for the number of bytes that arrived if that is uncertain."""
-    if upload.in_doubt:
-        return BulkRequest(
-            method="PUT", path=upload.url, headers={"Content-Range": f"bytes */{size}"}, body=b""
-        )
-    part = os.pread(file.fileno(), min(chunk, size - upload.arrived), upload.arrived)
-    if not part:
-        raise Changed("the file became shorter while it was uploaded")
-    stop = upload.arrived + len(part)
-    return BulkRequest(
-        method="PUT",
-        path=upload.url,
-        headers={"Content-Range": f"bytes {upload.arrived}-{stop - 1}/{size}"},
-        body=part,
-    )

@@ -39,12 +39,26 @@ class FolderDownload:
         Args:
             level: of the line in the log that says so.
         """
+        key = f"{self._prefix}/{MANIFEST}"
         for _ in range(_ATTEMPTS):
-            files = self._read_manifest()
-            if files is None:
-                break
             try:
-                return self._fetch_all(files)
+                files = manifest.decode(self._store.read(key)[0])
+            except NotFound:
+                break
+            except ValueError as error:
+                where = self._store.location(key)
+                log.warning("%s: not a manifest (%s); the upload is ignored", where, error)
+                break
+            files = {name: stored for name, stored in files.items() if name.startswith(self._below)}
+            try:
+                objects = self._client.listing()
+                present = {name for name, stored in files.items() if _is_present(stored, objects)}
+                for name, stored in files.items():
+                    if name not in present and not stored.growing:
+                        where = self._store.location(f"{self._prefix}/{stored.object}")
+                        raise Changed(f"{where}: it is not there as its manifest says")
+                self._remove_written(files.keys())
+                return tuple(sorted(n for n in files if n in present and self._fetch(n, files[n])))
             except Changed as changed:  # a worker still uploads, or an object was removed
                 log.info("%s", changed)
         else:
@@ -52,39 +66,20 @@ class FolderDownload:
         self._remove_written(frozenset())
         return None
 
-    def _fetch_all(self, files: Mapping[str, Stored]) -> tuple[str, ...]:
-        objects = self._client.listing()
-        present = {name for name, stored in files.items() if _is_present(stored, objects)}
-        for name, stored in files.items():
-            if name not in present and not stored.growing:
-                where = self._store.location(f"{self._prefix}/{stored.object}")
-                raise Changed(f"{where}: it is not there as its manifest says")
-        self._remove_written(files.keys())
-        return tuple(sorted(name for name in files if name in present and self._fetch(name, files[name])))
-
     def _remove_written(self, kept: Set[str]) -> None:
         """Remove what was written for an earlier manifest, except for `kept`."""
         for name in self._written - kept:
             (self._folder / name).unlink(missing_ok=True)
         self._written &= kept
 
-    def _read_manifest(self) -> dict[str, Stored] | None:
-        key = f"{self._prefix}/{MANIFEST}"
-        try:
-            files = manifest.decode(self._store.read(key)[0])
-            return {name: stored for name, stored in files.items() if name.startswith(self._below)}
-        except NotFound:
-            return None
-        except ValueError as error:
-            log.warning("%s: not a manifest (%s); the upload is ignored", self._store.location(key), error)
-            return None
-
     def _fetch(self, name: str, stored: Stored) -> bool:
         """Write the complete file into the folder; return False for a growing file that was rewritten."""
         target = self._folder / name
         try:
-            if _holds(target, stored):
-                return True
+            if target.is_file() and not target.is_symlink() and target.stat().st_size == stored.size:
+                with open_regular(target) as file:
+                    if manifest.digest(file, stored.size).sha256 == stored.sha256:
+                        return True  # written by an interrupted download
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.parent.resolve().is_relative_to(self._folder.resolve()):
                 raise EnvironmentFault(f"{target.parent}: this link leads out of {self._folder}; remove it")
@@ -132,11 +127,3 @@ def _is_present(stored: Stored, objects: Mapping[str, Remote]) -> bool:
     # Not every service reports an md5; a generation has one content, too.
     same = (found.generation, found.size) == (stored.generation, stored.size)
     return same and found.md5 in (stored.md5, "")
-
-
-def _holds(path: Path, stored: Stored) -> bool:
-    """Return whether an interrupted download has already written this content."""
-    if path.is_symlink() or not path.is_file() or path.stat().st_size != stored.size:
-        return False
-    with open_regular(path) as file:
-        return manifest.digest(file, stored.size).sha256 == stored.sha256

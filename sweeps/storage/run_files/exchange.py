@@ -65,11 +65,7 @@ class OutOfTime(StoreUnavailable):
 
 
 class Deadline:
-    """Deadline of an upload, infinite until it is set, shared by the threads that upload and end it.
-
-    Args:
-        config: intervals and backoff.
-    """
+    """Deadline of an upload, infinite until it is set, shared by the threads that upload and end it."""
 
     def __init__(self, config: UploadConfig) -> None:
         self.config = config
@@ -139,12 +135,7 @@ class BulkRequest(Request):
 
 
 class Retrier:
-    """Retries after transient failures, until there was no progress for `patience_s`.
-
-    Args:
-        deadline: the deadline and its configuration.
-        url: the object's URL, for messages.
-    """
+    """Retries after transient failures, until there was no progress for `patience_s`."""
 
     def __init__(self, deadline: Deadline, url: str) -> None:
         self._deadline, self._url = deadline, url
@@ -182,17 +173,22 @@ def exchange(
         Transient: a retry may succeed.
         StoreUnavailable: a retry would fail, too, or the deadline has passed.
     """
+    size = len(request.body or b"") + request.expected_bytes
     try:
         response = send(
             open_filesystem,
             request,
             url,
             wait=lambda future, limit_s: _wait(future, limit_s + 1.0, deadline),
-            extra_s=_transfer_s(request),
+            extra_s=size / _SLOWEST_BYTES_PER_S,
         )
-        return _classified(response, url)
+        if response.status not in _OF_PARTS:
+            # Without its headers: the checksum in the response to an upload is the object's, not the body's.
+            bare = dataclasses.replace(response, headers={})
+            classify(bare, url, url.removeprefix("gs://").partition("/")[0])
     except Unauthorized as error:
         raise Transient(sign_in_advice(url, str(error)), in_doubt=False) from None
+    return response
 
 
 def _wait(future: concurrent.futures.Future[Result], limit_s: float, deadline: Deadline) -> Result:
@@ -203,15 +199,3 @@ def _wait(future: concurrent.futures.Future[Result], limit_s: float, deadline: D
         if time.monotonic() > give_up:
             raise Transient("no answer", in_doubt=True)
     return future.result()
-
-
-def _classified(response: Response, url: str) -> Response:
-    if response.status in _OF_PARTS:
-        return response
-    # Without its headers: the checksum in the response to an upload is the object's, not the body's.
-    classify(dataclasses.replace(response, headers={}), url, url.removeprefix("gs://").partition("/")[0])
-    return response
-
-
-def _transfer_s(request: BulkRequest) -> float:
-    return (len(request.body or b"") + request.expected_bytes) / _SLOWEST_BYTES_PER_S

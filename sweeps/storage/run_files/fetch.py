@@ -36,11 +36,7 @@ def fetch_files(store: Store, prefix: str, into: Path, *, below: str) -> tuple[s
     if isinstance(store, Bucket):
         return FolderDownload(store, prefix, into, Deadline(UploadConfig()), below=below).run() or ()
     source = store.folder(prefix)
-    return _copy(source, sorted(name for name in scan(source, prefix) if name.startswith(below)), into)
-
-
-def _copy(source: Path, names: list[str], into: Path) -> tuple[str, ...]:
-    """Copy complete units only: an orphaned program may still rotate its checkpoints meanwhile."""
+    names = sorted(name for name in scan(source, prefix) if name.startswith(below))
     torn = set[str]()
     for name in names:
         (into / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +44,7 @@ def _copy(source: Path, names: list[str], into: Path) -> tuple[str, ...]:
             copy_regular(source / name, into / name)
         except (FileNotFoundError, IsADirectoryError, NotRegular):
             torn.add(unit_of(name))
-    for name in names:
+    for name in names:  # complete units only: an orphaned program may still rotate its checkpoints meanwhile
         if unit_of(name) in torn:
             with contextlib.suppress(FileNotFoundError):
                 (into / name).unlink()

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO
 
 from sweeps.storage.keys import checked_key
 from sweeps.text import json_reader
@@ -98,21 +98,16 @@ def decode(data: bytes) -> dict[str, Stored]:
     files = document.get("files")
     if not isinstance(files, dict):
         raise ValueError("it names no files")  # noqa: TRY004 - one error type for all bad data
-    return {_safe_name(name): _entry(name, entry) for name, entry in files.items()}
-
-
-def _entry(name: str, entry: Any) -> Stored:
-    if not isinstance(entry, dict) or {key: type(value) for key, value in entry.items()} != _FIELDS:
-        raise ValueError(f"{name!r}: its entry has other fields")
-    stored = Stored(**entry)
-    if stored.size < 0 or not stored.generation.isdecimal() or not _SHA256.fullmatch(stored.sha256):
-        raise ValueError(f"{name!r}: its entry is not a file's")
-    checked_key(stored.object)
-    return stored
-
-
-def _safe_name(name: str) -> str:
-    """Return the name. Raises `ValueError` if it could lead out of the folder, or is hidden."""
-    if name.endswith("/") or any(part.startswith(".") for part in name.split("/")):
-        raise ValueError(f"not a file's name: {name!r}")
-    return checked_key(name)
+    found: dict[str, Stored] = {}
+    for name, entry in files.items():
+        # It could lead out of the folder, or is hidden.
+        if name.endswith("/") or any(part.startswith(".") for part in name.split("/")):
+            raise ValueError(f"not a file's name: {name!r}")
+        if not isinstance(entry, dict) or {key: type(value) for key, value in entry.items()} != _FIELDS:
+            raise ValueError(f"{name!r}: its entry has other fields")
+        stored = Stored(**entry)
+        if stored.size < 0 or not stored.generation.isdecimal() or not _SHA256.fullmatch(stored.sha256):
+            raise ValueError(f"{name!r}: its entry is not a file's")
+        checked_key(stored.object)
+        found[checked_key(name)] = stored
+    return found

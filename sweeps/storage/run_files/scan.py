@@ -69,12 +69,22 @@ def scan(folder: Path, prefix: str, *, without: str = "") -> dict[str, Stamp]:
     for parent, folders, files in os.walk(root):
         top = parent == os.fspath(root)
         folders[:] = [name for name in folders if not _is_draft(name) and not (top and name == without)]
-        for file in files:
-            path = Path(parent, file)
-            if not _is_draft(file) and (stamp := _stamp(path, root)) is not None:
-                name = path.relative_to(root).as_posix()
-                if _is_fit(name, prefix):
-                    found[name] = stamp
+        for path in (Path(parent, file) for file in files if not _is_draft(file)):
+            try:
+                if path.is_symlink() and not path.resolve(strict=True).is_relative_to(root):
+                    continue
+                status = path.stat()
+            except (OSError, RuntimeError):  # removed meanwhile, a dangling link, a loop of links
+                continue
+            name = path.relative_to(root).as_posix()
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            try:
+                checked_key(f"{prefix}/{name}" + "x" * _SUFFIX_CHARACTERS)
+            except ValueError:
+                log.debug("%r is not uploaded: the bucket takes no such name", name)
+                continue
+            found[name] = stamp_of(status)
     return found
 
 
@@ -118,22 +128,3 @@ def unit_of(name: str) -> str:
 
 def _is_draft(name: str) -> bool:
     return name.startswith(".") or any(fnmatchcase(name, pattern) for pattern in DRAFTS)
-
-
-def _stamp(path: Path, root: Path) -> Stamp | None:
-    try:
-        if path.is_symlink() and not path.resolve(strict=True).is_relative_to(root):
-            return None
-        found = path.stat()
-    except (OSError, RuntimeError):  # removed meanwhile, a dangling link, a loop of links
-        return None
-    return stamp_of(found) if stat.S_ISREG(found.st_mode) else None
-
-
-def _is_fit(name: str, prefix: str) -> bool:
-    try:
-        checked_key(f"{prefix}/{name}" + "x" * _SUFFIX_CHARACTERS)
-    except ValueError:
-        log.debug("%r is not uploaded: the bucket takes no such name", name)
-        return False
-    return True

@@ -8,6 +8,7 @@ this program is killed. Only growing files are overwritten, with content that be
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -63,7 +64,8 @@ class FolderUpload:
             self._open()
         present = scan(self._folder, self._prefix, without=self._without)
         before, self._before = self._before, present
-        deferred = frozenset() if final else self._deferred()
+        since = math.inf if final else time.monotonic() - self._deadline.config.growing_s
+        deferred = frozenset(name for name, at in self._sent_at.items() if at > since)
         torn = False
         for batch in settled(present, before, self._sent, deferred=deferred, final=final):
             if torn and not batch.changed:
@@ -76,7 +78,9 @@ class FolderUpload:
                 torn = True
                 log.debug("%s: not uploaded this time: %s", self._folder, changed)
         self._commit()
-        self._delete_superseded()
+        for name, generation in list(self._superseded.items()):
+            self._client.delete(name, generation)
+            del self._superseded[name]
 
     def missing(self) -> tuple[str, ...]:
         """Return the files of the folder whose current content is in no manifest in the bucket."""
@@ -85,28 +89,19 @@ class FolderUpload:
 
     def _open(self) -> None:
         """Read what an earlier uploader has sent: those files are not sent again."""
-        self._committed, self._version = self._read_manifest()
+        self._committed, self._version = {}, None
+        try:
+            data, self._version = self._store.read(self._key)
+            self._committed = manifest.decode(data)
+        except NotFound:
+            pass
+        except ValueError as error:
+            where = self._store.location(self._key)
+            log.warning("%s: not a manifest (%s); a new one is written", where, error)
         self._next = dict(self._committed)
         self._objects = self._client.listing()
         self._objects.pop(MANIFEST, None)
         self._opened = True
-
-    def _read_manifest(self) -> tuple[dict[str, Stored], str | None]:
-        try:
-            data, version = self._store.read(self._key)
-        except NotFound:
-            return {}, None
-        try:
-            return manifest.decode(data), version
-        except ValueError as error:
-            log.warning(
-                "%s: not a manifest (%s); a new one is written", self._store.location(self._key), error
-            )
-            return {}, version
-
-    def _deferred(self) -> frozenset[str]:
-        since = time.monotonic() - self._deadline.config.growing_s
-        return frozenset(name for name, at in self._sent_at.items() if at > since)
 
     # ---- files
 
@@ -165,26 +160,18 @@ class FolderUpload:
         """Make what was sent visible to readers."""
         if self._next != self._committed:
             self._deadline.check()
-            self._write_manifest()
+            data = manifest.encode(self._next)
+            try:
+                self._version = put(self._store, self._key, data, self._version)
+            except StoreConflict:
+                self._opened = False  # start again from what the other program has written
+                self._sent, self._safe, self._superseded = {}, {}, {}
+                raise StoreUnavailable(
+                    f"{self._store.location(self._key)}: another program uploads to this folder; end it"
+                ) from None
             kept = {stored.object for stored in self._next.values()}
             for stored in self._committed.values():
                 if stored.object not in kept and stored.object in self._objects:
                     self._superseded[stored.object] = self._objects.pop(stored.object).generation
             self._committed = dict(self._next)
         self._safe = dict(self._sent)
-
-    def _write_manifest(self) -> None:
-        data = manifest.encode(self._next)
-        try:
-            self._version = put(self._store, self._key, data, self._version)
-        except StoreConflict:
-            self._opened = False  # start again from what the other program has written
-            self._sent, self._safe, self._superseded = {}, {}, {}
-            raise StoreUnavailable(
-                f"{self._store.location(self._key)}: another program uploads to this folder; end it"
-            ) from None
-
-    def _delete_superseded(self) -> None:
-        for name, generation in list(self._superseded.items()):
-            self._client.delete(name, generation)
-            del self._superseded[name]

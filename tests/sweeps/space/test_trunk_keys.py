@@ -26,7 +26,7 @@ from sweeps.space.definition import (
 )
 from sweeps.space.space_problem import problem
 from sweeps.space.stages import Stages, decay_start
-from sweeps.stages.checkpoint import step_key
+from sweeps.text.step_key import step_key
 from trainer.config import ScheduleConfig
 
 FIRST = Trunk(length="one.steps", decay=0.2, tail=("one.last",), every=10)

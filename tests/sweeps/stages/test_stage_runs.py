@@ -52,7 +52,7 @@ trials = st.fixed_dictionaries(
 
 @given(trials, trials)
 def test_keys_are_equal_iff_parameters_until_there_are(one, two) -> None:
-    first, second = program_of(SPACE).stage_keys(one), program_of(SPACE).stage_keys(two)
+    first, second = program_of(SPACE).shared_keys(one).ends, program_of(SPACE).shared_keys(two).ends
     assert list(first) == ["a", "b"]  # nobody starts after the last one
     assert (first["a"] == second["a"]) == (one["a.lr"] == two["a.lr"])
     same = one["a.lr"] == two["a.lr"] and one["b.steps"] == two["b.steps"]
@@ -69,16 +69,19 @@ def test_a_key_belongs_to_one_program() -> None:
         replace(SPACE, program=Program(kind="function", function="m:f")),
         replace(SPACE, program=Program(kind="function", function="m:g")),
     ]
-    assert len({program_of(space).stage_keys(parameters)["a"] for space in spaces}) == len(spaces)
+    assert len({program_of(space).shared_keys(parameters).ends["a"] for space in spaces}) == len(spaces)
     renamed = replace(SPACE, name="again", run_cap=3, objectives=(Objective(metric="accuracy"),))
-    assert program_of(renamed).stage_keys(parameters) == program_of(SPACE).stage_keys(parameters)
+    assert program_of(renamed).shared_keys(parameters).ends == program_of(SPACE).shared_keys(parameters).ends
 
 
 def test_key_ignores_order_and_inactive_parameters() -> None:
     one = {"a.lr": 0.1, "b.steps": 1, "c.mode": "x", "seed": 0}
-    assert program_of(SPACE).stage_keys(dict(reversed(one.items()))) == program_of(SPACE).stage_keys(one)
+    assert (
+        program_of(SPACE).shared_keys(dict(reversed(one.items()))).ends
+        == program_of(SPACE).shared_keys(one).ends
+    )
     del one["c.mode"]
-    assert len(program_of(SPACE).stage_keys(one)) == 2
+    assert len(program_of(SPACE).shared_keys(one).ends) == 2
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_key_ignores_order_and_inactive_parameters() -> None:
     ids=["no stages", "one stage", "reuse: none", "nothing to share"],
 )
 def test_a_sweep_that_shares_nothing_has_no_keys(space) -> None:
-    assert program_of(space).stage_keys({"a.lr": 0.1, "b.steps": 1, "c.mode": "x", "seed": 0}) == {}
+    assert program_of(space).shared_keys({"a.lr": 0.1, "b.steps": 1, "c.mode": "x", "seed": 0}).ends == {}
 
 
 TRAINER = replace(
@@ -113,12 +116,15 @@ OF_THE_TRAINER = {"stage1_9.max_steps": 10, "stage2.optimizer.lr": 0.1}
 def test_the_trainer_says_itself_what_its_stages_depend_on(monkeypatch) -> None:
     asked = []
 
-    def answer(overrides):
-        asked.append(overrides)
-        return {"another": OTHER, "stage1_9": KEY}
+    class Composition:
+        def __init__(self, overrides):
+            asked.append(overrides)
 
-    monkeypatch.setattr(api, "stage_keys", answer, raising=False)
-    assert program_of(TRAINER).stage_keys(OF_THE_TRAINER) == {"stage1_9": KEY}
+        def stage_keys(self):
+            return {"another": OTHER, "stage1_9": KEY}
+
+    monkeypatch.setattr(api, "Composition", Composition)
+    assert program_of(TRAINER).shared_keys(OF_THE_TRAINER).ends == {"stage1_9": KEY}
     assert asked == [["model=tiny", "stage1_9.max_steps=10", "stage2.optimizer.lr=0.1"]]
 
 
@@ -128,8 +134,8 @@ def test_a_configuration_that_the_trainer_refuses_has_no_keys(monkeypatch) -> No
     def refuse(overrides):
         raise ConfigError("stage2.max_steps: 0 is too few")
 
-    monkeypatch.setattr(api, "stage_keys", refuse, raising=False)
-    assert program_of(TRAINER).stage_keys(OF_THE_TRAINER) == {}
+    monkeypatch.setattr(api, "Composition", refuse)
+    assert program_of(TRAINER).shared_keys(OF_THE_TRAINER).ends == {}
 
 
 def test_trainer_writes_checkpoints_only_if_shared(tmp_path, monkeypatch) -> None:

@@ -280,4 +280,4 @@ def test_points_of_a_trunk_go_one_by_one(store, space):
     assert complete(experiment) == {keys[1], keys[3]}
     assert [point.snapshot for point in experiment.trial(0).points] == [False, True, False, True]
     assert experiment.trial(1).points == (taken,)
-    assert survey(store).snapshots == ()
+    assert survey(store).checkpoints == ()

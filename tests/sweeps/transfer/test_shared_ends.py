@@ -126,7 +126,7 @@ def test_trials_of_one_prefix_compute_it_once(staged, store, two_stages) -> None
     assert [nominal(record.stages) for record in (one, two, three)] == [101, 102, 103]
     assert [paid(record.stages) for record in (one, two, three)] == [101, 2, 3]
     assert {first(record).key for record in (one, two, three)} == set(
-        program_of(staged).stage_keys(one.parameters).values()
+        program_of(staged).shared_keys(one.parameters).ends.values()
     )
     assert first(two).seconds == first(one).seconds > 0
 
@@ -392,7 +392,7 @@ def test_a_bucket_that_refuses_to_the_end_costs_one_line(staged, gcs: FakeGcs, t
 
 def publish_without_a_word(sweep: Experiment, trial: int, attempt: int) -> None:
     """Publish the first stage of a trial whose worker died before its heartbeat could say so."""
-    key = program_of(sweep.space).stage_keys(sweep.trial(trial).parameters)["first"]
+    key = program_of(sweep.space).shared_keys(sweep.trial(trial).parameters).ends["first"]
     folder = sweep.store.folder(f"elsewhere/{trial}")
     (folder / "weights").write_text(repr(2 * sweep.trial(trial).parameters["x"]))
     by = fetching.folder_of(trial, attempt)
@@ -582,7 +582,7 @@ def test_nothing_is_fetched_for_a_stage_that_a_resume_has(staged, monkeypatch) -
     space = replace(
         staged, program=Program(kind="command", command=("${python}", "-c", RESUMED, "${overrides}"))
     )
-    key = program_of(space).stage_keys({"x": 1.0, "n": 1})["first"]
+    key = program_of(space).shared_keys({"x": 1.0, "n": 1}).ends["first"]
     monkeypatch.setenv("KEY", key)
     sweep = Experiment.create(MemoryStore(), space)
     run(sweep)

@@ -33,12 +33,13 @@ from sweeps.space.definition import (
     Stage,
     Trunk,
 )
-from sweeps.stages.checkpoint import TrunkKey, step_key
+from sweeps.stages.checkpoint import TrunkKey
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
+from sweeps.text.step_key import step_key
 from sweeps.transfer import copying, fetching, publishing, removal
 from sweeps.trials import costs, lifecycle
 from sweeps.trials.record import Trial, run_prefix
@@ -173,7 +174,7 @@ def test_other_lengths_branch_off_or_continue_trunk(lengths, store, one_trunk) -
     assert [own(record) for record in (twenty, forty, ten)] == [[5, 10], [15, 20], []]
     assert [point.cost for point in (*twenty.points, *forty.points) if point.snapshot] == [10, 20, 30, 40]
     assert [point.saved for point in forty.points if point.snapshot] == [20, 20]
-    (trunk,) = program_of(lengths).stage_trunks(twenty.parameters).values()
+    (trunk,) = program_of(lengths).shared_keys(twenty.parameters).trunks.values()
     assert [point.key for point in twenty.points] == [step_key(trunk.key, step) for step in (5, 10)]
     assert first(forty).seconds > twenty.points[-1].seconds > twenty.points[0].seconds > 0
 
@@ -422,7 +423,7 @@ def test_a_bucket_that_refuses_a_point_is_asked_again_later(
 
 def publish_without_a_word(sweep: Experiment, trial: int, attempt: int, step: int) -> None:
     """Publish a point of a trial whose worker died before its heartbeat could say so."""
-    trunk = program_of(sweep.space).stage_trunks(sweep.trial(trial).parameters)["first"]
+    trunk = program_of(sweep.space).shared_keys(sweep.trial(trial).parameters).trunks["first"]
     folder = sweep.store.folder(f"elsewhere/{trial}-{step}")
     weight = sweep.trial(trial).parameters["x"]
     for _ in range(step):
@@ -455,7 +456,7 @@ def test_saved_cost_survives_attempts(sweep, one_trunk) -> None:
     plan(sweep)
     claimed = sweep.ask("killed")
     publish_without_a_word(sweep, 1, 1, 15)
-    trunk = program_of(sweep.space).stage_trunks(claimed.parameters)["first"]
+    trunk = program_of(sweep.space).shared_keys(claimed.parameters).trunks["first"]
     point = StageRun(
         name="first", key=step_key(trunk.key, 15), step=15, cost=30.0, snapshot=True, branched_from=0, branched_at=10, saved=20.0
     )  # fmt: skip
@@ -604,17 +605,17 @@ def test_a_trunk_is_shared_by_all_that_differ_in_its_tail_alone(lengths) -> None
     base = {"x": 1.5, "steps": 20, "n": 1, "ratio": 0.1}
 
     def key(changed: dict) -> TrunkKey:
-        return program_of(space).stage_trunks(base | changed)["first"]
+        return program_of(space).shared_keys(base | changed).trunks["first"]
 
     assert key({}) == TrunkKey(key=key({}).key, until=10)
     for same in ({"steps": 40}, {"ratio": 0.2}, {"n": 2}):
         assert key(same).key == key({}).key
     assert key({"steps": 40}).until == 20
     assert key({"x": 2.5}).key != key({}).key
-    assert program_of(space).stage_trunks(base | {"steps": 0}) == {}  # nothing before its decay
-    assert program_of(replace(space, stages=())).stage_trunks(base) == {}
+    assert program_of(space).shared_keys(base | {"steps": 0}).trunks == {}  # nothing before its decay
+    assert program_of(replace(space, stages=())).shared_keys(base).trunks == {}
     other = replace(space, program=replace(space.program, function="one_trunk:other"))
-    assert program_of(other).stage_trunks(base)["first"].key != key({}).key
+    assert program_of(other).shared_keys(base).trunks["first"].key != key({}).key
 
 
 TRAINER = Space(
@@ -672,22 +673,28 @@ def test_trainer_leaves_steps_unless_user_overrides(
 def test_the_trainers_trunks_are_its_own(monkeypatch) -> None:
     asked = []
 
-    def trunks(overrides):
-        asked.append(list(overrides))
-        named = {"stage2": 7, "stage1_9": 14, "stage3": 5}
-        return {name: TrunkKey(key=name.ljust(64, "0"), until=until) for name, until in named.items()}
+    class Composition:
+        def __init__(self, overrides):
+            asked.append(list(overrides))
 
-    monkeypatch.setattr(api, "stage_trunks", trunks, raising=False)
-    assert program_of(TRAINER).stage_trunks(OF_THE_TRAINER) == {
+        def stage_keys(self):
+            return {}
+
+        def stage_trunks(self):
+            named = {"stage2": 7, "stage1_9": 14, "stage3": 5}
+            return {name: TrunkKey(key=name.ljust(64, "0"), until=until) for name, until in named.items()}
+
+    monkeypatch.setattr(api, "Composition", Composition)
+    assert program_of(TRAINER).shared_keys(OF_THE_TRAINER).trunks == {
         "stage1_9": TrunkKey(key="stage1_9".ljust(64, "0"), until=14),
         "stage2": TrunkKey(key="stage2".ljust(64, "0"), until=7),
     }
     assert asked == [["model=tiny", "stage1_9.max_steps=20", "stage2.max_steps=10"]]
     without = replace(TRAINER, search=replace(TRAINER.search, reuse="none"))
-    assert program_of(without).stage_trunks(OF_THE_TRAINER) == {}
+    assert program_of(without).shared_keys(OF_THE_TRAINER).trunks == {}
 
     def refuse(overrides):
         raise ConfigError("stage2.max_steps: 0 is too few")
 
-    monkeypatch.setattr(api, "stage_trunks", refuse, raising=False)
-    assert program_of(TRAINER).stage_trunks(OF_THE_TRAINER) == {}
+    monkeypatch.setattr(api, "Composition", refuse)
+    assert program_of(TRAINER).shared_keys(OF_THE_TRAINER).trunks == {}

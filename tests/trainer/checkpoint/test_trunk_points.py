@@ -12,11 +12,11 @@ import pytest
 from kept_runs import Attempt, KilledError, Uninterrupted, flip, kill, outcome_of, terminate
 from safetensors.torch import load_file
 
+from sweeps.text.step_key import step_key
 from trainer import pipeline
 from trainer.api import RESULT_FILE, check, stage_keys, stage_trunks
 from trainer.checkpoint.manifest import STAGE_FILE, TENSORS, WEIGHTS, verified
 from trainer.config import sha256
-from trainer.config.stage_key import point_key
 from trainer.errors import ConfigError, PreemptedError
 from trainer.layout import SNAPSHOTS_FOLDER
 from trainer.training.train_step import TrainStep
@@ -84,7 +84,7 @@ def test_points_are_written_until_the_decay(leave: Publish, small: tuple[str, ..
     trunks = stage_trunks([*small, *COMMON, *LONG])
     document = json.loads((source / "stage2@4" / STAGE_FILE).read_text())
     assert set(document) == {"schema", "key", "step", "seconds", "usd", "metrics"}
-    assert (document["step"], document["key"]) == (4, point_key(trunks["stage2"].key, 4))
+    assert (document["step"], document["key"]) == (4, step_key(trunks["stage2"].key, 4))
     manifest = verified(source / "stage2@4")
     assert (manifest.stage, manifest.step, manifest.over) == ("stage2", 4, False)
     optimizer = [name for name in load_file(source / "stage2@4" / TENSORS) if name.startswith("optimizer/")]

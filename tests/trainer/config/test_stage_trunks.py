@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeps.text.step_key import step_key
 from trainer import api
 from trainer.api import stage_trunks
 from trainer.config import ScheduleConfig
 from trainer.config.compose import compose_config
 from trainer.config.run import leaves
-from trainer.config.stage_key import StageTrunk, point_key
+from trainer.config.stage_key import StageTrunk
 from trainer.losses.hidden_state_loss import distill_weight_at
 from trainer.quant.saliency import k_at
 from trainer.quant.warmup import lambda_at
@@ -81,7 +82,7 @@ def test_optimizer_keys_split_a_trunk_if_read() -> None:
 
 def test_trunk_keys_differ_between_stages_and_ends() -> None:
     keys = [each.key for each in stage_trunks([]).values()] + list(api.stage_keys([]).values())
-    assert len({*keys, *(point_key(key, 3) for key in keys)}) == 2 * len(keys)
+    assert len({*keys, *(step_key(key, 3) for key in keys)}) == 2 * len(keys)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,7 @@ _ON_THIS_MACHINE = "file://"
 
 
 class Location:
-    """A folder or bucket prefix of files that are written once each, but for the index.
-
-    Args:
-        path: as `stage3.teacher.path` names it.
-    """
+    """A folder or bucket prefix of files that are written once each, but for the index."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -42,11 +42,6 @@ class _TransientError(Exception):
 class Client:
     """An asynchronous context manager that requests predictions, for one event loop.
 
-    Args:
-        config: of the teacher.
-        vocab_size: of the student.
-        backoff: between requests.
-
     Raises:
         ConfigError: the variable that should hold the server's key is not set.
     """

@@ -35,12 +35,6 @@ _MIN_LOGPROB = -30.0  # a single token that the teacher considers impossible mus
 class RequestThread:
     """A context manager within which the thread accepts requests.
 
-    Args:
-        config: of the teacher.
-        vocab_size: of the student.
-        stop: polled while waiting for an answer.
-        backoff: between the retries of a request.
-
     Raises:
         ConfigError: the environment has no usable API key.
     """
@@ -164,12 +158,6 @@ def check_teacher(
     thread: RequestThread, config: HttpTeacherConfig, ids_BT: Tensor, *, vocab_size: int
 ) -> None:
     """Request predictions for a little held-out text and check that the teacher has the same tokenizer.
-
-    Args:
-        thread: sends the request.
-        config: of the teacher.
-        ids_BT: the text, int64.
-        vocab_size: of the student.
 
     Raises:
         ConfigError: it refuses, or its token ids seem to mean something else.

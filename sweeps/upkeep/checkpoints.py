@@ -1,6 +1,6 @@
-"""Stored snapshots of a sweep, compared with their manifests and with its records.
+"""Stored checkpoints of a sweep, compared with their manifests and with its records.
 
-`inventory.survey` calls `survey_snapshots`; `diagnostics` makes findings of its answer, and `repair` steps.
+`inventory.survey` calls `survey_checkpoints`; `diagnostics` makes findings of its answer, and `repair` steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeps.trials.record import Trial
 from sweeps.upkeep.finding import Finding
 
 YOUNG_S = 3600.0
-"""Files that are younger may belong to a snapshot that is being published, by whichever program."""
+"""Files that are younger may belong to a checkpoint that is being published, by whichever program."""
 
 State = Literal["newer", "damaged", "vanished", "unnamed", "unpublished"]
 """newer: its manifest is of a later version. damaged: it does not fit its manifest. vanished: records say
@@ -28,11 +28,11 @@ unpublished: files that no manifest names."""
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """Snapshot whose stored state does not fit the records or itself.
+    """Checkpoint whose stored state does not fit the records or itself.
 
     Args:
         state: what is wrong.
-        key: of the snapshot.
+        key: of the checkpoint.
         reason: how it is damaged, in one clause; "" otherwise.
         trials: whose records say that it is stored.
         running: those of them that run now: their workers would write again what is changed there.
@@ -47,10 +47,10 @@ class Mismatch:
     stored: StoredStage | None = field(default=None, repr=False)
 
 
-def survey_snapshots(
+def survey_checkpoints(
     store: Store, records: Sequence[Trial], now: float, *, checksums: bool = False
 ) -> tuple[Mismatch, ...]:
-    """Return what is wrong with the stored snapshots. Raises `StoreUnavailable`.
+    """Return what is wrong with the stored checkpoints. Raises `StoreUnavailable`.
 
     Args:
         store: of the sweep.
@@ -70,11 +70,11 @@ def survey_snapshots(
 def mismatches(
     stages: Iterable[StoredStage], damaged: Mapping[str, str], records: Sequence[Trial], now: float
 ) -> Iterator[Mismatch]:
-    """Yield what is wrong with the snapshots of a sweep.
+    """Yield what is wrong with the checkpoints of a sweep.
 
     Args:
         stages: all that is stored.
-        damaged: why no trial can start from a snapshot that has a manifest, by key.
+        damaged: why no trial can start from a checkpoint that has a manifest, by key.
         records: all trials that can be read.
         now: the store's time in seconds since the epoch.
     """
@@ -98,7 +98,7 @@ def mismatches(
 
 
 class _Claims:
-    """Claims of the records about snapshots."""
+    """Claims of the records about checkpoints."""
 
     def __init__(self, records: Sequence[Trial]) -> None:
         self.by_key: defaultdict[str, list[Trial]] = defaultdict(list)
@@ -124,7 +124,7 @@ class _Claims:
     def mismatch(
         self, state: State, key: str, reason: str = "", stored: StoredStage | None = None
     ) -> Mismatch:
-        """Return a mismatch with the trials that have the snapshot as stored."""
+        """Return a mismatch with the trials that have the checkpoint as stored."""
         named = self.by_key.get(key, [])
         return Mismatch(
             state=state,
@@ -137,7 +137,7 @@ class _Claims:
 
 
 def findings(found: Iterable[Mismatch], where: Callable[[str], str]) -> Iterator[Finding]:
-    """Yield a finding for each snapshot; `where` returns an object's location for people, by key."""
+    """Yield a finding for each checkpoint; `where` returns an object's location for people, by key."""
     for each in found:
         at, short = where(prefix(each.key)), each.key[:12]
         match each.state:

@@ -11,7 +11,7 @@ from typing import Any
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.stages import retention
-from sweeps.stages.retention import SharedCheckpoint, Verdict
+from sweeps.stages.retention import Verdict
 from sweeps.transfer import removal, stored_stages
 from sweeps.transfer.stored_stages import StoredStage
 from sweeps.trials import costs
@@ -21,7 +21,7 @@ _BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 
 
 def delete(experiment: Experiment, beginnings: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Remove the snapshots whose keys begin so; return the keys that were removed, and those that were left.
+    """Remove the checkpoints whose keys begin so; return the keys that were removed and those that were left.
 
     One is left if a worker has removed it meanwhile, or a trial needs it now.
 
@@ -29,7 +29,28 @@ def delete(experiment: Experiment, beginnings: Iterable[str]) -> tuple[list[str]
         InputError: no key, or more than one, begins so, or unfinished trials need it; nothing was removed.
     """
     present = retention.stored_checkpoints(experiment.space, experiment.trials())
-    return _discard(experiment, [_find(experiment, present, beginning) for beginning in beginnings])
+    keys: list[str] = []
+    for beginning in beginnings:
+        if not _BEGINNING.fullmatch(beginning):
+            raise InputError(
+                f"--delete {beginning!r}: not the beginning of a key; give 4 or more of its digits"
+            )
+        found = [each for each in present if each.key.startswith(beginning)]
+        if not found:
+            stored = stored_stages.stored_stages(experiment.store)
+            unnamed = any(stage.key.startswith(beginning) for stage in stored)
+            advice = "no record names it: `sweep repair` removes it" if unnamed else "see `sweep snapshots`"
+            raise InputError(f"--delete {beginning}: there is no such snapshot; {advice}")
+        if len(found) > 1:
+            raise InputError(f"--delete {beginning}: {len(found)} keys begin so; give more digits")
+        if found[0].needed_by:
+            trials = ", ".join(map(str, found[0].needed_by))
+            raise InputError(
+                f"--delete {beginning}: unfinished trials need it ({trials}); wait for their end, or abandon "
+                "them"
+            )
+        keys.append(found[0].key)
+    return _discard(experiment, keys)
 
 
 def prune(experiment: Experiment) -> tuple[list[str], list[str]]:
@@ -46,33 +67,13 @@ def _discard(experiment: Experiment, keys: Iterable[str]) -> tuple[list[str], li
     return removed, left
 
 
-def _find(experiment: Experiment, present: Sequence[SharedCheckpoint], beginning: str) -> str:
-    """Return the key that begins so. Raises `InputError` if there is not one, or it must stay."""
-    if not _BEGINNING.fullmatch(beginning):
-        raise InputError(f"--delete {beginning!r}: not the beginning of a key; give 4 or more of its digits")
-    found = [snapshot for snapshot in present if snapshot.key.startswith(beginning)]
-    if not found:
-        stored = stored_stages.stored_stages(experiment.store)
-        unnamed = any(stage.key.startswith(beginning) for stage in stored)
-        advice = "no record names it: `sweep repair` removes it" if unnamed else "see `sweep snapshots`"
-        raise InputError(f"--delete {beginning}: there is no such snapshot; {advice}")
-    if len(found) > 1:
-        raise InputError(f"--delete {beginning}: {len(found)} keys begin so; give more digits")
-    if found[0].needed_by:
-        trials = ", ".join(map(str, found[0].needed_by))
-        raise InputError(
-            f"--delete {beginning}: unfinished trials need it ({trials}); wait for their end, or abandon them"
-        )
-    return found[0].key
-
-
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Snapshots of a sweep by its records, with what is stored of each.
+    """Checkpoints of a sweep by its records, with what is stored of each.
 
     Args:
         records: the trials that can be read.
-        verdicts: which snapshots stay, the best first.
+        verdicts: which checkpoints stay, the best first.
         stored: by key, what the store has of them.
         now: the store's time.
     """
@@ -93,18 +94,18 @@ class Listing:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each snapshot, the best first; of what is not stored, size and age are None."""
+        """Return a row for each checkpoint, the best first; of what is not stored, size and age are None."""
         rows = []
         for verdict in self.verdicts:
-            snapshot, stage = verdict.checkpoint, self.stored.get(verdict.checkpoint.key)
+            checkpoint, stage = verdict.checkpoint, self.stored.get(verdict.checkpoint.key)
             rows.append(
                 {
-                    "key": snapshot.key,
-                    "stage": snapshot.stage,
-                    "step": snapshot.step,
-                    "trials": list(snapshot.publishers),
-                    "used_by": list(snapshot.users),
-                    "needed_by": list(snapshot.needed_by),
+                    "key": checkpoint.key,
+                    "stage": checkpoint.stage,
+                    "step": checkpoint.step,
+                    "trials": list(checkpoint.publishers),
+                    "used_by": list(checkpoint.users),
+                    "needed_by": list(checkpoint.needed_by),
                     "bytes": None if stage is None else stage.size,
                     "age_s": None if stage is None else max(0.0, self.now - stage.updated),
                     "problem": "it is not stored" if stage is None else stage.problem(),
