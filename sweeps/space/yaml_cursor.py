@@ -17,6 +17,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import yaml
+from yaml.composer import Composer
+from yaml.resolver import Resolver
 
 from sweeps.errors import SpaceError
 from sweeps.space.definition import MAX_LISTS, Value
@@ -281,7 +283,9 @@ def parse(text: str, file: str) -> Cursor:
     try:
         # Features that a search space does not need are refused before anything is built from them.
         depth = documents = 0
+        events = list[yaml.Event]()
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            events.append(event)
             line = event.start_mark.line + 1 if event.start_mark else None
             problem = ""
             documents += isinstance(event, yaml.DocumentStartEvent)
@@ -298,7 +302,7 @@ def parse(text: str, file: str) -> Cursor:
                 problem = f"nested more than {MAX_DEPTH} levels deep"
             if problem:
                 raise SpaceError(problem, file=file, line=line)
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = _Composer(events).get_single_node()
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, file) from None
     except yaml.reader.ReaderError as error:
@@ -309,6 +313,24 @@ def parse(text: str, file: str) -> Cursor:
     if root is None:
         raise SpaceError("the file is empty; docs/search-space.md shows what to write", file=file)
     return Cursor(node=root, file=file)
+
+
+class _Composer(Composer, Resolver):
+    """PyYAML's composer over events that are read already: reading is most of the time of a file."""
+
+    def __init__(self, events: list[yaml.Event]) -> None:
+        Composer.__init__(self)
+        Resolver.__init__(self)
+        self._events = events[::-1]
+
+    def check_event(self, *kinds: type[yaml.Event]) -> bool:
+        return isinstance(self._events[-1], kinds)
+
+    def peek_event(self) -> yaml.Event:
+        return self._events[-1]
+
+    def get_event(self) -> yaml.Event:
+        return self._events.pop()
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:
