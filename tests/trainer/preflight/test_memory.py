@@ -202,7 +202,7 @@ def test_chip_of_several_takes_memory_of_its_own_rows() -> None:
 
 def test_extrapolation_from_few_layers_equals_full_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although a step's peak is in the head's losses with few layers, and in the layers' distances with many."""
-    large = ("data.vocab_size=49152", "data.sequence_length=512", "stage1_9.batch_size=32", "model.layers=30")
+    large = ("data.vocab_size=12288", "data.sequence_length=512", "stage1_9.batch_size=32", "model.layers=30")
     config, plan, device = configured("stage1_9", *large)
 
     def peak() -> int:
