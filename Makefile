@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla test-xla lint format docs bench bench-gpu findings clean
+.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla install-xla test-xla lint format docs bench bench-gpu findings clean
 
 setup: $(STAMP)
 
@@ -110,34 +110,40 @@ $(SKY_STAMP):
 	$(SKY)/bin/python -m pip install --quiet --disable-pip-version-check 'skypilot>=0.14,<0.15' 'pytest>=8.3'
 	@mkdir -p $(SKY)/home && touch $@
 
-setup-xla: $(XLA_STAMP)
+setup-xla: $(STAMP) $(XLA_STAMP)
+
+# Only what is XLA's own, which needs nothing of $(VENV) yet: .ci/run makes both at the same time.
+install-xla: $(XLA_STAMP)
 
 # torch_xla on its CPU device: all of a TPU run but its speed.
-test-xla: $(XLA_STAMP)
+test-xla: $(STAMP) $(XLA_STAMP)
 	PJRT_DEVICE=CPU $(XLA_VENV)/bin/python -m pytest -m xla -n 2 --dist worksteal --timeout 600 tests/trainer/xla
 
 # Its torch and what goes with that, 7 GB (the wheels of torch 2.9 bring CUDA's libraries and need them to be loaded);
-# the rest, and this checkout, are seen through a .pth file. Few of its files are ever imported: they are compiled when
+# the rest, and this checkout, are seen through a .pth file, which is written last: pip would take what
+# `make setup` is still installing for complete. Few of its files are ever imported: they are compiled when
 # they are. A copy by links is kept for the next checkout of this machine, under a digest of what was installed.
 XLA_KEPT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/stagesweep/venv-xla
 XLA_WANTS := import sys, tomllib; \
   extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
   print(sys.version, *(each for name in ("xla", "flash", "test") for each in extras[name]), sep="\n")
-$(XLA_STAMP): $(STAMP)
+XLA_SEES := import os, sys, sysconfig; base = os.path.abspath(sys.argv[1]); \
+  print(sysconfig.get_path("purelib", "venv", {"base": base, "platbase": base}), os.getcwd(), sep="\n")
+$(XLA_STAMP): pyproject.toml
 	rm -rf $(XLA_VENV)
-	@$(BIN)/python -c '$(XLA_WANTS)' > $(VENV)/xla-wants
-	@set -e; kept=$(XLA_KEPT)/$$(cksum < $(VENV)/xla-wants | tr ' ' -); \
+	@set -e; wants=$$($(PYTHON) -c '$(XLA_WANTS)'); \
+	kept=$(XLA_KEPT)/$$(echo "$$wants" | cksum | tr ' ' -); \
 	if [ -d "$$kept" ]; then echo "XLA's environment is a copy of $$kept"; \
 	  cp -al "$$kept" $(XLA_VENV) 2> /dev/null || { rm -rf $(XLA_VENV); cp -a "$$kept" $(XLA_VENV); }; \
 	else $(PYTHON) -m venv $(XLA_VENV); fi; \
 	pth=$$($(XLA_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/stagesweep.pth; rm -f "$$pth"; \
-	$(abspath $(BIN))/python -c 'import os, site; print(site.getsitepackages()[0], os.getcwd(), sep="\n")' > "$$pth"; \
 	if [ ! -d "$$kept" ]; then \
-	  tail -n +2 $(VENV)/xla-wants > $(XLA_VENV)/wants; \
+	  echo "$$wants" | tail -n +2 > $(XLA_VENV)/wants; \
 	  $(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(XLA_VENV)/wants; \
 	  rm -rf $(XLA_KEPT); mkdir -p $(XLA_KEPT); \
 	  { cp -al $(XLA_VENV) "$$kept.part" 2> /dev/null && mv -T "$$kept.part" "$$kept"; } || rm -rf $(XLA_KEPT); \
-	fi
+	fi; \
+	$(PYTHON) -c '$(XLA_SEES)' $(VENV) > "$$pth"
 	@touch $@
 
 # A fresh install, as it will be and as it may be: the newest versions that pyproject.toml allows, and the oldest of what
