@@ -12,7 +12,7 @@ from sweeps.cli.output import echo
 from sweeps.cli.prices import Prices, price_options
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
-from sweeps.export import ax_export, optuna_journal, wandb_table
+from sweeps.export import optuna_journal, wandb_table
 from sweeps.export import held_out as sequences
 from sweeps.export import table as tables
 from sweeps.operations.opening import open_sweep
@@ -64,6 +64,8 @@ def export(
     if wandb is not None:
         echo(wandb_table.log(wandb, experiment.space, experiment.store.url, records))
     if ax is not None:
+        from sweeps.export import ax_export  # it alone needs torch, which takes seconds to import
+
         left_out = ax_export.write(ax, experiment.space, records)
         click.echo(f"{ax}: {counted(len(records) - len(left_out), 'trial')}")
         if left_out:

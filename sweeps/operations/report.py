@@ -12,7 +12,6 @@ from sweeps.experiment import Experiment
 from sweeps.export import held_out
 from sweeps.export import table as tables
 from sweeps.export.gain import gain
-from sweeps.export.insight import insight
 from sweeps.operations import confirmation
 from sweeps.programs.kinds import program_of
 from sweeps.trials.record import Trial
@@ -38,6 +37,8 @@ def report_document(
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
     if surrogate:
+        from sweeps.export.insight import insight  # imports torch
+
         document["insight"] = insight(experiment.space, records)
     confirmed = confirmation.confirmed_answer(experiment, records)
     if confirmed is not None:

@@ -388,9 +388,7 @@ class StageSection(Section):
     name: Annotated[str, read_with(Cursor.folder_name)]
     parameters: Annotated[
         tuple[Annotated[str, matching(_PATTERN, _NO_PATTERN)], ...],
-        read_with(
-            lambda cursor: cursor.items(may_be_empty=True)
-        ),  # of a stage that is the same in all trials
+        read_with(lambda cursor: cursor.items(may_be_empty=True)),  # empty: the same in all trials
     ]
     cost: Text = None
     trunk: TrunkSection | None = None

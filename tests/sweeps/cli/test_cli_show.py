@@ -395,10 +395,12 @@ class TestWhichSweep:
         ["trials"],
         ["best"],
         ["trials", "--format", "csv"],
+        ["export", "trials.csv"],
+        ["export", "trials.json", "--held-out"],
     ],
     ids=" ".join,
 )
-def test_reading_commands_import_neither_torch_nor_ax(finished, argv):
+def test_reading_commands_import_neither_torch_nor_ax(finished, argv, tmp_path):
     code = (
         "import sys\n"
         f"sys.argv = ['sweep', *{argv!r}]\n"
@@ -408,7 +410,7 @@ def test_reading_commands_import_neither_torch_nor_ax(finished, argv):
         "heavy = {'torch', 'ax', 'botorch', 'transformers', 'pandas', 'hydra', 'scipy', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
 
 

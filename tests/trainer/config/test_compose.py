@@ -28,8 +28,12 @@ def by_hydra(overrides: Sequence[str]) -> object:
         ["stage2.optimizer.lr=0.5", "optimizer@stage2.optimizer=adamw", "stage2.optimizer.beta1=0.7"],
         ["stage3/teacher=http", "stage3.teacher.url=http://x:1", "stage3.max_steps=3"],
         ["device=cpu", "device.threads=1", "device.threads=2", "stage1_9.layer_weights=[1.0,2.0]"],
-        ["eval={batches:3,batch_size:2}", "stage1.keep_layers=null", "~device.type"],
+        ["~device.type", "eval={batches:3,batch_size:2}", "stage1.keep_layers=null"],
+        ["device.type=cpu", "~device.type", "seed=1"],
         ["+model.note=x", "++seed=4", "log_every=${seed}"],
+        ["seed=2", "++seed=1", "log_every=3", "model=tiny"],
+        ["++seed=1", "seed=2"],
+        ["seed=2", "++seed=1", "seed=3"],
     ],
 )
 def test_the_tree_is_hydras(overrides: list[str]) -> None:
@@ -41,7 +45,12 @@ def test_the_tree_is_hydras(overrides: list[str]) -> None:
         # Without Hydra where numbers, words and lists of them are set, and only there.
         values = composing._plain_values(parsed)
         assert values in (None, by_hydra(overrides))
-        assert (values is None) == any(mark in each for each in overrides for mark in "{~")
+        assert (values is None) == any("{" in each for each in overrides)
+
+
+def test_later_of_two_overrides_holds() -> None:
+    assert compose_config(["seed=2", "++seed=1"]).seed == compose_tree(["seed=2", "++seed=1"]).seed == 1
+    assert compose_config(["++seed=1", "seed=2"]).seed == 2
 
 
 @pytest.mark.parametrize("key", ["wandb.name", "+wandb.name", "++wandb.name"])
