@@ -85,8 +85,18 @@ def confirm(
     plan = confirming.plan_confirmation(experiment, options, again=again, by=user_name(), on_notice=notify)
     now = standing(plan, experiment.trials())
     if not now.finished and not plan_only:
+        from sweeps.programs.signals import Stop
+        from sweeps.worker.loop import Limits, work
+        from sweeps.worker.progress import watcher
+
         confirming.require_running(experiment)
-        _work(ctx, experiment)
+        stop = Stop()
+        stop.listen()
+        with watcher(experiment) as watching:
+            tally = work(experiment, stop=stop, watcher=watching, limits=Limits(confirming=True))
+        if tally.preempted_by:
+            echo(f"sweep: {tally.preempted_by}: left after handing its trial back", err=True)
+            ctx.exit(EXIT_PREEMPTED)
         now = standing(plan, experiment.trials())
     if style == "json":
         print_json(document(plan, now))
@@ -124,19 +134,3 @@ def _print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
     for line in warnings(plan, now, found):
         notify(line)
     click.echo(escape_controls(program_of(experiment.space).command_line(winner_of(experiment, found))))
-
-
-def _work(ctx: click.Context, experiment: Experiment) -> None:
-    """Run trials of the confirmation until it is finished; leave with 75 if this process is told to go."""
-    from sweeps.programs.signals import Stop
-    from sweeps.worker.loop import Limits, work
-    from sweeps.worker.progress import watcher
-
-    stop = Stop()
-    stop.listen()
-    limits = Limits(confirming=True)
-    with watcher(experiment) as watching:
-        tally = work(experiment, stop=stop, watcher=watching, limits=limits)
-    if tally.preempted_by:
-        echo(f"sweep: {tally.preempted_by}: left after handing its trial back", err=True)
-        ctx.exit(EXIT_PREEMPTED)

@@ -12,8 +12,8 @@ from sweeps.cli.output import echo
 from sweeps.cli.prices import Prices, price_options
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
-from sweeps.export import optuna_journal, wandb_table
 from sweeps.export import held_out as sequences
+from sweeps.export import optuna_journal, wandb_table
 from sweeps.export import table as tables
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.report import report_document

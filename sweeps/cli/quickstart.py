@@ -95,7 +95,23 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
         again = f"sweep worker --storage {shlex.quote(store.url)}" if exists(store) else "sweep quickstart"
         _say(f"stopped; nothing is lost. Go on with: {again}")
         ctx.exit(EXIT_INTERRUPTED)
-    ctx.exit(_show(experiment, out, time.monotonic() - started))
+    from analysis.table import TrialsTable, from_document
+    from sweeps.cli.export import write_report
+    from sweeps.cli.pareto import print_front, sweep_front
+
+    records = experiment.trials()
+    print_table(rows_for_people(experiment.space, records, {}))
+    found = best(experiment.space, records)
+    if found is not None:
+        frame = TrialsTable.from_frame(from_document(document(experiment.space, store.url, records)))
+        click.echo("\nLoss against compute (effective steps = 2 x Stage 1.9 + Stage 2):\n")
+        print_front(sweep_front(experiment.space, frame, None, None, None))
+        command = program_of(experiment.space).command_line(found)
+        click.echo(f"\nThe best trial is {found.trial}. Run it again with:\n")
+        click.echo(f"  {escape_controls(command)} run_dir=runs/best\n")
+    write_report(experiment, out)
+    _say(f"{store.url} has the records, {out} the report ({time.monotonic() - started:.0f} s)")
+    ctx.exit(EXIT_DONE if found is not None else EXIT_FAILED)
 
 
 def _is_done(experiment: Experiment) -> bool:
@@ -198,29 +214,6 @@ def _view(experiment: Experiment) -> Group:
     lines = [*status_lines(experiment, records)]
     lines += [running_line(row) for row in running_rows(experiment, records)]
     return Group(*(Text(line) for line in lines))
-
-
-def _show(experiment: Experiment, out: Path, seconds: float) -> int:
-    """Print the results and write the report; return the exit status of the command."""
-    from analysis.table import TrialsTable, from_document
-    from sweeps.cli.export import write_report
-    from sweeps.cli.pareto import print_front, sweep_front
-
-    records = experiment.trials()
-    print_table(rows_for_people(experiment.space, records, {}))
-    found = best(experiment.space, records)
-    if found is not None:
-        exported = document(experiment.space, experiment.store.url, records)
-        frame = TrialsTable.from_frame(from_document(exported))
-        click.echo("\nLoss against compute (effective steps = 2 x Stage 1.9 + Stage 2):\n")
-        print_front(sweep_front(experiment.space, frame, None, None, None))
-        click.echo(f"\nThe best trial is {found.trial}. Run it again with:\n")
-        click.echo(
-            f"  {escape_controls(program_of(experiment.space).command_line(found))} run_dir=runs/best\n"
-        )
-    write_report(experiment, out)
-    _say(f"{experiment.store.url} has the records, {out} the report ({seconds:.0f} s)")
-    return EXIT_DONE if found is not None else EXIT_FAILED
 
 
 def _say(line: str) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from sweeps.errors import DamagedObject
-from sweeps.space.definition import Space
+from sweeps.space.definition import Space, is_number
 from sweeps.storage.base import Store
 from sweeps.text import json_reader
 from sweeps.text.counted import counted
@@ -66,13 +65,9 @@ def _parse(data: bytes) -> Losses:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"not a document of schema {SCHEMA}")
     named = document.get("losses")
-    if not isinstance(named, dict) or not all(_is_losses(values) for values in named.values()):
+    if not isinstance(named, dict) or not all(
+        isinstance(values, list) and all(is_number(x) and abs(x) <= sys.float_info.max for x in values)
+        for values in named.values()
+    ):
         raise ValueError("no lists of finite numbers")
     return named
-
-
-def _is_losses(values: Any) -> bool:
-    return isinstance(values, list) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-        for value in values
-    )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeps.search.determinism import stable_seed
@@ -78,15 +78,6 @@ def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dic
     for trial, metric, observed, predicted, spread in view.cross_validated():
         row = {"trial": trial, "observed": observed, "predicted": predicted, "predicted_sd": spread}
         found[metric]["cross_validation"].append(row)
-    for metric, name, row in _marginal(space, records, view):
-        found[metric]["marginal"].setdefault(name, []).append(row)
-    return found
-
-
-def _marginal(
-    space: Space, records: Sequence[Trial], view: SurrogateView
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield (metric, parameter, a point of its curve)."""
     encoding = Encoding(Domain(space))
     done = [r for r in records if r.status == "completed" and r.generator != "confirm"][-BACKGROUND:]
     encoded = [(record.trial, encoding.encode(record.parameters)) for record in done]
@@ -99,15 +90,13 @@ def _marginal(
         for position in _positions(axis):
             predictions = view.predict([point | {axis.name: position} for point in points])
             for metric, predicted in predictions.items():
-                yield (
-                    metric,
-                    encoding.names[axis.name],
-                    {
-                        "value": cell_of(encoding.value(axis.name, position)),
-                        "mean": statistics.fmean(mean for mean, _ in predicted),
-                        "sd": statistics.fmean(spread for _, spread in predicted),
-                    },
-                )
+                row = {
+                    "value": cell_of(encoding.value(axis.name, position)),
+                    "mean": statistics.fmean(mean for mean, _ in predicted),
+                    "sd": statistics.fmean(spread for _, spread in predicted),
+                }
+                found[metric]["marginal"].setdefault(encoding.names[axis.name], []).append(row)
+    return found
 
 
 def _positions(axis: Axis) -> list[Value]:

@@ -44,15 +44,9 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
         import optuna
     except ImportError:
         raise InputError("--optuna needs Optuna: pip install optuna") from None
-    replace_file(path, lambda draft: _write(optuna, draft, space, records))
 
-
-def _write(optuna: Any, draft: Path, space: Space, records: Sequence[Trial]) -> None:
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would greet the new study on stderr
-    try:
-        journal = optuna.storages.journal
-        storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(draft)))
+    def write_draft(draft: Path) -> None:
+        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(draft)))
         study = optuna.create_study(
             storage=storage,
             study_name=space.name,
@@ -63,6 +57,11 @@ def _write(optuna: Any, draft: Path, space: Space, records: Sequence[Trial]) -> 
             study.set_metric_names([objective.metric for objective in space.objectives])
         distributions = _distributions(optuna, space)
         study.add_trials([_frozen(optuna, space, record, distributions) for record in records])
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would greet the new study on stderr
+    try:
+        replace_file(path, write_draft)
     finally:
         optuna.logging.set_verbosity(verbosity)
 

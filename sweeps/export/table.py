@@ -226,9 +226,17 @@ def write(
         text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
         draft.write_text(text + "\n", encoding="utf-8")
 
+    def write_parquet(draft: Path) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        rows = [flat(record) for record in trials]
+        table = pyarrow.table({name: _column([row.get(name) for row in rows]) for name in columns(rows)})
+        parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": str(SCHEMA)}), draft)
+
     writers: dict[str, Callable[[Path], None]] = {
         ".csv": write_csv,
-        ".parquet": lambda draft: _write_parquet(draft, [flat(record) for record in trials]),
+        ".parquet": write_parquet,
         ".json": write_json,
     }
     if path.suffix.lower() not in writers:
@@ -263,15 +271,6 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     parameters = [name for name in names if name.startswith(PARAMETER)]
     metrics = [name for name in names if name not in RESERVED and not name.startswith(PARAMETER)]
     return [*TRIAL_COLUMNS, *stages, *parameters, *metrics]
-
-
-def _write_parquet(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    names = columns(rows)
-    table = pyarrow.table({name: _column([row.get(name) for row in rows]) for name in names})
-    parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": str(SCHEMA)}), draft)
 
 
 def _column(values: list[Any]) -> list[Any]:

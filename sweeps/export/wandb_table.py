@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.export.table import columns, flat
@@ -34,6 +34,7 @@ def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
     import wandb
 
     names = columns(rows)
+    mode: Any = os.environ.get("WANDB_MODE")
     try:
         run = wandb.init(
             project=project,
@@ -43,22 +44,16 @@ def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
             config={"url": url, "objectives": {o.metric: o.goal for o in space.objectives}},
             settings=wandb.Settings(silent=True),
             # wandb reads the variables once per process, at its first use; their present values count.
-            mode=_mode(),
+            mode=mode if mode in ("online", "offline", "disabled", "shared") else None,
             dir=os.environ.get("WANDB_DIR"),
         )
         # Cells of other types become text, missing ones stay empty.
-        data = [[_cell(row.get(name)) for name in names] for row in rows]
+        data = [
+            [x if isinstance(x, bool | int | float | str | None) else str(x) for x in map(row.get, names)]
+            for row in rows
+        ]
         run.log({"trials": wandb.Table(columns=names, data=data, allow_mixed_types=True)})
         run.finish()
     except wandb.Error as error:
         raise StoreUnavailable(f"wandb: {' '.join(str(error).split())}") from None
     return str(run.url or run.dir)
-
-
-def _mode() -> Literal["online", "offline", "disabled", "shared"] | None:
-    value = os.environ.get("WANDB_MODE")
-    return next((mode for mode in ("online", "offline", "disabled", "shared") if mode == value), None)
-
-
-def _cell(value: object) -> object:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -47,9 +47,14 @@ def command(
         InputError: the application was not started from a file, a module or a command.
     """
     names = ",".join(quote(name) for name in metrics)
+    # The application's own options, which choose its configuration, are a trial's too.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for short, long in (("-cp", "--config-path"), ("-cn", "--config-name"), ("-cd", "--config-dir")):
+        parser.add_argument(short, long, dest=long)
+    options = vars(parser.parse_known_args(list(argv))[0])
     return [
         *_started_by(sys.modules["__main__"]),
-        *_options(argv),
+        *(f"{name}={value}" for name, value in options.items() if value is not None),
         "hydra.mode=RUN",
         f"hydra.run.dir=${{oc.env:{RUN_DIR}}}",
         f"+hydra.callbacks.stagesweep={{_target_:{CALLBACK},metrics:[{names}]}}",
@@ -71,13 +76,3 @@ def _started_by(main: ModuleType) -> list[str]:
         return [file.name]
     inside = file.is_relative_to(Path.cwd().resolve())
     return ["${python}", os.path.relpath(file) if inside else str(file)]
-
-
-def _options(argv: Sequence[str]) -> list[str]:
-    """Return the options of the command line that choose the application's configuration."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options = (("-cp", "--config-path"), ("-cn", "--config-name"), ("-cd", "--config-dir"))
-    for short, long in options:
-        parser.add_argument(short, long, dest=long)
-    found = vars(parser.parse_known_args(list(argv))[0])
-    return [f"{name}={value}" for name, value in found.items() if value is not None]

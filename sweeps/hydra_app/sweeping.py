@@ -49,10 +49,40 @@ def sweep(
         SystemExit: with the status of `sweep worker`: 2 for wrong input, 75 after a stop signal, 1 if no
             trial has a result.
     """
+    from sweeps.programs.signals import Stop
+    from sweeps.worker.loop import Limits, work
+
     plain = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
     try:
         experiment = _create_or_open(cast("dict[str, Any]", plain), config, config_loader, arguments)
-        return _work(experiment, config)
+        folder = Path(config.hydra.sweep.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(config, folder / "multirun.yaml")
+        stop = Stop()
+        stop.listen()
+        with watcher(experiment) as watching:
+            # The caller waits for this process: leave rather than wait for a person to resume the sweep.
+            tally = work(experiment, stop=stop, watcher=watching, limits=Limits(leave_when_braked=True))
+        if tally.preempted_by:
+            say(f"{tally.preempted_by}: left after handing its trial back")
+            raise SystemExit(EXIT_PREEMPTED)
+        best = table.best(experiment.space, experiment.trials())
+        if best is None:
+            say("no trial has a result; `sweep trials` says why")
+            raise SystemExit(EXIT_FAILED)
+        found = {
+            "name": "stagesweep",
+            "url": experiment.store.url,
+            "trial": best.trial,
+            "best_evaluated_params": {name: to_plain(value) for name, value in best.parameters.items()},
+            "best_evaluated_result": dict(best.metrics),
+        }
+        (folder / "optimization_results.yaml").write_text(
+            yaml.safe_dump(found, sort_keys=False), encoding="utf-8"
+        )
+        overrides = " ".join(to_overrides(best.parameters))
+        say(f"best trial {best.trial}: {overrides}")
+        return dict(best.metrics)
     except SweepError as error:
         say(f"error: {error}")
         raise SystemExit(error.exit_status) from None
@@ -63,6 +93,7 @@ def _create_or_open(
 ) -> Experiment:
     from sweeps.operations.creation import create_sweep, raise_limits
     from sweeps.operations.opening import exists, new_store
+    from sweeps.space.probes import probes
 
     if config.hydra.launcher._target_ != LAUNCHER:
         raise InputError(
@@ -78,7 +109,13 @@ def _create_or_open(
     space = space_of(settings, searched, fixed, list(config.hydra.overrides.hydra))
     known = _defaults(searched, fixed, config, config_loader)
     space, notice = with_defaults(space, known, "the application's")
-    _compose(space, fixed, config, config_loader)
+    for parameters in probes(space):  # so that a misspelt key fails before compute is spent
+        overrides = [*fixed, *to_overrides(parameters)]
+        try:
+            config_loader.load_sweep_config(master_config=config, sweep_overrides=overrides)
+        except (HydraException, OmegaConfBaseException) as error:
+            problem = " ".join(str(error).split())
+            raise InputError(f"the application refuses {' '.join(overrides)}: {problem}") from None
     store = new_store(settings["storage"], space.name)
     if exists(store):
         experiment = Experiment.open(store)
@@ -159,7 +196,7 @@ def _defaults(
     try:
         composed = config_loader.load_sweep_config(master_config=config, sweep_overrides=list(fixed))
     except (HydraException, OmegaConfBaseException):
-        return {}  # `_compose` says why
+        return {}  # composing the trials says why
     groups = OmegaConf.select(composed, "hydra.runtime.choices") or {}
     found: dict[str, Value] = {}
     for key, parameter in searched.items():
@@ -174,50 +211,3 @@ def _defaults(
         if is_value(value) and (value is not None or None in parameter.get("values", ())):
             found[key] = value
     return found
-
-
-def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_loader: ConfigLoader) -> None:
-    """Compose the configuration of some trials, so that a misspelt key fails before compute is spent."""
-    from sweeps.space.probes import probes
-
-    for parameters in probes(space):
-        overrides = [*fixed, *to_overrides(parameters)]
-        try:
-            config_loader.load_sweep_config(master_config=config, sweep_overrides=overrides)
-        except (HydraException, OmegaConfBaseException) as error:
-            problem = " ".join(str(error).split())
-            raise InputError(f"the application refuses {' '.join(overrides)}: {problem}") from None
-
-
-def _work(experiment: Experiment, config: DictConfig) -> dict[str, float | None] | None:
-    from sweeps.programs.signals import Stop
-    from sweeps.worker.loop import Limits, work
-
-    folder = Path(config.hydra.sweep.dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, folder / "multirun.yaml")
-    stop = Stop()
-    stop.listen()
-    with watcher(experiment) as watching:
-        # The caller waits for this process, so it leaves rather than wait for a person to resume the sweep.
-        tally = work(experiment, stop=stop, watcher=watching, limits=Limits(leave_when_braked=True))
-    if tally.preempted_by:
-        say(f"{tally.preempted_by}: left after handing its trial back")
-        raise SystemExit(EXIT_PREEMPTED)
-    best = table.best(experiment.space, experiment.trials())
-    if best is None:
-        say("no trial has a result; `sweep trials` says why")
-        raise SystemExit(EXIT_FAILED)
-    found = {
-        "name": "stagesweep",
-        "url": experiment.store.url,
-        "trial": best.trial,
-        "best_evaluated_params": {name: to_plain(value) for name, value in best.parameters.items()},
-        "best_evaluated_result": dict(best.metrics),
-    }
-    (folder / "optimization_results.yaml").write_text(
-        yaml.safe_dump(found, sort_keys=False), encoding="utf-8"
-    )
-    overrides = " ".join(to_overrides(best.parameters))
-    say(f"best trial {best.trial}: {overrides}")
-    return dict(best.metrics)

@@ -191,9 +191,11 @@ def _values_of_files(choices: tuple[str, ...]) -> dict[str, Any]:
 
 def _split(overrides: Sequence[Override]) -> tuple[tuple[str, ...], list[Override]]:
     """Return the overrides that only Hydra can apply, as lines, and those that set values after them."""
-    # Of two overrides of a key the later one holds (`seed=2 ++seed=1`: 1), so what stands before a key that is
-    # added or removed goes to Hydra as well.
-    first = max((at for at, each in enumerate(overrides, 1) if each.type is not OverrideType.CHANGE), default=0)
+    # Of two overrides of a key the later one holds (`seed=2 ++seed=1`: 1), so what stands before a key that
+    # is added or removed goes to Hydra as well.
+    first = max(
+        (at for at, each in enumerate(overrides, 1) if each.type is not OverrideType.CHANGE), default=0
+    )
     values = [each for each in overrides[first:] if _is_value(each)]
     lines = [*overrides[:first], *(each for each in overrides[first:] if not _is_value(each))]
     return tuple(map(_line, lines)), values
