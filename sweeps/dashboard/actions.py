@@ -122,7 +122,23 @@ class Actions:
         name = storable.line(texts.get("who", ""))[:60].strip()
         who = f"{name} ({user_name()})" if name else user_name()
         by = redact(f"{who} by the dashboard from {request.remote or 'somewhere'}")
-        result = await self._do(poller, asked, by, texts)
+        url = self._site.catalog.url_of(poller.name)
+        if asked.name in SWITCHES:
+            state = SWITCHES[asked.name][0]
+            await asyncio.to_thread(lambda: set_state(open_store(url), state, by))
+            result = f"the sweep is {state}"
+        elif asked.name == "confirm":
+            result = await _command("confirm", "--plan", "--storage", url, by=by)
+        elif asked.name == "scale":
+            options = ["--yes"] if texts.get("yes") == "1" else []
+            result = await self._scale(poller, asked, *options, by=by)
+        else:
+            reason = storable.line(texts.get("reason", ""))[:_LONGEST].strip()
+            indices, kind = [record.trial for record in asked.trials], _EVENTS[asked.name]
+            changed = await asyncio.to_thread(
+                lambda: apply_to_all(Experiment.open(open_store(url)), indices, kind, by, reason)
+            )
+            result = f"now {changed[-1].status.replace('_', ' ')}"
         log.warning("%s: %s by %s: %s", poller.name, asked.words, by, result)
         await poller.reread(*(record.trial for record in asked.trials))
         raise web.HTTPSeeOther(str(self._site.common(poller)["here"]))
@@ -133,25 +149,6 @@ class Actions:
         if view is None:
             raise InputError("the sweep is not read yet; try again")
         return poller, view
-
-    async def _do(self, poller: Poller, asked: Asked, by: str, texts: Mapping[str, str]) -> str:
-        """Do what is asked for and return the outcome in one line."""
-        url = self._site.catalog.url_of(poller.name)
-        if asked.name in SWITCHES:
-            state = SWITCHES[asked.name][0]
-            await asyncio.to_thread(lambda: set_state(open_store(url), state, by))
-            return f"the sweep is {state}"
-        if asked.name == "confirm":
-            return await _command("confirm", "--plan", "--storage", url, by=by)
-        if asked.name == "scale":
-            return await self._scale(poller, asked, *(["--yes"] if texts.get("yes") == "1" else []), by=by)
-        reason = storable.line(texts.get("reason", ""))[:_LONGEST].strip()
-        indices = [record.trial for record in asked.trials]
-        kind = _EVENTS[asked.name]
-        changed = await asyncio.to_thread(
-            lambda: apply_to_all(Experiment.open(open_store(url)), indices, kind, by, reason)
-        )
-        return f"now {changed[-1].status.replace('_', ' ')}"
 
     async def _scale(self, poller: Poller, asked: Asked, *options: str, by: str) -> str:
         url = self._site.catalog.url_of(poller.name)

@@ -46,11 +46,10 @@ class Scale:
 
     def at(self, value: float) -> float:
         """Return the pixel of a value."""
-        low, high, value = (self._plain(v) for v in (self.low, self.high, value))
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = (math.log10(max(each, 1e-300)) for each in (low, high, value))
         return self.start + (value - low) / (high - low) * (self.end - self.start)
-
-    def _plain(self, value: float) -> float:
-        return math.log10(max(value, 1e-300)) if self.log else value
 
     def ticks(self, count: int = 5) -> list[float]:
         """Return round values within the scale."""

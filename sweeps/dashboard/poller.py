@@ -133,11 +133,8 @@ class Poller:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._poll(), name=f"poll {self.name}")
 
-    def _is_wanted(self) -> bool:
-        return bool(self._listeners) or time.monotonic() - self._asked_at < _IDLE_S
-
     async def _poll(self) -> None:
-        while self._is_wanted():
+        while self._listeners or time.monotonic() - self._asked_at < _IDLE_S:
             listing = time.monotonic() - self._listed_at >= LISTING_S
             if listing:
                 self._listed_at = time.monotonic()

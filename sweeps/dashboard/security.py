@@ -114,18 +114,15 @@ class Guard:
         if host_of(request.headers.get("Host", "")) not in self.hosts:
             raise web.HTTPForbidden(text="this dashboard is not asked for by that name; see --allow-host\n")
         origin = request.headers.get("Origin")
-        if origin is not None and not self._is_own(origin, request):
-            raise web.HTTPForbidden(text="requests from pages of other sites are refused\n")
+        if origin is not None:
+            scheme, _, place = origin.partition("://")
+            is_ours = scheme in ("http", "https") and host_of(place) in self.hosts
+            if not is_ours or place.lower() != request.headers.get("Host", "").lower():
+                raise web.HTTPForbidden(text="requests from pages of other sites are refused\n")
         site = request.headers.get("Sec-Fetch-Site", "none")
         is_link = request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
         if site not in ("none", "same-origin") and not is_link:
             raise web.HTTPForbidden(text="requests from pages of other sites are refused\n")
-
-    def _is_own(self, origin: str, request: web.Request) -> bool:
-        scheme, _, place = origin.partition("://")
-        if scheme not in ("http", "https") or host_of(place) not in self.hosts:
-            return False
-        return place.lower() == request.headers.get("Host", "").lower()
 
     def is_known(self, request: web.Request) -> bool:
         """Return whether the request may read: it has the cookie, or none is needed."""

@@ -178,7 +178,15 @@ class TrialPages:
             ]
             if (card := _card(name, lines, axis)) is not None:
                 cards.append(card)
-        differing, same = _parameters(records)
+        differing, same = [], []
+        for name in dict.fromkeys(name for record in records for name in record.parameters):
+            values = [table.flat_parameter(record, name) for record in records]
+            # In full where `cell` would round: parameters that differ must not look equal.
+            cells = [repr(v) if isinstance(v, float) else MISSING if v is None else cell(v) for v in values]
+            if len(set(cells)) > 1:
+                differing.append((name, cells))
+            else:
+                same.append((name, cells[0]))
         metrics = dict.fromkeys([*view.space.metrics(), *(name for r in records for name in r.metrics)])
         return {
             "records": records,
@@ -232,22 +240,3 @@ def _axis_note(found: Mapping[int, Curves], axis: Axis, prices: Mapping[int, flo
             "The price of a second is not known before a trial reports usd; --device NAME names a machine's."
         )
     return f"The curves do not say how many {axis} they took: metrics.jsonl has none of its fields for that."
-
-
-def _parameters(
-    records: Sequence[Trial],
-) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
-    """Return the parameters that differ between trials, and those that are equal."""
-    names = dict.fromkeys(name for record in records for name in record.parameters)
-    differing, same = [], []
-    for name in names:
-        values = [table.flat_parameter(record, name) for record in records]
-        cells = [
-            MISSING if value is None else repr(value) if isinstance(value, float) else cell(value)
-            for value in values
-        ]
-        if len(set(cells)) > 1:
-            differing.append((name, cells))
-        else:
-            same.append((name, cells[0]))
-    return differing, same
