@@ -9,7 +9,7 @@ import copy
 import difflib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any, cast
 
@@ -271,7 +271,12 @@ def _diagnose(overrides: Sequence[Override]) -> tuple[list[ConfigError], list[Ov
     What is below a group whose choice is none is left out of both: its keys depend on the choice.
     """
     options, homes = groups(), _homes()
-    present = _known_with(overrides, options)
+    chosen = [
+        _line(override)
+        for override in overrides
+        if override.package is None and override.value() in options.get(override.key_or_group, ())
+    ]
+    present = _nodes(keys(chosen))
     known = set.union(present, *homes.values())
     faults: list[ConfigError] = []
     undecided: set[str] = set()
@@ -325,17 +330,8 @@ def _own_keys(group: str, choice: str) -> set[str]:
     return {f"{package}.{key}" for key in own}.union(*(_own_keys(group, name) for name in builds_on))
 
 
-def _known_with(overrides: Sequence[Override], options: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the keys and inner nodes under the valid group choices among the overrides."""
-    chosen = [
-        override.input_line
-        for override in overrides
-        if override.package is None and override.value() in options.get(override.key_or_group, ())
-    ]
-    return _nodes(keys([line for line in chosen if line is not None]))
-
-
 def _nodes(leaves: Iterable[str]) -> set[str]:
+    """Return dotted keys with all nodes above them."""
     found: set[str] = set()
     for key in leaves:
         parts = key.split(".")

@@ -28,9 +28,25 @@ def refusals(config: Config, *, device: str | None = None, dtype: str | None = N
     """
     if total_steps(config) < LONG_STEPS:
         return []
-    found = [_precision(config, device or config.device.type, dtype or config.device.dtype)]
-    found += [_saving(config), _measuring(config)]
-    return [refusal for refusal in found if refusal is not None]
+    long, found = f"a run of {total_steps(config):,} steps is long", []
+    if (device or config.device.type) == "cpu":
+        problem = f"{long}, and this is a CPU; write device=cuda on a machine that has one"
+        found.append(ConfigError(problem, key="device.type"))
+    elif (dtype or config.device.dtype) == "float32":
+        problem = f"{long}, and float32 is slow and takes twice the memory; write bfloat16"
+        found.append(ConfigError(problem, key="device.dtype"))
+    every = config.checkpoint.every_steps
+    if not config.checkpoint.every_seconds and not 0 < every < total_steps(config):
+        key = "every_steps" if every else "every_seconds"
+        value = max(1, total_steps(config) // 10) if every else 300.0
+        problem = f"{long}, and would write no checkpoint before its end; write {value}"
+        found.append(ConfigError(problem, key=f"checkpoint.{key}"))
+    window = config.eval.batch_size * config.data.sequence_length
+    if (tokens := config.eval.batches * window) < MEASURED_TOKENS:
+        enough = -(-MEASURED_TOKENS // window)
+        problem = f"{long}, and would be measured on {tokens:,} held-out tokens; write {enough}"
+        found.append(ConfigError(problem, key="eval.batches"))
+    return found
 
 
 def refuse(found: list[ConfigError], *, force: bool) -> tuple[str, ...]:
@@ -38,38 +54,3 @@ def refuse(found: list[ConfigError], *, force: bool) -> tuple[str, ...]:
     if found and not force:
         raise joined([type(each)(f"{each.problem} (or force=true)", key=each.key) for each in found])
     return tuple(str(refusal) for refusal in found)
-
-
-def _long(config: Config) -> str:
-    return f"a run of {total_steps(config):,} steps is long"
-
-
-def _precision(config: Config, device: str, dtype: str) -> ConfigError | None:
-    if device == "cpu":
-        problem = f"{_long(config)}, and this is a CPU; write device=cuda on a machine that has one"
-        return ConfigError(problem, key="device.type")
-    if dtype == "float32":
-        problem = f"{_long(config)}, and float32 is slow and takes twice the memory; write bfloat16"
-        return ConfigError(problem, key="device.dtype")
-    return None
-
-
-def _saving(config: Config) -> ConfigError | None:
-    every = config.checkpoint.every_steps
-    if config.checkpoint.every_seconds or 0 < every < total_steps(config):
-        return None
-    key = "every_steps" if every else "every_seconds"
-    value = max(1, total_steps(config) // 10) if every else 300.0
-    problem = f"{_long(config)}, and would write no checkpoint before its end; write {value}"
-    return ConfigError(problem, key=f"checkpoint.{key}")
-
-
-def _measuring(config: Config) -> ConfigError | None:
-    window = config.eval.batch_size * config.data.sequence_length
-    if config.eval.batches * window >= MEASURED_TOKENS:
-        return None
-    problem = (
-        f"{_long(config)}, and would be measured on {config.eval.batches * window:,} held-out tokens; "
-        f"write {-(-MEASURED_TOKENS // window)}"
-    )
-    return ConfigError(problem, key="eval.batches")

@@ -34,7 +34,10 @@ def read_layer_weights(value: Any) -> str | tuple[float, ...]:
             listed = from_json(value)
         except ValueError:
             listed = None
-    if not isinstance(listed, list | tuple) or not all(_is_weight(each) for each in listed):
+    if not isinstance(listed, list | tuple) or not all(
+        isinstance(each, int | float) and not isinstance(each, bool) and 0 <= each < math.inf
+        for each in listed
+    ):
         raise FieldError(
             f"{value!r} is neither {', '.join(LAYER_WEIGHTS)} nor a list of numbers, one from 0 up for each "
             "layer, such as [1,2,3,4]",
@@ -43,10 +46,6 @@ def read_layer_weights(value: Any) -> str | tuple[float, ...]:
     if not sum(listed):
         raise FieldError("all layers weigh nothing; leave the distillation out with lm_loss_weight=1", key="")
     return tuple(float(each) for each in listed)
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 LayerWeights = Annotated[str | tuple[float, ...], PlainValidator(read_layer_weights)]

@@ -179,12 +179,33 @@ class Config(Checked):
                 "save_model=true, and evaluate what `python -m trainer.export` makes",
                 key="hooks.names",
             )
-        yield from self._check_documents()
-        yield from self._check_xla()
+        if self.data.document_masks and self.stage3.max_steps and self.stage3.teacher.kind == "http":
+            yield FieldError(
+                "a teacher over HTTP reads each window as one text; write false, or "
+                "stage3/teacher=in_process",
+                key="data.document_masks",
+            )
+        if self.device.num_chips is not None and self.device.type in ("cpu", "cuda"):
+            yield FieldError(
+                f"the chips of a TPU are meant, not of device={self.device.type}; write null",
+                key="device.num_chips",
+            )
+        if self.device.num_chips == 1 and self.device.parallel == "fsdp":
+            yield FieldError(
+                "fsdp shares the weights among chips, and one is asked for; write none", key="device.parallel"
+            )
         yield from self._check_parallel()
         for error in self.average.check(self._steps):
             yield FieldError(error.problem, key=f"average.{error.key}")
-        yield from self._check_auto_freeze()
+        if self.auto_freeze.enabled:
+            if self.device.parallel != "none" and self.device.type != "xla":
+                yield FieldError(
+                    "processes that share a run exchange the gradients of what was trained when a stage "
+                    "began; write false, or device.parallel=none",
+                    key="auto_freeze.enabled",
+                )
+            for error in self.auto_freeze.check(max(self._steps.values())):
+                yield FieldError(error.problem, key=f"auto_freeze.{error.key}")
         yield from self._check_recovery()
         if self.memory_log.level == "hlo" and self.device.type in ("cpu", "cuda"):
             yield FieldError("only XLA has HLO graphs; write metrics", key="memory_log.level")
@@ -205,25 +226,6 @@ class Config(Checked):
         }
         for error in chain(*(self.quant.check_group(layer, inputs) for layer, inputs in widths.items())):
             yield FieldError(error.problem, key=f"quant.{error.key}")
-
-    def _check_documents(self) -> Iterator[FieldError]:
-        if self.data.document_masks and self.stage3.max_steps and self.stage3.teacher.kind == "http":
-            yield FieldError(
-                "a teacher over HTTP reads each window as one text; write false, or "
-                "stage3/teacher=in_process",
-                key="data.document_masks",
-            )
-
-    def _check_xla(self) -> Iterator[FieldError]:
-        if self.device.num_chips is not None and self.device.type in ("cpu", "cuda"):
-            yield FieldError(
-                f"the chips of a TPU are meant, not of device={self.device.type}; write null",
-                key="device.num_chips",
-            )
-        if self.device.num_chips == 1 and self.device.parallel == "fsdp":
-            yield FieldError(
-                "fsdp shares the weights among chips, and one is asked for; write none", key="device.parallel"
-            )
 
     def _check_parallel(self) -> Iterator[FieldError]:
         """Refuse what several processes cannot do. On XLA there is one; `auto` may resolve to either."""
@@ -254,18 +256,6 @@ class Config(Checked):
                     f"device.parallel=ddp{', or on a TPU device=xla' * chips}",
                     key=f"{name}.optimizer.type",
                 )
-
-    def _check_auto_freeze(self) -> Iterator[FieldError]:
-        if not self.auto_freeze.enabled:
-            return
-        if self.device.parallel != "none" and self.device.type != "xla":
-            yield FieldError(
-                "processes that share a run exchange the gradients of what was trained when a stage began; "
-                "write false, or device.parallel=none",
-                key="auto_freeze.enabled",
-            )
-        for error in self.auto_freeze.check(max(self._steps.values())):
-            yield FieldError(error.problem, key=f"auto_freeze.{error.key}")
 
     def _check_recovery(self) -> Iterator[FieldError]:
         if not self.recovery.max_steps:

@@ -122,8 +122,14 @@ class Stage2Config(Checked):
     def contradictions(self) -> Iterator[FieldError]:
         yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
         yield from check_micro_batch(self.micro_batch_size, self.batch_size)
-        if self.lambda_warmup.enabled:
-            yield from _check_lambda_warmup(self.lambda_warmup.warmup_steps, self.max_steps)
+        warmup, steps = self.lambda_warmup.warmup_steps, self.max_steps
+        # Lambda is 1 from step `warmup` on, counted from 0.
+        if self.lambda_warmup.enabled and 0 < steps <= warmup:
+            yield FieldError(
+                f"{warmup} must be below the stage's max_steps ({steps}), or no step is trained at lambda 1; "
+                f"write {steps - 1} or fewer, or max_steps={warmup + 1} or more",
+                key="lambda_warmup.warmup_steps",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -161,13 +167,3 @@ class RecoveryConfig(Checked):
                 "adapters are float32, and only bfloat16 is rounded; write false",
                 key="optimizer.stochastic_rounding",
             )
-
-
-def _check_lambda_warmup(warmup: int, steps: int) -> Iterator[FieldError]:
-    """Refuse a warmup that leaves no step at lambda 1, which begins at step `warmup`, counted from 0."""
-    if 0 < steps <= warmup:
-        yield FieldError(
-            f"{warmup} must be below the stage's max_steps ({steps}), or no step is trained at lambda 1; "
-            f"write {steps - 1} or fewer, or max_steps={warmup + 1} or more",
-            key="lambda_warmup.warmup_steps",
-        )

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
 from types import NoneType, UnionType
@@ -73,26 +73,21 @@ def _details(name: str) -> str:
     found = [key for key in every if key == name or key.startswith(f"{name}.")]
     if not found:
         raise ConfigError(f"there is no such key{nearest(name, list(every))}", key=name)
-    return "\n".join(_detail(key, every) for key in found)
-
-
-def _detail(key: str, defaults: Mapping[str, Any]) -> str:
-    lines = [f"{key}={_value(defaults[key])}"]
-    section, _, name = key.rpartition(".")
-    found = meanings(key)
-    if found:
-        owner, _ = found[0]
-        lines.append(f"  {_describe_type(annotation(owner, name))}")
-    if section in _GROUPS:
-        options = groups()[_GROUPS[section]]
-        lines.append(
-            f"  of the group {_GROUPS[section]} ({', '.join(options)}), whose options have different keys"
-        )
-    lines += [
-        textwrap.fill(text, _WIDTH - 10, initial_indent="  ", subsequent_indent="  ")
-        for text in dict.fromkeys(text for _, text in found)
-    ]
-    return "\n".join(lines) + "\n"
+    lines = []
+    for key in found:
+        lines.append(f"{key}={_value(every[key])}")
+        section, _, last = key.rpartition(".")
+        if owners := meanings(key):
+            lines.append(f"  {_describe_type(annotation(owners[0][0], last))}")
+        if group := _GROUPS.get(section):
+            options = ", ".join(groups()[group])
+            lines.append(f"  of the group {group} ({options}), whose options have different keys")
+        lines += [
+            textwrap.fill(text, _WIDTH - 10, initial_indent="  ", subsequent_indent="  ")
+            for text in dict.fromkeys(text for _, text in owners)
+        ]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _describe_type(kind: Any) -> str:
@@ -101,7 +96,14 @@ def _describe_type(kind: Any) -> str:
     if kind is NoneType:
         return "null"
     if origin is Annotated:
-        bounds = [b for each in inner[1:] for b in _bounds(each)]
+        signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+        bounds = [
+            f"{sign} {getattr(each, name):g}"
+            for info in inner[1:]
+            for each in (info, *getattr(info, "metadata", ()))
+            for name, sign in signs.items()
+            if hasattr(each, name)
+        ]
         return f"{_describe_type(inner[0])}{' ' if bounds else ''}{', '.join(bounds)}"
     if origin is Literal:
         return " | ".join(map(_value, inner))
@@ -110,16 +112,6 @@ def _describe_type(kind: Any) -> str:
     if origin is tuple:
         return f"a list of: {_describe_type(inner[0])}"
     return {bool: "true | false", int: "an integer", float: "a number", str: "text"}.get(kind, "")
-
-
-def _bounds(info: Any) -> list[str]:
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    return [
-        f"{sign} {getattr(each, name):g}"
-        for each in (info, *getattr(info, "metadata", ()))
-        for name, sign in signs.items()
-        if hasattr(each, name)
-    ]
 
 
 def composed_yaml(arguments: Sequence[str]) -> str:
