@@ -127,24 +127,24 @@ def read_problems(asked: CppConfig) -> tuple[Problem, ...]:
     if kind := other_kind(data):
         raise ConfigError(f"{str(path)!r} is {': '.join(kind)}", key="hooks.cpp.problems")
     # Lines end in LF alone: U+2028 may be part of a program.
-    lines = data.removeprefix(BOM).split(b"\n")
-    found = [_parse_problem(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    found = []
+    for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            values = from_json(line)
+        except ValueError as error:
+            raise ConfigError(f"{where}: no JSON ({error})", key="hooks.cpp.problems") from error
+        fields = {name: values.get(name) for name in _FIELDS} if isinstance(values, dict) else {}
+        if not fields or not all(isinstance(value, str) and value for value in fields.values()):
+            raise ConfigError(
+                f"{where}: not an object with the texts {', '.join(_FIELDS)}", key="hooks.cpp.problems"
+            )
+        found.append(Problem(**{name: str(value) for name, value in fields.items()}))
     if not found:
         raise ConfigError(f"{str(path)!r} has no problems", key="hooks.cpp.problems")
     return tuple(found)
-
-
-def _parse_problem(line: bytes, where: str) -> Problem:
-    try:
-        values = from_json(line)
-    except ValueError as error:
-        raise ConfigError(f"{where}: no JSON ({error})", key="hooks.cpp.problems") from error
-    fields = {name: values.get(name) for name in _FIELDS} if isinstance(values, dict) else {}
-    if not fields or not all(isinstance(value, str) and value for value in fields.values()):
-        raise ConfigError(
-            f"{where}: not an object with the texts {', '.join(_FIELDS)}", key="hooks.cpp.problems"
-        )
-    return Problem(**{name: str(value) for name, value in fields.items()})
 
 
 def verdict(problem: Problem, completion: str, asked: CppConfig) -> tuple[bool, bool, str | None]:

@@ -72,8 +72,16 @@ def run(student: FinishedStudent) -> Scored:
         prefix = hook_name(name)
         try:
             with _time_limit(asked.timeout_s):
-                scores = _load_hook(name)(student)
-            metrics |= _checked_scores(scores, prefix)
+                scores: object = _load_hook(name)(student)
+            if not isinstance(scores, Mapping):
+                raise TypeError(f"it returned {type(scores).__name__}, not numbers by name")
+            for key, value in scores.items():
+                is_number = isinstance(value, int | float) and math.isfinite(value)
+                if not (is_number and isinstance(key, str) and key.isidentifier()):
+                    raise TypeError(
+                        f"{key!r}: {value!r} is not a finite number with a name of letters and digits"
+                    )
+            metrics |= {f"{prefix}_{key}": float(value) for key, value in scores.items()}
         except PreemptedError:
             raise
         except HookTimeout:
@@ -81,16 +89,6 @@ def run(student: FinishedStudent) -> Scored:
         except Exception as error:  # noqa: BLE001 - a hook is another's code
             failed[prefix] = " ".join(f"{type(error).__name__}: {error}".split())[:500]
     return Scored(metrics=metrics, failed=failed)
-
-
-def _checked_scores(scores: object, prefix: str) -> dict[str, float]:
-    if not isinstance(scores, Mapping):
-        raise TypeError(f"it returned {type(scores).__name__}, not numbers by name")
-    for name, value in scores.items():
-        number = isinstance(value, int | float) and math.isfinite(value)
-        if not (number and isinstance(name, str) and name.isidentifier()):
-            raise TypeError(f"{name!r}: {value!r} is not a finite number with a name of letters and digits")
-    return {f"{prefix}_{name}": float(value) for name, value in scores.items()}
 
 
 def _load_hook(name: str) -> Hook:

@@ -347,7 +347,11 @@ def _run_below(libc: Any, order: dict[str, Any], limits: Limits, folder: Path | 
     # Since Linux 5.14, what is in namespaces of its own is counted by itself; else with all of its user.
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     alone = folder is None and release is not None and (int(release[1]), int(release[2])) >= (5, 14)
-    processes = limits.processes + (0 if alone else _threads_of_user())
+    processes = limits.processes
+    for pid, _, threads in () if alone else _processes():
+        with suppress(OSError):  # gone meanwhile
+            if Path(f"/proc/{pid}").stat().st_uid == os.getuid():
+                processes += threads
 
     def limit() -> None:
         parent = os.getppid()
@@ -384,12 +388,18 @@ def _run_below(libc: Any, order: dict[str, Any], limits: Limits, folder: Path | 
     os.close(filters)
     begun, begins = os.pipe()
     os.set_blocking(begun, False)
+    tree = []
+    for path in map(Path, order["tree"]):
+        if path.is_symlink():
+            tree += ["--symlink", str(path.readlink()), str(path)]
+        elif path.exists():
+            tree += ["--ro-bind", str(path), str(path)]
     command = [
         *(order["bwrap"], "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY), "--unshare-ipc", "--unshare-pid"),
         *("--unshare-net", "--unshare-uts", "--hostname", "sandbox", "--unshare-cgroup-try"),
         *("--seccomp", str(filtered), "--json-status-fd", str(begins)),
-        *_binds(order["tree"]),
+        *tree,
         *("--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null"),
         *("--dev-bind", "/dev/urandom", "/dev/urandom"),
         *("--bind", str(work), place),
@@ -401,17 +411,6 @@ def _run_below(libc: Any, order: dict[str, Any], limits: Limits, folder: Path | 
     if b'"exit-code"' not in os.read(begun, 4096):
         return "failed "
     return f"exited {status}"
-
-
-def _binds(tree: Sequence[str]) -> list[str]:
-    """Return the options of bubblewrap that show files and folders of the machine, read-only."""
-    found = []
-    for path in map(Path, tree):
-        if path.is_symlink():
-            found += ["--symlink", str(path.readlink()), str(path)]
-        elif path.exists():
-            found += ["--ro-bind", str(path), str(path)]
-    return found
 
 
 def _filter() -> bytes:
@@ -470,16 +469,6 @@ def _signal(pids: set[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _threads_of_user() -> int:
-    """Return the number of threads that count against this user's RLIMIT_NPROC."""
-    count = 0
-    for pid, _, threads in _processes():
-        with suppress(OSError):  # gone meanwhile
-            if Path(f"/proc/{pid}").stat().st_uid == os.getuid():
-                count += threads
-    return count
 
 
 def _processes() -> list[tuple[int, int, int]]:

@@ -68,7 +68,20 @@ class FinishedStudent:
         found: list[str] = []
         for start in range(0, len(prompts), _ROWS):
             rows = [self.encode(prompt) for prompt in prompts[start : start + _ROWS]]
-            found += [self.decode(ids) for ids in self._continue_rows(rows, tokens, done)]
+            added: list[list[int]] = [[] for _ in rows]
+            going = [row for row, ids in enumerate(rows) if ids]  # indices of rows that are not done
+            for _ in range(tokens):
+                going = [row for row in going if len(rows[row]) + len(added[row]) < self._positions]
+                if not going:
+                    break
+                likeliest = self._likeliest_tokens([rows[row] + added[row] for row in going])
+                for row, token in zip(going, likeliest, strict=True):
+                    if token != self.end:
+                        added[row].append(token)
+                ended = {row for row, token in zip(going, likeliest, strict=True) if token == self.end}
+                ended |= {row for row in going if done is not None and done(self.decode(added[row]))}
+                going = [row for row in going if row not in ended]
+            found += map(self.decode, added)
         return found
 
     def log_likelihood(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
@@ -81,24 +94,6 @@ class FinishedStudent:
         target_C1 = torch.tensor(list(continuation), device=ours_CV.device).unsqueeze(-1)
         log_probabilities_C = ours_CV.log_softmax(-1).gather(-1, target_C1)
         return float(log_probabilities_C.sum()), bool((ours_CV.argmax(-1) == target_C1.squeeze(-1)).all())
-
-    def _continue_rows(
-        self, rows: list[list[int]], tokens: int, done: Callable[[str], bool] | None
-    ) -> list[list[int]]:
-        added: list[list[int]] = [[] for _ in rows]
-        going = [row for row, ids in enumerate(rows) if ids]  # indices of rows that are not done
-        for _ in range(tokens):
-            going = [row for row in going if len(rows[row]) + len(added[row]) < self._positions]
-            if not going:
-                break
-            likeliest = self._likeliest_tokens([rows[row] + added[row] for row in going])
-            for row, token in zip(going, likeliest, strict=True):
-                if token != self.end:
-                    added[row].append(token)
-            ended = {row for row, token in zip(going, likeliest, strict=True) if token == self.end}
-            ended |= {row for row in going if done is not None and done(self.decode(added[row]))}
-            going = [row for row in going if row not in ended]
-        return added
 
     def _likeliest_tokens(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Return the likeliest next token of each row. Padding follows a row, so nothing attends to it."""
