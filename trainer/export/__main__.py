@@ -68,10 +68,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if adapters_of(saved.model) is None:
                 raise ConfigError("this student has none", key="--without-adapters")
             remove_adapters(saved.model)
+        out, console = options.out, Lines(sys.stdout)
         if options.format in _GGUF:
-            _export_file(saved, options.out, options.format)
-        else:
-            _export(saved, options.out, "packed" if options.format == "hf" else options.format)
+            from trainer.export.gguf_file import export_file
+
+            file = export_file(saved, out, form=options.format)
+            kind = options.format.removeprefix("gguf-").upper()
+            console.write(
+                f"{out}: {file.architecture}, {counted(file.ternary, 'ternary matrix', 'ternary matrices')} "
+                f"in {kind}, {byte_size(file.weight_bytes)}"
+            )
+            if file.wide:
+                are = counted(file.wide, "ternary matrix is", "ternary matrices are")
+                console.write(f"{are} in Q8_0: {kind} needs rows that 256 divides")
+            console.write("read back: ternary codes equal, scales in float16")
+            return EXIT_DONE
+        from trainer.export.checkpoint import export
+
+        form: Form = "packed" if options.format == "hf" else options.format
+        done = export(saved, out, form=form)
+        console.write(
+            f"{out}: {done.class_name}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
+            f"{_DONE[form]}, {byte_size(done.weight_bytes)}"
+        )
+        console.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
+        extra = ", trust_remote_code=True" if done.trusts_code else ""
+        console.write(f"load it with AutoModelForCausalLM.from_pretrained({str(out)!r}{extra})")
+        if done.adapters is not None:
+            console.write(
+                f"{done.adapters}: adapters; read back: weights equal, logits with them differ by "
+                f"{done.adapted_difference:.1e}"
+            )
+            console.write(
+                f"put them on it with peft's PeftModel.from_pretrained(model, {str(done.adapters)!r})"
+            )
     except TrainerError as error:
         Lines(sys.stderr).write(f"export: error: {' '.join(str(error).split())}")
         return error.exit_status
@@ -108,44 +138,6 @@ def _load_student(run_dir: Path) -> SavedStudent:
             key="RUN_DIR",
         )
     return saved
-
-
-def _export(saved: SavedStudent, out: Path, form: Form) -> None:
-    from trainer.export.checkpoint import export
-
-    done = export(saved, out, form=form)
-    console = Lines(sys.stdout)
-    console.write(
-        f"{out}: {done.class_name}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
-        f"{_DONE[form]}, {byte_size(done.weight_bytes)}"
-    )
-    console.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
-    extra = ", trust_remote_code=True" if done.trusts_code else ""
-    console.write(f"load it with AutoModelForCausalLM.from_pretrained({str(out)!r}{extra})")
-    if done.adapters is not None:
-        console.write(
-            f"{done.adapters}: adapters; read back: weights equal, logits with them differ by "
-            f"{done.adapted_difference:.1e}"
-        )
-        console.write(f"put them on it with peft's PeftModel.from_pretrained(model, {str(done.adapters)!r})")
-
-
-def _export_file(saved: SavedStudent, out: Path, form: str) -> None:
-    from trainer.export.gguf_file import export_file
-
-    done = export_file(saved, out, form=form)
-    kind = form.removeprefix("gguf-").upper()
-    console = Lines(sys.stdout)
-    console.write(
-        f"{out}: {done.architecture}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
-        f"in {kind}, {byte_size(done.weight_bytes)}"
-    )
-    if done.wide:
-        console.write(
-            f"{counted(done.wide, 'ternary matrix is', 'ternary matrices are')} in Q8_0: {kind} needs rows "
-            "that 256 divides"
-        )
-    console.write("read back: ternary codes equal, scales in float16")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from torch import Tensor
-
 from trainer.export import ExportError
 from trainer.export.adapters import (
     FOLDER,
@@ -20,7 +18,7 @@ from trainer.export.adapters import (
     write_adapters,
 )
 from trainer.export.readback import read_back
-from trainer.export.target import Target, choose
+from trainer.export.target import choose
 from trainer.export.tensors import Form, quantization, tensors
 from trainer.models.student_folder import SavedStudent
 from trainer.quant.ternary import ternary_layers
@@ -61,6 +59,8 @@ def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
         ConfigError: the format cannot hold the student.
         ExportError: the disk refuses it, it cannot be loaded, or it computes something else.
     """
+    from huggingface_hub import save_torch_state_dict
+
     student = saved.model
     if form == "master":
         refuse_adapters(student, form)
@@ -75,7 +75,19 @@ def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
     found = tensors(student, target, form)
     temporary = out.with_name(f"{out.name}-{os.getpid()}-unfinished")
     try:
-        _write(temporary, saved, target, found, bitnet)
+        temporary.mkdir(parents=True)
+        config = target.config
+        config.dtype = next(student.parameters()).dtype
+        if bitnet:
+            config.quantization_config = bitnet
+        config.save_pretrained(temporary)
+        if generation := getattr(student, "generation_config", None):
+            cast(Any, generation).save_pretrained(temporary)
+        for name, text in target.code.items():
+            (temporary / name).write_text(text, encoding="utf-8")
+        save_torch_state_dict(found, temporary, filename_pattern="model{suffix}.safetensors")
+        for path in sorted(saved.tokenizer.iterdir()):
+            shutil.copy(path, temporary / path.name)
         difference = read_back(temporary, student, target)
         adapted = 0.0
         if taken is not None:
@@ -97,23 +109,3 @@ def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
         adapters=out / FOLDER if taken else None,
         adapted_difference=adapted,
     )
-
-
-def _write(
-    folder: Path, saved: SavedStudent, target: Target, found: dict[str, Tensor], bitnet: dict[str, Any] | None
-) -> None:
-    from huggingface_hub import save_torch_state_dict
-
-    folder.mkdir(parents=True)
-    config = target.config
-    config.dtype = next(saved.model.parameters()).dtype
-    if bitnet:
-        config.quantization_config = bitnet
-    config.save_pretrained(folder)
-    if generation := getattr(saved.model, "generation_config", None):
-        cast(Any, generation).save_pretrained(folder)
-    for name, text in target.code.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    save_torch_state_dict(found, folder, filename_pattern="model{suffix}.safetensors")
-    for path in sorted(saved.tokenizer.iterdir()):
-        shutil.copy(path, folder / path.name)

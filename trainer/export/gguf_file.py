@@ -143,28 +143,6 @@ def _write(path: Path, saved: SavedStudent, architecture: str, form: str) -> int
 
     config = cast(Any, saved.model).config
     writer = GGUFWriter(str(path), architecture)
-    _add_settings(writer, config, form)
-    _add_tokenizer(writer, saved.tokenizer, config)
-    ternary = GGMLQuantizationType[form.removeprefix("gguf-").upper()]
-    wide = 0
-    for name, values, is_ternary in _tensors(saved.model, architecture):
-        if is_ternary:
-            fits = values.shape[1] % 256 == 0
-            wide += not fits
-            kind = ternary if fits else GGMLQuantizationType.Q8_0
-            if values.shape[1] % 32:  # not even the blocks of Q8_0 fit
-                kind = GGMLQuantizationType.F16
-            writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(name, values.astype(np.float32 if values.ndim == 1 else np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return wide
-
-
-def _add_settings(writer: Any, config: Any, form: str) -> None:
     writer.add_name("stagesweep student")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -185,6 +163,24 @@ def _add_settings(writer: Any, config: Any, form: str) -> None:
             key=FORMAT_KEY,
         )
     writer.add_rope_freq_base(float(rope["rope_theta"]))
+    _add_tokenizer(writer, saved.tokenizer, config)
+    ternary = GGMLQuantizationType[form.removeprefix("gguf-").upper()]
+    wide = 0
+    for name, values, is_ternary in _tensors(saved.model, architecture):
+        if is_ternary:
+            fits = values.shape[1] % 256 == 0
+            wide += not fits
+            kind = ternary if fits else GGMLQuantizationType.Q8_0
+            if values.shape[1] % 32:  # not even the blocks of Q8_0 fit
+                kind = GGMLQuantizationType.F16
+            writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, values.astype(np.float32 if values.ndim == 1 else np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return wide
 
 
 def _tensors(student: nn.Module, architecture: str) -> Iterator[tuple[str, np.ndarray[Any, Any], bool]]:

@@ -9,7 +9,6 @@ mean magnitude, zeros included, for their scale. They keep their dtype, as round
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import torch
@@ -39,7 +38,11 @@ def tensors(student: nn.Module, target: Target, form: Form) -> dict[str, Tensor]
     """
     layers = {name: module for name, module in student.named_modules() if isinstance(module, TernaryLinear)}
     found: dict[str, Tensor] = {}
-    for name, tensor in _untied(student):
+    seen: set[int] = set()
+    for name, tensor in student.state_dict(keep_vars=True).items():
+        if id(tensor) in seen:  # a head may be tied to the embeddings
+            continue
+        seen.add(id(tensor))
         owner, _, part = name.rpartition(".")
         layer = layers.get(owner)
         if layer is not None and form == "master":
@@ -116,12 +119,3 @@ def _check_master(name: str, layer: TernaryLinear) -> None:
         reason = f"are for layers without biases, and {name} has one"
     if reason:
         raise ConfigError(f"master weights {reason}; write {FORMAT_KEY} dense", key=FORMAT_KEY)
-
-
-def _untied(student: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the state dict, each tensor under its first name only (a head may be tied to the embeddings)."""
-    yielded: set[int] = set()
-    for name, tensor in student.state_dict(keep_vars=True).items():
-        if id(tensor) not in yielded:
-            yielded.add(id(tensor))
-            yield name, tensor
