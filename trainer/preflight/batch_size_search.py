@@ -83,23 +83,19 @@ def _micro_batch(config: Config, name: str, stage: Stage, plan: Blueprint, devic
         size = from_json(read_regular(path))["micro_batch_size"]
         if isinstance(size, int) and 0 < size <= stage.batch_size and stage.batch_size % size == 0:
             return size
-    size = _search(config, name, stage, plan, device)
+    free = fitting.memory_limit(config, device.free_memory_bytes())
+    if free is None or 2 * memory_upper_bound(config, plan.dimensions) <= free:
+        size = stage.batch_size
+    else:
+        free = int(_USABLE * free)
+        size = fitting.largest_micro_batch(config, name, plan, device, free=free) or device.chips
+        while device.kind == "cuda" and size > 1 and not survives(config, stage, plan, device, size):
+            size = max(each for each in range(1, size) if stage.batch_size % each == 0)
     document = {"micro_batch_size": size, "spec": _spec(config, stage, plan, device)}
     with contextlib.suppress(OSError):  # if the cache is not writable, the next run searches again
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as draft:
             draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return size
-
-
-def _search(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
-    free = fitting.memory_limit(config, device.free_memory_bytes())
-    if free is None or 2 * memory_upper_bound(config, plan.dimensions) <= free:
-        return stage.batch_size
-    free = int(_USABLE * free)
-    size = fitting.largest_micro_batch(config, name, plan, device, free=free) or device.chips
-    while device.kind == "cuda" and size > 1 and not survives(config, stage, plan, device, size):
-        size = max(each for each in range(1, size) if stage.batch_size % each == 0)
     return size
 
 

@@ -31,15 +31,10 @@ def explain_errors(config: Config, device: Device) -> Iterator[None]:
         if not known and not any(phrase in str(error) for phrase in _PHRASES):
             raise
         message = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise OutOfMemory(message.rstrip("."), estimate=_estimate(config, device)) from error
-
-
-def _estimate(config: Config, device: Device) -> str:
-    found = run_preflight(config, device, None, detailed=True, processes=device.ranks.world)
-    if not found.stages:
-        return f"its memory is not estimated ({found.unknown})"
-    each = (
-        f"{byte_size(stage.peak)} in {stage.name} ({counted(stage.micro_batch, 'sequence')} at once)"
-        for stage in found.stages
-    )
-    return f"estimated were {', '.join(each)}"
+        found = run_preflight(config, device, None, detailed=True, processes=device.ranks.world)
+        stages = ", ".join(
+            f"{byte_size(stage.peak)} in {stage.name} ({counted(stage.micro_batch, 'sequence')} at once)"
+            for stage in found.stages
+        )
+        estimate = f"estimated were {stages}" if stages else f"its memory is not estimated ({found.unknown})"
+        raise OutOfMemory(message.rstrip("."), estimate=estimate) from error

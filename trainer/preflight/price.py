@@ -24,18 +24,11 @@ _MEASURE_S = 0.01
 def seconds(config: Config, teacher: Dimensions, device: Device) -> float | None:
     """Return the seconds of the steps of all stages; None for a device of unknown speed."""
     speed = _speed(device)
-    return None if speed is None else _flops(config, teacher, device) / (speed * device.ranks.world)
-
-
-def dollars(config: Config, device: Device, taken: float) -> float | None:
-    """Return the price of so many seconds; None for a device of unknown price."""
-    return usd(device, config.device.usd_per_hour, taken, spot=config.device.pricing == "spot")
-
-
-def _flops(config: Config, teacher: Dimensions, device: Device) -> float:
+    if speed is None:
+        return None
     length, student = config.data.sequence_length, student_dimensions(config, teacher)
     ours, theirs = student.forward_flops(length), teacher.forward_flops(length)
-    passes = 4 if device.recompute else 3
+    passes = 4 if device.recompute else 3  # a backward pass counts as two forward passes
     total = 0.0
     for _, stage in stages(config):
         if isinstance(stage, Stage2Config | RecoveryConfig):
@@ -44,7 +37,12 @@ def _flops(config: Config, teacher: Dimensions, device: Device) -> float:
             runs_teacher = isinstance(stage, Stage19Config) or stage.runs_teacher
         a_token = passes * ours + theirs * runs_teacher + _extra_flops(stage, student, length)
         total += stage.max_steps * stage.batch_size * length * a_token
-    return total
+    return total / (speed * device.ranks.world)
+
+
+def dollars(config: Config, device: Device, taken: float) -> float | None:
+    """Return the price of so many seconds; None for a device of unknown price."""
+    return usd(device, config.device.usd_per_hour, taken, spot=config.device.pricing == "spot")
 
 
 def _extra_flops(stage: Stage, student: Dimensions, length: int) -> float:
