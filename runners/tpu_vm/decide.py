@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from runners.tpu_vm.observed import LEAVING, NODE_DEAD, QUEUED_DEAD, Holding, Kind, Observed, Resource
+from runners.tpu_vm.observed import LEAVING, NODE_DEAD, QUEUED_DEAD, Holding, Kind, Observed
 from runners.tpu_vm.observed import holdings as holdings_of
 from runners.workers.restarts import POISON, End
 
@@ -110,7 +110,10 @@ def decide(observed: Observed, wanted: Wanted, memory: Memory) -> tuple[tuple[Ac
         elif holdings:
             actions += _delete_all_but_best(holdings, wanted.zones)
         elif not observed.unreachable and worker not in observed.pending:
-            actions.append(Create(worker=worker, zone=wanted.zones[_turn(worker, wanted, memory)]))
+            start = memory.turn.get(worker, 0) % len(wanted.zones)
+            zones = (*wanted.zones[start:], *wanted.zones[:start])  # the first that has not refused
+            zone = next((zone for zone in zones if zone not in memory.refused), zones[0])
+            actions.append(Create(worker=worker, zone=zone))
     deleted = {(each.zone, each.id) for each in actions if isinstance(each, Delete)}
     existing = {each.key for each in holdings_of(observed.resources) if each.established and not each.leaving}
     unreachable = {key for key in memory.useful if key[0] in observed.unreachable}
@@ -149,7 +152,19 @@ def _learn(observed: Observed, wanted: Wanted, memory: Memory) -> Memory:
             else:
                 memory = _move_on(memory, each.worker, each.zone, wanted)
         elif each.ended and each.uid not in memory.counted:
-            memory = _count(memory, each, wanted)
+            memory = replace(memory, counted=memory.counted | {each.uid})
+            crashes = memory.crashes.get(each.worker, 0)
+            end: End | None = None
+            if each.ended == "0":
+                end = "done"
+            elif each.ended in _POISON:
+                end = "poison"
+            elif crashes >= wanted.restarts:
+                end = "given up"
+            if end is not None:
+                memory = replace(memory, ended={**memory.ended, each.worker: end})
+            else:
+                memory = replace(memory, crashes={**memory.crashes, each.worker: crashes + 1})
     everyone = set(range(1, wanted.workers + 1))
     if not wanted.share and "done" in memory.ended.values():
         ready = {each.worker for each in observed.resources if each.kind == "node" and each.state == "READY"}
@@ -177,31 +192,9 @@ def _end(memory: Memory, workers: set[int], end: Ended) -> Memory:
     return replace(memory, ended={**memory.ended, **dict.fromkeys(workers - set(memory.ended), end)})
 
 
-def _count(memory: Memory, node: Resource, wanted: Wanted) -> Memory:
-    worker = node.worker
-    memory = replace(memory, counted=memory.counted | {node.uid})
-    end: End | None = None
-    if node.ended == "0":
-        end = "done"
-    elif node.ended in _POISON:
-        end = "poison"
-    elif memory.crashes.get(worker, 0) >= wanted.restarts:
-        end = "given up"
-    if end is not None:
-        return replace(memory, ended={**memory.ended, worker: end})
-    return replace(memory, crashes={**memory.crashes, worker: memory.crashes.get(worker, 0) + 1})
-
-
 def _move_on(memory: Memory, worker: int, zone: str, wanted: Wanted) -> Memory:
     position = wanted.zones.index(zone) if zone in wanted.zones else -1
     return replace(memory, turn={**memory.turn, worker: (position + 1) % len(wanted.zones)})
-
-
-def _turn(worker: int, wanted: Wanted, memory: Memory) -> int:
-    """Return the position of the next zone that has not refused the request."""
-    count, start = len(wanted.zones), memory.turn.get(worker, 0)
-    turns = [(start + step) % count for step in range(count)]
-    return next((turn for turn in turns if wanted.zones[turn] not in memory.refused), start % count)
 
 
 def _delete(holding: Holding, why: str) -> Delete:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,8 @@ from runners.pools import engines, pool_file
 from runners.pools.pool import Pool
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.tpu_vm import render
-from runners.tpu_vm.decide import Ended, Wanted
+from runners.tpu_vm.decide import Wanted
 from runners.tpu_vm.names import vm_id
-from runners.tpu_vm.observed import Resource
 from runners.tpu_vm.options import TpuOptions, check_accelerator, options_of
 from runners.tpu_vm.vm_script import LOG, PYTHON, vm_script
 from sweeps.text.counted import counted
@@ -95,17 +94,31 @@ class TpuVm:
         if stop.by:
             notify(f"{stop.by}: the pool is down")
             return EXIT_PREEMPTED
-        return _exit_status(ends.values(), notify)
+        ended = ends.values()
+        if "poison" in ended:
+            return EXIT_INPUT
+        if "given up" in ended:
+            return EXIT_FAILED
+        if "removed" in ended:
+            notify("VMs of this pool were deleted by somebody else; they are not created again")
+            return EXIT_PREEMPTED
+        return EXIT_DONE
 
     def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
         """Return every VM with the pool's label, and requests without a VM, in all its zones."""
         resources = _vms(pool).observe(strict=True).resources
         nodes = {(each.zone, each.id) for each in resources if each.kind == "node"}
-        return tuple(
-            _worker_status(each)
-            for each in resources
-            if each.kind == "node" or (each.zone, each.id) not in nodes
-        )
+        found = []
+        for each in resources:
+            if each.kind == "queued" and (each.zone, each.id) in nodes:
+                continue
+            state = _STATES.get(each.state, "waiting")
+            if each.ended:
+                state = "done" if each.ended == "0" else "failed"
+            words = (each.state, each.problem, each.ended and f"ended: {each.ended}")
+            detail = " ".join(filter(None, words))
+            found.append(WorkerStatus(worker=str(each.worker), state=state, where=each.zone, detail=detail))
+        return tuple(found)
 
     def scale(self, pool: Pool, workers: int, notify: Notify) -> None:
         """Request a number of workers through a file that the supervising process polls."""
@@ -190,30 +203,6 @@ def _wanted(pool: Pool, options: TpuOptions) -> Wanted:
         zones=options.zones,
         restarts=pool.restarts,
         share="--max-trials" in pool.command,
-    )
-
-
-def _exit_status(ends: Collection[Ended | None], notify: Notify) -> int:
-    if "poison" in ends:
-        return EXIT_INPUT
-    if "given up" in ends:
-        return EXIT_FAILED
-    if "removed" in ends:
-        notify("VMs of this pool were deleted by somebody else; they are not created again")
-        return EXIT_PREEMPTED
-    return EXIT_DONE
-
-
-def _worker_status(resource: Resource) -> WorkerStatus:
-    state = _STATES.get(resource.state, "waiting")
-    if resource.ended:
-        state = "done" if resource.ended == "0" else "failed"
-    words = (resource.state, resource.problem, resource.ended and f"ended: {resource.ended}")
-    return WorkerStatus(
-        worker=str(resource.worker),
-        state=state,
-        where=resource.zone,
-        detail=" ".join(word for word in words if word),
     )
 
 

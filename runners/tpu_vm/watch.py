@@ -110,7 +110,18 @@ def step(
     _notify_states(observed, notified, notify_once)
     actions, memory = decide(observed, want, memory)
     for action in actions:
-        memory = _act(vms, action, memory, want, notify_once)
+        subject = f"worker {action.worker}: {action.zone}"
+        if isinstance(action, Delete):
+            problem = vms.delete(action)
+            not_yet = f", but not yet: {problem}" if problem else ""
+            what = f"worker {action.worker}: {action.id} in {action.zone}"
+            notify_once(subject, f"{what} is deleted: {action.why}{not_yet}")
+            continue
+        outcome, problem = vms.create(action)
+        ends = {"accepted": "requested", "exists": "there already"}
+        end = ends.get(outcome, f"not created ({outcome}): {problem}")
+        notify_once(subject, f"worker {action.worker}: a VM in {action.zone} is {end}")
+        memory = after(memory, action, want, outcome, problem)
     return observed, memory
 
 
@@ -164,24 +175,6 @@ def clear(
 
 class _StillThere(Exception):
     """Resource of the pool that is not gone yet."""
-
-
-def _act(
-    vms: Vms, action: Create | Delete, memory: Memory, want: Wanted, notify_once: Callable[[str, str], None]
-) -> Memory:
-    subject = f"worker {action.worker}: {action.zone}"
-    if isinstance(action, Delete):
-        problem = vms.delete(action)
-        not_yet = f", but not yet: {problem}" if problem else ""
-        what = f"worker {action.worker}: {action.id} in {action.zone}"
-        notify_once(subject, f"{what} is deleted: {action.why}{not_yet}")
-        return memory
-    outcome, problem = vms.create(action)
-    end = {"accepted": "requested", "exists": "there already"}.get(
-        outcome, f"not created ({outcome}): {problem}"
-    )
-    notify_once(subject, f"worker {action.worker}: a VM in {action.zone} is {end}")
-    return after(memory, action, want, outcome, problem)
 
 
 def _notify_states(
