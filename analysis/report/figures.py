@@ -72,8 +72,23 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
         drawing.rules(grey("baseline", dash=(6, 4)), y=result.baseline)
         right = {"y": result.baseline, "text": f"baseline {labels.number(result.baseline)}"}
         drawing.text([right], right=True, align="right", dx=-4, dy=-4, baseline="bottom")
-    _add_points(drawing, table, result)
     at = {point.trial: point for point in result.points}
+    front = set(result.front)
+    beaten = [p for p in result.points if p.trial not in front and p.trial not in result.confirmed]
+    if beaten:
+        crowd = len(beaten) > CROWD
+        _add_kind(
+            drawing, table, result.y, beaten, hollow("not on the front", 9, crowd=crowd), bars=not crowd
+        )
+    if front:
+        points = [at[trial] for trial in result.front]
+        style = Series(name="Pareto front", colour=BLUE, shape="square", width=2, filled=not result.confirmed)
+        drawing.line(style, [{"x": point.x, "y": point.y} for point in points], step=step_of(result.x_goal))
+        _add_kind(drawing, table, result.y, points, style)
+    if result.confirmed:
+        name = labels.confirmed(*result.confirmed.values())
+        style = Series(name=name, colour=BLUE, shape=HEXAGON, size=11)
+        _add_kind(drawing, table, result.y, [at[trial] for trial in result.confirmed], style)
     rings: tuple[tuple[str, int | None, str, str, Row], ...] = (
         ("knee", result.knee, "diamond", ORANGE, {"align": "right", "dx": -9, "dy": 14}),
         ("most efficient", result.most_efficient, STAR, GREEN, {"align": "left", "dx": 9, "dy": -14}),
@@ -106,27 +121,6 @@ def _ends(table: TrialsTable, y: str) -> list[float]:
     ys = table.floats(y)
     known = np.isfinite(ys)
     return [*(ys + sem)[known].tolist(), *(ys - sem)[known].tolist()]
-
-
-def _add_points(drawing: Drawing, table: TrialsTable, result: ParetoResult) -> None:
-    """Add the trials that are not on the front, then the front."""
-    at = {point.trial: point for point in result.points}
-    front = set(result.front)
-    beaten = [p for p in result.points if p.trial not in front and p.trial not in result.confirmed]
-    if beaten:
-        crowd = len(beaten) > CROWD
-        _add_kind(
-            drawing, table, result.y, beaten, hollow("not on the front", 9, crowd=crowd), bars=not crowd
-        )
-    if front:
-        points = [at[trial] for trial in result.front]
-        style = Series(name="Pareto front", colour=BLUE, shape="square", width=2, filled=not result.confirmed)
-        drawing.line(style, [{"x": point.x, "y": point.y} for point in points], step=step_of(result.x_goal))
-        _add_kind(drawing, table, result.y, points, style)
-    if result.confirmed:
-        name = labels.confirmed(*result.confirmed.values())
-        style = Series(name=name, colour=BLUE, shape=HEXAGON, size=11)
-        _add_kind(drawing, table, result.y, [at[trial] for trial in result.confirmed], style)
 
 
 def _add_kind(

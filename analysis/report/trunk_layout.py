@@ -129,7 +129,12 @@ def _layout(stage: str, trunks: Sequence[Trunk], goal: Goal) -> Layout:
             value = None if branch.best is None else sign * branch.best
             is_best = value is not None and value == min(values)
             colour = _colour(value, values)
-            ends.append(End(branch=branch, y=y, colour=colour, is_best=is_best, text=_text(branch)))
+            others = len(branch.trials) - 1
+            text = f"no result · trial {branch.best_trial}" + (f" and {others} more" if others else "")
+            if branch.best is not None:
+                best = f", best of {len(branch.trials)}" if others else ""
+                text = f"{labels.number(branch.best)} · trial {branch.best_trial}{best}"
+            ends.append(End(branch=branch, y=y, colour=colour, is_best=is_best, text=text))
         name = [f"trial {trunk.trial}"]
         for parameter, setting in trunk.parameters[:2]:
             text = f"{parameter.removeprefix(trunk.stage + '.')} {setting}"
@@ -137,12 +142,19 @@ def _layout(stage: str, trunks: Sequence[Trunk], goal: Goal) -> Layout:
         lines.append(Line(trunk=trunk, y=at, name=tuple(name), ends=tuple(ends)))
         y += 1 + GAP
     reach = max(max(trunk.reach, *(branch.end for branch in branches)) for trunk, branches in shown)
+    left_out = []
+    if len(trunks) > len(shown):
+        left_out.append(f"the best {len(shown)} of {counted(len(trunks), 'trunk')}")
+    if any(len(trunk.branches) > len(branches) for trunk, branches in shown):
+        left_out.append(
+            f"of a trunk with more than {ENDS} ends the longest and the best of each range of lengths"
+        )
     return Layout(
         stage=stage,
         lines=tuple(lines),
         rows=y - GAP,
         reach=reach or 1.0,
-        left_out=_left_out(trunks, [len(branches) for _, branches in shown]),
+        left_out=", and ".join(left_out),
     )
 
 
@@ -160,26 +172,6 @@ def _shown(trunk: Trunk, sign: float) -> list[Branch]:
     chosen += [branch for branch in others if branch not in chosen]
     kept = [longest, *chosen[: ENDS - 1]]
     return [branch for branch in trunk.branches if branch in kept]
-
-
-def _left_out(trunks: Sequence[Trunk], counts: Sequence[int]) -> str:
-    parts = []
-    if len(trunks) > len(counts):
-        parts.append(f"the best {len(counts)} of {counted(len(trunks), 'trunk')}")
-    drawn = trunks[: len(counts)]
-    if any(len(trunk.branches) > count for trunk, count in zip(drawn, counts, strict=True)):
-        parts.append(
-            f"of a trunk with more than {ENDS} ends the longest and the best of each range of lengths"
-        )
-    return ", and ".join(parts)
-
-
-def _text(branch: Branch) -> str:
-    others = len(branch.trials) - 1
-    if branch.best is None:
-        return f"no result · trial {branch.best_trial}" + (f" and {others} more" if others else "")
-    best = f", best of {len(branch.trials)}" if others else ""
-    return f"{labels.number(branch.best)} · trial {branch.best_trial}{best}"
 
 
 def _colour(value: float | None, values: Iterable[float]) -> str:
