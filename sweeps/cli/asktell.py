@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from sweeps.export.table import flat
 from sweeps.operations.asktell import report
 from sweeps.operations.opening import open_sweep
 from sweeps.programs.result import needed_metrics
-from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.text import json_reader
 from sweeps.text.counted import counted
@@ -78,7 +76,24 @@ def report_result(
     where = "--metric" if result is None else str(result)
     document: Any
     if result is None:
-        document = {"metrics": _metrics(metric, experiment.space)}
+        metrics: dict[str, float] = {}
+        for pair in metric:
+            key, _, value = pair.rpartition("=")
+            try:
+                if not key:
+                    raise ValueError(pair)
+                number = float(value)
+            except ValueError:
+                raise InputError(f"--metric {pair}: write NAME=NUMBER, such as --metric loss=0.3") from None
+            if key in metrics:
+                raise InputError(f"--metric {key} stands there twice; keep one")
+            metrics[key] = number
+        if missing := [key for key in needed_metrics(experiment.space) if key not in metrics]:
+            there = ", ".join(metrics)
+            raise InputError(
+                f"--metric {missing[0]}=NUMBER is missing, which the sweep needs; there is {there}"
+            )
+        document = {"metrics": metrics}
     else:
         try:
             with result.open("rb") as file:  # also a pipe, such as `<(program)` of a shell
@@ -89,23 +104,3 @@ def report_result(
             raise InputError(f"{result}: {error}") from None
     ended = report(experiment, index, document, where)
     click.echo(f"trial {index} is {ended.status}")
-
-
-def _metrics(pairs: Sequence[str], space: Space) -> dict[str, float]:
-    """Return the metrics in `NAME=NUMBER`, all that the sweep needs among them. Raises `InputError`."""
-    metrics: dict[str, float] = {}
-    for pair in pairs:
-        name, _, value = pair.rpartition("=")
-        try:
-            if not name:
-                raise ValueError(pair)
-            number = float(value)
-        except ValueError:
-            raise InputError(f"--metric {pair}: write NAME=NUMBER, such as --metric loss=0.3") from None
-        if name in metrics:
-            raise InputError(f"--metric {name} stands there twice; keep one")
-        metrics[name] = number
-    if missing := [name for name in needed_metrics(space) if name not in metrics]:
-        there = ", ".join(metrics)
-        raise InputError(f"--metric {missing[0]}=NUMBER is missing, which the sweep needs; there is {there}")
-    return metrics

@@ -19,7 +19,6 @@ from sweeps.operations.opening import open_sweep
 from sweeps.operations.status import trial_result
 from sweeps.programs.kinds import program_of
 from sweeps.search.confirm.answer import Answer
-from sweeps.search.confirm.plan import Plan
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.stages import sharing
@@ -43,7 +42,20 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     records = readable(experiment)
     record, found = table.best(experiment.space, records), confirmation.confirmed_answer(experiment, records)
     if found is not None:
-        _print_confirmed(experiment, style, *found, record)
+        plan, answer = found
+        winner = redact_trials([confirmation.winner_of(experiment, answer)])[0]
+        if style == "json":
+            print_json(_best_document(experiment.space, winner, answer))
+        elif style == "csv":
+            print_csv([table.flat(winner)])
+        else:
+            echo(confirmation.winner_line(answer))
+            for line in confirmation.sentences(plan, answer):
+                echo(f"  {line}")
+            click.echo(escape_controls(program_of(experiment.space).command_line(winner)))
+            if record is not None and record.created > plan.created:
+                line = best_line(experiment.space, record)
+                notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
         return
     if style == "json":
         gained = None if record is None else _gain(experiment, records, record)
@@ -87,25 +99,6 @@ def nothing_yet(experiment: Experiment, records: Sequence[Trial]) -> str:
     if done and all(record.finished for record in records):
         return "no trial has completed, and none is open; `sweep trials` and `sweep doctor` say why"
     return "no trial is completed yet; see `sweep status`"
-
-
-def _print_confirmed(
-    experiment: Experiment, style: str, plan: Plan, found: Answer, observed: Trial | None
-) -> None:
-    """Print the winner of a confirmation; `observed` is the best by observed value."""
-    record = redact_trials([confirmation.winner_of(experiment, found)])[0]
-    if style == "json":
-        print_json(_best_document(experiment.space, record, found))
-    elif style == "csv":
-        print_csv([table.flat(record)])
-    else:
-        echo(confirmation.winner_line(found))
-        for line in confirmation.sentences(plan, found):
-            echo(f"  {line}")
-        click.echo(escape_controls(program_of(experiment.space).command_line(record)))
-        if observed is not None and observed.created > plan.created:
-            line = best_line(experiment.space, observed)
-            notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
 
 
 def best_line(space: Space, record: Trial) -> str:

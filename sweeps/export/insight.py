@@ -89,13 +89,13 @@ def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dic
     for axis in encoding.axes:
         for position in _positions(axis):
             predictions = view.predict([point | {axis.name: position} for point in points])
-            for metric, predicted in predictions.items():
-                row = {
+            for metric, normals in predictions.items():
+                at = {
                     "value": cell_of(encoding.value(axis.name, position)),
-                    "mean": statistics.fmean(mean for mean, _ in predicted),
-                    "sd": statistics.fmean(spread for _, spread in predicted),
+                    "mean": statistics.fmean(mean for mean, _ in normals),
+                    "sd": statistics.fmean(sd for _, sd in normals),
                 }
-                found[metric]["marginal"].setdefault(encoding.names[axis.name], []).append(row)
+                found[metric]["marginal"].setdefault(encoding.names[axis.name], []).append(at)
     return found
 
 

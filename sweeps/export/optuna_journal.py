@@ -42,11 +42,13 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
     """
     try:
         import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
     except ImportError:
         raise InputError("--optuna needs Optuna: pip install optuna") from None
 
     def write_draft(draft: Path) -> None:
-        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(draft)))
+        storage = JournalStorage(JournalFileBackend(str(draft)))
         study = optuna.create_study(
             storage=storage,
             study_name=space.name,
