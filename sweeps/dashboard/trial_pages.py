@@ -51,12 +51,7 @@ _USUAL = ("loss", "held_out_loss", "lambda", "lr", "grad_norm", "tokens_per_seco
 
 
 class TrialPages:
-    """Handlers of the pages about trials.
-
-    Args:
-        site: of the server.
-        sweeps: handlers of the sweep's pages, for what they have in common.
-    """
+    """Handlers of the pages about trials; `sweeps` answers what the sweep's pages have in common with them."""
 
     def __init__(self, site: Site, sweeps: SweepPages) -> None:
         self._site, self._sweeps = site, sweeps

@@ -29,11 +29,6 @@ def losses(store: Store, space: Space, records: Sequence[Trial]) -> dict[str, Lo
 
     Only the trials that reported a standard error of an objective are looked up, in few round trips. Files
     that cannot be read count as missing: nothing but the size of some errors depends on them.
-
-    Args:
-        store: of the sweep.
-        space: of the sweep.
-        records: of its trials.
     """
     noisy = [
         record

@@ -39,11 +39,7 @@ def document(
 ) -> dict[str, Any]:
     """Return the sweep as one JSON object, as `sweep export TABLE.json` writes it.
 
-    Args:
-        space: of the sweep.
-        url: of its store.
-        trials: the records.
-        held_out: losses of each sequence by trial (see `held_out.losses`); left out if there are none.
+    `held_out` has the losses of each sequence by trial (see `held_out.losses`); left out if there are none.
     """
     return {
         "schema": SCHEMA,
@@ -202,14 +198,7 @@ def _without_seed(record: Trial) -> dict[str, Any]:
 def write(
     path: Path, space: Space, url: str, trials: Sequence[Trial], held_out: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the table to `path` atomically, in the format of its suffix.
-
-    Args:
-        path: the file.
-        space: of the sweep.
-        url: of its store.
-        trials: the records.
-        held_out: see `document`; only JSON has a place for it.
+    """Write the table to `path` atomically, in the format of its suffix; only JSON holds `held_out`.
 
     Raises:
         InputError: the suffix is none of .csv, .parquet, .json.
@@ -245,11 +234,7 @@ def write(
 
 
 def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
-    """Replace the file at `path` atomically.
-
-    Args:
-        path: the file.
-        write_draft: writes the content to the temporary file that it is given.
+    """Replace the file at `path` atomically; `write_draft` writes the temporary file that it is given.
 
     Raises:
         InputError: `path` is a folder.

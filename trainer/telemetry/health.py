@@ -1,7 +1,7 @@
 """Health checks of a run, from the numbers of its steps alone: no clock, no device, no IO. Used by `run`.
 
 Three checks, each a pure function of a sequence, and `Health`, which feeds them and repeats no warning. They
-never end a run. docs/telemetry.md says what each takes for noise.
+never end a run. docs/telemetry.md says what each ignores.
 """
 
 from __future__ import annotations
@@ -109,16 +109,7 @@ class Health:
         seconds: float,
         memory_bytes: Callable[[], float],
     ) -> list[HealthWarning]:
-        """Return the new warnings after a step.
-
-        Args:
-            step: of the stage, one-based.
-            loss: of the step.
-            settings: of the step, such as lambda.
-            tokens: of the step.
-            seconds: of the step.
-            memory_bytes: called at the end of each block.
-        """
+        """Return the new warnings after a step, one-based; `memory_bytes` is called at each block's end."""
         if settings != self._settings:
             self._settings = dict(settings)
             self._losses.clear()

