@@ -51,7 +51,7 @@ _USUAL = ("loss", "held_out_loss", "lambda", "lr", "grad_norm", "tokens_per_seco
 
 
 class TrialPages:
-    """Handlers of the pages about trials; `sweeps` answers what the sweep's pages have in common with them."""
+    """Handlers of the pages about trials; `sweeps` has what the pages of a sweep share with them."""
 
     def __init__(self, site: Site, sweeps: SweepPages) -> None:
         self._site, self._sweeps = site, sweeps
