@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     from sweeps.search.optimizer.client_file import write_client
     from sweeps.search.optimizer.curves import AxError, PercentileEarlyStoppingStrategy, falls_behind
     from sweeps.search.optimizer.generation import Candidate, Optimizer, require_searchable
+    from sweeps.search.optimizer.optimum import Optimum
     from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
     from sweeps.search.optimizer.view import SurrogateView
 
@@ -26,6 +27,7 @@ __all__ = [
     "AxError",
     "Candidate",
     "Optimizer",
+    "Optimum",
     "PercentileEarlyStoppingStrategy",
     "SurrogateView",
     "falls_behind",

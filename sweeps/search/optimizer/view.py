@@ -12,7 +12,8 @@ from ax.utils.sensitivity.sobol_measures import ax_parameter_sens
 
 from sweeps.search.determinism import one_thread, seeded, silence
 from sweeps.search.encoding import Encoding
-from sweeps.search.outcomes import Outcomes
+from sweeps.search.optimizer.optimum import Optimum, find_optimum
+from sweeps.search.outcomes import SURVIVAL, Outcomes
 from sweeps.space.definition import Value
 
 
@@ -37,7 +38,7 @@ class SurrogateView:
         repeated: bool,
     ) -> None:
         self._adapter, self._encoding, self._records = adapter, encoding, records
-        self._repeated = repeated
+        self._repeated, self._lower_is_better = repeated, outcomes.lower_is_better
         self._metrics = {name: metric for metric, name in outcomes.names.items()}
 
     def sensitivities(self, order: str) -> dict[str, dict[str, float]]:
@@ -88,3 +89,33 @@ class SurrogateView:
             metric: list(zip(map(float, means[name]), spreads[name], strict=True))
             for name, metric in self._metrics.items()
         }
+
+    def optimum(
+        self, tried: Mapping[int, Mapping[str, Value]], *, more: int, seed: int, curves: bool = True
+    ) -> Optimum:
+        """Return what is known of the optimum of the first objective.
+
+        Args:
+            tried: points on all axes of the trials that may be chosen, by index.
+            more: number of further trials whose gain is wanted.
+            seed: of all draws.
+            curves: whether the parameters are wanted.
+
+        Raises:
+            one of SURROGATE_FAILURES: the surrogate has no posterior to draw from.
+        """
+        name, lower_is_better = next(iter(self._lower_is_better.items()))
+        has_failures = SURVIVAL in self._adapter.generator.surrogate.outcomes
+        with one_thread(), silence("ax"):
+            return find_optimum(
+                self._adapter,
+                self._encoding,
+                tried,
+                name=name,
+                metric=self._metrics[name],
+                sign=1.0 if lower_is_better else -1.0,
+                survival=SURVIVAL if has_failures else None,
+                more=more,
+                seed=seed,
+                curves=curves,
+            )

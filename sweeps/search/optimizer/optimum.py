@@ -1,0 +1,322 @@
+"""What the surrogate knows of the best configuration: which it is, how sure that is, what more would gain.
+
+Everything comes from joint draws of the surrogate's posterior at some thousand points: a Sobol sequence
+over the space, the tried configurations, and neighbours of where the draws are lowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.quasirandom import SobolEngine
+
+from sweeps.search.encoding import Encoding, Interval, Options
+from sweeps.search.joint_posterior import Floats, JointPosterior
+from sweeps.search.optimizer.rows import ModelRows
+from sweeps.space.definition import Value, number_of
+
+SPREAD_POINTS = 2048
+"""Sobol points, among which the first draws are compared."""
+
+KEPT_POINTS = 768
+"""Of these, those that stay for the last draws: the lowest by mean - 2 standard deviations."""
+
+NEAR_POINTS = 1024
+"""Neighbours of the points where the first draws are lowest: 2048 points leave a space of eight parameters
+empty, and the best of them looks worse than the best there is."""
+
+NEAR_SCALES = (0.02, 0.06, 0.2)
+"""Standard deviations of the neighbours' distance along an axis, as shares of its range."""
+
+DRAWS = 512
+SEARCHES = 96
+"""Draws, and searches simulated for the expected gain."""
+
+POSITIONS = 25
+"""Points of a curve."""
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """Value of a parameter, with the surrogate's mean and standard deviation there."""
+
+    value: Value
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterOptimum:
+    """Where the optimum lies along one parameter.
+
+    Args:
+        name: of the parameter.
+        chosen: its value in the chosen configuration.
+        low, high: ends of the interval of 95 % of its optimum; None for unordered choices.
+        shares: probability of each option of a choice to be the best configuration's; empty for numbers.
+        curve: the metric along it, the other parameters as chosen.
+    """
+
+    name: str
+    chosen: Value
+    low: Value = None
+    high: Value = None
+    shares: tuple[tuple[Value, float], ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """Answer of the surrogate; numbers are of the metric itself, whatever its goal.
+
+    Args:
+        trial: the tried configuration with the best posterior mean.
+        metric: the objective.
+        mean: posterior mean there.
+        sd: its standard deviation.
+        noise: standard deviation of one result around the true value.
+        chance: probability that the true value there is within `noise` of the best in the space.
+        shortfall: by how much the best in the space is expected to be better.
+        gains: expected gains of 1, 2, … more trials; positive whatever the goal.
+        means: posterior mean of each tried configuration, by trial.
+        parameters: by parameter.
+    """
+
+    trial: int
+    metric: str
+    mean: float
+    sd: float
+    noise: float
+    chance: float
+    shortfall: float
+    gains: tuple[float, ...]
+    means: Mapping[int, float]
+    parameters: tuple[ParameterOptimum, ...]
+
+
+class Marginals:
+    """The surrogate's posterior of one metric, in the metric's unit.
+
+    Args:
+        adapter: Ax's, fitted.
+        name: of the metric there.
+        sign: 1, or -1 to turn a metric that is maximised into a loss.
+    """
+
+    def __init__(self, adapter: Any, name: str, sign: float = 1.0) -> None:
+        surrogate = adapter.generator.surrogate
+        self._rows = ModelRows(adapter)
+        models = getattr(surrogate.model, "models", None)
+        at = surrogate.outcomes.index(name)
+        if models is None and surrogate.model.num_outputs > 1:
+            raise RuntimeError("the metrics are modelled together")
+        self._model = surrogate.model if models is None else models[at]
+        scale = adapter.transforms["StandardizeY"]
+        self._centre, self._unit = float(scale.Ymean[name]), float(scale.Ystd[name])
+        self._sign = sign
+
+    @property
+    def noise(self) -> float:
+        """Return the standard deviation of a result; of several known ones, the root of the mean square."""
+        variance = float(self._model.likelihood.noise.detach().mean())
+        return self._unit * float(np.sqrt(variance))
+
+    def at(self, points: Sequence[Mapping[str, Value]]) -> tuple[Floats, Floats]:
+        """Return mean and covariance at points that have all axes, [N] and [N, N]."""
+        with torch.no_grad():
+            found = self._model.posterior(self._rows.rows(points)).distribution
+            mean, covariance = found.mean.numpy(), found.covariance_matrix.numpy()
+        return self._sign * (self._centre + self._unit * mean), self._unit**2 * covariance
+
+
+def find_optimum(
+    adapter: Any,
+    encoding: Encoding,
+    tried: Mapping[int, Mapping[str, Value]],
+    *,
+    name: str,
+    metric: str,
+    sign: float,
+    survival: str | None,
+    more: int,
+    seed: int,
+    curves: bool = True,
+) -> Optimum:
+    """Return what a fitted surrogate knows of the optimum.
+
+    Args:
+        adapter: Ax's, fitted.
+        encoding: of the space.
+        tried: points on all axes of the trials that may be chosen, by index.
+        name: Ax's name of the metric.
+        metric: its own name.
+        sign: -1 if it is maximised, else 1.
+        survival: Ax's name of the metric that is 0 for trials that failed; None if none did.
+        more: number of further trials whose gain is wanted.
+        seed: of all draws.
+        curves: whether the parameters are wanted.
+    """
+    model, rng = Marginals(adapter, name, sign), np.random.default_rng(seed)
+    space = SpacePoints(encoding, rng, seed)
+    survivors = None if survival is None else Marginals(adapter, survival)
+    own = list(tried.values())
+    spread = [*own, *space.allowed(space.sobol(SPREAD_POINTS))]
+    if survivors is not None:
+        lives = survivors.at(spread)[0] >= 0.5
+        lives[: len(own)] = True  # they have results
+        spread = [point for point, lived in zip(spread, lives, strict=True) if lived]
+    mean, covariance = model.at(spread)
+    first = JointPosterior(mean=mean, covariance=covariance, noise=model.noise)
+    lowest = np.unique(np.argmin(first.draws(DRAWS, rng), axis=1))
+    centres = [spread[at] for at in {int(np.argmin(mean[: len(own)])), *map(int, lowest)}]
+    near = space.near(centres, NEAR_POINTS)
+    if survivors is not None and near:
+        lives = survivors.at(near)[0] >= 0.5
+        near = [point for point, lived in zip(near, lives, strict=True) if lived]
+    promising = np.argsort(mean - 2 * np.sqrt(np.diag(covariance)), kind="stable")
+    kept = [spread[at] for at in promising[:KEPT_POINTS] if at >= len(own)]
+    points = [*own, *kept, *near]
+
+    mean, covariance = model.at(points)
+    joint = JointPosterior(mean=mean, covariance=covariance, noise=model.noise)
+    draws = joint.draws(DRAWS, rng)
+    chosen = int(np.argmin(mean[: len(own)]))
+    short = draws[:, chosen] - draws.min(axis=1)
+    gains = joint.expected_gains(range(len(own)), more, draws[:SEARCHES], rng)
+    found: tuple[ParameterOptimum, ...] = ()
+    if curves:
+        best = [points[at] for at in np.argmin(draws, axis=1)]
+        found = tuple(space.parameters(model, own[chosen], best, sign))
+    return Optimum(
+        trial=list(tried)[chosen],
+        metric=metric,
+        mean=sign * float(mean[chosen]),
+        sd=float(np.sqrt(max(covariance[chosen, chosen], 0.0))),
+        noise=model.noise,
+        chance=float((short <= model.noise).mean()),
+        shortfall=float(short.mean()),
+        gains=tuple(map(float, gains)),
+        means={trial: sign * float(mean[at]) for at, trial in enumerate(tried)},
+        parameters=found,
+    )
+
+
+class SpacePoints:
+    """Points of the space, as shares of the axes from 0 to below 1 and as positions on them."""
+
+    def __init__(self, encoding: Encoding, rng: np.random.Generator, seed: int) -> None:
+        self._encoding, self._rng, self._seed = encoding, rng, seed
+        self._axes = [axis.name for axis in encoding.axes]
+
+    def sobol(self, count: int) -> Floats:
+        """Return Sobol points as shares, [count, axes]."""
+        engine = SobolEngine(len(self._axes), scramble=True, seed=self._seed)  # type: ignore[no-untyped-call]
+        drawn: Floats = engine.draw(count, dtype=torch.double).numpy()
+        return drawn
+
+    def allowed(self, shares: Floats) -> list[dict[str, Value]]:
+        """Return the space's points there, on all axes, without those that break constraints."""
+        found = []
+        for row in shares.tolist():
+            everywhere = self._encoding.at_shares(dict(zip(self._axes, row, strict=True)))
+            parameters = self._encoding.decode(everywhere)
+            point = self._encoding.encode(parameters)
+            if point is not None and self._encoding.domain.allows(parameters):
+                found.append(everywhere | point)
+        return found
+
+    def near(self, centres: Sequence[Mapping[str, Value]], count: int) -> list[dict[str, Value]]:
+        """Return neighbours of points, as many of each: most differ in a few axes, some in all."""
+        start = np.array([self._shares(point) for point in centres])
+        rows = start[np.arange(count) % len(start)]
+        scales = self._rng.choice(NEAR_SCALES, size=(count, 1))
+        steps = scales * self._rng.standard_normal(rows.shape)
+        moved = self._rng.random(rows.shape) < self._rng.choice((0.3, 1.0), size=(count, 1))
+        # Optima often lie at the ends of ranges, where clipping puts as many neighbours as it should.
+        return self.allowed(np.clip(rows + np.where(moved, steps, 0.0), 0.0, 1.0 - 2.0**-32))
+
+    def parameters(
+        self,
+        model: Marginals,
+        chosen: Mapping[str, Value],
+        best: Sequence[Mapping[str, Value]],
+        sign: float,
+    ) -> list[ParameterOptimum]:
+        """Return where the optimum lies along each parameter that the chosen configuration has.
+
+        Args:
+            model: posterior of the metric.
+            chosen: point on all axes.
+            best: the lowest point of each draw.
+            sign: -1 if the metric is maximised, else 1.
+        """
+        encoding, found = self._encoding, []
+        active = encoding.decode(chosen)
+        for axis in encoding.axes:
+            parameter = encoding.names[axis.name]
+            if parameter not in active:
+                continue
+            positions = _positions(axis)
+            line = [{**chosen, axis.name: position} for position in positions]
+            line = [point for point in line if encoding.domain.allows(encoding.decode(point))]
+            means, covariance = model.at(line)
+            spreads = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+            curve = tuple(
+                CurvePoint(value=encoding.value(axis.name, p[axis.name]), mean=sign * float(m), sd=float(s))
+                for p, m, s in zip(line, means, spreads, strict=True)
+            )
+            at = [point[axis.name] for point in best if parameter in encoding.decode(point)]
+            low = high = None
+            shares: tuple[tuple[Value, float], ...] = ()
+            if at and isinstance(axis, Options):
+                places = sorted(axis.values.index(value) for value in at)
+                shares = tuple(
+                    (encoding.value(axis.name, value), places.count(index) / len(places))
+                    for index, value in enumerate(axis.values)
+                )
+                if axis.ordered and len(axis.values) > 2:
+                    low, high = (
+                        encoding.value(axis.name, axis.values[places[end]]) for end in _ends(len(places))
+                    )
+            elif at:
+                ordered = sorted(at, key=number_of)
+                low, high = (encoding.value(axis.name, ordered[end]) for end in _ends(len(ordered)))
+            found.append(
+                ParameterOptimum(
+                    name=parameter, chosen=active[parameter], low=low, high=high, shares=shares, curve=curve
+                )
+            )
+        return found
+
+    def _shares(self, point: Mapping[str, Value]) -> list[float]:
+        shares = []
+        for axis in self._encoding.axes:
+            if isinstance(axis, Options):
+                shares.append((axis.values.index(point[axis.name]) + 0.5) / len(axis.values))
+                continue
+            low, high = axis.bounds
+            above = 1 if axis.kind == "int" else 0
+            at = number_of(point[axis.name]) - low + 0.5 * above
+            shares.append(at / (high - low + above))
+        return shares
+
+
+def _positions(axis: Interval | Options) -> list[Value]:
+    """Return the positions on an axis at which its curve is drawn."""
+    if isinstance(axis, Options):
+        return list(axis.values)
+    low, high = axis.bounds
+    steps = [low + (high - low) * at / (POSITIONS - 1) for at in range(POSITIONS)]
+    return [*dict.fromkeys(round(step) for step in steps)] if axis.kind == "int" else [*steps]
+
+
+def _ends(count: int) -> tuple[int, int]:
+    """Return the places, among so many sorted values, of the ends of the interval with equal tails."""
+    out = int(count * (1 - LEVEL) / 2)
+    return out, count - 1 - out
