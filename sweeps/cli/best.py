@@ -1,8 +1,11 @@
-"""Command `sweep best`: the confirmed winner, or the best observed trial. It imports neither torch nor Ax."""
+"""Command `sweep best`: the confirmed winner, the surrogate's choice, or the best observed trial.
+
+It imports torch and Ax only for the surrogate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +15,7 @@ from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
-from sweeps.export import held_out, table
+from sweeps.export import held_out, optimum, table
 from sweeps.export.gain import Gain, gain
 from sweeps.operations import confirmation
 from sweeps.operations.opening import open_sweep
@@ -31,12 +34,20 @@ from sweeps.trials.redaction import redact_trials
 @click.command()
 @storage_options
 @format_option
+@click.option(
+    "--surrogate/--no-surrogate",
+    default=True,
+    show_default=True,
+    help="Choose by the surrogate's posterior mean, which takes seconds; without it by the observed value.",
+)
 @click.pass_context
-def best(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
+def best(ctx: click.Context, storage: str | None, name: str | None, style: str, surrogate: bool) -> None:
     """Show the best trial, and a command line that runs it again.
 
-    After `sweep confirm` it is the confirmed winner, otherwise the best observed value of one run. With
-    several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
+    After `sweep confirm` it is the confirmed winner. Before, from 30 results of a search for one objective
+    on, it is the trial with the best posterior mean, with the chance that nothing in the space is better by
+    more than the noise of a run, and what more trials would be expected to gain. Otherwise it is the best
+    observed value of one run; with several objectives by the first one, see `sweep pareto` for the trade-off.
     """
     experiment = open_sweep(storage, name)
     records = readable(experiment)
@@ -57,16 +68,25 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
                 line = best_line(experiment.space, record)
                 notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
         return
+    model = optimum.optimum(experiment.space, records) if surrogate else None
+    if model is not None:
+        record = next(each for each in records if each.trial == model["trial"])
     if style == "json":
         gained = None if record is None else _gain(experiment, records, record)
-        document = None if record is None else _best_document(experiment.space, record)
+        document = None if record is None else _best_document(experiment.space, record, model=model)
         print_json(None if document is None else document | {"gain": gained and asdict(gained)})
     elif record is None:
         notify(nothing_yet(experiment, records))
     elif style == "csv":
         print_csv([table.flat(record)])
     else:
-        echo(best_line(experiment.space, record))
+        if model is None:
+            echo(best_line(experiment.space, record))
+        else:
+            first, *others = model["sentences"]
+            echo(first)
+            for line in others:
+                echo(f"  {line}")
         if gained := _gain(experiment, records, record):
             echo(f"  {gained}")
         if line := sharing.trial_line(record):
@@ -75,10 +95,11 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
         for line in program.lines_to_rerun(record):
             click.echo(escape_controls(line))
         text = " on the text that the search has used" if program.test_overrides else ""
-        notify(
-            f"one run{text}, and the best of many looks better than it is; `sweep confirm` runs it again "
-            "with fresh seeds"
-        )
+        if model is None:
+            notify(
+                f"one run{text}, and the best of many looks better than it is; `sweep confirm` runs it again "
+                "with fresh seeds"
+            )
     if record is None:
         ctx.exit(EXIT_FAILED)
 
@@ -111,12 +132,15 @@ def best_line(space: Space, record: Trial) -> str:
     return f"trial {record.trial}: {', '.join(metrics)}"
 
 
-def _best_document(space: Space, record: Trial, found: Answer | None = None) -> dict[str, Any]:
+def _best_document(
+    space: Space, record: Trial, found: Answer | None = None, model: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     confirmed = None if found is None else confirmation.winner_document(found)
     overrides = [*space.program.overrides, *to_overrides(record.parameters)]
     return {
         **trial_result(record),
         "overrides": overrides,
         "confirmed": confirmed,
+        "model": model,
         **table.stage_costs(record),
     }

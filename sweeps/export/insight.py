@@ -5,7 +5,8 @@
     {"trials": number of results it was fitted to, "note": why there are no analyses (else ""),
      "metrics": {METRIC: {"sensitivity": {PARAMETER: {"first", "total"}},
                           "cross_validation": [{"trial", "observed", "predicted", "predicted_sd"}],
-                          "marginal": {PARAMETER: [{"value", "mean", "sd"}]}}}}
+                          "marginal": {PARAMETER: [{"value", "mean", "sd"}]}}},
+     "optimum": the document of `export.optimum`; only where it applies}
 
 Sensitivities are Sobol indices: the share of the fitted metric's variance over the space that a parameter
 explains by itself (first) and together with others (total). A marginal effect is the prediction with the
@@ -20,6 +21,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sweeps.export import optimum
 from sweeps.search.determinism import stable_seed
 from sweeps.search.encoding import Axis, Encoding, Interval
 from sweeps.space.definition import Space, Value, cell_of
@@ -57,7 +59,10 @@ def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
     optimizer = Optimizer(space)
     try:
         optimizer.observe(records)
-        return empty | {"metrics": _metrics(space, records, optimizer.view())}
+        view = optimizer.view()
+        found = empty | {"metrics": _metrics(space, records, view)}
+        answer = optimum.from_view(space, records, optimizer, view)
+        return found if answer is None else found | {"optimum": answer}
     except SURROGATE_FAILURES as error:
         return empty | {"note": f"the surrogate failed: {' '.join(str(error).split())[:200]}"}
 

@@ -43,9 +43,17 @@ def report_document(
     confirmed = confirmation.confirmed_answer(experiment, records)
     if confirmed is not None:
         winner = confirmed[1].winner.finalist.trial
+        document.get("insight", {}).pop("optimum", None)
         found = next((record for record in records if record.trial == winner), None)
     else:  # before the confirmation is over, the best of the confirmed, if any are
-        found = tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
+        found = tables.best_confirmed(experiment.space, records)
+        answer = document.get("insight", {}).get("optimum")
+        if found is not None:
+            document.get("insight", {}).pop("optimum", None)  # fresh runs know better
+        elif answer is not None:
+            found = next(record for record in records if record.trial == answer["trial"])
+        else:
+            found = tables.best(experiment.space, records)
     if (gained := gain(experiment.space, records, found, by_sequence)) is not None:
         document["gain"] = {**asdict(gained), "sentence": str(gained)}
     if found is not None:

@@ -1,0 +1,186 @@
+"""The surrogate's answer as data and as sentences: which trial, how sure, and what more trials would bring.
+
+`sweep best` shows it, and `insight` adds it to the document of a report:
+
+    {"trial", "metric", "mean", "sd", "measured": of that trial, "noise": sd of a run, "chance", "shortfall",
+     "more": number of further trials, "gain": expected of them,
+     "best_measured": {"trial", "measured", "mean"}, "sentences": the same in words,
+     "parameters": {NAME: {"chosen", "low", "high": interval of 95 % of the optimum, or null,
+                           "shares": [{"value", "share"}] of the options,
+                           "curve": [{"value", "mean", "sd"}]}}}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sweeps.space.definition import Space, Value, cell_of
+from sweeps.space.domain import REPEAT_KEYS, Domain
+from sweeps.text.counted import counted
+from sweeps.text.shorten import shorten
+from sweeps.trials.record import Trial
+
+if TYPE_CHECKING:
+    from sweeps.search.optimizer import Optimizer, Optimum, SurrogateView
+
+MORE = 12
+"""Further trials whose gain is told."""
+
+FEWEST = 30
+"""Results from which on the answer is worth something: see `benchmarks.landscapes calibrate`."""
+
+MOST = 400
+"""Results beyond which a fit takes minutes."""
+
+NO_NOISE = 1e-3
+"""Share of the results' spread, below which noise is none and nothing is within it."""
+
+
+def applies(space: Space, records: Sequence[Trial]) -> bool:
+    """Return whether the surrogate can answer; neither it nor Ax is needed to say so.
+
+    Not for several objectives or outcome constraints, whose best is no minimum of one metric; not for a grid,
+    which has an end; not where a seed is searched, whose best value means nothing; nor for few results.
+    """
+    searched = Domain(space).searched
+    results = len(_candidates(space, records))
+    return (
+        len(space.objectives) == 1
+        and not space.outcome_constraints
+        and space.search.method != "grid"
+        and bool(searched)
+        and not any(name in REPEAT_KEYS or name.rpartition(".")[2] == "seed" for name in searched)
+        and results >= FEWEST
+        and len(records) <= MOST
+    )
+
+
+def optimum(space: Space, records: Sequence[Trial], *, curves: bool = False) -> dict[str, Any] | None:
+    """Return the document above, without `parameters` unless `curves`; None where there is no answer."""
+    if not applies(space, records):
+        return None
+    from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
+
+    optimizer = Optimizer(space)
+    try:
+        optimizer.observe(records)
+        view = optimizer.view()
+    except SURROGATE_FAILURES:
+        return None
+    return from_view(space, records, optimizer, view, curves=curves)
+
+
+def from_view(
+    space: Space, records: Sequence[Trial], optimizer: Optimizer, view: SurrogateView, *, curves: bool = True
+) -> dict[str, Any] | None:
+    """Return the same from a fitted surrogate."""
+    from sweeps.search.determinism import stable_seed  # torch
+    from sweeps.search.optimizer import SURROGATE_FAILURES
+
+    candidates, points = _candidates(space, records), optimizer.points()
+    tried = {trial: points[trial] for trial in candidates if trial in points}
+    if not applies(space, records) or not tried:
+        return None
+    try:
+        seed = stable_seed(space.search.seed, "optimum") % 2**31
+        found = view.optimum(tried, more=MORE, seed=seed, curves=curves)
+    except SURROGATE_FAILURES:
+        return None
+    return as_document(space, candidates, found, curves=curves)
+
+
+def _candidates(space: Space, records: Sequence[Trial]) -> dict[int, float]:
+    """Return the results among which one is chosen, by trial: no repeats of a confirmation."""
+    metric = space.objectives[0].metric
+    found = {
+        record.trial: record.metrics.get(metric)
+        for record in records
+        if record.status == "completed" and record.generator != "confirm"
+    }
+    return {
+        trial: float(value) for trial, value in found.items() if value is not None and math.isfinite(value)
+    }
+
+
+def as_document(
+    space: Space, measured: Mapping[int, float], found: Optimum, *, curves: bool
+) -> dict[str, Any]:
+    """Return the document of an answer, given the measured value of each trial that may be chosen."""
+    sign = 1.0 if space.objectives[0].goal == "minimize" else -1.0
+    best = min(measured, key=lambda trial: (sign * measured[trial], trial))
+    document: dict[str, Any] = {
+        "trial": found.trial,
+        "metric": found.metric,
+        "mean": found.mean,
+        "sd": found.sd,
+        "measured": measured[found.trial],
+        "noise": found.noise,
+        "chance": found.chance,
+        "shortfall": found.shortfall,
+        "more": len(found.gains),
+        "gain": found.gains[-1],
+        "best_measured": {"trial": best, "measured": measured[best], "mean": found.means.get(best)},
+    }
+    document["sentences"] = _sentences(document, sign, spread=max(measured.values()) - min(measured.values()))
+    if curves:
+        document["parameters"] = {
+            each.name: {
+                "chosen": _cell(each.chosen),
+                "low": _cell(each.low),
+                "high": _cell(each.high),
+                "shares": [{"value": _cell(value), "share": share} for value, share in each.shares],
+                "curve": [{"value": _cell(p.value), "mean": p.mean, "sd": p.sd} for p in each.curve],
+            }
+            for each in found.parameters
+        }
+    return document
+
+
+def _cell(value: Value) -> bool | int | float | str | None:
+    return None if value is None else cell_of(value)
+
+
+def _sentences(found: Mapping[str, Any], sign: float, spread: float) -> list[str]:
+    """Return the answer in lines for people."""
+    noise, best = found["noise"], found["best_measured"]
+    has_noise = noise > NO_NOISE * spread
+    lines = [
+        f"trial {found['trial']}: {found['metric']} {_rounded(found['mean'], noise)} by the model "
+        f"(measured {_rounded(found['measured'], noise)})"
+    ]
+    if has_noise:
+        lines.append(
+            f"{_percent(found['chance'])} that it is within one run's noise ({noise:.2g}) of the best in "
+            "this space"
+        )
+    else:
+        lines.append(
+            f"the best in this space is expected to be {found['shortfall']:.1g} "
+            f"{'lower' if sign > 0 else 'higher'}"
+        )
+    least = 0.01 * noise if has_noise else NO_NOISE * 0.1 * spread
+    gain = f"below {least:.1g}" if found["gain"] < least else f"{found['gain']:.1g}"
+    lines.append(f"{counted(found['more'], 'more trial')}: expected gain {gain}")
+    if best["trial"] != found["trial"]:
+        by_model = "" if best["mean"] is None else f" ({_rounded(best['mean'], noise)} by the model)"
+        which = "lowest" if sign > 0 else "highest"
+        lines.append(
+            f"{which} measured: trial {best['trial']}, {_rounded(best['measured'], noise)}{by_model}"
+        )
+    return lines
+
+
+def _rounded(value: float, noise: float) -> str:
+    """Return a number to the second digit of the noise, if that has a size."""
+    if not noise or not math.isfinite(noise):
+        return shorten(value)
+    decimals = 1 - math.floor(math.log10(noise))
+    return f"{value:.{decimals}f}" if 0 <= decimals <= 9 else shorten(value)
+
+
+def _percent(share: float) -> str:
+    if share < 0.01 or share > 0.99:
+        return "< 1 %" if share < 0.5 else "> 99 %"
+    return f"{100 * share:.0f} %"
