@@ -20,6 +20,7 @@ from analysis.summaries.failures import Failure, failures, reasons
 from analysis.summaries.front_table import FrontTable, many_objectives_table, tradeoff_table
 from analysis.summaries.insight import Insight, insight
 from analysis.summaries.many_objective import ManyObjectiveFront, many_objective_front
+from analysis.summaries.optimum import Answer, answer
 from analysis.summaries.reuse import Reuse, reuse
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import BestTrial, Objective, best_trial, objectives, progress
@@ -57,6 +58,7 @@ class Contents:
         best_was_named: the document named the best trial; else it was found here.
         gain: what the best trial has gained over the first one, as a sentence; "" if that is not known.
         reuse: what trials shared; None if nothing was reused.
+        answer: what the surrogate says of the best trial; None if it is another one's, or says nothing.
         priced_by_time: dollars are the trials' time at a price, not what they reported.
     """
 
@@ -77,6 +79,7 @@ class Contents:
     many_objectives_note: str
     reuse: Reuse | None
     insight: Insight
+    answer: Answer | None
     cost: Cost
     priced_by_time: bool
     failures: tuple[Failure, ...]
@@ -148,6 +151,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         many_objectives_note=many_objectives_note,
         reuse=reuse(table, goals[0].metric, goals[0].goal) if goals else None,
         insight=insight(document.get("insight")),
+        answer=_answer(document.get("insight"), best),
         cost=cost(document["trials"], run_cap, rate),
         priced_by_time=rate is not None,
         failures=failures(table),
@@ -156,6 +160,12 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         if isinstance(provenance, Mapping)
         else (),
     )
+
+
+def _answer(insight: object, best: BestTrial | None) -> Answer | None:
+    """Return the surrogate's answer, if it is about the best trial of the page."""
+    found = answer(insight)
+    return found if found is not None and best is not None and best.trial == found.trial else None
 
 
 def _tradeoff(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Tradeoff | None, str]:

@@ -47,9 +47,17 @@ DEFINITIONS = (
     Definition(
         "best",
         "Best trial",
-        "the {extreme} value of column {metric} among trials with completed in column status, first of "
+        "the {choice} of column {metric} among trials with completed in column status, first of "
         "equals{within}; its parameters are columns {parameter}NAME, its metrics the columns of their "
         "names, as the trial reported them; ± is one standard error, column NAME_sem",
+    ),
+    Definition(
+        "answer",
+        "By the model",
+        "field insight: Ax's surrogate (a Gaussian process), fitted to all results; the best trial has its "
+        "best posterior mean, as single results are chosen for their luck. Chances, intervals and shares are "
+        "those of joint draws of its posterior over the search space, without the noise of a run; the "
+        "expected gain is the mean of simulated searches",
     ),
     Definition(
         "confirmed",
@@ -251,6 +259,7 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
         "counts": True,
         "confirmed": bool(page.table.configurations.repeats.runs),
         "best": page.best is not None,
+        "answer": page.answer is not None,
         "command": bool(page.command),
         "tradeoff": part is not None,
         "steps": part is not None and "effective_steps" in (part.result.x, part.result.y),
@@ -294,6 +303,9 @@ def _texts(page: Contents) -> Mapping[str, object]:
             "metric": first.metric,
             "extreme": "smallest" if first.goal == "minimize" else "largest",
         }
+        fields["choice"] = f"{fields['extreme']} value"
+        if page.answer is not None:
+            fields["choice"] = "best posterior mean (field insight)"
     if (part := page.tradeoff) is not None:
         x, y = part.result.x, part.result.y
         chances, points = part.uncertainty, len(part.result.points)

@@ -103,7 +103,7 @@ def marginal(view: View, name: str, effect: tuple[EffectPoint, ...], metric: str
     ]
     drawing = Drawing(
         x=Axis(
-            title=name, scale=_parameter_scale(numbers) if is_numeric else name_scale(cells, "point"), count=4
+            title=name, scale=parameter_scale(numbers) if is_numeric else name_scale(cells, "point"), count=4
         ),
         y=Axis(title=labels.title(metric), scale=scale(ends, linear=True), count=6),
         height=270,
@@ -128,7 +128,7 @@ def marginal(view: View, name: str, effect: tuple[EffectPoint, ...], metric: str
     return drawing.figure()
 
 
-def _parameter_scale(values: list[float]) -> Scale:
+def parameter_scale(values: list[float]) -> Scale:
     """Return a scale that has only three ticks if it is logarithmic: the picture is small."""
     found = scale(values)
     if axis_type(values) != "log":

@@ -24,6 +24,7 @@ from analysis.report.figures import history, tradeoff
 from analysis.report.footnotes import column_source, notes
 from analysis.report.insight_figures import cross_validation, marginal, marginals, sensitivities
 from analysis.report.many_objective_figures import pair
+from analysis.report.optimum_figures import optima
 from analysis.report.page_scripts import STYLE, draw_script, vega_bundle
 from analysis.report.parallel_figure import parallel
 from analysis.report.reuse_figures import PREFIXES, best_by_compute, name_of, prefixes
@@ -112,6 +113,20 @@ def _figures(page: Contents) -> dict[str, Figure]:
             figures[f"lengths-{at}"] = lengths(curve, page.reuse, page.objectives[0].metric)
         if page.reuse.prefixes:
             figures["prefixes"] = prefixes(page.reuse)
+    figures |= _surrogate_figures(page)
+    if page.best is not None:
+        first = page.objectives[0]
+        lines = parallel(page.table.configurations, first.metric, first.goal)
+        if lines is not None:
+            figures["parallel"] = lines
+        figures["history"] = history(page.table, first.metric, first.goal)
+    return figures
+
+
+def _surrogate_figures(page: Contents) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    if page.answer is not None:
+        figures |= optima(page.table, page.answer, minimize=page.objectives[0].goal == "minimize")
     for at, (metric, view) in enumerate(page.insight.metrics):
         if view.sensitivity:
             figures[f"sensitivity-{at}"] = sensitivities(view)
@@ -119,12 +134,6 @@ def _figures(page: Contents) -> dict[str, Figure]:
             figures[f"marginal-{at}-{nth}"] = marginal(view, name, effect, metric)
         if view.cross_validation:
             figures[f"cross-validation-{at}"] = cross_validation(view, metric)
-    if page.best is not None:
-        first = page.objectives[0]
-        lines = parallel(page.table.configurations, first.metric, first.goal)
-        if lines is not None:
-            figures["parallel"] = lines
-        figures["history"] = history(page.table, first.metric, first.goal)
     return figures
 
 

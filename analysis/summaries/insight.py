@@ -86,34 +86,35 @@ def _view(document: object) -> View:
     sensitivity = [
         (str(name), *numbers)
         for name, share in (shares.items() if isinstance(shares, Mapping) else ())
-        if (numbers := _numbers(share, "first", "total"))
+        if (numbers := finite_numbers(share, "first", "total"))
     ]
     return View(
         sensitivity=tuple(sorted(((n, f, t) for n, f, t in sensitivity), key=lambda row: (-row[2], row[0]))),
         cross_validation=tuple(
             HeldOut(trial=int(numbers[0]), observed=numbers[1], predicted=numbers[2], sd=numbers[3])
             for row in (held_out if isinstance(held_out, list) else ())
-            if (numbers := _numbers(row, "trial", "observed", "predicted", "predicted_sd"))
+            if (numbers := finite_numbers(row, "trial", "observed", "predicted", "predicted_sd"))
         ),
         marginal=tuple(
             (str(name), points)
             for name, rows in (curves.items() if isinstance(curves, Mapping) else ())
-            if (points := _effect(rows))
+            if (points := effect(rows))
         ),
     )
 
 
-def _effect(rows: object) -> tuple[EffectPoint, ...]:
+def effect(rows: object) -> tuple[EffectPoint, ...]:
+    """Return the well-formed points of a curve."""
     points = []
     for row in rows if isinstance(rows, list) else ():
-        if numbers := _numbers(row, "mean", "sd"):
+        if numbers := finite_numbers(row, "mean", "sd"):
             value = row.get("value")
             if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
                 points.append(EffectPoint(value=value, mean=numbers[0], sd=numbers[1]))
     return tuple(points)
 
 
-def _numbers(row: object, *names: str) -> tuple[Any, ...]:
+def finite_numbers(row: object, *names: str) -> tuple[Any, ...]:
     """Return the finite numbers of these names; empty if one is missing."""
     if not isinstance(row, Mapping):
         return ()

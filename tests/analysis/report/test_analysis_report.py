@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_layers import axis, layers, legend, ticks
+from drawn_layers import axis, layers, legend, ticks, words
 
 from analysis.errors import AnalysisError, TableError
 from analysis.report.figure import Figure
@@ -393,6 +393,49 @@ def test_what_mattered_is_shown_as_it_was_exported(mattered: dict[str, Any]) -> 
     assert "correlation of -" in page.words  # the fixture's surrogate is worse than none
     assert "too little to trust" in page.words
     assert "0.1.0" in page.words
+
+
+def test_the_surrogates_answer_stands_beside_the_best_trial(mattered: dict[str, Any]) -> None:
+    page = page_of(mattered)
+    assert "trial 4: final_loss 3.405 by the model (measured 3.400)" in page.words
+    assert "12 more trials: expected gain 0.004" in page.words
+    assert "best posterior mean (field insight) of column final_loss" in page.words
+    rates, options = (Figure(spec=page.figure(f"optimum-{nth}")) for nth in (1, 2))
+    assert axis(rates, "x")["title"] == "lr"
+    assert "0.001, 0.0008 to 0.0013" in words(rates)
+    bar = next(line for line in layers(rates, "line") if line.name == "95 % of the optimum")
+    assert bar.column("x") == [0.0008, 0.0013]
+    assert {"62 %", "38 %"} <= set(words(options))
+
+
+def test_an_answer_about_another_trial_is_left_out(mattered: dict[str, Any]) -> None:
+    page = page_of(mattered | {"best_trial": 5})
+    assert "by the model" not in page.words
+    assert "smallest value of column final_loss" in page.words
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param("words", id="words"),
+        pytest.param({"trial": None}, id="without a trial"),
+        pytest.param({"trial": 5, "mean": 3.4, "sentences": 3, "parameters": []}, id="wrong types"),
+        pytest.param({"trial": 5, "mean": 3.4, "parameters": {"lr": {"curve": [1]}}}, id="no curve"),
+        pytest.param(
+            {
+                "trial": 5,
+                "mean": 3.4,
+                "metric": "none",
+                "parameters": {
+                    "x": {"chosen": 1, "low": "a", "high": 2, "curve": [{"value": 1, "mean": 2, "sd": 1}]}
+                },
+            },
+            id="a word for an end",
+        ),
+    ],
+)
+def test_an_odd_answer_of_the_surrogate_spoils_no_page(answer: object, sweep: dict[str, Any]) -> None:
+    assert "What mattered" in page_of(sweep | {"best_trial": 5, "insight": {"optimum": answer}}).words
 
 
 @pytest.mark.parametrize(

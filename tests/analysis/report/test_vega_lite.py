@@ -13,6 +13,7 @@ from drawn_layers import axis, layer, layers, legend, words
 from analysis.report.figure import Figure, combine
 from analysis.report.figures import history, tradeoff
 from analysis.report.insight_figures import marginal, marginals
+from analysis.report.optimum_figures import optima
 from analysis.report.page_scripts import draw_script, vega_bundle
 from analysis.report.parallel_figure import parallel
 from analysis.report.reuse_figures import prefixes
@@ -21,6 +22,7 @@ from analysis.report.trunk_figures import trunks
 from analysis.report.trunk_layout import layouts
 from analysis.report.vega_lite import COLUMNAR, Axis, Drawing, Series, grey
 from analysis.summaries.insight import insight
+from analysis.summaries.optimum import answer
 from analysis.summaries.reuse import reuse
 from analysis.summaries.summary import pareto
 from analysis.table import TrialsTable
@@ -46,6 +48,8 @@ def figures(sweep: Any, branched: Any, mattered: Any) -> dict[str, Figure]:
     name, effect = marginals(view)[0]
     lines = parallel(table, "final_loss")
     assert lines is not None
+    said = answer(mattered["insight"])
+    assert said is not None
     return {
         "tradeoff": tradeoff(table, pareto(table, x="effective_steps", y="final_loss")),
         "history": history(table, "final_loss"),
@@ -53,6 +57,7 @@ def figures(sweep: Any, branched: Any, mattered: Any) -> dict[str, Figure]:
         "parallel": lines,
         "prefixes": prefixes(shared),
         "trunks": trunks(layouts(shared.trunks, shared.goal)[0], shared),
+        **optima(table, said),
     }
 
 

@@ -1,0 +1,181 @@
+"""Figures of where the optimum lies: for each parameter the surrogate's curve, trials, and an interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from analysis import labels
+from analysis.report.figure import Figure
+from analysis.report.insight_figures import parameter_scale
+from analysis.report.style import BLUE, GREY, ORANGE, Scale, name_scale, scale
+from analysis.report.vega_lite import NUMBER, Axis, Drawing, Row, Series
+from analysis.summaries.optimum import Answer, ParameterOptimum
+from analysis.table import PARAMETER, TrialsTable, is_confirming
+
+SHOWN = 0.6
+"""Share of the trials, the best, that the axis of the metric reaches: the worst would flatten all curves."""
+
+FLOOR = 0.16
+"""Share of the axis below everything else, where the interval and its text stand."""
+
+
+def optima(table: TrialsTable, found: Answer, *, minimize: bool = True) -> dict[str, Figure]:
+    """Return the figures of all parameters, by their id on the page."""
+    return {
+        f"optimum-{at}": optimum(table, found, parameter, minimize=minimize)
+        for at, parameter in enumerate(found.parameters)
+    }
+
+
+def optimum(
+    table: TrialsTable, found: Answer, parameter: ParameterOptimum, *, minimize: bool = True
+) -> Figure:
+    """Draw the metric along one parameter with the others as chosen, the trials, and the optimum's interval.
+
+    Args:
+        table: of the trials.
+        found: the surrogate's answer.
+        parameter: one of its parameters.
+        minimize: whether lower is better.
+    """
+    cells = [labels.cell(point.value) for point in parameter.curve]
+    numbers = [float(point.value) for point in parameter.curve if not isinstance(point.value, str | bool)]
+    is_numeric = len(numbers) == len(cells) and not parameter.shares
+    trials = _trials(table, found.metric, parameter, cells, is_numeric=is_numeric)
+    heights = _heights(found, [value for _, value, _ in trials], minimize=minimize)
+    bottom, high = heights.domain or (0.0, 1.0)
+    low = bottom + FLOOR / (1 + FLOOR) * (high - bottom)
+    drawing = Drawing(
+        x=Axis(
+            title=parameter.name,
+            scale=parameter_scale(numbers) if is_numeric else name_scale(cells, "point"),
+            count=4,
+        ),
+        y=Axis(title=labels.title(found.metric), scale=heights, count=5),
+        height=270,
+        legend=False,
+        zoom=False,
+    )
+    places = numbers if is_numeric else [float(at) for at in range(len(cells))]
+    curve: list[Row] = [
+        {
+            "x": x,
+            "y": min(max(point.mean, low), high),
+            "low": min(max(point.mean - 1.96 * point.sd, low), high),
+            "high": min(max(point.mean + 1.96 * point.sd, low), high),
+            "value": cell,
+        }
+        for x, cell, point in zip(places, cells, parameter.curve, strict=True)
+    ]
+    model = Series(name="model", colour=BLUE, shape="square", size=7, width=2)
+    if is_numeric:
+        drawing.band(Series(name="model, 95 %", colour=BLUE, opacity=0.18), curve)
+        drawing.line(model, [row for row in curve if low < row["y"] < high] or curve)
+    else:
+        drawing.errors(model, curve)
+        drawing.points(model, curve, tip=f"datum.value + ': ' + format(datum.y, {NUMBER})")
+    rows: list[Row] = [
+        {"x": x, "y": value, "trial": trial} for x, value, trial in trials if low <= value <= high
+    ]
+    tip = f"'trial ' + datum.trial + ': ' + format(datum.y, {NUMBER})"
+    others = [row for row in rows if row["trial"] != found.trial]
+    drawing.points(Series(name="trials", colour=GREY, shape="circle", size=6, filled=False), others, tip=tip)
+    chosen = [row for row in rows if row["trial"] == found.trial]
+    drawing.points(Series(name="chosen", colour=ORANGE, shape="diamond", size=11), chosen, tip=tip)
+    _mark(drawing, parameter, cells, places, (bottom, high), is_numeric=is_numeric)
+    return drawing.figure()
+
+
+def _mark(
+    drawing: Drawing,
+    parameter: ParameterOptimum,
+    cells: Sequence[str],
+    places: Sequence[float],
+    heights: tuple[float, float],
+    *,
+    is_numeric: bool,
+) -> None:
+    """Add the interval as a bar along the lower edge with its text, or the share of each option."""
+    low, high = heights
+    bottom, above = low + 0.02 * (high - low), low + 0.08 * (high - low)
+    if parameter.interval is None:
+        shares = {labels.cell(value): share for value, share in parameter.shares}
+        drawing.text(
+            [
+                {"x": x, "y": bottom, "text": labels.share(shares.get(cell, 0.0))}
+                for x, cell in zip(places, cells, strict=True)
+            ],
+            align="center",
+            baseline="bottom",
+        )
+        return
+    if is_numeric:
+        ends = [float(end) for end in parameter.interval if not isinstance(end, str | bool)]
+    else:
+        ends = [
+            float(cells.index(labels.cell(end))) for end in parameter.interval if labels.cell(end) in cells
+        ]
+    if len(ends) != len(parameter.interval):
+        return
+    bar = Series(name="95 % of the optimum", colour=ORANGE, width=5)
+    # A bar of no length has a stroke's width all the same, by a cap at either end.
+    drawing.points(
+        Series(name=bar.name, colour=ORANGE, shape="square", size=5),
+        [{"x": end, "y": bottom} for end in ends],
+    )
+    drawing.line(bar, [{"x": end, "y": bottom} for end in ends])
+    drawing.text(
+        [{"x": _middle(places, is_log=drawing.x.scale.type == "log"), "y": above, "text": parameter.text}],
+        align="center",
+        baseline="bottom",
+    )
+
+
+def _middle(places: Sequence[float], *, is_log: bool) -> float:
+    low, high = min(places), max(places)
+    return math.sqrt(low * high) if is_log else (low + high) / 2
+
+
+def _trials(
+    table: TrialsTable, metric: str, parameter: ParameterOptimum, cells: Sequence[str], *, is_numeric: bool
+) -> list[tuple[float, float, int]]:
+    """Return (place, value, index) of the completed trials of the search that have the parameter."""
+    column = PARAMETER + parameter.name
+    if column not in table or metric not in table:
+        return []
+    done = table.completed & ~is_confirming(table)
+    found = []
+    for at, value, trial in zip(
+        table.frame[column][done], table.floats(metric)[done], table.trials[done], strict=True
+    ):
+        if not math.isfinite(value):
+            continue
+        if is_numeric:
+            try:
+                place = float(at)
+            except (TypeError, ValueError):
+                continue
+        elif labels.cell(at) in cells:
+            place = float(cells.index(labels.cell(at)))
+        else:
+            continue
+        if math.isfinite(place):
+            found.append((place, float(value), int(trial)))
+    return found
+
+
+def _heights(found: Answer, values: Sequence[float], *, minimize: bool) -> Scale:
+    """Return the scale of the metric that all parameters share, with a floor for the intervals."""
+    ranked = sorted(values, reverse=not minimize)
+    shown = ranked[: max(1, math.ceil(SHOWN * len(ranked)))]
+    chosen = [
+        point.mean + sign * 1.96 * point.sd
+        for parameter in found.parameters
+        for point in parameter.curve
+        if point.value == parameter.chosen
+        for sign in (-1, 1)
+    ]
+    both = [*shown, *chosen] or [point.mean for each in found.parameters for point in each.curve]
+    low, high = scale(both, linear=True).domain or (0.0, 1.0)
+    return Scale(domain=(low - FLOOR * (high - low), high))
