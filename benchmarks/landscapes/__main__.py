@@ -9,8 +9,9 @@ replay NAME…    searchers on them in simulated time, into --results, and the t
 table NAME…     the table of what --results has
 figures NAME…   figures of it
 fit NAME…       how well surrogates of ours (--searchers) predict held-out random trials
+calibrate NAME… how right the chances and gains are that `sweep best` states, in replayed searches
 
-The last four have options of their own: `replay --help`.
+The last five have options of their own: `replay --help`, `calibrate --help`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ REPLAYING = ("replay", "table", "figures", "fit")
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["calibrate"]:
+        calibrating()
+        return
     if sys.argv[1:2] and sys.argv[1] in REPLAYING:
         replaying()
         return
@@ -166,6 +170,33 @@ def replaying() -> None:
             print(path)
     else:
         print(compare.table(results, arguments.choice))
+
+
+def calibrating() -> None:
+    """Compare what the surrogate states with the truth."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+    from benchmarks.landscapes import calibration
+
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.landscapes calibrate",
+        description=calibration.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", choices=[*names(), []], metavar="NAME", help="all, unless some are named"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("calibrate.jsonl"),
+        help="JSON lines of the searches; what it has is not run again",
+    )
+    parser.add_argument("--seeds", type=int, default=4, help="how many")
+    parser.add_argument("--after", type=int, nargs="+", default=[18, 24, 30], help="trials")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    arguments = parser.parse_args(sys.argv[2:])
+    chosen, seeds = arguments.names or names(), range(arguments.seeds)
+    print(calibration.calibrate(chosen, seeds, arguments.after, arguments.results, arguments.jobs))
 
 
 if __name__ == "__main__":
