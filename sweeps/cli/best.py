@@ -80,28 +80,35 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str, 
     elif style == "csv":
         print_csv([table.flat(record)])
     else:
-        if model is None:
-            echo(best_line(experiment.space, record))
-        else:
-            first, *others = model["sentences"]
-            echo(first)
-            for line in others:
-                echo(f"  {line}")
-        if gained := _gain(experiment, records, record):
-            echo(f"  {gained}")
-        if line := sharing.trial_line(record):
-            echo(f"  {line}")
-        program = program_of(experiment.space)
-        for line in program.lines_to_rerun(record):
-            click.echo(escape_controls(line))
-        text = " on the text that the search has used" if program.test_overrides else ""
-        if model is None:
-            notify(
-                f"one run{text}, and the best of many looks better than it is; `sweep confirm` runs it again "
-                "with fresh seeds"
-            )
+        _print_best(experiment, records, record, model)
     if record is None:
         ctx.exit(EXIT_FAILED)
+
+
+def _print_best(
+    experiment: Experiment, records: Sequence[Trial], record: Trial, model: Mapping[str, Any] | None
+) -> None:
+    """Print the best trial before it is confirmed, and how to run it again; `model`: the surrogate's answer."""
+    if model is None:
+        echo(best_line(experiment.space, record))
+    else:
+        first, *others = model["sentences"]
+        echo(first)
+        for line in others:
+            echo(f"  {line}")
+    if gained := _gain(experiment, records, record):
+        echo(f"  {gained}")
+    if line := sharing.trial_line(record):
+        echo(f"  {line}")
+    program = program_of(experiment.space)
+    for line in program.lines_to_rerun(record):
+        click.echo(escape_controls(line))
+    text = " on the text that the search has used" if program.test_overrides else ""
+    if model is None:
+        notify(
+            f"one run{text}, and the best of many looks better than it is; `sweep confirm` runs it again "
+            "with fresh seeds"
+        )
 
 
 def _gain(experiment: Experiment, records: Sequence[Trial], best: Trial) -> Gain | None:
