@@ -88,7 +88,7 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str, 
 def _print_best(
     experiment: Experiment, records: Sequence[Trial], record: Trial, model: Mapping[str, Any] | None
 ) -> None:
-    """Print the best trial before it is confirmed, and how to run it again; `model`: the surrogate's answer."""
+    """Print the unconfirmed best trial, by the surrogate if it has an answer, and how to run it again."""
     if model is None:
         echo(best_line(experiment.space, record))
     else:
