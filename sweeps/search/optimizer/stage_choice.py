@@ -274,9 +274,9 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
     acqf: Any
     found: Tensor
 
-    def _instantiate_acquisition(self) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         # Here, so that whatever optimises or evaluates this function has the prior in it.
-        super()._instantiate_acquisition()
         log_prior: OfRows | None = self.options.get("log_prior")
         if log_prior is not None:
             self.acqf = WithPrior(self.acqf, log_prior, self.options["prior_weight"])
