@@ -22,7 +22,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.landscapes.tables import Row, merge, names, read, read_trained, write
+from benchmarks.landscapes.tables import Row, default_names, merge, names, read, read_trained, write
 
 RECORDING = ("record", "points", "train", "write", "quality")
 REPLAYING = ("replay", "table", "figures", "fit")
@@ -60,7 +60,7 @@ def main() -> None:
 
         print("| landscape | R² | R² of perfect prediction | rank correlation | sd over seeds |")
         print("|---|---|---|---|---|")
-        for name in arguments.names or names():
+        for name in arguments.names or default_names():
             found = quality(name)
             print(
                 f"| `{name}` | {found['r2']:.2f} | {found['r2_bound']:.2f} | {found['rank']:.2f} "
@@ -72,7 +72,7 @@ def main() -> None:
     if arguments.command in ("record", "points"):
         from benchmarks.landscapes.points import random_points
 
-        points = {name: random_points(name, arguments.trials) for name in arguments.names or names()}
+        points = {name: random_points(name, arguments.trials) for name in arguments.names or default_names()}
     elif arguments.command == "train":
         points = json.loads(arguments.points.read_text(encoding="utf-8"))
     if arguments.command == "points":
@@ -114,7 +114,11 @@ def replaying() -> None:
     )
     parser.add_argument("command", choices=REPLAYING)
     parser.add_argument(
-        "names", nargs="*", choices=[*names(), []], metavar="NAME", help="all, unless some are named"
+        "names",
+        nargs="*",
+        choices=[*names(), []],
+        metavar="NAME",
+        help="all but smollm2, unless some are named",
     )
     parser.add_argument(
         "--results", type=Path, default=Path("replay.jsonl"), help="JSON lines; what it has is not run again"
@@ -142,7 +146,7 @@ def replaying() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path("figures"), help="of the figures, SVG and PNG")
     arguments = parser.parse_args()
-    chosen = arguments.names or names()
+    chosen = arguments.names or default_names()
     if arguments.command in ("replay", "fit"):
         for name in arguments.searchers:
             try:

@@ -34,6 +34,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in SPACES.glob("*.yaml"))
 
 
+def default_names() -> list[str]:
+    """Return the landscapes that are meant where none is named: not `smollm2`.
+
+    It needs a GPU, and has too few random trials for an emulator.
+    """
+    return [name for name in names() if name != "smollm2"]
+
+
 def load_space(name: str) -> dict[str, Any]:
     """Return a landscape's search space, as searchers get it."""
     space: dict[str, Any] = yaml.safe_load((SPACES / f"{name}.yaml").read_text(encoding="utf-8"))

