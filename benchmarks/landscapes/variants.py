@@ -50,6 +50,7 @@ class Change:
 
     Args:
         search: fields of the space's `Search`.
+        reuse: whether trials share stages.
         plain_every: one in so many candidates ignores costs.
         capped: bound length scales where nothing is shared too.
         model: arguments of Ax's `ModelConfig`.
@@ -62,6 +63,7 @@ class Change:
     """
 
     search: Mapping[str, Any] = field(default_factory=dict)
+    reuse: bool = True
     plain_every: int | None = None
     capped: bool = False
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -109,7 +111,7 @@ class ChangedOptimizer(Optimizer):
 class Variant(Ours):
     """Our search with a change."""
 
-    def __init__(self, task: Task, *, change: Change, reuse: bool = True) -> None:
+    def __init__(self, task: Task, *, change: Change) -> None:
         fields = dict(change.search)
         if change.known_noise:
             from benchmarks.landscapes.replay import load
@@ -118,7 +120,7 @@ class Variant(Ours):
         search = replace(task.space.search, **fields)
         super().__init__(
             replace(task, space=replace(task.space, search=search)),
-            reuse=reuse,
+            reuse=change.reuse,
             optimizer=partial(ChangedOptimizer, change=change),
         )
         self._lowest, self.patience = change.lowest, change.patience
@@ -281,6 +283,7 @@ def _by_samples(
 
 CHANGES: dict[str, Change] = {
     "none": Change(),  # the candidates of `ours`
+    "plain": Change(reuse=False),
     "first4": Change(search={"sobol": 4}),
     "first6": Change(search={"sobol": 6}),
     "first8": Change(search={"sobol": 8}),

@@ -91,6 +91,7 @@ def test_lowest_loss_is_chosen_in_place_of_the_lowest_mean() -> None:
 def test_later_variants_of_a_name_add_to_the_earlier_ones() -> None:
     both = CHANGES["log"] | CHANGES["first4"] | CHANGES["ei"]
     assert both.transform is LogExcess
+    assert [find(f"variant-{name}")(TASK).shares for name in ("log", "plain+log")] == [True, False]
     assert both.search == {"sobol": 4}
     assert both.acquisition is CHANGES["ei"].acquisition
     with pytest.raises(ValueError, match="'fast' is no variant"):
