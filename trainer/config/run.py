@@ -51,9 +51,9 @@ class DeviceConfig:
             whose products cannot be.
         compile: torch.compile the training steps: each as one graph, or (`layers`) the decoder layers of
             student and teacher, whose one small graph is compiled many times sooner and does not depend on
-            their number or on a stage's weights and temperatures. `auto`: on CUDA devices alone, as compiling
-            takes a CPU longer than it saves in a short run; as one graph, or the layers where processes share
-            the run. Where it fails, training goes on without it.
+            their number or on a stage's weights and temperatures. `auto`: the layers, on CUDA devices alone,
+            as compiling takes a CPU longer than it saves in a short run. Where it fails, training goes on
+            without it.
         recompute: activation checkpointing of each layer: less memory for about a third more time. Changes
             no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the full model and

@@ -50,12 +50,12 @@ def open_device(config: DeviceConfig) -> Device:
         dtype=dtype_of(config, device),
         name=torch.cuda.get_device_name(device),
         attention=sdpa.NAME,
-        compile=_compilation(config, auto=True),
+        compile=_compilation(config, auto="layers"),
         recompute=config.recompute,
     )
 
 
-def _compilation(config: DeviceConfig, *, auto: bool) -> bool | Literal["layers"]:
+def _compilation(config: DeviceConfig, *, auto: Literal[False, "layers"]) -> bool | Literal["layers"]:
     """Return what is compiled: only the layers if processes exchange gradients between the layers."""
     chosen = auto if config.compile == "auto" else config.compile
     return "layers" if chosen and config.parallel != "none" else chosen

@@ -167,6 +167,12 @@ def test_auto_compiles_on_no_cpu(setting: str, expected: object) -> None:
     assert open_device(config.device).compile is expected
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_auto_compiles_layers_on_cuda() -> None:
+    assert open_device(check(["device=cuda"]).device).compile == "layers"
+
+
 def test_kernels_are_in_the_trainers_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda objective, **_: objective)
     monkeypatch.delenv(CACHE_VARIABLE, raising=False)
