@@ -289,6 +289,7 @@ SEARCHERS: dict[str, Factory] = {
     "ours": Ours,
     "ours-plain": partial(Ours, reuse=False),
     "ours-prior": partial(Ours, prior=True),
+    "ours-plain-prior": partial(Ours, prior=True, reuse=False),
     "ours-prior-wrong": partial(Ours, prior=True, wrong=0.4),
     "random": Random,
     "ax": Ax,
