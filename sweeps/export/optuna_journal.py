@@ -37,7 +37,7 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
     """Write the journal to `path` atomically; an existing file is replaced.
 
     Raises:
-        InputError: Optuna is not installed, or `path` is a folder.
+        InputError: Optuna is not installed, or an older one than 4.1, or `path` is a folder.
         StoreUnavailable: the file cannot be written.
     """
     try:
@@ -45,7 +45,7 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
     except ImportError:
-        raise InputError("--optuna needs Optuna: pip install optuna") from None
+        raise InputError("--optuna needs Optuna from 4.1 on: pip install 'optuna>=4.1'") from None
 
     def write_draft(draft: Path) -> None:
         storage = JournalStorage(JournalFileBackend(str(draft)))

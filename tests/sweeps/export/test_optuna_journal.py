@@ -88,7 +88,8 @@ def test_writing_again_replaces_it_and_leaves_no_other_file(tmp_path: Path) -> N
     assert (tmp_path / "journal.log").read_text().count('"op_code":4') == 1  # one trial was created
 
 
-def test_without_optuna_the_message_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InputError, match="pip install optuna"):
+@pytest.mark.parametrize("missing", ["optuna", "optuna.storages.journal"], ids=["none", "Optuna 3"])
+def test_without_optuna_the_message_says_what_to_install(missing: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(InputError, match=r"pip install 'optuna>=4\.1'"):
         optuna_journal.write(tmp_path / "journal.log", SPACE, [])
