@@ -204,12 +204,11 @@ class _NextTrial:
             if (confirmation := rounds.of_store(self.experiment.store, records)) is None:
                 return False
             _, now = confirmation
-            open_here = sum(
-                record.heartbeat is not None for record in now.open
-            )  # `sweep ask` may run for ever
-            if not open_here and not now.due:
+            # Trials of `sweep ask`, which send no heartbeat, do not count: they may run for ever.
+            watched = sum(record.heartbeat is not None for record in now.open)
+            if not watched and not now.due:
                 return False
-            elsewhere = f"{counted(open_here, 'trial')} elsewhere"
+            elsewhere = f"{counted(watched, 'trial')} elsewhere"
             self.watcher.waiting(f"waiting for round {now.round} of the confirmation: {elsewhere}")
         # Nothing changes before a heartbeat or the end of a lease; in a bucket every listing is billed.
         longest = _IDLE_POLL_REMOTE_S if self.experiment.store.is_remote else _IDLE_POLL_S
