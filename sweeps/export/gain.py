@@ -28,6 +28,7 @@ class Gain:
 
     Args:
         trial: index of the best trial.
+        first: index of the first one; imported and enqueued trials come before it.
         metric: of the difference.
         difference: how much better the best trial is; negative: worse.
         low, high: 95 % interval of it for these two runs, not for others with fresh seeds; None: unknown.
@@ -38,6 +39,7 @@ class Gain:
     """
 
     trial: int
+    first: int
     metric: str
     difference: float
     low: float | None
@@ -48,8 +50,8 @@ class Gain:
 
     def __str__(self) -> str:
         """Return the sentence, such as `0.038 below the defaults (trial 0), 95 % 0.021 to 0.055, …`."""
-        over = f"the {self.over} (trial 0)"
-        if self.trial == 0:
+        over = f"the {self.over} (trial {self.first})"
+        if self.trial == self.first:
             return f"no trial is better than {over} so far"
         side = "below" if self.below == (self.difference >= 0) else "above"
         # Two significant digits of the largest number, and as many places of the others.
@@ -90,6 +92,8 @@ def gain(
         return None
     sign = 1.0 if below else -1.0
     difference, sem, by = sign * (theirs - ours), None, ""
+    if not math.isfinite(difference):  # the first of two finite numbers less the second may be none
+        return None
     own, teachers = SEQUENCES.get(metric, ("", ""))
     (a, ta), (b, tb) = (
         (losses.get(own, []), losses.get(teachers, []))
@@ -108,6 +112,7 @@ def gain(
         sem, by = math.sqrt(2) * space.search.noise, "noise"
     return Gain(
         trial=best.trial,
+        first=first.trial,
         metric=metric,
         difference=difference,
         low=None if sem is None else difference - NORMAL_95 * sem,

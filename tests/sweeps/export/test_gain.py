@@ -82,6 +82,18 @@ def test_other_goals_baselines_and_no_gain() -> None:
     )
 
 
+def test_enqueued_trials_may_come_before_the_first_of_the_search() -> None:
+    first, enqueued = trial(3, 3.55, "baseline"), trial(0, 3.5, "enqueued")
+    assert str(gain(SPACE, [enqueued, first], enqueued, {})).startswith(
+        "0.050 below the defaults (trial 3)"
+    )
+    assert str(gain(SPACE, [enqueued, first], first, {})).startswith("no trial is better than the defaults")
+
+
+def test_a_difference_too_large_for_a_number_is_none() -> None:
+    assert gain(SPACE, [trial(0, 1.7e308, "baseline")], trial(4, -1.7e308), {}) is None
+
+
 @pytest.mark.parametrize(
     "records",
     [[BEST], [replace(FIRST, status="failed", metrics={}), BEST], [replace(FIRST, metrics={}), BEST]],
