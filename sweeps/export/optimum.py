@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeps.space.definition import Space, Value, cell_of
+from sweeps.space.definition import Space, cell_of
 from sweeps.space.domain import REPEAT_KEYS, Domain
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
@@ -127,19 +127,15 @@ def as_document(
     if curves:
         document["parameters"] = {
             each.name: {
-                "chosen": _cell(each.chosen),
-                "low": _cell(each.low),
-                "high": _cell(each.high),
-                "shares": [{"value": _cell(value), "share": share} for value, share in each.shares],
-                "curve": [{"value": _cell(p.value), "mean": p.mean, "sd": p.sd} for p in each.curve],
+                "chosen": cell_of(each.chosen),
+                "low": None if each.interval is None else cell_of(each.interval[0]),
+                "high": None if each.interval is None else cell_of(each.interval[1]),
+                "shares": [{"value": cell_of(value), "share": share} for value, share in each.shares],
+                "curve": [{"value": cell_of(p.value), "mean": p.mean, "sd": p.sd} for p in each.curve],
             }
             for each in found.parameters
         }
     return document
-
-
-def _cell(value: Value) -> bool | int | float | str | None:
-    return None if value is None else cell_of(value)
 
 
 def _sentences(found: Mapping[str, Any], sign: float, spread: float) -> list[str]:

@@ -58,15 +58,14 @@ class ParameterOptimum:
     Args:
         name: of the parameter.
         chosen: its value in the chosen configuration.
-        low, high: ends of the interval of 95 % of its optimum; None for unordered choices.
+        interval: ends of that of 95 % of its optimum; None for unordered choices.
         shares: probability of each option of a choice to be the best configuration's; empty for numbers.
         curve: the metric along it, the other parameters as chosen.
     """
 
     name: str
     chosen: Value
-    low: Value = None
-    high: Value = None
+    interval: tuple[Value, Value] | None = None
     shares: tuple[tuple[Value, float], ...] = ()
     curve: tuple[CurvePoint, ...] = ()
 
@@ -128,11 +127,18 @@ class Marginals:
         return self._unit * float(np.sqrt(variance))
 
     def at(self, points: Sequence[Mapping[str, Value]]) -> tuple[Floats, Floats]:
-        """Return mean and covariance at points that have all axes, [N] and [N, N]."""
+        """Return mean and covariance at points that have all axes, [N] and [N, N].
+
+        Raises:
+            ArithmeticError: the metric's unit is too large for its square.
+        """
         with torch.no_grad():
             found = self._model.posterior(self._rows.rows(points)).distribution
-            mean, covariance = found.mean.numpy(), found.covariance_matrix.numpy()
-        return self._sign * (self._centre + self._unit * mean), self._unit**2 * covariance
+            mean = self._sign * (self._centre + self._unit * found.mean.numpy())
+            covariance = self._unit**2 * found.covariance_matrix.numpy()
+        if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
+            raise ArithmeticError("the posterior is not finite in the metric's unit")
+        return mean, covariance
 
 
 def find_optimum(
@@ -264,7 +270,8 @@ class SpacePoints:
                 continue
             positions = _positions(axis)
             line = [{**chosen, axis.name: position} for position in positions]
-            line = [point for point in line if encoding.domain.allows(encoding.decode(point))]
+            # Constraints may leave a line so short that no position lies on it.
+            line = [p for p in line if encoding.domain.allows(encoding.decode(p))] or [dict(chosen)]
             means, covariance = model.at(line)
             spreads = np.sqrt(np.maximum(np.diag(covariance), 0.0))
             curve = tuple(
@@ -272,7 +279,7 @@ class SpacePoints:
                 for p, m, s in zip(line, means, spreads, strict=True)
             )
             at = [point[axis.name] for point in best if parameter in encoding.decode(point)]
-            low = high = None
+            ends: list[Value] = []
             shares: tuple[tuple[Value, float], ...] = ()
             if at and isinstance(axis, Options):
                 places = sorted(axis.values.index(value) for value in at)
@@ -281,15 +288,18 @@ class SpacePoints:
                     for index, value in enumerate(axis.values)
                 )
                 if axis.ordered and len(axis.values) > 2:
-                    low, high = (
-                        encoding.value(axis.name, axis.values[places[end]]) for end in _ends(len(places))
-                    )
+                    ends = [axis.values[places[end]] for end in _ends(len(places))]
             elif at:
                 ordered = sorted(at, key=number_of)
-                low, high = (encoding.value(axis.name, ordered[end]) for end in _ends(len(ordered)))
+                ends = [ordered[end] for end in _ends(len(ordered))]
+            low_high = [encoding.value(axis.name, end) for end in ends]
             found.append(
                 ParameterOptimum(
-                    name=parameter, chosen=active[parameter], low=low, high=high, shares=shares, curve=curve
+                    name=parameter,
+                    chosen=active[parameter],
+                    interval=(low_high[0], low_high[1]) if low_high else None,
+                    shares=shares,
+                    curve=curve,
                 )
             )
         return found

@@ -84,9 +84,7 @@ def test_other_goals_baselines_and_no_gain() -> None:
 
 def test_enqueued_trials_may_come_before_the_first_of_the_search() -> None:
     first, enqueued = trial(3, 3.55, "baseline"), trial(0, 3.5, "enqueued")
-    assert str(gain(SPACE, [enqueued, first], enqueued, {})).startswith(
-        "0.050 below the defaults (trial 3)"
-    )
+    assert str(gain(SPACE, [enqueued, first], enqueued, {})).startswith("0.050 below the defaults (trial 3)")
     assert str(gain(SPACE, [enqueued, first], first, {})).startswith("no trial is better than the defaults")
 
 

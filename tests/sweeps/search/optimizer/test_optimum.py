@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,10 @@ def test_intervals_hold_the_optimum_and_tell_what_matters(answer: Optimum) -> No
     by_name = {each.name: each for each in answer.parameters}
     assert list(by_name) == ["lr", "width", "schedule", "nothing"]
     lr, nothing, width = by_name["lr"], by_name["nothing"], by_name["width"]
-    assert 1e-3 < lr.low < 1e-2 < lr.high < 0.06  # type: ignore[operator]
-    assert nothing.high - nothing.low > 0.6  # type: ignore[operator]
-    assert (width.high, type(width.low)) == (5, int)
+    (lr_low, lr_high), (low, high) = lr.interval, nothing.interval  # type: ignore[misc]
+    assert 1e-3 < lr_low < 1e-2 < lr_high < 0.06  # type: ignore[operator]
+    assert high - low > 0.6  # type: ignore[operator]
+    assert (width.interval[1], type(width.interval[0])) == (5, int)  # type: ignore[index]
     shares = dict(by_name["schedule"].shares)
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["wsd"] < 0.1
@@ -117,3 +119,50 @@ def test_the_same_records_give_the_same_document() -> None:
     assert first == second is not None
     assert first["parameters"]["schedule"]["low"] is None
     assert len(first["sentences"]) in (3, 4)
+
+
+def test_a_null_among_the_options_is_a_value_like_others() -> None:
+    """None is no lack of an interval, or of a chosen value."""
+    options = Choice(name="clip", values=(None, 1, 2), ordered=True)
+    case = replace(space(), parameters=(Range(name="x", min=0, max=1, kind="float"), options))
+    trials = [
+        Trial(
+            trial=index,
+            status="completed",
+            parameters={"x": index / 30, "clip": options.values[index % 3]},
+            generator="sobol",
+            metrics={"loss": index / 30 + index % 3},
+        )
+        for index in range(30)
+    ]
+    document = optimum.optimum(case, trials, curves=True)
+    assert document is not None
+    clip = document["parameters"]["clip"]
+    assert [clip[key] for key in ("chosen", "low", "high")] == ["null"] * 3
+    assert [point["value"] for point in clip["curve"]] == ["null", 1, 2]
+    assert clip["shares"][0] == {"value": "null", "share": 1.0}
+
+
+def test_constraints_that_leave_no_drawn_position_take_no_answer_away() -> None:
+    x, y = (Range(name=name, min=0, max=1, kind="float") for name in "xy")
+    case = replace(
+        space(), parameters=(x, y), parameter_constraints=("x + y <= 1.01", "x + y >= 0.99", "x <= 0.97")
+    )
+    trials = [
+        Trial(
+            trial=index,
+            status="completed",
+            parameters={"x": (index + 0.5) / 32, "y": 1 - (index + 0.5) / 32},
+            generator="sobol",
+            metrics={"loss": ((index + 0.5) / 32 - 0.52) ** 2},
+        )
+        for index in range(30)
+    ]
+    document = optimum.optimum(case, trials, curves=True)
+    assert document is not None
+    assert all(len(each["curve"]) == 1 for each in document["parameters"].values())
+
+
+def test_results_too_large_to_square_have_no_answer() -> None:
+    trials = [replace(r, metrics={"loss": 1e300 * r.metrics["loss"]}) for r in records()]  # type: ignore[operator]
+    assert optimum.optimum(space(), trials) is None
