@@ -79,14 +79,18 @@ def with_defaults(space: Space, known: Mapping[str, Value], whose: str) -> tuple
 
 
 def without_new_defaults(space: Space, before: Space) -> Space:
-    """Return the space without defaults and their priors, if those of a sweep made before have none.
+    """Return the space with the first trial that a sweep has, if known defaults or none are all that differs.
 
-    Versions before looked for no defaults, and their sweeps go on as they began.
+    Versions before looked for no defaults, and their sweeps go on as they began, without priors of defaults.
+    Defaults change with the version of a program, and a first trial that is made stays.
     """
-    if before.defaults != "unknown" or space.defaults == "unused":
+    without_first = space.defaults == "unknown" and space.baseline is None
+    if before.defaults == "first" and (space.defaults == "first" or without_first):
+        return replace(space, baseline=before.baseline, defaults="first")
+    if before.defaults != "unknown":
         return space
-    if space.defaults == "first":
-        space = replace(space, baseline=before.baseline, defaults="unknown")
+    if before.baseline is None and space.defaults != "unknown":  # `baseline: none` too
+        space = replace(space, baseline=None, defaults="unknown")
     if (before.search.prior, space.search.prior) == ("stated", "defaults"):
         there = {p.name: p for p in before.parameters}
 

@@ -144,3 +144,31 @@ def test_sweeps_made_before_have_the_same_space() -> None:
     assert without_new_defaults(now, now) == now
     asked = replace(before, search=replace(before.search, prior="defaults"))
     assert without_new_defaults(with_defaults(asked, TRAINERS, "the trainer's")[0], before) == before
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param({"lr": 0.001}, id="another default"),
+        pytest.param({"lr": 1.0}, id="one out of its range"),
+    ],
+)
+def test_defaults_of_another_version_are_no_other_space(later: dict[str, Value]) -> None:
+    before, _ = with_defaults(without_defaults(), TRAINERS, "the trainer's")
+    now, _ = with_defaults(without_defaults(), {**TRAINERS, **later}, "the trainer's")
+    assert without_new_defaults(now, before) == before
+    for more in ("baseline: none\n", "baseline: {lr: 0.01}\n"):
+        wanted = space(more, text=re.sub(r", default: [^,}]*", "", SPACE))
+        assert without_new_defaults(wanted, before) == wanted
+
+
+def test_no_first_trial_is_what_a_sweep_without_one_had() -> None:
+    before = without_defaults()
+    none = space("baseline: none\n", text=re.sub(r", default: [^,}]*", "", SPACE))
+    assert without_new_defaults(none, before) == before
+
+
+def test_a_written_first_trial_is_no_default() -> None:
+    written = space("baseline: {lr: 0.01}\n", text=re.sub(r", default: [^,}]*", "", SPACE))
+    now, _ = with_defaults(without_defaults(), TRAINERS, "the trainer's")
+    assert without_new_defaults(now, written) == now
