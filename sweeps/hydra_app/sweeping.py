@@ -205,7 +205,8 @@ def _defaults(
             value = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
         except OmegaConfBaseException:  # an interpolation of what is missing
             value = None
-        value = groups.get(key) if isinstance(value, Mapping) else value
+        if value is None or isinstance(value, Mapping):  # a group, such as `db`, `db/engine` or `db@backup`
+            value = groups.get(key)
         value = from_plain(parameter.get("default", value))
         # None stands for `???` and for what is not there, too.
         if is_value(value) and (value is not None or None in parameter.get("values", ())):

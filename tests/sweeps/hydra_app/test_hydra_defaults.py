@@ -43,3 +43,27 @@ def test_first_trial_has_the_applications_values(
     (trial,) = experiment.trials()
     assert (trial.generator == "baseline") == (first is not None)
     assert first is None or dict(trial.parameters) == first
+
+
+def test_a_groups_default_is_its_choice(application: Path, environment: dict[str, str]) -> None:
+    conf = application / "conf"
+    for folder in ("db", "db/engine"):
+        (conf / folder).mkdir()
+        for option in "ab":
+            (conf / folder / f"{option}.yaml").write_text(f"name: {option}\n")
+    written = (conf / "train.yaml").read_text()
+    (conf / "train.yaml").write_text(f"defaults: [db/engine: b, db@backup: b, _self_]\n{written}")
+    arguments = [
+        *("-m", "hydra/sweeper=stagesweep", "hydra.sweeper.method=random", "hydra.sweeper.n_trials=1"),
+        *("db/engine=choice(a,b)", "db@backup=choice(a,b)"),
+    ]
+    ran = subprocess.run(
+        [sys.executable, "train.py", *arguments],
+        cwd=application,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    experiment = Experiment.open(LocalStore(str(application / "sweep-store" / "train")))
+    assert experiment.space.baseline == {"db/engine": "b", "db@backup": "b"}
