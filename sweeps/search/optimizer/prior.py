@@ -22,6 +22,9 @@ each parameter a factor of 30 at most, to the power of the exponent, which fades
 OPTION = 0.5
 """Share of a prior that is on the default option of an unordered choice, the rest on all options alike."""
 
+NARROWEST = 1e-9
+"""Least width of a prior, as a share of the range: squares of distances in narrower ones overflow."""
+
 OfRows = Callable[[Tensor], Tensor]
 """A number for each row of the surrogate's inputs: [..., d] to [...]."""
 
@@ -67,9 +70,10 @@ class LogPrior:
         prior, axis = parameter.prior, self._axes[parameter.name]
         if prior is None:
             raise ValueError(f"{parameter.name} has no prior")
+        width = max(prior.width, NARROWEST)
         unit = self._encoding.unit_range(parameter.name)
         if unit is not None and is_number(prior.around):
-            column, centre, width = self._columns.index(axis.name), to_unit(unit, prior.around), prior.width
+            column, centre = self._columns.index(axis.name), to_unit(unit, prior.around)
             inside = _below((1 - centre) / width) - _below(-centre / width)
             peak = (1 - UNIFORM) / (inside * width * math.sqrt(2 * math.pi))
 
@@ -89,7 +93,7 @@ class LogPrior:
             else:
                 units = [i / (len(values) - 1) for i in range(len(values))]
                 centre = next(u for u, v in zip(units, values, strict=True) if same_value(v, prior.around))
-            bells = [math.exp(-(((at - centre) / prior.width) ** 2) / 2) for at in units]
+            bells = [math.exp(-(((at - centre) / width) ** 2) / 2) for at in units]
             shares = [UNIFORM / len(bells) + (1 - UNIFORM) * bell / math.fsum(bells) for bell in bells]
         return self._by_value(parameter, [math.log(share * len(shares)) for share in shares])
 

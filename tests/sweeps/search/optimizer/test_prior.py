@@ -189,3 +189,16 @@ def test_priors_are_stored_only_where_there_are_any() -> None:
     searched = with_priors(space(*MIXED), CENTRE)
     assert from_json(to_json(searched)) == searched
     assert not any("prior" in parameter for parameter in to_json(space(*MIXED))["parameters"])
+
+
+@pytest.mark.parametrize(("name", "width"), [("lr", 1e-310), ("layers", 1e-200)])
+def test_a_prior_of_almost_no_width_is_no_number_out_of_range(name: str, width: float) -> None:
+    searched = with_priors(space(*MIXED), {name: CENTRE[name]}, width=width)
+    encoding, adapter = Encoding(Domain(searched)), fitted_adapter(searched)
+    with silence("ax"):
+        log_prior = LogPrior(adapter, encoding, searched)
+        away = {axis.name: 0.9 for axis in encoding.axes}
+        rows = ModelRows(adapter).rows([encoding.at_shares(away), encoding.at_shares({**away, "p0": 0.5})])
+        found = log_prior(rows)
+    assert torch.isfinite(found).all()
+    assert float(found[0]) == pytest.approx(math.log(0.1), abs=1e-6)
