@@ -73,8 +73,9 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str, 
         record = next(each for each in records if each.trial == model["trial"])
     if style == "json":
         gained = None if record is None else _gain(experiment, records, record)
-        document = None if record is None else _best_document(experiment.space, record, model=model)
-        print_json(None if document is None else document | {"gain": gained and asdict(gained)})
+        print_json(
+            None if record is None else _best_document(experiment.space, record, model=model, gained=gained)
+        )
     elif record is None:
         notify(nothing_yet(experiment, records))
     elif style == "csv":
@@ -140,7 +141,12 @@ def best_line(space: Space, record: Trial) -> str:
 
 
 def _best_document(
-    space: Space, record: Trial, found: Answer | None = None, model: Mapping[str, Any] | None = None
+    space: Space,
+    record: Trial,
+    found: Answer | None = None,
+    *,
+    model: Mapping[str, Any] | None = None,
+    gained: Gain | None = None,
 ) -> dict[str, Any]:
     confirmed = None if found is None else confirmation.winner_document(found)
     overrides = [*space.program.overrides, *to_overrides(record.parameters)]
@@ -149,5 +155,6 @@ def _best_document(
         "overrides": overrides,
         "confirmed": confirmed,
         "model": model,
+        "gain": None if gained is None else asdict(gained),
         **table.stage_costs(record),
     }

@@ -129,6 +129,7 @@ class TestAnswer:
         assert best.err == ""
         document = json.loads(sweep("best", "--format", "json").out)
         assert document["confirmed"]["trial"] == document["trial"]
+        assert document["gain"] is document["model"] is None
         assert document["parameters"]["seed"] == 0, "the winner as the search made it, not a repeat"
         status = sweep("status").out
         assert "trials  6 and 6 to confirm the best: 12 completed" in status
