@@ -127,7 +127,9 @@ hydra:
     assert ran.returncode == 0, ran.stderr
     trials = Experiment.open(LocalStore(str(application / "sweep-store" / "tuned"))).trials()
     assert [trial.status for trial in trials] == ["completed"] * 6
-    assert {trial.generator for trial in trials} == {"sobol", "botorch"}
+    assert trials[0].generator == "baseline"
+    assert trials[0].parameters == {"x": 0.0, "model.size": 1, "model.kind": "a"}
+    assert {trial.generator for trial in trials[1:]} == {"sobol", "botorch"}
     assert all(-3 <= float(trial.parameters["x"]) <= 3 for trial in trials)
     assert {type(trial.parameters["model.size"]) for trial in trials} == {int}
     assert all("loss" in trial.metrics for trial in trials)
