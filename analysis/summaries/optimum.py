@@ -16,7 +16,7 @@ Cell = float | str | bool
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterOptimum:
-    """Where the optimum lies along one parameter.
+    """Interval of the optimum along one parameter, or the probability of each option, and its curve.
 
     Args:
         name: of the parameter.
@@ -86,16 +86,16 @@ def _parameter(name: str, document: object) -> ParameterOptimum | None:
     if not isinstance(document, Mapping):
         return None
     curve, shares = effect(document.get("curve")), document.get("shares")
-    ends = [document.get(end) for end in ("low", "high")]
+    low, high = document.get("low"), document.get("high")
     chosen = document.get("chosen")
     if not curve or not isinstance(chosen, str | bool | int | float):
         return None
     return ParameterOptimum(
         name=name,
         chosen=chosen,
-        interval=(ends[0], ends[1])
-        if all(isinstance(end, str | bool | int | float) for end in ends)
-        else None,  # type: ignore[arg-type]
+        interval=(low, high)
+        if isinstance(low, str | bool | int | float) and isinstance(high, str | bool | int | float)
+        else None,
         shares=tuple(
             (row["value"], float(numbers[0]))
             for row in (shares if isinstance(shares, list) else ())

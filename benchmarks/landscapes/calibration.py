@@ -1,4 +1,4 @@
-"""How right `sweep best` is on landscapes, see README.md: `python -m benchmarks.landscapes calibrate`.
+"""Calibration of what `sweep best` states, see README.md: `python -m benchmarks.landscapes calibrate`.
 
 Searches of `ours-plain` with the noise of seeds. After some trials the surrogate says which one it chooses,
 with what chance that is within one run's noise of the best, and what more trials would gain; the emulator

@@ -1,4 +1,4 @@
-"""How well surrogates predict held-out random trials: `python -m benchmarks.landscapes fit`.
+"""Held-out quality of surrogates on random trials: `python -m benchmarks.landscapes fit`.
 
 A better fit is not a better search: this is to drop variants that are hopeless.
 

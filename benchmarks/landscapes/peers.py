@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.landscapes.searchers import Searcher, Task, is_ordered
 from sweeps.search.determinism import one_thread
-from sweeps.space.definition import Parameter, Range, Value
+from sweeps.space.definition import Choice, Range, Value
 
 TRIALS = 30
 """Length of a search that SMAC is told: a quarter of it is the first design at most."""
@@ -65,14 +65,13 @@ class Smac(Searcher):
             self._smac.tell(self._trials[trial], TrialValue(cost=loss), save=False)
 
 
-def _config_space(package: Any, parameter: Parameter) -> Any:
+def _config_space(package: Any, parameter: Range | Choice) -> Any:
     if isinstance(parameter, Range):
         kind = package.UniformIntegerHyperparameter if parameter.kind == "int" else None
         made = kind or package.UniformFloatHyperparameter
         return made(parameter.name, parameter.min, parameter.max, log=parameter.log)
-    if is_ordered(parameter):
-        return package.OrdinalHyperparameter(parameter.name, list(parameter.values))
-    return package.CategoricalHyperparameter(parameter.name, list(parameter.values))  # type: ignore[union-attr]
+    made = package.OrdinalHyperparameter if parameter.ordered else package.CategoricalHyperparameter
+    return made(parameter.name, list(parameter.values))
 
 
 class Neps(Searcher):
@@ -118,15 +117,15 @@ class Neps(Searcher):
             self._neps.tell(self._trials[trial], loss)
 
 
-def _neps(package: Any, parameter: Parameter, default: Value | None) -> Any:
+def _neps(package: Any, parameter: Range | Choice, default: Value | None) -> Any:
     prior: dict[str, Any] = {} if default is None else {"prior": default, "prior_confidence": "medium"}
     if isinstance(parameter, Range):
         made = package.HPOInteger if parameter.kind == "int" else package.HPOFloat
         return made(parameter.min, parameter.max, log=parameter.log, **prior)
-    if is_ordered(parameter):
+    if parameter.ordered:
         prior |= {} if default is None else {"prior": parameter.values.index(default)}
         return package.HPOInteger(0, len(parameter.values) - 1, **prior)
-    return package.HPOCategorical(list(parameter.values), **prior)  # type: ignore[union-attr]
+    return package.HPOCategorical(list(parameter.values), **prior)
 
 
 def _plain(value: Any) -> Any:

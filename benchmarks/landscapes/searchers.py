@@ -117,7 +117,7 @@ class Ours(Searcher):
         from sweeps.search.optimizer import Optimizer
 
         if wrong and task.space.baseline is not None:
-            task = replace(task, space=replace(task.space, baseline=_shifted(task.space, wrong)))
+            task = replace(task, space=replace(task.space, baseline=shift_defaults(task.space, wrong)))
         super().__init__(task)
         self.shares = reuse
         search = replace(task.space.search, seed=task.seed, reuse="auto" if reuse else "none")
@@ -169,7 +169,7 @@ class Ours(Searcher):
         return min(zip(points, means, strict=True), key=lambda pair: pair[1][0])[0]
 
 
-def _shifted(space: Space, share: float) -> dict[str, Value]:
+def shift_defaults(space: Space, share: float) -> dict[str, Value]:
     """Return the known defaults, each moved by this share of its range away from the nearer bound."""
     values = dict(space.baseline or {})
     for parameter in space.parameters:

@@ -89,7 +89,7 @@ def train(
                 lines.write(json.dumps({"landscape": name, **row}) + "\n")
                 lines.flush()
                 shutil.rmtree(run)
-                plan.ended(name, row)
+                plan.take_in(name, row)
         for process, *_ in running.values():
             process.kill()
             process.join()
@@ -126,7 +126,7 @@ class Plan:
             if not self._left[name]:
                 self._add_repeats(name)
 
-    def ended(self, name: str, row: Row) -> None:
+    def take_in(self, name: str, row: Row) -> None:
         """Take the row of a trial that has ended."""
         self._rows[name].append(row)
         if row["kind"] == RANDOM:

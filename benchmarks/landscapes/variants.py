@@ -46,7 +46,7 @@ TREND_TRIALS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a variant changes.
+    """Changes of the search that make a variant.
 
     Args:
         search: fields of the space's `Search`.

@@ -1,4 +1,4 @@
-"""What the best trial has gained over the first one, which has the known defaults or the file's baseline."""
+"""Improvement of the best trial over the first one, which has the known defaults or the file's baseline."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ SEQUENCES = {"final_loss": ("final", "teacher"), "test_loss": ("test", "test_tea
 
 SAME_TEXT = 0.9
 """Least correlation of two teachers' losses on the same text; on different texts they are uncorrelated."""
+
+
+Source = Literal["text", "errors", "noise", ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ class Gain:
     difference: float
     low: float | None
     high: float | None
-    by: Literal["text", "errors", "noise", ""]
+    by: Source
     over: Literal["defaults", "baseline"]
     below: bool
 
@@ -91,7 +94,9 @@ def gain(
     if ours is None or theirs is None:
         return None
     sign = 1.0 if below else -1.0
-    difference, sem, by = sign * (theirs - ours), None, ""
+    difference = sign * (theirs - ours)
+    sem: float | None = None
+    by: Source = ""
     if not math.isfinite(difference):  # the first of two finite numbers less the second may be none
         return None
     own, teachers = SEQUENCES.get(metric, ("", ""))
@@ -117,7 +122,7 @@ def gain(
         difference=difference,
         low=None if sem is None else difference - NORMAL_95 * sem,
         high=None if sem is None else difference + NORMAL_95 * sem,
-        by=by,  # type: ignore[arg-type]  # one of its words
+        by=by,
         over="defaults" if space.defaults == "first" else "baseline",
         below=below,
     )

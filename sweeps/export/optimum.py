@@ -143,8 +143,8 @@ def _sentences(found: Mapping[str, Any], sign: float, spread: float) -> list[str
     noise, best = found["noise"], found["best_measured"]
     has_noise = noise > NO_NOISE * spread
     lines = [
-        f"trial {found['trial']}: {found['metric']} {_rounded(found['mean'], noise)} by the model "
-        f"(measured {_rounded(found['measured'], noise)})"
+        f"trial {found['trial']}: {found['metric']} {_round_to_noise(found['mean'], noise)} by the model "
+        f"(measured {_round_to_noise(found['measured'], noise)})"
     ]
     if has_noise:
         lines.append(
@@ -160,15 +160,15 @@ def _sentences(found: Mapping[str, Any], sign: float, spread: float) -> list[str
     gain = f"below {least:.1g}" if found["gain"] < least else f"{found['gain']:.1g}"
     lines.append(f"{counted(found['more'], 'more trial')}: expected gain {gain}")
     if best["trial"] != found["trial"]:
-        by_model = "" if best["mean"] is None else f" ({_rounded(best['mean'], noise)} by the model)"
+        by_model = "" if best["mean"] is None else f" ({_round_to_noise(best['mean'], noise)} by the model)"
         which = "lowest" if sign > 0 else "highest"
         lines.append(
-            f"{which} measured: trial {best['trial']}, {_rounded(best['measured'], noise)}{by_model}"
+            f"{which} measured: trial {best['trial']}, {_round_to_noise(best['measured'], noise)}{by_model}"
         )
     return lines
 
 
-def _rounded(value: float, noise: float) -> str:
+def _round_to_noise(value: float, noise: float) -> str:
     """Return a number to the second digit of the noise, if that has a size."""
     if not noise or not math.isfinite(noise):
         return shorten(value)

@@ -1,4 +1,4 @@
-"""What a joint normal posterior of the loss over many points says of their minimum: pure, without Ax.
+"""Joint normal posterior of the loss at many points: draws, and the expected gain of more trials; no Ax.
 
 `optimizer.optimum` makes one from the surrogate. Losses are in any unit, and lower is better.
 

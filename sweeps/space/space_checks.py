@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from sweeps.space.constraints import Linear, parse
@@ -80,7 +81,7 @@ def parameter_constraints(
 
     before = len(problems.found)
     for item in section.items():
-        problems.attempt(lambda: add(item), None)  # noqa: B023 - called at once
+        problems.attempt(partial(add, item), None)
     narrowed = tuple(by_name[parameter.name] for parameter in parameters)
     if len(problems.found) == before and not wrong:
         _check_feasible(section, narrowed, list(several.values()))
@@ -120,7 +121,7 @@ def outcome_constraints(
             bounded.add(metric)
         return item.text()
 
-    return tuple(problems.attempt(lambda: check(item), "") for item in section.items())  # noqa: B023
+    return tuple(problems.attempt(partial(check, item), "") for item in section.items())
 
 
 def baseline(
@@ -149,7 +150,7 @@ def baseline(
     for p in space.parameters:
         if p.name in written and p.name not in wrong:
             cursor = written[p.name]
-            values[p.name] = problems.attempt(lambda: inside(cursor, p), middle(p))  # noqa: B023
+            values[p.name] = problems.attempt(partial(inside, cursor, p), middle(p))
         else:
             values[p.name] = others.get(p.name, middle(p))
     problems.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from sweeps.space.definition import (
@@ -94,7 +95,7 @@ def parameters(
                 )
             )
         missing = Fixed(name=name, value=None)
-        found[name] = problems.attempt(lambda: _parameter(name, body, sections), missing)  # noqa: B023 - called at once
+        found[name] = problems.attempt(partial(_parameter, name, body, sections), missing)
         if len(problems.found) > before:
             wrong.add(name)
     if not wrong and all(isinstance(parameter, Fixed) for parameter in found.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from sweeps.space.definition import Choice, Fixed, Parameter, Prior, Range, Space, Value
 from sweeps.space.domain import Domain
@@ -42,10 +43,10 @@ def with_written(
             continue
         body = file["parameters"].at(parameter.name)
         if "prior" in section.model_fields_set:
-            prior = problems.attempt(lambda: _prior(body, section, parameter, space), None)  # noqa: B023
+            prior = problems.attempt(partial(_prior, body, section, parameter, space), None)
             parameters[-1] = parameter if space.search.prior == "none" else replace(parameter, prior=prior)
         if "default" in section.model_fields_set:
-            value = problems.attempt(lambda: _default(body, parameter, space), None)  # noqa: B023
+            value = problems.attempt(partial(_default, body, parameter, space), None)
             defaults[parameter.name] = value
     space = replace(space, parameters=tuple(parameters))
     if not defaults or problems.found:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 from sweeps.space.constraints import parse_expression
 from sweeps.space.definition import (
@@ -39,7 +40,7 @@ def stages(section: Cursor, space: Space) -> tuple[Stage, ...]:
     items, problems = section.items(), Problems()
     if len(items) == 1:
         raise section.refusal("one stage has none after it to share its end; write two or more")
-    listed = [each for item in items if (each := problems.attempt(lambda: read(item, StageSection), None))]  # noqa: B023
+    listed = [each for item in items if (each := problems.attempt(partial(read, item, StageSection), None))]
     problems.check()
     names: dict[str, str] = {}
     for item, each in zip(items, listed, strict=True):

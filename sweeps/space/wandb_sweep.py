@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ class _Reader:
         found["objectives"] = [attempt(lambda: self._objective(entries), {})]
         found["parameters"] = {}
         for name, body in attempt(lambda: list(_flat(entries)), []):
-            parameter: dict[str, Any] | None = attempt(lambda: self._parameter(body), None)  # noqa: B023
+            parameter: dict[str, Any] | None = attempt(partial(self._parameter, body), None)
             if parameter is not None:
                 found["parameters"][name] = parameter
                 # Where its entries stand, by their keys in the translation.

@@ -1,4 +1,4 @@
-"""What the surrogate knows of the best configuration: which it is, how sure that is, what more would gain.
+"""Estimate of the best configuration from the surrogate: choice, confidence, expected gain of more trials.
 
 Everything comes from joint draws of the surrogate's posterior at some thousand points: a Sobol sequence
 over the space, the tried configurations, and neighbours of where the draws are lowest.
@@ -23,7 +23,7 @@ SPREAD_POINTS = 2048
 """Sobol points, among which the first draws are compared."""
 
 KEPT_POINTS = 768
-"""Of these, those that stay for the last draws: the lowest by mean - 2 standard deviations."""
+"""Sobol points that are kept for the last draws: the lowest by mean - 2 standard deviations."""
 
 NEAR_POINTS = 1024
 """Neighbours of the points where the first draws are lowest: 2048 points leave a space of eight parameters
@@ -53,7 +53,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterOptimum:
-    """Where the optimum lies along one parameter.
+    """Interval of the optimum along one parameter, or the probability of each option, and its curve.
 
     Args:
         name: of the parameter.
@@ -222,7 +222,7 @@ class SpacePoints:
 
     def sobol(self, count: int) -> Floats:
         """Return Sobol points as shares, [count, axes]."""
-        engine = SobolEngine(len(self._axes), scramble=True, seed=self._seed)  # type: ignore[no-untyped-call]
+        engine = SobolEngine(len(self._axes), scramble=True, seed=self._seed)  # type: ignore[no-untyped-call]  # torch has no types for it
         drawn: Floats = engine.draw(count, dtype=torch.double).numpy()
         return drawn
 

@@ -248,7 +248,7 @@ class StageChoice:
     def _sobol_points(self, count: int) -> list[Point]:
         """Return Sobol points on all axes."""
         axes = [axis.name for axis in self._encoding.axes]
-        engine = SobolEngine(len(axes), scramble=True, seed=self._seed)  # type: ignore[no-untyped-call]
+        engine = SobolEngine(len(axes), scramble=True, seed=self._seed)  # type: ignore[no-untyped-call]  # torch has no types for it
         shares = engine.draw(count, dtype=torch.double)
         return [self._encoding.at_shares(dict(zip(axes, row, strict=True))) for row in shares.tolist()]
 
