@@ -70,7 +70,7 @@ def random_trials(number: int) -> list[Row]:
 
 def end_next(plan: Plan, loss: float) -> None:
     name, row = plan.waiting.popleft()
-    plan.ended(name, {**row, METRIC: loss})
+    plan.take_in(name, {**row, METRIC: loss})
 
 
 def test_repeats_come_after_the_last_random_trial() -> None:
@@ -91,7 +91,7 @@ def test_random_trials_that_are_dropped_make_room_for_repeats_of_the_others() ->
     plan.end_random()
     assert plan.dropped == 2
     assert not plan.waiting
-    plan.ended(running[0], {**running[1], METRIC: 3.5})
+    plan.take_in(running[0], {**running[1], METRIC: 3.5})
     assert Counter(row["kind"] for _, row in plan.waiting) == {
         "defaults": 1, "best": 1, "good": 1, "middling": 1
     }  # fmt: skip
