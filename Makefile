@@ -233,7 +233,7 @@ bench: $(STAMP)
 bench-gpu: $(STAMP)
 	$(BIN)/python -m benchmarks.gpu --out bench-gpu.json $(ARGS)
 
-# What the research notebook found, asked again: five seeds each, docs/findings.md. Goes on where it was stopped.
+# What the research notebook found, asked again: five seeds each, docs/explanation/findings.md. Goes on where it was stopped.
 findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(ARGS)
 

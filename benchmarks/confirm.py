@@ -184,8 +184,9 @@ def simulated(rng: np.random.Generator, noise: float, rounds: int) -> Simulated:
 
     Twelve trials are anywhere, 18 near the optimum, at a scale that differs by a factor of e from sweep to
     sweep. The surrogate's mean is half the observed loss and half a smoother, less noisy one. Of the noise's
-    variance up to 40 % is the seed's, the same for all candidates (18 % in docs/findings/runs.csv). Test
-    losses have an offset of their text, and most of the run's own noise.
+    variance up to 40 % is the seed's, the same for all candidates (18 % in
+    docs/explanation/findings/runs.csv). Test losses have an offset of their text, and most of
+    the run's own noise.
     """
     scale, share = 0.01 * np.exp(rng.normal()), 0.4 * rng.random()
     true = 3 + np.concatenate([rng.exponential(0.4, 12), rng.gamma(2.0, scale, 18)])

@@ -23,7 +23,7 @@ SOBOL = 12
 """Trials before the search goes near the best."""
 
 NOISE = 0.01
-"""Standard deviation of the final loss between seeds, as docs/findings.md has it."""
+"""Standard deviation of the final loss between seeds, as docs/explanation/findings.md has it."""
 
 PARAMETERS = (
     Range(name="stage1_9.max_steps", min=0, max=200, kind="int"),

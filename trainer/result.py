@@ -26,7 +26,7 @@ _ABSENT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The numbers of a finished run; docs/telemetry.md defines each.
+    """The numbers of a finished run; docs/reference/files.md defines each.
 
     A stage that was taken from a snapshot counts as if this run had computed it, with the numbers of the run
     that did. None: that stage was left out, the price of the device is not known, or the test text or an

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.findings [OVERRIDES…]`: trains what is missing and writes `docs/findings.md`.
+"""`python -m benchmarks.findings [OVERRIDES…]`: trains what lacks, writes `docs/explanation/findings.md`.
 
 Overrides of the trainer hold for every run, such as `model=smollm2_135m data=fineweb`; another model than
 the tiny one is trained with the research notebook's lengths.
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--runs", type=Path, default=Path(".findings"), help="where runs are kept")
-    parser.add_argument("--out", type=Path, default=Path("docs/findings.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/explanation/findings.md"))
     parser.add_argument("overrides", nargs="*", help="Hydra overrides of every run")
     arguments = parser.parse_args()
     overrides = tuple(arguments.overrides) or ("device=cpu", "device.threads=1")

@@ -1,7 +1,8 @@
 """`python -m benchmarks.findings.branches`: does a branch off a trunk end where a run of that length ends?
 
 For each case one trunk to the longest length, with points on the way; each length once as a branch off it,
-and once from scratch. Writes `docs/findings/branches.csv`, and the section of `docs/findings.md`.
+and once from scratch. Writes `findings/branches.csv` of docs/explanation, and the section of
+`docs/explanation/findings.md`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from benchmarks.findings.runs import finish
 from trainer.api import RESULT_FILE, prepare
 from trainer.layout import SNAPSHOTS_FOLDER
 
-PAGE = Path("docs/findings.md")
-TABLE = Path("docs/findings/branches.csv")
+PAGE = Path("docs/explanation/findings.md")
+TABLE = Path("docs/explanation/findings/branches.csv")
 STAGES = ("stage1_9", "stage2")
 LENGTHS = (6, 12, 18, 24)
 OTHER_STEPS = 6

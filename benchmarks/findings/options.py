@@ -2,7 +2,8 @@
 
 For each question the usual run and a few that differ from it in one option, five seeds each, of which those
 of one seed are pairs. A finished run is not run again, so a command that was stopped goes on where it was.
-Writes `docs/findings/options.csv` with what is there, and the section of `docs/findings.md`.
+Writes `findings/options.csv` of docs/explanation with what is there, and the section of
+`docs/explanation/findings.md`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from benchmarks.findings.page import numbered
 from benchmarks.findings.runs import Run, RunFailed, run_all
 from benchmarks.findings.setting import TINY, Condition
 
-PAGE = Path("docs/findings.md")
-TABLE = Path("docs/findings/options.csv")
+PAGE = Path("docs/explanation/findings.md")
+TABLE = Path("docs/explanation/findings/options.csv")
 COMMON = (*TINY.common, "device=cpu", "device.threads=1", "device.dtype=float32", "eval.at=[]")
 USUAL = TINY.condition(TINY.usual)
 STAGE_3 = (

@@ -1,4 +1,4 @@
-"""`docs/findings.md`, from the findings. Pure; golden-tested."""
+"""`docs/explanation/findings.md`, from the findings. Pure; golden-tested."""
 
 from __future__ import annotations
 

@@ -94,7 +94,9 @@ def refuse(root: Cursor, file: str) -> None:
     missing = [word for word in ("program", *_PARAMETERS[:1]) if word not in entries]
     if "parameters" in missing and entries.keys() & set(_PARAMETERS):
         missing.remove("parameters")
-    found += [root.refusal(f"`{word}:` is missing; docs/search-space.md shows it") for word in missing]
+    found += [
+        root.refusal(f"`{word}:` is missing; docs/reference/space-file.md shows it") for word in missing
+    ]
     raise SpaceError.together(found)
 
 

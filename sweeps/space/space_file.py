@@ -1,7 +1,7 @@
 """Search space files: YAML in, a validated `Space` out, or a line for each mistake that says what to write.
 
-The reference is docs/search-space.md. The parts: `yaml_cursor` (safe YAML with line numbers), `sections`
-(keys, types and bounds of each section, as pydantic models), and what refers to other sections:
+The reference is docs/reference/space-file.md. The parts: `yaml_cursor` (safe YAML with line numbers),
+`sections` (keys, types and bounds of each section, as pydantic models), and what refers to other sections:
 `space_parameters`, `space_stages`, and `space_checks` (constraints and the baseline).
 """
 
@@ -84,7 +84,7 @@ def text_of(path: str | os.PathLike[str]) -> str:
         with open_regular(Path(path)) as stream:
             data = stream.read(yaml_cursor.MAX_BYTES + 1)
     except FileNotFoundError:
-        problem = "there is no such file; docs/search-space.md shows what to write into one"
+        problem = "there is no such file; docs/reference/space-file.md shows what to write into one"
         raise SpaceError(problem, file=file) from None
     except IsADirectoryError:
         raise SpaceError("a folder; name the YAML file in it", file=file) from None

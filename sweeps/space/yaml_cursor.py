@@ -311,7 +311,7 @@ def parse(text: str, file: str) -> Cursor:
             f"the character U+{ord(text[error.position]):04X} is not allowed in YAML", file=file, line=line
         ) from None
     if root is None:
-        raise SpaceError("the file is empty; docs/search-space.md shows what to write", file=file)
+        raise SpaceError("the file is empty; docs/reference/space-file.md shows what to write", file=file)
     return Cursor(node=root, file=file)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of another type to the functions that docs/analysis.md shows: an AnalysisError in one line."""
+"""Arguments of another type to the functions that docs/how-to/analysis.md shows: an AnalysisError in one line."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_sweep_is_read_without_unpickling_anything(kind, request, tmp_path, mo
     def store():
         return LocalStore(tmp_path / "store") if kind == "local" else GcsStore(url, endpoint=gcs.url)
 
-    store().list("")  # gcsfs itself reads ~/.gcs_tokens when it is imported, see docs/gcs.md
+    store().list("")  # gcsfs itself reads ~/.gcs_tokens when it is imported, see docs/how-to/buckets.md
 
     def refuse(*args: object, **options: object) -> None:
         raise AssertionError("something was unpickled")

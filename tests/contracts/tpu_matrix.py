@@ -26,11 +26,11 @@ COPIES = {
     "runners/tpu_versions.py": {
         r"^REQUIREMENTS = .*$": f'REQUIREMENTS = ("torch=={PINS["torch"]}", "{ON_TPU}", "{ALLOWED["libtpu"]}")',
     },
-    "docs/engines.md": {
+    "docs/how-to/launch.md": {
         r"torch [\d.]+, torch_xla [\d.]+ and a libtpu from [\d.]+ to [\d.]+\d": f"torch {PINS['torch']}, "
         f"torch_xla {PINS['torch_xla']} and a libtpu from {LIBTPU[0]} to {LIBTPU[1]}",
     },
-    "docs/tpu.md": {
+    "docs/how-to/tpu.md": {
         rf"^\| {package.name} \| `.*?` \| `.*?` \|": f"| {package.name} | `{package.allowed}` | `{package.pin}` |"
         for package in MATRIX
     }

@@ -1,4 +1,4 @@
-"""docs/architecture.md names every subpackage that exists, once, and none that does not."""
+"""docs/explanation/architecture.md names every subpackage that exists, once, and none that does not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 # No subpackages of code: an example for the documentation, and what the page is made from.
 NO_SUBPACKAGES = {"analysis/examples", "analysis/report/templates"}
 

@@ -1,4 +1,4 @@
-"""`docs/cli.md` holds the help of every command as it is. `make docs` writes it anew."""
+"""`docs/reference/command-line.md` holds the help of every command as it is. `make docs` writes it anew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from sweeps.cli import cli
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 WIDTH = {"max_content_width": 100, "terminal_width": 100}
 HEAD = """\
 # The command line

@@ -1,4 +1,4 @@
-"""docs/evaluation.md: its commands are configurations, its hook scores, and its space names the hook's metric."""
+"""docs/how-to/evaluation.md: its commands are configurations, its hook scores, and its space names the hook's metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.api import check
 from trainer.config.evaluation import hook_name
 from trainer.evaluations.cpp import Problem
 
-TEXT = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluation.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python -m trainer (.+)$", TEXT, re.MULTILINE)
 
 

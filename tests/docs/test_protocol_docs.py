@@ -1,4 +1,4 @@
-"""docs/protocol.md names the test behind each of its claims: the tests exist, and no row goes without."""
+"""docs/explanation/protocol.md names the test behind each of its claims: the tests exist, and no row goes without."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sweeps.trials import lifecycle
 from sweeps.trials.record import Trial
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "protocol.md").read_text(encoding="utf-8")
 TEST = r"`(?:tests/\w+/)?(test_\w+\.py)(?:::(\w+))?`"
 NAMED = sorted(set(re.findall(TEST, PAGE)))
 

@@ -40,7 +40,7 @@ def test_make_targets_in_the_readme_exist():
 
 
 def test_links_to_files_lead_somewhere():
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     broken = [
         f"{page.name}: {target}"
         for page in pages

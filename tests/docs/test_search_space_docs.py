@@ -1,4 +1,4 @@
-"""docs/search-space.md against the program: examples load, refusals are word for word, no key is missing."""
+"""docs/reference/space-file.md against the program: examples load, refusals are word for word, no key is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sweeps.errors import SpaceError
 from sweeps.space import sections, space_file, space_parameters
 from sweeps.space.space_file import loads
 
-TEXT = (Path(__file__).parents[2] / "docs" / "search-space.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "space-file.md").read_text(encoding="utf-8")
 # A YAML block, and the refusal shown right after it, if any.
 EXAMPLES = re.findall(r"```yaml\n(.*?)```\n(?:\n```text\n(.*?)\n```)?", TEXT, re.S)
 GOOD = [example for example, refusal in EXAMPLES if not refusal]

@@ -1,4 +1,4 @@
-"""The examples of docs/snapshots.md are run as they stand there."""
+"""The examples of docs/explanation/sharing.md are run as they stand there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sweeps.space.space_file import loads
 from sweeps.trials.stage_run import nominal, paid
 from sweeps.worker.loop import work
 
-PAGE = (Path(__file__).parents[2] / "docs" / "snapshots.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "sharing.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 SPACE, LENGTHS = (text for language, text in BLOCKS if language == "yaml")
 (RESULT,) = (text for language, text in BLOCKS if language == "json")

@@ -1,4 +1,4 @@
-"""A worker that dies at one exact point of the protocol, and what the next one finds: the rows of docs/protocol.md.
+"""A worker that dies at one exact point of the protocol, and what the next one finds: the rows of docs/explanation/protocol.md.
 
 Death is an exception that nothing catches, raised just before or just after one operation on one object.
 """

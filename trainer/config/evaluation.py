@@ -69,7 +69,7 @@ class SamplesConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class HooksConfig(Checked):
-    """Functions that score the finished student (docs/evaluation.md).
+    """Functions that score the finished student (docs/how-to/evaluation.md).
 
     Args:
         names: of them, in order: `cpp`, `lm_eval`, or one's own as `package.module:function`.

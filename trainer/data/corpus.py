@@ -30,7 +30,7 @@ class Corpus(ABC):
         test: token ids [N] like `held_out`, that runs are measured on only if `eval.test` asks for it; empty
             where there is too little text.
         vocab_size: every id is smaller; a model needs at least as many embeddings.
-        sha256: of the text of all sides and of the tokenizer; docs/data.md says what it covers.
+        sha256: of the text of all sides and of the tokenizer; docs/how-to/text.md says what it covers.
         tokenizer_dir: the tokenizer's folder, for `transformers.AutoTokenizer`.
         bytes_per_token: of the held-out text. Nats per token / (bytes_per_token · ln 2) are bits per byte,
             which can be compared between tokenizers.

@@ -1,1 +1,1 @@
-"""Samples of a finished student, and hooks that score it (docs/evaluation.md)."""
+"""Samples of a finished student, and hooks that score it (docs/how-to/evaluation.md)."""

@@ -1,7 +1,7 @@
 """Health checks of a run, from the numbers of its steps alone: no clock, no device, no IO. Used by `run`.
 
 Three checks, each a pure function of a sequence, and `Health`, which feeds them and repeats no warning. They
-never end a run. docs/telemetry.md says what each ignores.
+never end a run. docs/reference/files.md says what each ignores.
 """
 
 from __future__ import annotations

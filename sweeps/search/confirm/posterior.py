@@ -30,8 +30,9 @@ Floats = npt.NDArray[np.float64]
 
 CANDIDATES_SCALE = 1.0
 SEEDS_SCALE = 0.25
-"""Prior medians of τ/σ and ω/σ. In docs/findings/runs.csv ω/σ is √(0.0098² - 0.0089²) / 0.0089 = 0.46; a
-median of 0.5 makes intervals a tenth wider than covering 95 % of `benchmarks.confirm --coverage` takes."""
+"""Prior medians of τ/σ and ω/σ. In docs/explanation/findings/runs.csv ω/σ is
+√(0.0098² - 0.0089²) / 0.0089 = 0.46; a median of 0.5 makes intervals a
+tenth wider than covering 95 % of `benchmarks.confirm --coverage` takes."""
 
 LOGITS = np.arange(-9.0, 12.1)
 """Grid of ln(τ²/σ²) and of ln(ω²/σ²): from a ninetieth of the noise to 400 times."""

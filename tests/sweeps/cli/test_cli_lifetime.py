@@ -323,7 +323,7 @@ class TestBudgetThatNothingCountsTowards:
 
 
 class TestCopies:
-    """docs/tasks/move_a_sweep.md: a sweep goes on wherever all of its files are copied to."""
+    """docs/how-to/move-a-sweep.md: a sweep goes on wherever all of its files are copied to."""
 
     @pytest.mark.parametrize("kept", ["everything", "no hidden files"])
     def test_a_folder_that_is_copied_into_a_bucket_goes_on_there(

@@ -1,4 +1,4 @@
-"""An objective whose first stage leaves points of its trunk for other trials, as docs/snapshots.md says."""
+"""An objective whose first stage leaves points of its trunk for other trials, as docs/explanation/sharing.md says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An objective in two stages, the first of which it leaves for other trials, as docs/snapshots.md says."""
+"""An objective in two stages, the first of which it leaves for other trials, as docs/explanation/sharing.md says."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_each_word_has_its_line_and_what_to_write() -> None:
     for line, (word, advice) in zip(lines, expected.items(), strict=True):
         assert line.startswith(f"study.yaml:{word}: a word of Optuna's; ")
         assert advice in line
-    assert last == "study.yaml:1: `program:` is missing; docs/search-space.md shows it"
+    assert last == "study.yaml:1: `program:` is missing; docs/reference/space-file.md shows it"
 
 
 def test_what_it_advises_is_a_search_space() -> None:

@@ -1,4 +1,4 @@
-"""`docs/upkeep.md` names every kind of finding with its level, and every kind of step."""
+"""`docs/how-to/upkeep.md` names every kind of finding with its level, and every kind of step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import get_args
 
 from sweeps.upkeep import repair
 
-PAGE = (Path(__file__).parents[3] / "docs" / "upkeep.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "upkeep.md").read_text(encoding="utf-8")
 UPKEEP = Path(repair.__file__).parent
 
 

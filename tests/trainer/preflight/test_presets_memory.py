@@ -1,4 +1,4 @@
-"""The memory table of docs/running.md is what the estimates say. Of models that come with the trainer, from their
+"""The memory table of docs/how-to/train.md is what the estimates say. Of models that come with the trainer, from their
 published dimensions; slow but for the smallest, as each estimate takes some seconds."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainer.devices.device import Device
 from trainer.preflight.memory import stage_memory, stages
 from trainer.preflight.meta_model import blueprint
 
-DOCS = Path(__file__).parents[3] / "docs" / "running.md"
+DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "train.md"
 QWEN3 = {
     "model_type": "qwen3",
     "architectures": ["Qwen3ForCausalLM"],

@@ -97,7 +97,7 @@ def test_the_forward_pass_is_that_of_a_linear_layer_bit_for_bit() -> None:
 
 
 def test_the_documented_errors() -> None:
-    """Of docs/quantisation.md: a layer of SmolLM2-135M, ternary weights, gradients that vary between tokens."""
+    """Of docs/explanation/quantisation.md: a layer of SmolLM2-135M, ternary weights, gradients that vary between tokens."""
     torch.manual_seed(0)
     x, upstream = torch.randn(1024, 576), torch.randn(1024, 1536) * torch.exp(1.5 * torch.randn(1024, 1))
     form = QuantConfig(weight_scale="absmean", group_size=None, activations="none")
