@@ -51,9 +51,7 @@ class NotNumeric(AnalysisError):
     """A column that must hold numbers holds something else.
 
     Args:
-        column: its name.
         row: zero-based number of the first row that does not fit.
-        value: what stands there.
     """
 
     def __init__(self, column: str, row: int, value: object) -> None:

@@ -14,12 +14,7 @@ class RunnerError(Exception):
 
 
 class PoolError(RunnerError):
-    """Pool that cannot be started as described.
-
-    Args:
-        field: the field of the pool that is wrong.
-        problem: what is wrong with it.
-    """
+    """Pool that cannot be started as described."""
 
     def __init__(self, field: str, problem: str) -> None:
         self.field, self.problem = field, problem
@@ -27,13 +22,7 @@ class PoolError(RunnerError):
 
 
 class EngineMissing(RunnerError):
-    """Engine that is not installed here.
-
-    Args:
-        engine: the runner's name.
-        needs: what is missing.
-        remedy: how to install it.
-    """
+    """Engine that is not installed here."""
 
     def __init__(self, engine: str, needs: str, remedy: str) -> None:
         self.engine, self.needs, self.remedy = engine, needs, remedy
@@ -44,7 +33,6 @@ class EngineFailed(RunnerError):
     """Engine that is installed, and refused or did not answer.
 
     Args:
-        engine: the runner's name.
         problem: its error message; line ends become spaces.
     """
 

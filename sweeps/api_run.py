@@ -68,9 +68,6 @@ def run_trials(
 
     Args:
         opened: returns the sweep for the calling thread.
-        function: computes a trial; None: the sweep's own program.
-        n_trials: limit of all workers together; None: none.
-        workers: number of threads.
     """
     n_trials = None if n_trials is None else _count("n_trials", n_trials)
     workers = _count("workers", workers)

@@ -100,7 +100,6 @@ class Busy(StoreUnavailable):
     """An object that another process has locked for too long.
 
     Args:
-        key: key of the object.
         problem: which lock it is, and what to do.
     """
 
@@ -117,8 +116,6 @@ class DamagedObject(EnvironmentFault):
     """An object in the store that is not what this program writes there.
 
     Args:
-        key: key of the object.
-        reason: what does not fit.
         location: path or URL of the object.
     """
 
@@ -141,9 +138,6 @@ class IllegalTransition(SweepError):
     """A lifecycle event that the trial's current state does not allow.
 
     Args:
-        trial: index of the trial.
-        status: its current status.
-        event: name of the refused event.
         why: reason, as one clause.
         history: the attempts so far, oldest first.
     """
@@ -177,7 +171,6 @@ class TrialLost(SweepError):
     """A report about a trial that was taken over, or that a user has given up; nothing was stored.
 
     Args:
-        trial: index of the trial.
         why: reason, as one clause.
     """
 
@@ -193,7 +186,6 @@ class UnstorableRecord(SweepError, ValueError):
     """A record that could not be read back; nothing was stored.
 
     Args:
-        trial: index of the trial.
         reason: what the reader refuses, as one clause.
     """
 

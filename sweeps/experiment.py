@@ -113,7 +113,6 @@ class Experiment:
         Args:
             changes: new values of `run_cap` and of a budget's limits, by name; None lifts a limit. `until` is
                 in seconds since the epoch.
-            by: who does it.
 
         Raises:
             InputError: there is no such limit, or it cannot have this value; nothing was changed.
@@ -203,7 +202,6 @@ class Experiment:
         A random pending trial comes first; otherwise one worker at a time generates the next candidate.
 
         Args:
-            worker: name of the asking worker.
             leased: whether the trial expires without heartbeats.
             make: whether a new candidate of the search may be generated; a repeat of a confirmation always.
             confirming: whether only trials of the confirmation are wanted.
@@ -229,7 +227,6 @@ class Experiment:
 
         Args:
             configurations: the active parameters of each (see `space.literals`).
-            worker: name of who does it.
             skip_if_exists: return the trial that has the same parameters already, if there is one.
 
         Raises:

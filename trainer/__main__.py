@@ -149,9 +149,6 @@ def train_in(
     """Start the run of a configuration in its folder, or go on with it. Raises TrainerError.
 
     Args:
-        folder: of its files.
-        config: of the run.
-        stop: installed already.
         keys: `api.stage_keys` of the configuration; without them the run shares no stage with others.
         trunks: `api.stage_trunks` of it; without them, no part of one.
     """

@@ -82,7 +82,6 @@ def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, proces
     """Return the argument vector of a run, which imports nothing from the working folder by accident (`-P`).
 
     Args:
-        overrides: of Hydra.
         run_dir: the folder that the run writes into; quoted as Hydra reads it.
         processes: of this machine that share the run.
     """
@@ -127,9 +126,6 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
 
 class Composition:
     """Configuration that is composed once, and what follows from it without computing anything.
-
-    Args:
-        overrides: of Hydra, as on the command line.
 
     Attributes:
         config: the configuration.

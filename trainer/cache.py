@@ -40,12 +40,7 @@ _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class CacheError(TrainerError):
-    """The cache folder cannot be used (read-only, full, not a folder).
-
-    Args:
-        reason: message of the operating system.
-        path: of the folder.
-    """
+    """The cache folder cannot be used (read-only, full, not a folder)."""
 
     def __init__(self, reason: str, path: Path) -> None:
         self.reason, self.path = reason, path

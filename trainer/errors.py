@@ -97,9 +97,7 @@ class DivergedError(TrainerError):
     """Training or evaluation computed a number that is not finite.
 
     Args:
-        quantity: for example "loss".
         value: NaN or infinite.
-        stage: name of the stage.
         step: one-based optimizer step within the stage; 0 means before the first one.
     """
 

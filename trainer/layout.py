@@ -33,7 +33,6 @@ class Prepared:
 
     Args:
         data_sha256: of the corpus and its tokenizer.
-        tokenizer: folder of the tokenizer.
         teacher: folder of the trained teacher, or the name that `model=hf` was given.
         teacher_loss: its held-out loss in nats per token; None where it was not trained here.
     """

@@ -35,9 +35,7 @@ class Outcome:
     """A finished run.
 
     Args:
-        result: metrics and provenance.
         student: with lambda at 1.
-        tokenizer: folder of the tokenizer.
         held_out: losses on the selection text.
         test: losses on the test text, if `eval.test` asked for them.
     """
@@ -56,8 +54,6 @@ class Report:
     A stage that was taken from a snapshot counts as if it had been computed here.
 
     Args:
-        config: of the run.
-        inputs: of the run.
         context: device and checkpoints.
         traces: of the stages so far, by name, those without steps included.
         flops: operations of training in each of them.

@@ -61,12 +61,9 @@ def run(
     """Train and evaluate. Goes on from a snapshot, or where `context.checkpoints` restores the run.
 
     Args:
-        config: of the run.
-        inputs: its text.
         context: without `watch`, auto-freeze, evaluation, points and average, which are set here.
         telemetry: opened; it gets every step.
         progress: called while the teacher is loaded or trained.
-        snapshots: of stages, in the run's folder.
         forced: refusals of the preflight that `force` has passed over.
         config_sha256: of the configuration as the user gave it; None: of `config`.
 
@@ -322,7 +319,6 @@ class _Points:
     """Writes the points of trunks; see `TrunkPoints`.
 
     Args:
-        snapshots: in the run's folder.
         identity: of the run, given the key of a place.
         numbers: of a stage under way, given its name and the seconds of its training so far.
     """

@@ -94,7 +94,6 @@ class StageResult:
     """A stage of a run.
 
     Args:
-        name: of the stage.
         key: of its end, `trainer.api.stage_keys`; "": runs cannot share it.
         reused: whether the run started from its snapshot; the rest is then of the run that computed it.
         cost: effective steps.
@@ -164,7 +163,6 @@ def write_held_out(sequences: Mapping[str, Sequence[float]], path: Path, *, resu
     Args:
         sequences: in nats per token, by model: `final` is the student, `teacher` its reference; `test` and
             `test_teacher` are theirs on the test text.
-        path: of the file.
         resumable: whether there is a checkpoint, for the error.
 
     Raises:

@@ -69,7 +69,6 @@ def progress_lines(
     """Return a progress callback that prints a line per tenth of whatever is being prepared.
 
     Args:
-        out: as of `Lines`.
         also: called with every message and share.
     """
     printed, lines = set[tuple[str, int]](), Lines(out)

@@ -51,7 +51,6 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
     Args:
         table: the table that `result` was made from; the column `<y>_sem`, if it has one, becomes error bars
             (one standard error to each side), with the spread over seeds where trials were repeated.
-        result: the trade-off.
         curve: a fit of y against x, drawn with its 95 % band between the smallest and the largest x.
     """
     table = table.configurations
@@ -175,9 +174,7 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure:
     Runs of `sweep confirm` are drawn, too, but do not count as the best: the search did not find them.
 
     Args:
-        table: a sweep's own table.
         metric: column of the (first) objective.
-        goal: whether less or more of it is better.
     """
     table = table.take(np.argsort(table.trials, kind="stable"))
     done = table.take(table.completed & np.isfinite(table.floats(metric)))

@@ -31,14 +31,7 @@ def optima(table: TrialsTable, found: Answer, *, minimize: bool = True) -> dict[
 def optimum(
     table: TrialsTable, found: Answer, parameter: ParameterOptimum, *, minimize: bool = True
 ) -> Figure:
-    """Draw the metric along one parameter with the others as chosen, the trials, and the optimum's interval.
-
-    Args:
-        table: of the trials.
-        found: the surrogate's answer.
-        parameter: one of its parameters.
-        minimize: whether lower is better.
-    """
+    """Draw the metric along one parameter, the others as chosen, the trials and the optimum's interval."""
     cells = [labels.cell(point.value) for point in parameter.curve]
     numbers = [float(point.value) for point in parameter.curve if not isinstance(point.value, str | bool)]
     is_numeric = len(numbers) == len(cells) and not parameter.shares

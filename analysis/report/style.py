@@ -97,7 +97,6 @@ def scale(
     """Return the scale of an axis for these values.
 
     Args:
-        values: of the points.
         also: where something else is drawn, such as the ends of error bars.
         linear: never logarithmic.
         zero: begin a linear axis at zero.

@@ -41,10 +41,8 @@ class End:
     """A branch as it is drawn: from `leaves` on the trunk's row down to row `y` and on to `end`.
 
     Args:
-        branch: what is drawn.
         y: its row, of the same unit as the trunk's.
         colour: of its value.
-        is_best: no other has a better value.
         text: its value and its trials.
     """
 
@@ -70,8 +68,6 @@ class Layout:
     """A drawing of a stage's trunks.
 
     Args:
-        stage: its name.
-        lines: the trunks that are drawn.
         rows: height of the drawing.
         reach: largest compute in it.
         left_out: what is not drawn, in words; "" if all is.
@@ -110,7 +106,6 @@ def layouts(trunks: Sequence[Trunk], goal: Goal) -> tuple[Layout, ...]:
 
     Args:
         trunks: by stage, the best of each first.
-        goal: whether less or more of the metric is better.
     """
     stages = dict.fromkeys(trunk.stage for trunk in trunks)
     return tuple(_layout(stage, [t for t in trunks if t.stage == stage], goal) for stage in stages)

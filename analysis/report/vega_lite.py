@@ -123,14 +123,11 @@ class Series:
     """The style of a kind of marks.
 
     Args:
-        name: in the legend.
-        colour: of its strokes and fills.
         shape: one of Vega's symbols or an SVG path within -1 and 1; "stroke" for lines without points.
         size: width of a symbol in pixels.
         filled: symbols are not hollow.
         width: of its lines in pixels.
         dash: lengths of dashes and of the gaps between them.
-        opacity: from 0 to 1.
     """
 
     name: str
@@ -160,8 +157,6 @@ class Drawing:
     """A figure in the making.
 
     Args:
-        x: axis from left to right.
-        y: axis from below to above.
         height: in pixels, with the axes.
         legend: draw one, in which an entry can be chosen.
         order: series that come first in the legend, if they are drawn; the others follow as they were added.
@@ -184,7 +179,6 @@ class Drawing:
         """Add symbols at `x` and `y`.
 
         Args:
-            series: their style.
             rows: with `x` and `y`.
             tip: expression of the text that a pointer shows; "" for none.
             listed: the series is in the legend.

@@ -94,7 +94,6 @@ def attainment(
             F @ F.T, and what `y_sem` has beyond that is each point's own. None: all of it is.
         baseline: None: no point is the most efficient.
         knees: also find the knee of each draw, the only part that costs a call per draw.
-        draws: D.
         seed: same seed and points, same result.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
@@ -136,7 +135,6 @@ def membership(
         sems: [N, K] standard errors, 0 or missing where a value is exact.
         goals: K goals.
         joint: K factors [N, R], as of `attainment`.
-        draws: D.
         seed: same seed and points, same result.
 
     Returns:

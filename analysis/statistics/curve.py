@@ -21,7 +21,6 @@ class Curve:
     """A fitted curve.
 
     Args:
-        law: parameters and draws.
         low: smallest compute among the points; below it the curve extrapolates.
         high: largest compute among the points; above it the curve extrapolates.
         sign: 1 where less y is better, -1 where the curve was fitted to -y.
@@ -74,8 +73,6 @@ def fit_curve(
         sem: [N] standard errors of y; used if every point has one.
         goal: whether less or more y is better. A loss (all y positive, less is better) is bounded below by
             zero.
-        draws: bootstrap draws.
-        seed: of the bootstrap.
 
     Raises:
         AnalysisError: fewer than four different x.

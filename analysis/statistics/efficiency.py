@@ -66,7 +66,6 @@ def efficiency_sem(
         loss_sem: [N] standard errors of the losses.
         steps: [N] compute spent, exact.
         baseline_sem: standard error of the baseline.
-        per: the unit of compute.
         covariance: [N] of loss and baseline; errors of values on the same text largely cancel.
 
     Returns:
@@ -92,7 +91,6 @@ def most_efficient(
         loss: [N] final losses.
         steps: [N] compute spent.
         baseline: see `efficiency`.
-        goal: whether a smaller or a larger loss is better.
     """
     if baseline is None:
         return None

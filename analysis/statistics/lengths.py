@@ -36,10 +36,8 @@ class Split:
         stage1_9: steps of Stage 1.9, within the budget.
         stage2: steps of Stage 2, the remainder of the budget.
         stage1_9_low: lower end of the 95 % interval of the best `stage1_9`.
-        stage1_9_high: its upper end.
         loss: the fitted loss of the split.
         loss_low: lower end of its 95 % interval.
-        loss_high: upper end of its 95 % interval.
     """
 
     stage1_9: int
@@ -56,7 +54,6 @@ class Surface:
     """A fitted surface.
 
     Args:
-        law: parameters and draws.
         stage1_9: smallest and largest number of Stage 1.9 steps among the points.
         stage2: the same of Stage 2 steps.
         compute: the same of effective steps.
@@ -137,8 +134,6 @@ def fit_surface(
         stage2: [N] steps of Stage 2.
         loss: [N] losses.
         sem: [N] standard errors of the losses; used if every point has one.
-        draws: bootstrap draws.
-        seed: of the bootstrap.
 
     Raises:
         AnalysisError: fewer than three different lengths of a stage, or fewer than seven different pairs.

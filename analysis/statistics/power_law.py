@@ -84,7 +84,6 @@ def fit(
             the errors are scaled up by one common factor. None: one unknown noise level for all.
         floor: lower bound of `a`, such as 0 for a loss; None for no bound.
         draws: D, bootstrap draws.
-        seed: of the bootstrap.
 
     Raises:
         AnalysisError: there are no more points than parameters, which leaves nothing to estimate the error

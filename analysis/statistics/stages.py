@@ -18,7 +18,6 @@ class Stage:
     """A stage of a trial.
 
     Args:
-        name: of the stage.
         key: of its end, equal for trials that share it; "" if it cannot be shared.
         cost: of computing it, in the unit of the sweep.
         reused_from: trial whose snapshot took the place of computing it; None: this trial computed it.
@@ -59,7 +58,6 @@ class Point:
     """A point of a stage's trunk that a trial published, for trials of other lengths to branch off at.
 
     Args:
-        stage: its name.
         key: equal for trials that share the trunk.
         step: of the stage, until there.
         cost: of the stage until there.

@@ -26,17 +26,14 @@ class Answer:
     Args:
         budget: in the units of column `x`.
         x: column of compute.
-        y: column of the loss.
         value: the fitted y at the budget.
         low: lower end of its 95 % interval (of the curve; a single run scatters more).
-        high: upper end of its 95 % interval.
         stage1_9: steps of Stage 1.9; None if the table does not determine them.
         stage2: steps of Stage 2; None if the table does not determine them.
         stage1_9_interval: 95 % interval of the best length of Stage 1.9; None if the lengths follow from the
             budget alone.
         formula: the fitted law with its numbers.
         through: the trials that it goes through, in words.
-        warnings: caveats for the reader.
     """
 
     budget: float
@@ -74,10 +71,8 @@ class TrialFit:
     """A curve through the trials of a table.
 
     Args:
-        curve: see `curve`.
         rows: the trials that it goes through.
         through: the same in words.
-        warnings: caveats for the reader.
     """
 
     curve: Curve
@@ -96,11 +91,8 @@ def fit_trials(
     true (selected among noisy ones).
 
     Args:
-        table: of a sweep, or any other.
         x: column of compute.
         y: column of the loss.
-        y_goal: whether less or more y is better.
-        draws: bootstrap draws.
 
     Raises:
         MissingColumn: there is no column `x` or `y`.
@@ -134,11 +126,8 @@ def answer(table: TableLike, *, x: str, y: str, budget: float, y_goal: Goal = "m
     """Fit y against x (see `fit_trials`) and read it at the budget; in effective steps, also split it.
 
     Args:
-        table: of a sweep, or any other.
         x: column of compute; `effective_steps` also if the table only has the steps of the two stages.
-        y: column of the loss.
         budget: in the units of `x`.
-        y_goal: whether less or more y is better.
 
     Raises:
         MissingColumn: there is no column `x` or `y`.

@@ -19,7 +19,6 @@ class ParameterOptimum:
     """Interval of the optimum along one parameter, or the probability of each option, and its curve.
 
     Args:
-        name: of the parameter.
         chosen: its value in the chosen configuration.
         interval: ends of the interval of 95 %; None for unordered choices.
         shares: probability of each option to be the best configuration's; empty for numbers.
@@ -48,7 +47,6 @@ class Answer:
 
     Args:
         trial: that it chooses.
-        metric: that it is about.
         sentences: the answer in words.
         parameters: in the order of the export.
     """

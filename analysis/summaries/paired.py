@@ -107,11 +107,7 @@ def compare_trials(table: TableLike, parameter: str, a: object, b: object, metri
     of `sweep confirm` are left out: they repeat what was selected.
 
     Args:
-        table: a sweep's own table.
         parameter: its Hydra key, as in the search space.
-        a: one value of the parameter.
-        b: the other value.
-        metric: the column to compare.
 
     Raises:
         MissingColumn: there is no such parameter, or no such metric.

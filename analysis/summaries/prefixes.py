@@ -22,7 +22,6 @@ class Prefix:
     A row may stand for several prefixes that one trial each has: nothing was saved there.
 
     Args:
-        stage: its name.
         count: number of prefixes that the row stands for.
         depth: number of prefixes that it goes on from.
         computed_by: the trials that computed it, by index: one, unless some could not wait for it, or had to
@@ -72,9 +71,7 @@ def prefixes(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Prefix, ..
     """Return the prefixes of a sweep's own trials, each before those that go on from it.
 
     Args:
-        table: of the trials that count, in the order of their indices.
         values: [N] of the metric, NaN where there is none.
-        goal: whether less or more of it is better.
     """
     nodes = _nodes(table)
     rows: dict[str, list[list[int]]] = defaultdict(list)

@@ -39,7 +39,6 @@ class Reuse:
         lengths: values against the lengths of each stage with trunks, where it had several.
         stages: number of stages that were reused.
         branches: number of stages that trials began at a point of another's trunk.
-        goal: whether less or more of the metric is better.
         unit: of the costs in words; "" if unknown.
         unknown: number of trials that ran and whose cost is not known.
         trials: [M] indices of the search's trials in order, without those of a confirmation.
@@ -95,9 +94,7 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
     effective steps, if the costs of the others are in these or proportional to them.
 
     Args:
-        table: a sweep's own.
         metric: column of the first objective; values that are not numbers count as missing.
-        goal: whether less or more of it is better.
     """
     if not table.is_sweep:
         return None

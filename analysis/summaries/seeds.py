@@ -34,7 +34,6 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     Of a confirmed configuration only the fresh runs count: it was selected for its other values.
 
     Args:
-        table: a sweep's own table.
         seed: the parameter that is not part of the configuration.
 
     Returns:

@@ -40,15 +40,11 @@ class ParetoResult:
     """The trade-off between two columns.
 
     Args:
-        x: column of compute.
-        y: column of the loss.
         points: every trial with both values, in the table's order.
         front: indices of the trials on the Pareto front, by ascending x.
         most_efficient: index of the trial with the highest efficiency, None without a baseline.
         knee: index of the front's knee, None if it has none.
         baseline: the y that `most_efficient` was measured against.
-        x_goal: whether less or more x is better.
-        y_goal: whether less or more y is better.
         confirmed: by the trial of each confirmed configuration the number of fresh seeds that its point is
             the mean of; every other point is one observation.
     """
@@ -95,13 +91,10 @@ def pareto(
     other, every row with both values.
 
     Args:
-        table: of a sweep, or any other.
         x: column of compute; `effective_steps` also if the table only has the steps of the two stages.
-        y: column of the loss.
         baseline: the y without the compute that x measures; None for the best y among completed trials with
             zero steps of Stage 1.9, if there are any.
         x_goal: whether less or more x is better. Efficiency is undefined (None) if more is better.
-        y_goal: whether less or more y is better.
 
     Raises:
         MissingColumn: there is no column `x` or `y`.

@@ -32,9 +32,7 @@ class Confirmation:
     """Result of the fresh runs of a trial.
 
     Args:
-        seeds: their number.
         low: lower end of the 95 % interval of their mean (Student's t: the spread over seeds is an estimate).
-        high: its upper end.
         first: the observation that the trial was selected for; None if it is not in the table.
         test: the column of the same metric on the test text, and its interval; None if it was not measured.
     """
@@ -51,11 +49,8 @@ class BestTrial:
     """The best completed trial by the first objective.
 
     Args:
-        trial: its index.
-        generator: the generator of its parameters.
         title: of the value, for people.
         value: of the first objective, for people.
-        column: of the value.
         parameters: (name for people, value, column).
         metrics: all others, as `parameters`.
         confirmation: None if it is one observation.
@@ -104,7 +99,6 @@ def best_trial(
     If any configuration is confirmed, it is the best of these: no single observation counts against them.
 
     Args:
-        table: a sweep's own.
         objectives: those of the sweep, of which the first counts.
         named: index of the best trial as the export says, which is taken if that trial has a result.
     """

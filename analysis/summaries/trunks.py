@@ -46,7 +46,6 @@ class Trunk:
     """A trunk that trials branched off.
 
     Args:
-        stage: its name.
         trial: the first that computed a part of it.
         reach: cost of the stage until the furthest point that is known.
         points: by ascending step, each once.
@@ -76,11 +75,8 @@ class Lengths:
     """Values of the metric against the length of a stage; each point is (length, value).
 
     Args:
-        stage: its name.
         in_steps: whether lengths are steps, else costs.
         trunks: for each trunk that led to several lengths, the best value at each.
-        points: of all trials.
-        best: the best of all.
         trial: that has it.
     """
 
@@ -98,7 +94,6 @@ def trunks(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Trunk, ...]:
     Args:
         table: of the trials that count, in the order of their indices.
         values: [N] of the metric, NaN where there is none.
-        goal: whether less or more of it is better.
     """
     found: list[Trunk] = []
     names = dict.fromkeys(stage.name for stages in table.stages for stage in stages)
@@ -115,10 +110,7 @@ def lengths(table: TrialsTable, found: Sequence[Trunk], values: Floats, goal: Go
     """Return the values against the length of each stage with trunks; stages of a single length are left out.
 
     Args:
-        table: as for `trunks`.
-        found: what `trunks` returned.
         values: [N] of the metric, NaN where there is none or a trial is not to count.
-        goal: whether less or more of it is better.
     """
     curves = []
     for stage in (_Stage(table, name) for name in dict.fromkeys(trunk.stage for trunk in found)):
@@ -215,7 +207,6 @@ class _Stage:
         Args:
             rows: one of `groups`.
             values: [N] of the metric.
-            goal: whether less or more of it is better.
             common: columns of the parameters that set trunks apart.
         """
         points: dict[int, Point] = {}

@@ -69,8 +69,6 @@ def estimate_uncertainty(
 
     Args:
         table: the table that `result` was made from; column `<y>_sem` holds the standard errors.
-        result: the trade-off.
-        draws: number of draws, if any point has a standard error.
         seed: same seed and table, same result.
     """
     table = TrialsTable.from_frame(table).configurations

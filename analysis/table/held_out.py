@@ -50,7 +50,6 @@ class HeldOut:
         """Return [N, n] factors F: F @ F.T is the covariance of N means of this column over runs.
 
         Args:
-            column: of the metric.
             runs: N groups of trials; the value of a row is the mean over its group.
 
         Returns:

@@ -29,8 +29,6 @@ class Launched:
     """Launched pool.
 
     Args:
-        runner: the engine's name.
-        pool: the pool as it was described.
         notes: what the engine has to remember, as JSON.
     """
 

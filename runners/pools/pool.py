@@ -25,7 +25,6 @@ class Pool:
         name: the sweep's name, for people and labels.
         storage: the sweep's full URL.
         folder: this machine's folder for the pool's logs and records.
-        workers: number of workers.
         command: the argv of one worker, see `worker_command`.
         accelerator: accelerator of each worker, as the engine names it ("A100", "v6e-4"); "" for none.
         accelerator_count: accelerators per worker.

@@ -29,7 +29,6 @@ class RecordedProcess:
     """Identity of a process that survives the reuse of its id.
 
     Args:
-        pid: the process id.
         began: start in seconds since 1970. Linux derives it from the clock, so it shifts when that is set.
         number: its worker's number; 0: it is not a worker.
         birth: boot id of the machine and clock tick of the start, which do not shift; "" where the system has

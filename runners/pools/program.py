@@ -26,8 +26,6 @@ def run_command(engine: str, argv: Sequence[str], *, remedy: str, timeout_s: flo
     """Run the command and return its stdout.
 
     Args:
-        engine: the runner's name, for errors.
-        argv: the command line.
         remedy: how to install the command where it is missing.
         timeout_s: seconds until it is killed.
 

@@ -52,8 +52,6 @@ class TpuVms:
     """VMs of one pool, as the service knows them.
 
     Args:
-        pool: the pool.
-        options: its options.
         client: client of the service; None: one with this machine's credentials.
         retries: retry policy of calls that only read.
     """

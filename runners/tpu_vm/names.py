@@ -26,9 +26,7 @@ def worker_of(label: str, id_: str, labels: Mapping[str, str]) -> int | None:
     """Return the number of the worker that a VM belongs to; None where it is not of this pool.
 
     Args:
-        label: the pool's label.
         id_: the VM's name, which counts where it has no labels of ours.
-        labels: the VM's labels.
     """
     if POOL_LABEL in labels:
         number = labels.get(WORKER_LABEL, "")

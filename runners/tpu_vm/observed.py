@@ -29,8 +29,6 @@ class Resource:
     """Queued resource or node of the pool.
 
     Args:
-        kind: which of the two.
-        zone: its zone.
         worker: number of the worker that it belongs to, from 1.
         id: its name in the zone.
         state: its state, as the service names it.
@@ -56,8 +54,6 @@ class Observed:
     """Observed state of a pool.
 
     Args:
-        resources: its queued resources and nodes.
-        unreachable: zones that did not answer.
         pending: workers with a creation that has not finished yet.
     """
 
@@ -72,7 +68,6 @@ class Holding:
 
     Args:
         top: the resource whose deletion deletes all: the queued resource, or a node without one.
-        node: the node, if there is one.
     """
 
     top: Resource

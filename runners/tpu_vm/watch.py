@@ -50,11 +50,9 @@ def watch(
     """Reconcile until every worker has ended for good or `stopped`; what is left is for `clear`.
 
     Args:
-        vms: the client.
         wanted: called at every step; its result may change.
         stopped: polled twice a second.
         notify: called with each event, as one line.
-        every_s: seconds between steps.
 
     Returns:
         How each worker ended; None for those that had not.
@@ -88,8 +86,6 @@ def step(
     """Observe once and act on it.
 
     Args:
-        vms: the client.
-        want: the wanted state.
         memory: of the step before.
         notify: called with each event, as one line.
         notified: by subject: the last line, so that a repeated one is suppressed; updated in place.
@@ -131,8 +127,6 @@ def clear(
     """Delete all resources of the pool, until none is observed twice in a row: a lost creation may come late.
 
     Args:
-        vms: the client.
-        zones: the zones of the pool.
         notify: called with each event, as one line.
         every_s: seconds between observations; None: `CLEAR_EVERY_S`.
         gone_s: seconds until it gives up.

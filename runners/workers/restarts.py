@@ -35,7 +35,6 @@ class Again:
     """Restart after a delay.
 
     Args:
-        after_s: the delay in seconds.
         crashes: consecutive crashes, this one included; 0 after anything else.
     """
 
@@ -48,7 +47,6 @@ def after_exit(status: int, *, ran_s: float, crashes: int, restarts: int) -> Aga
 
     Args:
         status: exit status; negative: the number of the signal that killed it.
-        ran_s: its lifetime in seconds.
         crashes: consecutive crashes before this exit.
         restarts: consecutive crashes that are answered by a restart.
     """
@@ -70,9 +68,6 @@ def import_failure(output: str) -> str:
 
     Another start would end in the same way: a package is missing or broken, or a module of the user has the
     name of one.
-
-    Args:
-        output: all that the worker has written.
     """
     if _OWN_LINE.search(output):
         return ""

@@ -49,7 +49,6 @@ def supervise_pool(
     """Start the processes, and restart them as `restarts` says, until all have ended for good.
 
     Args:
-        processes: one for each worker.
         pool: the number of restarts, the grace time, and how additional workers are started.
         stopped: polled five times a second; once it is True the workers are ended within `pool.grace_s`.
         notify: called with each event, as one line.

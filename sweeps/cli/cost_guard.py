@@ -26,9 +26,7 @@ def with_price(pool: Pool, price: str | None, rates: Path | None) -> Pool:
     """Return the pool with the price of a worker, if the table of rates has it.
 
     Args:
-        pool: without a price.
         price: name of a machine in the table; None: look the accelerator up.
-        rates: file of the table; None: the default one.
 
     Raises:
         InputError: the machine is unknown or ambiguous, or has no such price.
@@ -53,12 +51,6 @@ def with_price(pool: Pool, price: str | None, rates: Path | None) -> Pool:
 
 def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> None:
     """Print the cost of so many workers, and ask for confirmation above the pool's limit.
-
-    Args:
-        pool: with the price of a worker, if that is known.
-        workers: how many are to run.
-        experiment: the sweep, for an estimate of the total.
-        yes: confirm without asking.
 
     Raises:
         InputError: the cost is above the limit and not confirmed, or there is a limit but no known price.

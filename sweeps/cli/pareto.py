@@ -192,8 +192,6 @@ def sweep_front(
     """Return the front of a sweep's table.
 
     Args:
-        space: of the sweep.
-        frame: the table.
         x: column of compute; None: the second objective, or a measure of compute.
         y: column of loss; None: the first objective.
         baseline: the loss without Stage 1.9, for the efficiency.

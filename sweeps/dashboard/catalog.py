@@ -33,8 +33,6 @@ class Catalog:
     Args:
         url: of the folder of sweeps, or of the only sweep.
         only: whether it is that of the only sweep.
-        open_at: returns the store at a URL.
-        tick_s: see `Poller`.
     """
 
     def __init__(

@@ -17,8 +17,6 @@ class Watch:
 
     Args:
         server: aiohttp's, whose `connections` are handlers with a `transport`.
-        stalled_s: see STALLED_S.
-        most: see CONNECTIONS.
     """
 
     def __init__(self, server: Any, *, stalled_s: float = STALLED_S, most: int = CONNECTIONS) -> None:

@@ -86,9 +86,7 @@ class SweepPages:
         """Answer with a page about a sweep, rendered once per state and address.
 
         Args:
-            request: of the page.
             values_of: returns what the template needs; it runs in a thread.
-            template: its name.
         """
         poller = await self._site.poller(request)
         view = await poller.current()

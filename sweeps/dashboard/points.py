@@ -27,11 +27,7 @@ class Points:
     """Points of two columns, [N] each, in the order of the trials.
 
     Args:
-        x, y: the columns.
-        trials: indices.
-        xs, ys: their values.
         front: positions of those on the front, by ascending x.
-        goals: of x and y.
     """
 
     x: str

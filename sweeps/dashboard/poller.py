@@ -37,7 +37,6 @@ class Poller:
     """The latest view of one sweep, for coroutines of one event loop.
 
     Args:
-        name, store: of the sweep.
         tick_s: seconds between two readings; a bucket is read with each listing only.
 
     Attributes:

@@ -43,12 +43,9 @@ class View:
 
     Args:
         number: counts the changes that this server has read; pages name it.
-        url: of the store.
         space: with the amendments.
         records: by index, without secrets and without curves.
         damaged: what could not be read, a line each.
-        switch: running, paused or stopped, by whom and when.
-        archived: whether the sweep is in the archive.
         changes: who changed which limit and when, a line each.
         actions: what people did last, the newest first.
         confirmation: the plan of `sweep confirm` and where it stands; None without one.

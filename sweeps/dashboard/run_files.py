@@ -68,11 +68,9 @@ class RunFiles:
         """Return a file's bytes; None if the attempt has no regular file of that very name.
 
         Args:
-            record: of the trial.
             name: as `names` has it.
             attempt: None for the present or last one.
             start: first byte; a negative number counts from the end.
-            most: at most so many bytes.
         """
         attempt = record.attempt if attempt is None else attempt
         prefix = run_prefix(record.trial, attempt)

@@ -153,8 +153,6 @@ def guard_for(host: str, allowed: Iterable[str], *, with_token: bool) -> Guard:
     """Return the guard of a server on the host.
 
     Args:
-        host: that it listens on.
-        allowed: further names under which it may be asked for.
         with_token: whether a token is needed on loopback, too.
     """
     needed = with_token or not is_loopback(host)

@@ -32,10 +32,7 @@ class Site:
     """A running dashboard.
 
     Args:
-        catalog: the sweeps.
-        guard: of the requests.
         rate: price of the trials' time; None for what they report.
-        control: whether sweeps can be changed through it.
         routes: of the application; a test checks that none of them writes.
         server: aiohttp's, with its connections; None before it is served.
     """

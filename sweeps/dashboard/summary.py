@@ -37,7 +37,6 @@ class Best:
     """The best trial so far.
 
     Args:
-        record: its record.
         value: of the first objective, for people.
         interval: how sure that is, in words; "" if nothing is known.
         confirmed: by fresh seeds; else it is one observation.
@@ -57,12 +56,9 @@ class Summary:
         counts: of trials by status, without zeros.
         searched: trials of the search, which the run cap counts.
         confirming, imported: other trials.
-        run_cap: None without one.
         state: running, paused, …, in words.
-        limits: of the budget.
         cost: in dollars, so far and expected.
         hours_left: until the run cap, at the present pace; None if that is not known.
-        best: None before there is one.
         confirmation: how far `sweep confirm` is, in a line; "" without one.
         saved: what shared stages saved, in a line; "" if nothing.
         failures: (failure, reason with numbers left out, how many), the most frequent first.

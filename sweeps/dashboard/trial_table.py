@@ -40,8 +40,6 @@ class Query:
     Args:
         status, by: only trials of this status, or of this generator; "" for all.
         q: words that a trial must have somewhere, or conditions such as `final_loss<3.3`.
-        sort: name of a column.
-        order: ascending or descending.
         page: from 1.
         x, y: axes of the front; "" for the default.
     """
@@ -105,10 +103,8 @@ class TrialTable:
 
     Args:
         columns: those that are shown, `trial` first.
-        rows: of this page.
         found: how many trials fit the query.
         pages: number of pages, at least 1.
-        page: this one.
         generators: all of the sweep, for the filter.
     """
 

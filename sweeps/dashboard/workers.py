@@ -19,7 +19,6 @@ class Worker:
     """A worker of the last day.
 
     Args:
-        name: as it calls itself.
         trial: what it runs; None if nothing.
         heartbeat: the store's time of its last sign of life.
         silent: whether it runs a trial and has missed its heartbeats for half of the lease.
@@ -52,8 +51,6 @@ class PoolView:
     """A pool that was launched from here.
 
     Args:
-        engine: its name.
-        workers: how many were asked for; None if that is not known.
         states: what the engine says of each.
         error: why the engine could not be asked, in one line.
     """

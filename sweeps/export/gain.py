@@ -30,9 +30,7 @@ class Gain:
     """Difference between the best trial and the first one, in the first objective.
 
     Args:
-        trial: index of the best trial.
         first: index of the first one; imported and enqueued trials come before it.
-        metric: of the difference.
         difference: how much better the best trial is; negative: worse.
         low, high: 95 % interval of it for these two runs, not for others with fresh seeds; None: unknown.
         by: what the interval is from: the same sequences (`text`), standard errors that the trials have
@@ -81,9 +79,6 @@ def gain(
     Losses on the same sequences are compared in pairs: what is hard about the text cancels.
 
     Args:
-        space: of the sweep.
-        records: its trials.
-        best: of them.
         by_sequence: see `held_out.losses`.
     """
     first = next((r for r in records if r.generator == "baseline" and r.status == "completed"), None)

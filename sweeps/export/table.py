@@ -164,7 +164,6 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
 
     Args:
         space: of the sweep; the means must be within its outcome constraints.
-        trials: the records.
 
     Returns:
         The record of the trial that was confirmed; None without two completed runs of any.

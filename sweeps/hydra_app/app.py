@@ -39,8 +39,6 @@ def command(
 
     Args:
         metrics: names of the task function's return values.
-        fixed: overrides that are the same in all trials.
-        hydra_overrides: overrides of Hydra's own configuration.
         argv: command line of this process, for its options.
 
     Raises:

@@ -42,7 +42,6 @@ def sweep(
     Args:
         settings: `StageSweeperConf`, without its target.
         config: the application's, composed for the sweep.
-        config_loader: Hydra's.
         arguments: overrides of the command line, without those of Hydra's own configuration.
 
     Raises:
@@ -143,10 +142,7 @@ def space_of(
     """Return the search space of the settings, validated like a search space file.
 
     Args:
-        settings: `StageSweeperConf` as plain data.
         searched: searched parameters by key, as in a search space file.
-        fixed: overrides that are the same in all trials.
-        hydra_overrides: overrides of Hydra's own configuration.
 
     Raises:
         InputError: they do not describe a valid space.

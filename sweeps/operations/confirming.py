@@ -30,11 +30,9 @@ def plan_confirmation(
     """Return the plan in force: the stored one, or a new one that is stored now.
 
     Args:
-        experiment: the sweep.
         options: `top`, `seeds`, `budget`, `objective`, `bounds` and `seed_name`, as of `sweep confirm`; None
             or () where they are left out.
         again: plan anew, whatever is stored.
-        by: who does it.
         on_notice: gets what is planned, and what should be known of it.
 
     Raises:

@@ -27,8 +27,6 @@ def create_sweep(
     """Check the space with Ax and the program, then create the sweep; nothing is written if a check fails.
 
     Args:
-        space: the search space.
-        storage: of `--storage`.
         skip_if_exists: return the existing sweep if it has the same space; larger limits extend it.
         on_notice: gets warnings, and what trials share.
     """

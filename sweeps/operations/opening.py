@@ -30,8 +30,6 @@ def open_sweep(storage: str | None, name: str | None, *, patience_s: float | Non
     """Open the sweep that the arguments and the environment name.
 
     Args:
-        storage: of `--storage`.
-        name: of `--name`.
         patience_s: seconds for a bucket's first answer; None: less where a person waits.
 
     Raises:

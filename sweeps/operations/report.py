@@ -23,7 +23,6 @@ def report_document(
     """Return the document for `analysis.report.report.render`.
 
     Args:
-        experiment: the sweep.
         records: its trials, without secrets.
         surrogate: also fit Ax's surrogate, for what mattered; takes seconds.
 

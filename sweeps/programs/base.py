@@ -71,7 +71,6 @@ class Program(ABC):
         """Build what all trials share, unless it exists.
 
         Args:
-            threads: how many threads of the CPU to use.
             report: called with the current step and its finished fraction, None if that is unknown.
 
         Raises:
@@ -112,9 +111,6 @@ class Program(ABC):
         (another worker has the trial now, or it should stop early).
 
         Args:
-            record: the claimed trial.
-            folder: the run folder of the attempt.
-            stop: the worker's stop request.
             wants_stop: polled while the program runs.
             snapshots: whether the trainer writes the ends of its stages for other trials.
             points: whether it writes points of their trunks.

@@ -96,7 +96,6 @@ class _Server:
     """Loop of the server.
 
     Args:
-        channel: to the worker.
         versions: of the files that this process has read.
         handlers: of the signals that this process ignores, for what it forks.
     """

@@ -43,7 +43,6 @@ class FunctionProgram(Program):
     A space may name none: then whoever asks for a trial runs it.
 
     Args:
-        space: of the sweep.
         given: function to call; None: the one that the space names.
     """
 

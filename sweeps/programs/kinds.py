@@ -13,7 +13,6 @@ def program_of(space: Space, function: Function | None = None) -> Program:
     """Return the program of a sweep.
 
     Args:
-        space: of the sweep.
         function: to call in place of the sweep's own program.
     """
     if function is not None or space.program.kind == "function":

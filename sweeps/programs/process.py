@@ -69,7 +69,6 @@ def run(
     seconds later, SIGKILL. Whatever it leaves running is killed, on Linux daemons included.
 
     Args:
-        argv: the command.
         log_file: to which stdout and stderr are appended.
         env: variables to add to this process's environment.
         should_stop: polled every 0.1 s.

@@ -101,11 +101,7 @@ class _Series:
 
 
 class LossCurve:
-    """Losses in a growing `metrics.jsonl`: each line is read once. Threads may share it.
-
-    Args:
-        folder: the run folder of the program.
-    """
+    """Losses in a growing `metrics.jsonl`: each line is read once. Threads may share it."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / METRICS_FILE

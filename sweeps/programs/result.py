@@ -67,8 +67,6 @@ class Failed:
     """Failure of the program. The first line of `error` says how, the rest is the end of its log.
 
     Args:
-        error: for people.
-        failure: its kind.
         retryable: whether another attempt may succeed: a signal ended it, or the network was lost.
     """
 
@@ -113,9 +111,7 @@ def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
     The metrics are in any form of `by_metric`.
 
     Args:
-        space: of the sweep.
         document: the parsed JSON; see `stated_failure` for the other statuses.
-        where: the file, for error messages.
     """
     if not isinstance(document, dict):
         scalar = _is_number(document)
@@ -160,9 +156,7 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
     Names that a record cannot hold are left out, with a warning.
 
     Args:
-        space: of the sweep.
         metrics: as the program reported them, in any form of `by_metric`.
-        where: their origin, for error messages.
     """
     needed = needed_metrics(space)
     if not isinstance(metrics, Mapping | list | tuple) and not _is_number(metrics):
@@ -247,7 +241,6 @@ def classify_exit(status: int, output: str, argv: Sequence[str]) -> Failed | Not
     Args:
         status: as `subprocess` gives it, negative for a signal.
         output: the last lines that the program has written.
-        argv: the program's command.
     """
     last = output.splitlines()[-1] if output else ""
     if status == _EXIT_DIVERGED:

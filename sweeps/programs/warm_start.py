@@ -104,7 +104,6 @@ class WarmStarts:
         """Fork a process, and return None where it has to be started by its command.
 
         Args:
-            argv: its command.
             log_file: opened, for stdout and stderr.
             env: variables to add to this process's environment.
             should_stop: polled while the server imports.
@@ -234,8 +233,6 @@ class _Server:
 
         Args:
             count: how many of the words are variables of its environment; the others are its arguments.
-            words: of the request.
-            log_file: for its stdout and stderr.
 
         Raises:
             OSError: the server is gone, or does not answer.

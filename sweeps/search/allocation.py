@@ -210,7 +210,6 @@ class Allocator:
         """Generate the next candidate and store it as running.
 
         Args:
-            claim: of the asking worker.
             searching: whether it may be one of the search; otherwise only one of the confirmation.
 
         Returns:

@@ -53,7 +53,6 @@ def judge(
     """Return why the running trial cannot reach the best trial, or the front, or None if it may.
 
     Args:
-        space: of the sweep.
         early: how far from them, and how many trials there must be.
         record: the running trial; its curve has a point.
         compared: other trials with a curve of the same kind; completed ones count.

@@ -34,9 +34,6 @@ def enqueue(
     """Store the configurations as pending trials, all or none of them, and return their trials in order.
 
     Args:
-        store: of the sweep.
-        space: of the sweep; its run cap counts them.
-        records: of the sweep.
         lease: on the right to create trials.
         configurations: the active parameters of each, checked against the space.
         worker: name under which the lease is held.

@@ -36,7 +36,6 @@ class Forecast:
     """Predicted value.
 
     Args:
-        mean: the prediction.
         sd: a third of the distance to the bound that the value hardly falls below.
         error: the standard error towards both sides: not less, and as large as that of predictions for all
             completed trials. One that ends badly often does so by more than anything fitted would suggest.

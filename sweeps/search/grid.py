@@ -62,10 +62,7 @@ class _Trunks:
     """Trunks of one stage, and who is on them.
 
     Args:
-        stages: of the space.
-        stage: whose trunks.
         left: configurations that no trial has.
-        records: of the sweep.
     """
 
     def __init__(

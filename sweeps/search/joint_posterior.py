@@ -65,7 +65,6 @@ class JointPosterior:
             tried: indices of the points among which one is chosen now.
             trials: K.
             draws: [M, N], of `draws`.
-            rng: of the noise.
         """
         searches, every = len(draws), np.arange(len(draws))
         means = np.tile(self.mean, (searches, 1))

@@ -29,7 +29,6 @@ def first_stages(trials: int, share: float, options: int = 1) -> int:
     """Return how many of the design's trials have a first stage of their own.
 
     Args:
-        trials: in the design.
         share: of the first stage in the cost of a trial, from 0 to 1: the less it saves, the more of them
             explore the first stage too.
         options: the most that a choice of the first stage has: each is tried.
@@ -65,9 +64,6 @@ def next_shared(
 
     Args:
         wanted: number of different first stages in the design.
-        shared: parameters that trials share.
-        outcomes: the metrics that count.
-        records: of the sweep, in index order.
         found: first stages (`SharedStages.identity`) of candidates that have no record yet.
 
     Returns:

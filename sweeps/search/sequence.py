@@ -23,10 +23,6 @@ class SobolSequence:
     position cannot be computed directly. If nearly all points break them, Ax samples by a random walk through
     the polytope, which takes every step of a batch in the same direction; each point is then a walk of its
     own.
-
-    Args:
-        draw: generates points.
-        seed: of the sweep.
     """
 
     def __init__(self, draw: Draw, seed: int) -> None:

@@ -181,7 +181,6 @@ class Starts:
     """Everything that new trials can start from.
 
     Args:
-        shared: parameters that trials share.
         ends: stored ends of first stages.
         trunks: stored trunks, of the last stage first.
     """
@@ -212,7 +211,6 @@ class Starts:
         """Return whether the first stage is nearly a stored one, or on a stored trunk of it.
 
         Args:
-            parameters: of a trial.
             within: all axes differ by less than this share of their ranges.
         """
         moved = self._shared.snap(parameters, self.ends, within) or parameters
@@ -226,11 +224,6 @@ class RemainingCost:
 
     A checkpoint takes the place of its stage until there and of all stages before it. Until there, the cost
     of a stage is linear in its steps.
-
-    Args:
-        shared: parameters that trials share.
-        costs: of the stages.
-        starts: what is stored.
     """
 
     def __init__(self, shared: SharedStages, costs: Costs, starts: Starts) -> None:

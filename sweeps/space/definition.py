@@ -65,10 +65,7 @@ class Range:
     """Parameter with numbers from `min` to `max`, both included.
 
     Args:
-        name: name of the parameter.
-        min: least value.
         max: greatest value; a whole number of steps from `min`, if there are steps.
-        kind: of the numbers.
         log: search the logarithm.
         step: distance of the values; None: 1 for integers, and any float.
         normal: mean and standard deviation, of the logarithm if `log`, of the normal distribution that the
@@ -93,8 +90,6 @@ class Choice:
     """Parameter with two or more `values` of one type.
 
     Args:
-        name: name of the parameter.
-        values: all values.
         ordered: neighbours are similar, which the surrogate model uses.
         when: values, each with the parameters that exist only if this one has that value.
         prior: which of them is probably the best; None: nothing is known.
@@ -169,7 +164,6 @@ class Program:
     """Program of a trial: the trainer, a command line, or a Python function.
 
     Args:
-        kind: which of the three.
         overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
         processes: `trainer`: number of processes of one trial on the worker's machine.
         command: `command`: argv. The element `${overrides}` becomes one `key=value` argument per parameter,

@@ -132,7 +132,6 @@ class Domain:
         That is a `seed` and an `eval.test` that are not searched; a fixed one gets the space's value again.
 
         Args:
-            parameters: those of a trial.
             repeat: whether everything that is not searched may differ: a repeat of `sweep confirm`, whose
                 seed may have another name.
         """

@@ -43,7 +43,6 @@ def with_defaults(space: Space, known: Mapping[str, Value], whose: str) -> tuple
     defaults`, those within their range get priors.
 
     Args:
-        space: of a new sweep.
         known: defaults by name; they may lie outside of their range.
         whose: the defaults, for the notice: "the trainer's".
     """

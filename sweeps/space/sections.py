@@ -66,8 +66,6 @@ def read(cursor: Cursor, kind: type[S], taken: Mapping[str, str] = MappingProxyT
     """Return a section that is written at the cursor. Raises SpaceError with all that is wrong in it.
 
     Args:
-        cursor: the section.
-        kind: its model.
         taken: keys that `program.trainer.overrides` must not have, each with the reason.
     """
     problems = Problems()

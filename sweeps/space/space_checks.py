@@ -36,8 +36,6 @@ def parameter_constraints(
     which Ax does not allow in constraints.
 
     Args:
-        section: the list.
-        parameters: all of them.
         wrong: names of parameters that are wrong themselves; a constraint on one is only read.
         problems: takes each constraint that cannot be read, used or satisfied.
 
@@ -94,7 +92,6 @@ def outcome_constraints(
     """Return the constraints on metrics as they are written. Raises SpaceError if it is no list.
 
     Args:
-        section: the list.
         objectives: all of them; none where they are wrong themselves.
         problems: takes each constraint that is wrong.
     """
@@ -134,7 +131,6 @@ def baseline(
 
     Args:
         section: values by name of the parameter.
-        space: to which they belong.
         others: values of parameters that are not written; without one here, it is the middle.
         wrong: names of parameters that are wrong themselves; whatever is written for them is taken.
     """

@@ -70,7 +70,6 @@ def parameters(
     A wrong one is in the place of its name as a fixed null, so that others can refer to it.
 
     Args:
-        section: `parameters:`.
         problems: takes what is wrong, of parameters alone and together.
 
     Raises:

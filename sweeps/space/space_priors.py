@@ -27,9 +27,6 @@ def with_written(
 
     Args:
         space: with ranges that the constraints have narrowed.
-        sections: of the parameters that are right, by name.
-        file: its sections.
-        problems: takes what is wrong.
         has_baseline: whether the file has a first trial of its own, or wants none.
     """
     if not _writes_prior(file) and space.search.method == "bayes" and len(space.objectives) == 1:

@@ -30,7 +30,6 @@ def stages(section: Cursor, space: Space) -> tuple[Stage, ...]:
     """Return the program's stages, in order. Raises SpaceError.
 
     Args:
-        section: the list.
         space: with all that the file says, but its stages.
     """
     if space.program.kind == "trainer":

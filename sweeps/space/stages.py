@@ -18,7 +18,6 @@ def decay_start(steps: int, decay: float) -> int:
     """Return the step at which a stage leaves its trunk, as `trainer` schedules it.
 
     Args:
-        steps: of the stage.
         decay: share of them that the decay takes.
     """
     return steps - round(decay * steps)

@@ -20,7 +20,6 @@ def trainer_stages(space: Space, costs: Sequence[StageCosts]) -> tuple[Stage, ..
     Stage 2 in which the search may switch the teacher on and off.
 
     Args:
-        space: whose program is the trainer.
         costs: of configurations that together have each end and each choice of the space, as the trainer
             counts them.
     """

@@ -22,7 +22,6 @@ class FoundTrunk:
     """Trunk of a stage in one configuration, as the trainer sees it.
 
     Args:
-        key: of the trunk.
         until: step at which the decay begins.
         decay: share of the steps that the decay takes.
     """
@@ -45,8 +44,6 @@ def with_trunks(
     lengths.
 
     Args:
-        space: whose program is the trainer.
-        stages: of it.
         points: parameters of configurations that together have each end and each choice of the space.
         found: the trunks of a configuration.
     """

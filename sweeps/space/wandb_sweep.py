@@ -56,7 +56,6 @@ class Translation:
     """A search space file and what its reader must know.
 
     Args:
-        text: the file.
         notes: what does not mean quite the same, each a sentence.
     """
 

@@ -108,7 +108,6 @@ class Cursor:
         """Return the entries of a mapping that are known.
 
         Args:
-            known: its keys.
             problems: takes what is wrong with keys: others than these, and those that are missing.
             hints: what to write instead of some others.
             examples: what to write for each key that must be there.

@@ -39,7 +39,6 @@ class Checkpoint:
     """The state at the end of a stage, or at a step within its trunk.
 
     Args:
-        stage: its name.
         key: 64 hexadecimal digits; equal keys mean equal weights.
         step: of the stage, within its trunk; None: its end.
     """

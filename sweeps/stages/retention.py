@@ -27,8 +27,6 @@ class SharedCheckpoint:
     """A stored checkpoint, by the records. Trials are ascending indices.
 
     Args:
-        key: of the checkpoint.
-        stage: its name.
         step: of the stage, within its trunk; None for the stage's end.
         trunk: equal for the checkpoints of one trunk, by the parameters of their publishers; None for an end.
         publishers: trials whose records say that it is stored.
@@ -156,8 +154,6 @@ def judge(
     stay.
 
     Args:
-        space: of the sweep.
-        records: all trials.
         ended: whether no trial will follow.
         sizes: bytes of checkpoints by key; needed only for a limit in GiB.
         ranks: of trials by index, 0 for the best, such as by posterior mean; None: by their observed results.

@@ -26,7 +26,6 @@ class Reported:
     """A stage in a `result.json`. None: the program does not say.
 
     Args:
-        name: of the stage.
         key: of its end; "" if it is never shared.
         reused: whether a checkpoint took the place of computing it.
         cost: in the unit of the sweep's `stages`.
@@ -90,7 +89,6 @@ def parse(document: Any, where: str) -> tuple[Reported, ...]:
 
     Args:
         document: the parsed JSON, None for no stages.
-        where: the file, for the warning.
     """
     if document is None:
         return ()

@@ -22,7 +22,6 @@ def open_store(url: str, *, first_answer_s: float | None = None) -> Store:
     """Return the store at `url` without contacting or creating anything.
 
     Args:
-        url: as users type it.
         first_answer_s: of a bucket: seconds in which its service has to answer for the first time; None for
             as long as any later request may take.
 

@@ -18,7 +18,6 @@ class Draft:
     """A file that replaces `path` once it is committed, and is removed otherwise.
 
     Args:
-        path: the file to replace.
         draft: name of the file until then, in the same folder. What a killed writer left there is removed.
 
     Attributes:
@@ -59,7 +58,6 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     For files that a library writes by their name, and for those that need not survive a power cut.
 
     Args:
-        path: the file to replace.
         durable: flush the draft to the disk before it replaces the file.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -78,7 +76,6 @@ def write_atomic(path: Path, text: str, *, mode: int = OWNER_ONLY) -> None:
 
     Args:
         path: the file; missing parent folders are created.
-        text: written as UTF-8.
         mode: permission bits before the umask. An environment may be confidential, so the default is
             `OWNER_ONLY`.
 

@@ -52,7 +52,6 @@ def metric_column(metric: str, own: Collection[str] = RESERVED, *, prefixes: tup
     inverse.
 
     Args:
-        metric: its name.
         own: columns of the table that are none of a metric.
         prefixes: of further such columns.
     """
@@ -70,7 +69,6 @@ def parameter_column(parameter: str, metrics: Collection[str] = (), own: Collect
     """Return the column of a parameter for people: its name, or as in an export if another is called so.
 
     Args:
-        parameter: its name.
         metrics: columns of metrics.
         own: columns of the table that are none of a parameter or metric.
     """

@@ -17,7 +17,6 @@ def parse(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
 
     Args:
         data: text, or its bytes in UTF-8, with or without a byte order mark.
-        max_bytes: size limit.
 
     Raises:
         ValueError: larger than `max_bytes`, not JSON, not UTF-8, a lone surrogate, more than 200 levels of

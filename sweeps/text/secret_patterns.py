@@ -224,7 +224,6 @@ def assigned(text: str, *, flags: bool = True) -> Iterator[tuple[int, int]]:
     """Yield the spans of values of secret names: of `PGPASSWORD=…`, `"api_key": "…"`, `--token …`.
 
     Args:
-        text: any text.
         flags: also options of command lines, and names in lower case.
     """
     lowered = text.lower()

@@ -35,9 +35,6 @@ class TrialStages:
     """Stages of a claimed trial, for one attempt. Without `shared` keys nothing is fetched or published.
 
     Args:
-        experiment: the worker's.
-        record: the claimed trial.
-        folder: the run folder of the attempt.
         shared: keys of the ends of stages and of the trunks that trials share with this one.
 
     Attributes:

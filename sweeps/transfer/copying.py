@@ -84,7 +84,6 @@ def publish(
     """Store a folder as the checkpoint below `prefix`, unless there is one.
 
     Args:
-        store: the sweep's store.
         prefix: `stages/KEY`.
         folder: the files; nobody may write there any more.
         by: name of a folder that no other publisher of this checkpoint has.
@@ -149,12 +148,8 @@ def fetch(store: Store, prefix: str, found: Published, into: Path, *, link: bool
     """Copy a checkpoint into a new folder, verified.
 
     Args:
-        store: the sweep's store.
         prefix: `stages/KEY`.
-        found: what `published` found there.
         into: the folder, which an interruption leaves incomplete.
-        link: as for `publish`.
-        deadline: with the pace of retries.
 
     Raises:
         Damaged: it is not as its manifest says.

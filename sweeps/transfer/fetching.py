@@ -49,7 +49,6 @@ class Fetched:
     """A checkpoint that is in the run folder now.
 
     Args:
-        checkpoint: which one.
         record: of the trial that published it, which may be an earlier attempt of this one.
         run: the entry in that record; None: published by this trial, but not recorded.
         details: of its `stage.json`.
@@ -65,10 +64,6 @@ class CheckpointFetch:
     """Fetch for one attempt of a trial.
 
     Args:
-        experiment: the worker's.
-        record: the claimed trial.
-        folder: the run folder of the attempt.
-        shared: what trials share with this one.
         names: of all stages in order.
         link: whether files may share their disk space with the store's.
 

@@ -35,10 +35,7 @@ class Publishing:
     """Publication for one attempt of a trial.
 
     Args:
-        experiment: the worker's.
-        record: the claimed trial.
         folder: `snapshots/` of the run folder.
-        shared: what trials share with this one.
         link: whether files may share their disk space with the store's.
         ended: called with a checkpoint that the program has computed, before it is stored. Raises Unfit.
         stored: called with a checkpoint that this trial's record should list as stored.

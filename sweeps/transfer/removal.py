@@ -43,8 +43,6 @@ def verdicts(experiment: Experiment, records: Sequence[Trial], *, ended: bool | 
     """Return which checkpoints stay, and why.
 
     Args:
-        experiment: the sweep.
-        records: all trials.
         ended: whether to judge as after the sweep's end; None: as it is.
     """
     space, found = experiment.space, retention.stored_checkpoints(experiment.space, records)

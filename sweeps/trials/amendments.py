@@ -43,7 +43,6 @@ class Amendment:
     Args:
         number: from 1.
         changes: new values by name: of LIMITS, NAME or ARCHIVED.
-        by: who made it.
         at: the store's time, in seconds since the epoch.
     """
 

@@ -34,8 +34,6 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
     a search: they count only while no trial has completed, up to `limits.later`.
 
     Args:
-        limits: numbers of equal failures in a row.
-        records: all trials of the sweep.
         since: the store's time when a user last resumed the sweep; trials started earlier do not count.
     """
     if not last_failed(records):  # the usual case, checked first because this runs for every trial

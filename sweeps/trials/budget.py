@@ -22,12 +22,7 @@ REPORTED = (costs.STEPS, "usd")
 
 
 def spent(records: Sequence[Trial], now: float) -> Budget:
-    """Return the costs of the trials, with estimates for running ones and without imported ones.
-
-    Args:
-        records: all trials of the sweep.
-        now: the store's time, in seconds since the epoch.
-    """
+    """Return the costs of the trials, with estimates for running ones and without imported ones."""
     own = [record for record in records if record.generator != "imported"]
     first = min((record.created for record in own), default=now)
     steps_per_cost = costs.steps_per_cost(own) or 0.0

@@ -17,7 +17,6 @@ def by_metric(result: Any, metrics: Sequence[str]) -> Mapping[Any, Any]:
 
     Args:
         result: a mapping, a list or tuple with a value for each metric, or the value of the only one.
-        metrics: names of the objectives' metrics.
 
     Raises:
         ValueError: the number of values is wrong; the message follows "returned".

@@ -33,8 +33,6 @@ class Switch:
     Args:
         by: who changed it last; `BRAKE` where the sweep paused itself.
         at: the store's time of that change, in seconds since the epoch; 0 without one.
-        why: reason, if there is one.
-        version: version of the object; None without one.
     """
 
     state: State = "running"

@@ -32,8 +32,6 @@ class ObjectLease:
     """Lease in the object `key`, which expires `expire_s` after its last renewal.
 
     Args:
-        store: the sweep's store.
-        key: key of the object.
         heartbeat_s: seconds between renewals while it is held.
         expire_s: seconds by the store's clock.
 
@@ -81,7 +79,6 @@ class ObjectLease:
         """Wait for the lease, then hold it until the block ends.
 
         Args:
-            holder: name under which it is held.
             patience_s: limit of the wait, in seconds.
             then: what the user should do after that, as one clause.
             wait: called between tries with the seconds to wait; may raise to give up.

@@ -27,12 +27,7 @@ class Silence:
         self._watched: dict[int, tuple[int, float, float]] = {}  # index -> attempt, heartbeat, since when
 
     def is_stale(self, record: Trial, now: float) -> bool:
-        """Return whether the trial's worker has sent no heartbeat for `expire_s`.
-
-        Args:
-            record: any trial.
-            now: the store's time, in seconds since the epoch.
-        """
+        """Return whether the trial's worker has sent no heartbeat for `expire_s`."""
         if record.heartbeat is None or not lifecycle.is_stale(record, now, self._expire_s):
             self._watched.pop(record.trial, None)
             return False

@@ -16,7 +16,6 @@ class StageRun:
     """A stage of a trial, to its end or, among the record's `points`, until a step within its trunk.
 
     Args:
-        name: of the stage.
         key: of the checkpoint there, 64 hexadecimal digits; equal keys mean equal weights. "": never shared.
         cost: of computing it until there, in the sweep's unit (effective steps for the trainer).
         reused_from: trial whose checkpoint took the place of computing it; None: this trial computed it.
@@ -61,7 +60,6 @@ def paid(stages: Iterable[StageRun], trial: int | None = None) -> float:
     """Return the cost of what was computed of the stages.
 
     Args:
-        stages: of one trial.
         trial: its index: what an earlier attempt of it has published, it has paid for.
     """
     return math.fsum(

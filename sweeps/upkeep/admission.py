@@ -57,7 +57,6 @@ class Admitted:
     """Valid table.
 
     Args:
-        results: in order.
         left_out: number of rows that did not complete, by status.
         tool: which wrote the table, if it is one of `other_tools`.
         columns: those that were not used.

@@ -18,7 +18,6 @@ class Unreadable:
     """Amendment that cannot be read.
 
     Args:
-        key: of the object.
         reason: what is wrong with it; "" if there is none of its number, though there are later ones.
         is_newer: a later version wrote it.
         data, version: the object; None for what is no file, or is not there.

@@ -31,8 +31,6 @@ class Mismatch:
     """Checkpoint whose stored state does not fit the records or itself.
 
     Args:
-        state: what is wrong.
-        key: of the checkpoint.
         reason: how it is damaged, in one clause; "" otherwise.
         trials: whose records say that it is stored.
         running: those of them that run now: their workers would write again what is changed there.
@@ -53,9 +51,6 @@ def survey_checkpoints(
     """Return what is wrong with the stored checkpoints. Raises `StoreUnavailable`.
 
     Args:
-        store: of the sweep.
-        records: all trials that can be read.
-        now: the store's time in seconds since the epoch.
         checksums: whether to read all files of a folder; a bucket has checksums of its own.
     """
     stages, damaged = stored_stages.stored_stages(store), {}
@@ -73,10 +68,7 @@ def mismatches(
     """Yield what is wrong with the checkpoints of a sweep.
 
     Args:
-        stages: all that is stored.
         damaged: why no trial can start from a checkpoint that has a manifest, by key.
-        records: all trials that can be read.
-        now: the store's time in seconds since the epoch.
     """
     claims = _Claims(records)
     present: set[str] = set()

@@ -33,7 +33,6 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool, checksums: 
     """Run all checks.
 
     Args:
-        open_sweep: opens the sweep to check.
         expected: whether the user named a sweep; otherwise a missing sweep is only a note.
         checksums: whether to read every stored checkpoint, gigabytes, to compare its checksums.
     """

@@ -54,9 +54,6 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     """Write the completed rows of the table as completed trials of the sweep.
 
     Args:
-        experiment: the sweep.
-        path: the table.
-        worker: name under which the ask lease is held.
         again: import rows that the sweep has already once more, as repeated measurements.
 
     Raises:

@@ -79,9 +79,6 @@ class Survey:
     """Content of a store.
 
     Args:
-        now: the store's time of the survey.
-        records: stored records by index.
-        runs: run folders of all attempts.
         halves: of runs in a bucket, the objects that no manifest names and that nobody uploads any more.
         foreign: keys among records and runs that no version of this program writes.
         quarantined: indices of records that were moved to quarantine.

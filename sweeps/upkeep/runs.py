@@ -60,9 +60,7 @@ def half_uploads(
 
     Args:
         store: of the sweep; a local folder has no uploads.
-        runs: all run folders.
         trials: all trials; runs of running ones are left out.
-        now: the store's time.
     """
     if not isinstance(store, Bucket):
         return []

@@ -55,7 +55,6 @@ class TableError(InputError):
     """Error of a table that cannot be imported; nothing was changed.
 
     Args:
-        file: the file's name as the user gave it.
         problems: one line for each, with row and column.
     """
 

@@ -35,7 +35,6 @@ def should_stop(
     better. By any rule a loss that is not finite is the worst, as for Optuna's pruners.
 
     Args:
-        space: of the sweep.
         record: the trial after its last heartbeat.
         records: all trials of the sweep; the entry of the trial itself may be outdated and is ignored.
         not_finite: the step of its last loss, if that is NaN or infinite. Curves have finite losses only.

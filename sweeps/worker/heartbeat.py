@@ -35,7 +35,6 @@ class HeartbeatThread:
 
     Args:
         experiment: the worker's; the thread opens one of its own, so that no cache is shared.
-        record: the claimed trial.
         show: called with the program's progress, to show it to people.
 
     Attributes:

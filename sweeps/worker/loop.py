@@ -85,9 +85,6 @@ def work(
     """Run trials until there are none left to claim, a limit is reached, or `stop` is requested.
 
     Args:
-        experiment: the sweep.
-        stop: the request to stop, usually set by a signal.
-        watcher: observer of what the worker does.
         limits: when to leave earlier.
         name: of the worker; None: a unique one.
         function: to call in place of the sweep's program.

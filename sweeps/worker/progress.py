@@ -35,7 +35,6 @@ def watcher(experiment: Experiment, log_format: str = "text") -> Iterator[Watche
     """Yield a watcher that writes to stderr.
 
     Args:
-        experiment: the sweep.
         log_format: "json" for programs; "text" for people, with a progress bar on a terminal.
     """
     if log_format == "json":

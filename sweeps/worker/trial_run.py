@@ -76,11 +76,6 @@ class TrialRun:
     """Execution of one claimed trial by this worker.
 
     Args:
-        experiment: the worker's.
-        record: the claimed trial.
-        program: of the sweep.
-        stop: the worker's stop request.
-        watcher: observer of what happens.
         uploads: ends the upload of a finished trial; its owner waits for it.
     """
 

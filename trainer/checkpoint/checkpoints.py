@@ -40,11 +40,7 @@ class Checkpoints:
     Args:
         root: folder of the checkpoints, made with the first one.
         metrics: the run's `metrics.jsonl`, a copy of which is part of a checkpoint.
-        config: intervals, and the number of checkpoints to retain.
-        config_sha256: of the run's configuration.
-        found: the checkpoint to resume from, or None.
         peak_memory: returns the peak memory of this attempt so far, in bytes.
-        warn: called with one line for people.
         compile_seconds: returns the seconds of compilation of this attempt so far.
         ranks: the processes that share the run. All must report every step, as each may have a shard of the
             state; the first decides when to save, and writes.
@@ -126,7 +122,6 @@ class Checkpoints:
 
         Args:
             name: of the stage that is running, or has just ended.
-            folder: of the snapshot.
             describe: called in the first process; returns the content of its `stage.json` and its identity.
         """
         stage = self._stage

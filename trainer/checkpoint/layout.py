@@ -86,8 +86,6 @@ def newest(root: Path, config_sha256: str, warn: Callable[[str], None]) -> Found
 
     Args:
         root: folder of the checkpoints; it need not exist.
-        config_sha256: of the run's configuration.
-        warn: called with one line for people.
     """
     remove_drafts(root)
     unusable: list[Path] = []

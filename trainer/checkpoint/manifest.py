@@ -42,7 +42,6 @@ class Manifest:
         over: whether the stage was over; then its passing parts are not here.
         steps: optimizer steps that were done, over all stages.
         config_sha256: of the configuration, `trainer.config.sha256`.
-        code_version: of the program that wrote it.
         details: learning rate, lambda and the like of that step, for people; they are not restored.
         values: plain values of each part, by its name.
         measured: measurements that are taken once per run, by name.

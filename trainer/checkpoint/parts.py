@@ -37,12 +37,7 @@ def stage_parts(
     """Return everything to save of a stage that trains `model`. Called by `loop`.
 
     Args:
-        model: whose weights and buffers are saved.
-        optimizers: over its parameters.
-        batches: the stage's stream of batches.
         trace: results of the stage, saved when it is over, too.
-        device: whose random state is saved.
-        more: further parts of the stage.
         lasting: further parts of the run, restored before those of the stage.
 
     Raises:

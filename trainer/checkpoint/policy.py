@@ -42,7 +42,6 @@ class StageCheckpoint(Protocol):
         """Record that the one-based `step` is done; return whether a checkpoint was begun.
 
         Args:
-            step: of the stage.
             details: learning rate and the like of that step, for people.
         """
 

@@ -19,9 +19,7 @@ class Place:
     """A place in a run that others can start from.
 
     Args:
-        stage: its name.
         step: of a point of the stage's trunk, the steps until there; None: the end of the stage.
-        key: of the place.
     """
 
     stage: str
@@ -47,7 +45,6 @@ class Identity:
     """Properties that a run shares with the snapshot that it starts from.
 
     Args:
-        key: of the place.
         data_sha256: of the text and its tokenizer.
         teacher: digest of its weights, or of what a teacher that runs train themselves depends on.
         device: its kind.
@@ -66,7 +63,6 @@ class StageNumbers:
     """Numbers of a stage until a place.
 
     Args:
-        seconds: of training.
         usd: dollars; None: the price is not known.
         metrics: of the result, as far as they are known at the end of the stage.
         evaluation: settings of the held-out losses that were measured on the way.

@@ -61,8 +61,6 @@ class StageSnapshots:
         write: whether to write those.
         trunks: of stages by name; other stages have no points.
         every: steps between two points, by stage, or the points; 0: none.
-        checkpoints: of the run.
-        warn: called with one line for people.
         ranks: the processes that share the run. All must call each method; the first verifies and writes.
     """
 
@@ -132,8 +130,6 @@ class StageSnapshots:
         """Let the run start from a snapshot, and return whether it does: not if it does not fit the run.
 
         Args:
-            found: by `find`.
-            place: of it.
             student: whose weights will be restored when the stage begins.
             evaluation: as of `StageNumbers`. Losses with other settings are measured again.
         """
@@ -157,7 +153,6 @@ class StageSnapshots:
         """Begin to write the end of a stage, if that is wanted and there is no snapshot of it.
 
         Args:
-            stage: its name.
             identity: called in the first process with the key, if something is written.
             numbers: called there likewise.
         """

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class StateError(TrainerError):
-    """A checkpoint whose state does not fit the run: the program has changed.
-
-    Args:
-        part: name of the part that was to be restored.
-        problem: the mismatch.
-    """
+    """A checkpoint whose state does not fit the run: the program has changed."""
 
     def __init__(self, part: str, problem: str) -> None:
         self.part, self.problem = part, problem

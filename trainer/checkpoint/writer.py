@@ -116,8 +116,6 @@ class Writer:
     """Writer of snapshots on a thread of its own.
 
     Args:
-        root: folder of the checkpoints.
-        keep: number of newest checkpoints to retain.
         last: steps of the newest existing checkpoint, or None.
         warn: called with one line for a failure that does not set `full`.
     """

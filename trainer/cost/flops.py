@@ -71,7 +71,6 @@ def adapter_flops_per_token(adapters: int, frozen: int) -> int:
     The backward pass below the first adapter, which is not computed, is not subtracted.
 
     Args:
-        adapters: number of their parameters.
         frozen: number of the student's weights that each token is multiplied by.
     """
     return 3 * 2 * adapters - 2 * frozen
@@ -92,8 +91,6 @@ def candidate_flops_per_token(hidden: int, vocabulary: int, length: int, *, toke
     Forward 1, backward 2, before each of the T - 1 predicted tokens of T.
 
     Args:
-        hidden: width of the head's input.
-        vocabulary: tokens of the vocabulary.
         length: T, tokens of a sequence.
         tokens: candidates whose logits are computed at each position.
         full: whether all logits are computed as well, in chunks.
@@ -110,7 +107,6 @@ def relation_flops_per_token(widths: Sequence[int], sequence_length: int) -> int
 
     Args:
         widths: of the projections whose relations are compared.
-        sequence_length: tokens of a sequence.
     """
     return 4 * 2 * sequence_length * sum(widths)
 
@@ -121,7 +117,6 @@ def usd(device: Device, usd_per_hour: float | None, seconds: float, *, spot: boo
     Args:
         device: whose name the table lists; each process of the run has one.
         usd_per_hour: of the configuration; None: from the table.
-        seconds: to pay for.
         spot: take the table's price of a machine that may be preempted.
     """
     if usd_per_hour is None:

@@ -29,12 +29,8 @@ class WindowFeed(Feed):
 
     Args:
         tokens: [N], read only as far as needed.
-        text: digest of the text.
         batch_size: rows of all ranks together.
         sequence_length: T.
-        seed: of the order.
-        rank: of this process.
-        world: number of processes.
 
     Raises:
         DataError: `tokens` has no full window, or an argument is out of range.
@@ -96,9 +92,7 @@ def eval_batches(
 
     Args:
         tokens: [N].
-        batch_size: B.
         sequence_length: T.
-        batches: their number.
         text: what the tokens are of, for the error.
 
     Raises:

@@ -62,9 +62,6 @@ class Corpus(ABC):
         Args:
             batch_size: rows of all ranks together; the feed has those of `rank` alone.
             sequence_length: T, in tokens.
-            seed: of the order.
-            rank: of this process.
-            world: number of processes.
 
         Raises:
             DataError: an argument is out of range.
@@ -88,8 +85,6 @@ def stage_text(corpus: Corpus, config: Config, stage: str, batch_size: int, rank
 
     Args:
         corpus: the run's text.
-        config: of the run.
-        stage: its name.
         batch_size: rows of all ranks together.
         ranks: the processes that share each batch; the feed has the rows of this one.
     """

@@ -26,7 +26,6 @@ class Inputs:
     """The text of a run.
 
     Args:
-        corpus: all of it.
         held_out: the batches [B, T] that losses are measured on, int64.
         held_out_bytes: bytes of text of the tokens scored in them; None if the tokenizer does not tell.
         test: batches [B, T] of the test text; none unless `eval.test` asks for them.

@@ -61,7 +61,6 @@ def with_retries(read: Callable[[], T], what: str) -> T:
     """Call `read` with exponential backoff after transient errors, and return its result.
 
     Args:
-        read: reads a file.
         what: its path or URL; only URLs are retried.
 
     Raises:

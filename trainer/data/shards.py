@@ -48,11 +48,9 @@ class Shards:
     """All files of a text, whose blocks are numbered across files.
 
     Args:
-        config: of the text.
         files: sorted by name.
         starts: [files + 1], the number of each file's first block, and the number of all blocks.
         sha256: of names, sizes and contents, as far as they are known without reading the files.
-        format: creates a reader of such files.
     """
 
     config: StreamConfig

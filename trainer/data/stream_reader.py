@@ -45,9 +45,7 @@ class Lane:
     Args:
         order: returns the lane's blocks in an epoch.
         documents: returns the training documents of a block.
-        encode: the tokenizer.
         number: of the lane; with seed and number of the chunk it determines the shuffling.
-        seed: of the shuffling.
         window: T.
         chunk: number of windows that are shuffled together.
         first: number of windows in the first chunk, which differs so that lanes do not all read at once.

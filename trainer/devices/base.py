@@ -29,8 +29,6 @@ class MemoryCounts:
 
     Args:
         used_bytes: by this process's tensors; on a CPU, by the process.
-        free_bytes: free on the device.
-        total_bytes: of the device.
         peak_bytes: largest use, see `Device.peak_memory_bytes`.
         reserved_bytes: by the allocator, used or not.
     """
@@ -47,7 +45,6 @@ class Device:
     """An opened device.
 
     Args:
-        torch_device: of the tensors.
         dtype: of matrix products (autocast); master weights keep their own.
         name: of the processor, for the result and for its price.
         attention: transformers' attention implementation that is fastest here.

@@ -29,10 +29,8 @@ class Package:
     """One row of the compatibility matrix.
 
     Args:
-        name: of the package.
         allowed: versions that work with all the others.
         pin: the version to install where another is present.
-        why: the reason why others do not work.
     """
 
     name: str
@@ -81,10 +79,7 @@ class Misfit:
     """A version that does not work with the others.
 
     Args:
-        name: of the package.
         present: version; None: it is not installed.
-        what: description of the problem.
-        remedy: the command that fixes it.
         needed: whether nothing can be computed; if False, only flash attention cannot.
     """
 
@@ -110,7 +105,6 @@ def misfits(versions: Mapping[str, str], *, tpu: bool) -> list[Misfit]:
     """Return the incompatible versions, in the order in which to fix them.
 
     Args:
-        versions: as `installed` returns them.
         tpu: for a TPU; otherwise for XLA's own CPU device, which has no libtpu. jax is never needed.
     """
     python = versions[PYTHON]

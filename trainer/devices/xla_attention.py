@@ -36,7 +36,6 @@ def register(kernel: Kernel, obstacle: str) -> str:
     """Register the attention with transformers and return its name.
 
     Args:
-        kernel: flash attention.
         obstacle: why the kernel cannot be called here, and what to do; "": it can.
     """
     from transformers.masking_utils import AttentionMaskInterface

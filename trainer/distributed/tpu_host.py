@@ -32,7 +32,6 @@ def uses_xla(kind: str, environment: Mapping[str, str] = os.environ, root: Path 
     Args:
         kind: `auto`, `cpu`, `cuda` or `xla`.
         environment: with PJRT_DEVICE.
-        root: of the file system.
 
     Raises:
         MachineError: it does, but not on the TPU that it needs: PJRT_DEVICE is not set, there is no TPU,
@@ -89,7 +88,6 @@ def holders(root: Path = _ROOT, own: int | None = None) -> Iterator[tuple[int, s
     Only root sees the processes of other users.
 
     Args:
-        root: of the file system.
         own: process id to leave out; None: this process's.
     """
     files = {f"/{path.relative_to(root)}" for path in chip_files(root)}

@@ -39,7 +39,6 @@ class Problem:
     """A C++ function to complete.
 
     Args:
-        name: unique.
         prompt: source text that ends inside the function's body.
         tests: source text that follows it, with `main`, which returns 0 if the function is right.
     """

@@ -151,7 +151,6 @@ def run(
 
     Args:
         argv: a program by its absolute path, and its arguments.
-        limits: that it has.
         bwrap: bubblewrap; None: the machine itself is the sandbox.
         tree: files and folders that the program sees, read-only, in place of the machine's.
         program: an executable that is run in place of the first of `argv`; it cannot change it.

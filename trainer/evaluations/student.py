@@ -32,8 +32,6 @@ class FinishedStudent:
         model: of transformers, in evaluation mode, on the device.
         tokenizer: a `tokenizers.Tokenizer`.
         end: id of the token that ends a text; None: there is none.
-        device: of the model.
-        config: of the run.
         folder: that a hook may write files to; it exists.
         tokenizer_folder: for `transformers.AutoTokenizer`.
     """

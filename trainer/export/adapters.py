@@ -36,7 +36,6 @@ class TakenAdapters:
     """The adapters that a student had, and what it computed with them.
 
     Args:
-        settings: rank, alpha and layers.
         tensors: weights by the student's names of the parameters.
         probe: token ids [B, T].
         logits: of the student with adapters on those ids, [B, T, V].
@@ -80,13 +79,7 @@ def refuse_adapters(student: nn.Module, form: str) -> None:
 
 
 def write_adapters(folder: Path, taken: TakenAdapters, target: Target) -> None:
-    """Write the adapter's folder into that of a checkpoint. Raises OSError.
-
-    Args:
-        folder: of the checkpoint.
-        taken: from the student that is in it.
-        target: class whose names the layers get.
-    """
+    """Write the adapter's folder into that of a checkpoint. Raises OSError."""
     from peft import LoraConfig
 
     place = folder / FOLDER

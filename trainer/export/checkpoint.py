@@ -31,7 +31,6 @@ class Exported:
     Args:
         class_name: in transformers, or in the checkpoint's own file.
         trusts_code: whether loading needs `trust_remote_code=True`.
-        ternary: number of ternary matrices.
         weight_bytes: of all tensors on the disk.
         difference: of the logits, see `readback.read_back`.
         adapters: folder of the adapters; None: the student has none.

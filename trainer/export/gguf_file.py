@@ -78,7 +78,6 @@ def export_file(saved: SavedStudent, out: Path, *, form: str) -> ExportedFile:
     """Write the file, and compare what it holds with the student.
 
     Args:
-        saved: the student.
         out: file to write, which must be absent.
         form: one of `FORMATS`.
 

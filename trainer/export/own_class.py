@@ -62,7 +62,6 @@ class OwnClass:
     """A class that transformers does not have.
 
     Args:
-        name: of the class.
         config: transformers' configuration, which names the class and its file.
         files: source code by file name.
     """

@@ -38,11 +38,6 @@ PROBE = (2, 64)  # sequences and tokens that are compared
 def read_back(folder: Path, student: nn.Module, target: Target) -> float:
     """Return the difference of the loaded model's logits, over their size.
 
-    Args:
-        folder: of the checkpoint.
-        student: that it was made from.
-        target: class that it loads as.
-
     Raises:
         ExportError: it cannot be loaded, a weight changed, or it computes something else.
     """

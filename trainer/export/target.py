@@ -32,7 +32,6 @@ class Target:
     """A class to load the student with.
 
     Args:
-        name: of the class.
         config: transformers' configuration of it.
         rename: maps the student's tensor names to the class's.
         code: source code of the class by file name; {} for a class of transformers.

@@ -29,9 +29,7 @@ def tensors(student: nn.Module, target: Target, form: Form) -> dict[str, Tensor]
     """Return every tensor of the checkpoint by its name; tied ones once.
 
     Args:
-        student: to export.
         target: class whose names the tensors get.
-        form: of the ternary weights.
 
     Raises:
         ConfigError: the form cannot hold a layer.

@@ -65,7 +65,6 @@ def candidate_divergence(student_BTV: Tensor, teacher: Candidates, *, temperatur
     Args:
         student_BTV: logits.
         teacher: C candidates of each predicted token.
-        temperature: τ.
     """
     return _divergences(at_least_float32(student_BTV[:, :-1]), teacher, temperature).mean()
 
@@ -84,10 +83,8 @@ def candidate_losses(
     rest's probability takes all of them, and both losses have a gradient of their own.
 
     Args:
-        student: its states and head.
         labels_N: ids of the tokens that follow; [B, T] if the states are [B, T, H].
         teacher: C candidates of each of these tokens.
-        temperature: τ.
         chunk_elements: logits that are computed at once; None: what suits the device.
     """
     states_NH, positions = student.states, labels_N.shape

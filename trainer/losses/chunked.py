@@ -69,11 +69,9 @@ def head_losses(
     """Return the losses on the labels, and against the teacher's predictions, which get no gradient.
 
     Args:
-        student: its states and head.
         labels_N: ids of the tokens that follow; [B, T] if the states are [B, T, H].
         teacher: its states and head; None: cross-entropy alone.
         factor: weight of KL in the total.
-        temperature: τ.
         chunk_elements: logits of one model that are computed at once; None: what suits the device.
     """
     states_NH = student.states
@@ -98,7 +96,6 @@ def token_losses(model: HeadInputs, labels_N: Tensor, *, chunk_elements: int | N
     """Return the cross-entropy of each label, without a gradient, in the shape of the labels and float32.
 
     Args:
-        model: its states and head.
         labels_N: ids of the tokens that follow; [B, T] if the states are [B, T, H].
         chunk_elements: logits that are computed at once; None: what suits the device.
     """
@@ -206,7 +203,6 @@ def chunk_losses(
     """Return the losses of one chunk, by operations on each logit: what `computing_chunks` compiles.
 
     Args:
-        logits: of the chunk.
         factor: weight of KL in the total.
         temperature: τ; the number 1 shares a softmax.
         count: tokens of all chunks, over which the gradient is a mean; None: no gradient is needed.

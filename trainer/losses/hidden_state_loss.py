@@ -45,8 +45,6 @@ def hidden_loss(
     Args:
         student: L outputs of layers [B, T, H]; the embeddings are not among them.
         teacher: the outputs that they are compared with, in the same order.
-        distances: one for each layer.
-        weights: one for each layer.
     """
     each = [distance(s, t) for distance, s, t in zip(distances, student, teacher, strict=True)]
     total = torch.stack([w * d for w, d in zip(weights, each, strict=True)]).sum()

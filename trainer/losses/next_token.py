@@ -30,7 +30,6 @@ class GraphInput:
     kernels are found in inductor's cache.
 
     Args:
-        value: the number.
         model: on whose device the tensor is.
     """
 
@@ -71,10 +70,8 @@ class NextTokenLoss:
     """Next-token losses of a model: cross-entropy, and KL from a teacher where there is one.
 
     Args:
-        model: whose losses.
         teacher: with whose predictions they are compared; None: cross-entropy alone.
         factor: weight of KL(teacher ‖ model) in the total.
-        temperature: of that divergence.
         hidden: whether the hidden states of all layers are returned too.
     """
 

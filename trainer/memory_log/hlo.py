@@ -24,7 +24,6 @@ class HloSizes:
 
     Args:
         text_bytes: of the graph's text.
-        instructions: their number.
         input_bytes: of its parameters: weights, the optimizer's state, batches, numbers.
         output_bytes: of its results.
         largest_bytes: of the largest single value.

@@ -64,7 +64,6 @@ class MemoryLog:
         """Begin a stage, or resume it.
 
         Args:
-            stage: its name.
             optimizers: of the stage; the list is kept, and may change.
             done: steps before a resumed one.
         """

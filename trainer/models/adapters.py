@@ -86,7 +86,6 @@ def add_adapters(student: nn.Module, adapters: Adapters, *, seed: int) -> None:
 
     Args:
         student: without adapters.
-        adapters: to add.
         seed: of the initial weights. They depend on nothing else, and the global random state stays.
     """
     from peft import LoraConfig, inject_adapter_in_model

@@ -63,8 +63,6 @@ def build_tiny(
     """Return a Llama with fresh weights, drawn from torch's global random state.
 
     Args:
-        config: its sizes.
-        vocab_size: V.
         sequence_length: the most positions, in tokens.
         attention: the name of an attention implementation of transformers.
     """
@@ -164,9 +162,7 @@ def run(model: nn.Module, ids_BT: Tensor, *, hidden: bool = False) -> Outputs:
     """Run a forward pass without a key-value cache.
 
     Args:
-        model: a causal language model of transformers.
         ids_BT: token ids, int64.
-        hidden: return the hidden states too.
     """
     outputs = model(**inputs(model, ids_BT), output_hidden_states=hidden)
     return Outputs(logits=outputs.logits, hidden=tuple(outputs.hidden_states[1:]) if hidden else ())

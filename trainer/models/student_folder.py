@@ -44,7 +44,6 @@ class StudentFolderError(TrainerError):
     """A student folder that cannot be written or read.
 
     Args:
-        folder: its path.
         problem: what is wrong, and what to do instead.
     """
 
@@ -59,7 +58,6 @@ class SavedStudent:
 
     Args:
         model: in evaluation mode, at lambda 1.
-        tokenizer: the folder of its tokenizer.
         config_sha256: digest of the run's configuration, as in the run's result.
     """
 
@@ -75,9 +73,7 @@ def save(
 
     Args:
         student: at lambda 1, without salient columns.
-        folder: where it is written.
         tokenizer: the folder of its tokenizer, which is copied.
-        config_sha256: digest of the run's configuration.
         ranks: the processes that share the run. All must call, as weights may be sharded; rank 0 writes.
 
     Raises:

@@ -101,10 +101,8 @@ def make_student(
 
     Args:
         teacher: on the device; it is not changed.
-        config: of Stage 1.
         calibration: training batches of token ids [B, T], int64; only read to measure gains. None: all gains
             are 1, for a student whose weights are restored from elsewhere.
-        quant: which weights share a scale, and how activations are quantised.
         device: runs the calibration.
         master_dtype: of all the student's weights; `auto`: as the teacher's.
 
@@ -133,8 +131,6 @@ def quantise(
 
     Args:
         model: changed in place.
-        lambda_: lambda, shared by all layers.
-        quant: settings of the ternary layers.
         gains: initial gain of SubLN, by name of the linear layer.
         blended: interpolate SubLN with lambda.
 

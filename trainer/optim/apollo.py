@@ -40,7 +40,6 @@ class Apollo(OwnOptimizer):
 
     Args:
         params: 2-D parameters.
-        lr: learning rate.
         betas: decays of the two moments.
         eps: added to the square root of the second moment.
         weight_decay: decoupled, times the learning rate.

@@ -71,8 +71,6 @@ def largest_logits(q_BHTD: Tensor, k_BGTD: Tensor, visible: Tensor | None, scali
     """Return the largest attention logit of each head, over all queries and the keys visible to them.
 
     Args:
-        q_BHTD: queries.
-        k_BGTD: keys.
         visible: [B or 1, 1, T, T], booleans or the additive mask of eager attention; None is causal.
         scaling: factor of the products.
 

@@ -123,10 +123,7 @@ def build_optimizer(
     """Return the optimizer of a stage, over all trainable parameters.
 
     Args:
-        model: a transformers model.
-        config: of the optimizer.
         key: of `config` in the run's configuration, for error messages.
-        ranks: the processes that train the model together.
 
     Raises:
         MachineError: the type needs a package that is not installed.

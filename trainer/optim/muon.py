@@ -165,7 +165,6 @@ def stacks(weights: Iterable[nn.Parameter], world: int) -> Iterator[list[nn.Para
     """Yield matrices of one shape or its transpose that are updated together, the wide before the tall.
 
     Args:
-        weights: matrices.
         world: number of processes that share the stacks.
     """
     alike: dict[tuple[Any, ...], list[nn.Parameter]] = {}
@@ -201,7 +200,6 @@ def orthogonalised(matrix_OI: Tensor, coefficients: Coefficients, *, steps: int,
     Args:
         matrix_OI: a matrix, or a stack [N, O, I], in the dtype to compute in; unchanged.
         coefficients: a, b and c of X ← aX + (bXXᵀ + c(XXᵀ)²)X.
-        steps: number of iterations.
         eps: lower bound of the norm that the matrix is divided by.
     """
     x_SL = _transposed_if_tall(_normalised(matrix_OI.clone(), eps))
@@ -215,7 +213,6 @@ def newton_schulz(x_SL: Tensor, coefficients: Coefficients, steps: int) -> Tenso
     Args:
         x_SL: a matrix, or a stack [N, S, L]; may be overwritten.
         coefficients: see `orthogonalised`.
-        steps: number of iterations.
     """
     a, b, c = coefficients
     # One kernel for product and sum, which XLA lacks. Not in float32, where it would round otherwise.

@@ -43,7 +43,6 @@ class Attention:
     """An attention module, its query and key projections (any linear layers), and its numbers of heads.
 
     Args:
-        module: the module itself.
         query: has `weight` [H·D, I] and `bias` [H·D] or None.
         key: has `weight` [G·D, I] and `bias` [G·D] or None.
         heads: H.
@@ -64,7 +63,6 @@ class QkClip:
         model: a transformers model; the caller trains it in place and calls `clip` after each step.
         tau: upper bound of the logits.
         key: of the optimizer in the configuration, for error messages.
-        ranks: the processes that train the model together.
 
     Raises:
         ConfigError: scaling this model's projections would not scale its logits.

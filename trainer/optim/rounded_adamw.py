@@ -22,7 +22,6 @@ class RoundedAdamW(OwnOptimizer, AdamW):
 
     Args:
         groups: parameter groups with their own `lr` and `weight_decay`.
-        rounding: of the updated weights.
         **settings: of torch's AdamW, by name.
     """
 

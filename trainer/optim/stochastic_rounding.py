@@ -28,7 +28,6 @@ class StochasticRounding:
 
     Args:
         name: of the optimizer among those of the model, and of the process where each rounds its own shards.
-        seed: of the run.
     """
 
     def __init__(self, name: str, seed: int) -> None:
@@ -89,8 +88,6 @@ def require_bfloat16(model: nn.Module, config: OptimizerConfig, *, key: str) -> 
     """Raise ConfigError for stochastic rounding of a model that has no bfloat16 weights to train.
 
     Args:
-        model: that is trained.
-        config: of its optimizer.
         key: of `config` in the run's configuration.
     """
     trained = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}

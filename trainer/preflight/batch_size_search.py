@@ -42,8 +42,6 @@ def with_micro_batches(config: Config, device: Device, *, processes: int = 1) ->
     which the preflight check then refuses.
 
     Args:
-        config: of the run.
-        device: that computes.
         processes: that share each batch.
 
     Raises:

@@ -16,12 +16,7 @@ class Dimensions:
     """Sizes of a model, for the estimates of memory, disk and time.
 
     Args:
-        layers: decoder layers.
-        hidden: width of the hidden states.
-        intermediate: width of the MLP.
         heads: query heads of a layer.
-        key_heads: key-value heads of a layer.
-        head_size: of one attention head.
         vocabulary: rows of the embedding table.
         tied: whether embedding table and head are one matrix.
         weight_bytes: of one parameter.
@@ -85,12 +80,7 @@ class Dimensions:
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterDimensions(Dimensions):
-    """Sizes of the adapters on a model, all that the stage `recovery` trains; other fields are the model's.
-
-    Args:
-        rank: of an adapter.
-        targets: as in the configuration.
-    """
+    """Sizes of the adapters on a model, all that `recovery` trains; the other fields are the model's."""
 
     rank: int
     targets: str
@@ -123,7 +113,6 @@ def teacher_dimensions(config: Config, pretrained: Any = None) -> Dimensions:
     """Return the dimensions of the model that the student is made from.
 
     Args:
-        config: of the run.
         pretrained: transformers' configuration, for `model=hf`.
 
     Raises:

@@ -23,7 +23,6 @@ class Disk:
     """Space of a run's folder, in bytes.
 
     Args:
-        checkpoint: size of one checkpoint.
         checkpoints: most checkpoints at once, the one that is being written included.
         model: size of the student that is kept at the end.
         existing: size of an earlier attempt's checkpoints, which later ones replace.

@@ -51,7 +51,6 @@ def largest_divisor(batch: int, fitting: Callable[[int], bool]) -> int | None:
     """Return the largest divisor of the batch that fits, by bisection; None if none does.
 
     Args:
-        batch: to divide.
         fitting: true for a size if it is for a larger one.
     """
     candidates = [size for size in range(1, batch + 1) if batch % size == 0]

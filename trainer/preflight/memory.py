@@ -26,7 +26,6 @@ class StageMemory:
     """Bytes of the tensors of one stage at its peak.
 
     Args:
-        name: of the stage.
         micro_batch: sequences that are computed at once.
         weights: of the student and its teacher, which stays for the whole run, and the student's average and
             adapters.
@@ -93,11 +92,6 @@ def stage_memory(
     """Return the memory of one stage; of each chip, where several share the sequences.
 
     Args:
-        config: of the run.
-        name: of the stage.
-        stage: its configuration.
-        plan: architecture of the models.
-        device: that computes.
         micro_batch: sequences computed at once, over all chips; None: as configured.
     """
     micro = micro_batch or stage.micro_batch_size or stage.batch_size

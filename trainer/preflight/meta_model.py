@@ -24,7 +24,6 @@ class Blueprint:
     """The teacher's architecture.
 
     Args:
-        dimensions: its sizes.
         build: makes a model of so many layers.
     """
 

@@ -34,8 +34,6 @@ def optimizer_memory(
     """Return the memory of one stage's optimizer.
 
     Args:
-        student: sizes of the model that is trained.
-        config: of the optimizer.
         processes: that share Muon's stacks of matrices.
         muon_dtype: of Muon's orthogonalisation; None: float32.
     """
@@ -74,7 +72,6 @@ def _muon_temporary(student: Dimensions, processes: int, size: int, computed: in
     """Return the bytes at the peak of `trainer.optim.muon`, which takes stack after stack.
 
     Args:
-        student: sizes of the model that is trained.
         processes: that share the stacks.
         size: bytes of an element of a momentum.
         computed: bytes of an element where matrices are orthogonalised.

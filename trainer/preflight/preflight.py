@@ -36,7 +36,6 @@ class Preflight:
             known.
         upper_bound: bytes that memory stays below.
         free: bytes of memory that the run may take.
-        disk: space of the run's folder.
         seconds, usd: of the steps of all stages, roughly; None: the device's speed or price is not known.
         unknown: why memory could not be estimated; "".
     """
@@ -62,8 +61,6 @@ def run_preflight(
     """Check the run against this machine, without computing or loading weights.
 
     Args:
-        config: of the run.
-        device: that it will compute on.
         folder: of the run; None leaves the disk out.
         detailed: estimate memory even if an upper bound shows that it fits, and look at the text, which a run
             does by itself before it computes.

@@ -54,7 +54,6 @@ class Int8Input:
     Sharing the result also stores it only once for the backward pass.
 
     Args:
-        lambda_: lambda of the activations.
         readers: number of layers that are called with the same tensor, one after the other.
     """
 

@@ -61,8 +61,6 @@ def require_multiples(
     Layers that 16 does not divide keep the device's products, which one line of the log says.
 
     Args:
-        student: the model whose ternary layers are checked.
-        config: of Stage 2.
         sequence_length: in tokens.
         processes: number of processes that share each batch; a micro-batch belongs to one process.
 
@@ -131,7 +129,6 @@ def fp8_linear(x_NI: Tensor, w_OI: Tensor, bias_O: Tensor | None = None, *, conf
         x_NI: [..., I].
         w_OI: [O, I].
         bias_O: [O], added in the dtype of the result.
-        config: which products, and how they are summed.
 
     Returns:
         [..., O], in autocast's dtype if it is enabled, otherwise in the input's.

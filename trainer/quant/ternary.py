@@ -65,7 +65,6 @@ class TernaryLinear(nn.Module):
     Args:
         linear: the layer to replace; its parameters are shared, not copied.
         lambda_: lambda, one object for all layers of a model.
-        config: what is quantised, and to which values.
     """
 
     def __init__(self, linear: nn.Linear, lambda_: Lambda, config: QuantConfig) -> None:
@@ -140,7 +139,6 @@ def held_weights(model: nn.Module, quantise: Quantise = effective_weights) -> It
     Weights, lambda and saliency must not change within it. Gradients reach the master weights at its end.
 
     Args:
-        model: with the layers.
         quantise: `effective_weights`, or a compiled one; called with the layers of a block of the model.
     """
     blocks = _blocks(model)

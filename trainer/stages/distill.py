@@ -50,8 +50,6 @@ def require_trainable(
     """Refuse a stage that cannot be trained, before any other stage is.
 
     Args:
-        student: the model to train.
-        config: the stage.
         sample_BT: token ids to ask a teacher's server about.
         stop: ends that request at a signal.
 
@@ -206,9 +204,7 @@ def from_cache(
     """Return the objective CE + λ·KL(teacher ‖ student) + anchor_weight·KL(anchor ‖ student) over candidates.
 
     Args:
-        student: the model to train.
         take: returns the cached predictions of the next so many sequences.
-        config: the stage.
         teacher: the cache's part of it.
     """
     device, vocabulary = next(student.parameters()).device, embedding_count(student)

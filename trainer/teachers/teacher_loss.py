@@ -45,9 +45,7 @@ def teacher_loss(
 
     Args:
         measure: computes the loss of the teacher on `batches`.
-        config: of the run.
         batches: of token ids [B, T].
-        device: that it is computed on.
         dtype: of the teacher's matrix products.
         sha256: returns the digest of the teacher.
 

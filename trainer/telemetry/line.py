@@ -59,7 +59,6 @@ class StageLines:
     """Lines of one stage.
 
     Args:
-        device: whose memory and peak rate are reported.
         before: work of the run before the stage, in effective steps.
         weight: work of one of its steps, in effective steps.
         total: work of the run, in effective steps; 0: not known.

@@ -71,7 +71,6 @@ class Telemetry:
         every: steps between two lines; the last step of a stage has one, too.
         dense: first steps of a stage that have a line each.
         append: keep the lines of an earlier attempt.
-        channels: further ones.
         heartbeat: informed of every phase, and closed with the run.
         out: stream for people; None: none. Warnings go to stderr.
     """
@@ -145,10 +144,8 @@ class Telemetry:
         """Begin a stage.
 
         Args:
-            stage: its name.
             finished: work of the run before it, in effective steps.
             weight: work of each of its steps, in effective steps.
-            device: that it computes on.
             flops_per_token: operations of training per token.
         """
         self._lines = StageLines(

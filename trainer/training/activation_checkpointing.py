@@ -17,7 +17,6 @@ def recompute_layers(model: nn.Module, by: Callable[..., Any] | None = None) -> 
     """Make each decoder layer save its input alone while the model is trained.
 
     Args:
-        model: of transformers.
         by: called with a layer's function and its inputs; None: `torch.utils.checkpoint`.
 
     Raises:

@@ -45,7 +45,6 @@ def with_compiled_layers(objective: Losses, models: Iterable[nn.Module]) -> Loss
     like are inputs of the graph. So are the losses of a chunk of logits, without the products around them.
 
     Args:
-        objective: the function.
         models: of transformers; a model without a decoder stays as it is.
     """
     _prepare()

@@ -29,7 +29,6 @@ class StagePlan:
     """Name, length and optimizer of a stage.
 
     Args:
-        steps: optimizer steps.
         micro_batch_size: sequences per forward and backward pass; None: the full batch in one.
     """
 
@@ -90,7 +89,6 @@ class StageContext:
     """Surroundings of a stage: the same for all stages of a run.
 
     Args:
-        device: where to train.
         stop: says after each step whether a signal asked the run to end.
         watch: called with each finished step.
         checkpoints: saves the run, and restores what an earlier attempt has saved.

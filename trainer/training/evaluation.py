@@ -90,7 +90,6 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
     Args:
         model: left in evaluation mode.
         batches: at least two, of token ids [B, T]; all sequences count alike.
-        device: of the model.
         stage: when the loss is measured, for errors.
 
     Raises:
@@ -132,7 +131,6 @@ class HeldOutPoint:
     """A held-out loss after a step of a stage.
 
     Args:
-        stage: its name.
         step: one-based, of `of`.
         loss: in nats per token; None: it was not finite.
         sequences: that it is the mean of.
@@ -159,7 +157,6 @@ class StageEvaluation:
     Args:
         config: says when, and on how many of the batches.
         batches: token ids [B, T], all that the final loss is measured on.
-        device: of the model.
         last: the last stage that is trained, and its steps; None: there is none.
         report: called with each loss.
         during: entered while one is measured, with the place in words.
@@ -190,10 +187,7 @@ class StageEvaluation:
         A loss that is not finite ends no run: training may do well at the lambda of this step.
 
         Args:
-            model: in training mode.
-            stage: its name.
             step: one-based, of `of`.
-            of: steps of the stage.
             weights: a context in which this process has the full weights.
         """
         device, place = self._device, f"step {step} of {of} in {stage}"

@@ -104,12 +104,9 @@ def train(
     """Train `model` in place for `plan.steps` steps, less those that a checkpoint has.
 
     Args:
-        plan: length and optimizer of the stage.
         model: trained with all parameters that need gradients.
         objective: the losses of a batch, of which `loss` is minimised.
         batches: token ids [B, T] on the host; `Stateful` where there are checkpoints.
-        context: device, stop signal, checkpoints and hooks.
-        prepare: called before each step.
         extra_state: what else changes with the steps, by name; saved with model, optimizer and batches.
         teacher: another model that the objective runs, to be compiled with it.
 

@@ -29,7 +29,6 @@ class Step:
         step: one-based, of `of`.
         losses: `loss`, which was minimised, and its parts.
         details: 0-d and 1-D tensors, on the device; reading them waits for it.
-        lr: learning rate of the step.
         grad_norm: before clipping.
         tokens: trained on in this step, by all processes.
         seconds: from asking for the batch to the end of the computation, without `compile_seconds`.

@@ -16,7 +16,6 @@ class Row:
     """One finalist after its repeats; numbers are of the metric itself, whatever its goal.
 
     Args:
-        finalist: as it was planned.
         seeds: number of its repeats with a result.
         mean: posterior mean of its metric on the selection text; None without a result.
         test: average on the test text; None if no repeat reported it.
@@ -37,7 +36,6 @@ class Answer:
     """Winner of a confirmation.
 
     Args:
-        winner: its row.
         rows: of all finalists, the likeliest best first.
         metric: the metric that `mean`, `low` and `high` are of.
         on_test: whether that was measured on the test text.

@@ -40,10 +40,8 @@ def choose(
     metrics are `within`. Without a surrogate, averages over its trials replace the posterior means.
 
     Args:
-        space: of the sweep.
         records: all of them, in index order.
         metric: the objective to rank by.
-        top: greatest number of finalists.
         seed_name: the parameter that tells repeats apart.
         within: greatest value of each of these metrics.
     """

@@ -26,8 +26,6 @@ class Finalist:
     """Trial that is run again.
 
     Args:
-        trial: its index.
-        parameters: its parameters.
         first: the metric as the search observed it.
         predicted: the surrogate's posterior mean of the metric there; None without a surrogate.
     """
@@ -43,8 +41,6 @@ class Plan:
     """Confirmation as it was planned.
 
     Args:
-        metric: the objective that is confirmed.
-        goal: of that objective.
         finalists: at least two, the best first.
         seed_name: the parameter that carries the seed.
         seeds: one a round, ascending; none was used in the sweep before.

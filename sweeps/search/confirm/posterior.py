@@ -54,7 +54,6 @@ class Estimate:
         mean: posterior mean of the winner's expected loss, over seeds, on the test text.
         low: lower end of the interval of that expected loss. The text is given: how much another would
             differ is `test_loss_text_sem`, which is not in here.
-        high: upper end.
         on_test: whether mean, low and high are on the test text. Without test losses of the winner they are
             on the selection text.
         chances: of each candidate to have the lowest expected loss on the selection text; they sum to 1.

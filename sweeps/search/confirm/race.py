@@ -50,7 +50,6 @@ def remaining(losses: Losses, *, seeds: int, error_rate: float = 0.05) -> frozen
 
     Args:
         losses: what was measured so far, in complete rounds: a run that is still going counts as failed.
-        seeds: planned number of rounds.
         error_rate: greatest probability that the truly best candidate ever leaves.
 
     Raises:

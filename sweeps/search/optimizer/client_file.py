@@ -28,9 +28,6 @@ def write_client(
     """Write an experiment for `Client.load_from_json_file`.
 
     Args:
-        path: the file to write.
-        name: of the experiment.
-        axes: Ax's parameters.
         constraints: parameter constraints in Ax's syntax.
         objective: all objectives in Ax's syntax.
         outcome_constraints: in Ax's syntax.

@@ -35,7 +35,6 @@ def falls_behind(
         early: the percentile, the first step that counts, and how many completed trials there must be.
         trial: index of the trial to judge by its last point.
         curves: (step, loss) points of all trials by index; Ax interpolates between the steps.
-        done: indices of the completed trials.
 
     Returns:
         False also where Ax fails, with a warning: a heartbeat must not die of it.

@@ -89,7 +89,6 @@ class Optimizer:
     do not all search the same region.
 
     Args:
-        space: what is searched.
         prior_strength: of the parameters' priors, in completed trials.
 
     Attributes:
@@ -264,7 +263,6 @@ class Optimizer:
         """Yield the middle of the space unless there is a baseline, then points of the Sobol sequence.
 
         Args:
-            index: of the new trial.
             found: candidates that have no record yet.
             designed: whether trials of the first design share first stages; False after the surrogate failed.
         """

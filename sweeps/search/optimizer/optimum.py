@@ -56,7 +56,6 @@ class ParameterOptimum:
     """Interval of the optimum along one parameter, or the probability of each option, and its curve.
 
     Args:
-        name: of the parameter.
         chosen: its value in the chosen configuration.
         interval: ends of that of 95 % of its optimum; None for unordered choices.
         shares: probability of each option of a choice to be the best configuration's; empty for numbers.
@@ -76,7 +75,6 @@ class Optimum:
 
     Args:
         trial: the tried configuration with the best posterior mean.
-        metric: the objective.
         mean: posterior mean there.
         sd: its standard deviation.
         noise: standard deviation of one result around the true value.
@@ -84,7 +82,6 @@ class Optimum:
         shortfall: by how much the best in the space is expected to be better.
         gains: expected gains of 1, 2, … more trials; positive whatever the goal.
         means: posterior mean of each tried configuration, by trial.
-        parameters: by parameter.
     """
 
     trial: int
@@ -158,14 +155,12 @@ def find_optimum(
 
     Args:
         adapter: Ax's, fitted.
-        encoding: of the space.
         tried: points on all axes of the trials that may be chosen, by index.
         name: Ax's name of the metric.
         metric: its own name.
         sign: -1 if it is maximised, else 1.
         survival: Ax's name of the metric that is 0 for trials that failed; None if none did.
         more: number of further trials whose gain is wanted.
-        seed: of all draws.
         curves: whether the parameters are wanted.
     """
     model, rng = Marginals(adapter, name, sign), np.random.default_rng(seed)
@@ -257,7 +252,6 @@ class SpacePoints:
         """Return where the optimum lies along each parameter that the chosen configuration has.
 
         Args:
-            model: posterior of the metric.
             chosen: point on all axes.
             best: the lowest point of each draw.
             sign: -1 if the metric is maximised, else 1.

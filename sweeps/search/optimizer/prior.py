@@ -36,8 +36,6 @@ class LogPrior:
 
     Args:
         adapter: Ax's, fitted.
-        encoding: of the space.
-        space: whose parameters have the priors.
     """
 
     def __init__(self, adapter: Any, encoding: Encoding, space: Space) -> None:
@@ -143,7 +141,6 @@ class WithPrior(AcquisitionFunction):  # type: ignore[misc]  # BoTorch ships no 
 
     Args:
         acquisition: the function, which knows the pending points.
-        log_prior: of rows.
         weight: exponent of the prior.
     """
 

@@ -72,16 +72,11 @@ class StageChoice:
 
     Args:
         adapter: Ax's, whose acquisition is an `OpenAcquisition` that has been optimised.
-        encoding: of the space.
         on_all_axes: returns a point on all axes, given one on the active axes and the index of its trial.
-        shared: parameters that trials share.
         starts: what new trials can start from.
-        costs: of the stages.
         points: by index, the encoded parameters of the records.
         asked: generator and parameters of the records, then of candidates that have no record yet.
-        index: of the new trial.
         plain: whether costs do not count.
-        seed: of the Sobol points.
     """
 
     def __init__(

@@ -80,8 +80,6 @@ def fitted(
 
     Args:
         experiment: with a trial for every result.
-        data: all results.
-        goal: objectives and constraints.
         batched: model metrics with the same points together, as Ax does. False: each alone, for analyses
             that leave points out: without the only trial that lacks a metric, Ax would make another kind of
             model, which cannot load the parameters of the fitted one.
@@ -149,7 +147,6 @@ class CostMean(Mean):  # type: ignore[misc]  # likewise
     """Cost at rows of the surrogate's inputs, scaled as Ax has scaled the results.
 
     Args:
-        cost: the function.
         names: of the columns.
         x_ND: rows with results.
         y_N1: the results, which are the costs but for the scale; Ax may have cut off the largest.

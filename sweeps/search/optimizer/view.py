@@ -22,8 +22,6 @@ class SurrogateView:
 
     Args:
         adapter: Ax's adapter, fitted.
-        encoding: names the parameter of each axis.
-        outcomes: names the metrics.
         records: index of the record, by the index of Ax's trial.
         repeated: whether several trials have the same arm.
     """
@@ -98,7 +96,6 @@ class SurrogateView:
         Args:
             tried: points on all axes of the trials that may be chosen, by index.
             more: number of further trials whose gain is wanted.
-            seed: of all draws.
             curves: whether the parameters are wanted.
 
         Raises:

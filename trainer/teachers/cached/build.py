@@ -69,11 +69,7 @@ def build(
     """Compute the missing rows of those that the configuration's Stage 3 takes.
 
     Args:
-        config: of the run.
-        corpus: the run's text.
         model: the teacher, or the anchor, on the device.
-        request: the cache to build.
-        device: computes the predictions.
         stop: polled between batches.
         notify: called with the fraction of the rows that are stored, after each shard.
         shard_bytes: the least size of a shard, but for the last.

@@ -26,10 +26,6 @@ class Shard:
     """A file of a cache.
 
     Args:
-        file: its name.
-        first: its first row.
-        rows: the number of its rows.
-        size: in bytes.
         sha256: of the file.
         after: the state of the text's feed after its last row, where a builder resumes.
     """

@@ -41,9 +41,6 @@ class Cache:
     """The first `rows` of a cache.
 
     Args:
-        folder: on this machine.
-        index: of the cache.
-        rows: number of rows that are read.
         preload: read and verify all of it now; otherwise read each row on demand.
 
     Raises:
@@ -130,7 +127,6 @@ def open_cache(path: str, *, rows: int, preload: bool) -> Cache:
 
     Args:
         path: as in the configuration.
-        rows: number of rows that the run takes.
         preload: read and verify all of it now.
 
     Raises:
@@ -148,8 +144,6 @@ class CachedFeed(LabelledFeed[Targets]):
 
     Args:
         source: the plain feed of the stage.
-        teacher: the teacher's cache.
-        anchor: the anchor's cache, if any.
         device: receives the predictions, a micro-batch at a time; its processes share each batch.
     """
 

@@ -18,7 +18,6 @@ class CacheRequest:
         path: a folder or URL.
         key: of `path` in the configuration.
         rows: number of rows that the run takes.
-        teacher: its settings.
     """
 
     path: str

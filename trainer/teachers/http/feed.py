@@ -112,9 +112,7 @@ class HttpFeed(LabelledFeed[Candidates]):
 
     Args:
         source: the plain feed of text.
-        thread: sends the requests.
         prefetch: number of batches requested ahead of the current one.
-        device: receives the predictions.
     """
 
     def __init__(self, source: Feed, thread: RequestThread, *, prefetch: int, device: torch.device) -> None:

@@ -59,7 +59,6 @@ def read(answer: bytes, ids: Sequence[Sequence[int]], *, top_k: int, vocab_size:
     """Decode the candidates of a batch, at most min(K + 1, V) per position.
 
     Args:
-        answer: the body of the response.
         ids: the request's token ids [B, T].
         top_k: the request's K.
         vocab_size: V.
