@@ -1,6 +1,6 @@
 """Hyperparameter sweeps: search space, experiment, trial lifecycle, store, worker and the `sweep` command.
 
-From Python (docs/reference/python.md):
+From Python (docs/how-to/python.md):
 
     sweep = sweeps.create({...})        or sweeps.open("gs://bucket/sweeps/NAME")
     sweep.run(function, n_trials=20)    or sweep.ask() and sweep.tell(trial, result)

@@ -1,4 +1,4 @@
-"""docs/reference/python.md, docs/how-to/coming-from.md and the docstrings of `import sweeps`: their code is run as it stands."""
+"""docs/how-to/python.md, docs/how-to/coming-from.md and the docstrings of `import sweeps`: their code is run as it stands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import sweeps
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("reference/python.md", "how-to/coming-from.md")
+PAGES = ("how-to/python.md", "how-to/coming-from.md")
 SPACE = {
     "name": "example",
     "objectives": [{"metric": "loss"}],
@@ -145,7 +145,7 @@ def test_every_name_is_there_and_typed():
     with pytest.raises(AttributeError, match="module 'sweeps' has no attribute 'creat'"):
         sweeps.creat  # noqa: B018
     assert (Path(sweeps.__file__).parent / "py.typed").exists()
-    documented = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
+    documented = (DOCS / "how-to" / "python.md").read_text(encoding="utf-8")
     assert [
         name for name in ("SweepError", "InputError", "NothingToAsk", "TrialLost") if name not in documented
     ] == []

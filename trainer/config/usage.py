@@ -64,27 +64,64 @@ def _line(key: str, value: object) -> str:
     return f"{written:<{_COLUMN - 2}}  {textwrap.shorten(text, room, placeholder=' …')}".rstrip() + "\n"
 
 
-def _details(name: str) -> str:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeyHelp:
+    """What is known of a key.
+
+    Args:
+        name: dotted.
+        default: as it is written in an override.
+        group: whose option decides which keys there are beside it, or None.
+        values: that it takes, in words; "" where nothing says it.
+        meanings: what each dataclass with the key says of it.
+    """
+
+    name: str
+    default: str
+    group: str | None
+    values: str
+    meanings: tuple[str, ...]
+
+
+def key_help() -> list[KeyHelp]:
+    """Return what is known of every key, those that only some options of a group have included."""
     every: dict[str, Any] = {}
     alternatives = [f"{group}={option}" for group in _GROUPS.values() for option in groups()[group]]
     for overrides in ((), *([each] for each in alternatives)):
         for key, value in keys(overrides).items():
             every.setdefault(key, value)
-    found = [key for key in every if key == name or key.startswith(f"{name}.")]
+    found = []
+    for key, value in every.items():
+        section, _, last = key.rpartition(".")
+        owners = meanings(key)
+        found.append(
+            KeyHelp(
+                name=key,
+                default=_value(value),
+                group=_GROUPS.get(section),
+                values=_describe_type(annotation(owners[0][0], last)) if owners else "",
+                meanings=tuple(dict.fromkeys(text for _, text in owners)),
+            )
+        )
+    return found
+
+
+def _details(name: str) -> str:
+    every = key_help()
+    found = [key for key in every if key.name == name or key.name.startswith(f"{name}.")]
     if not found:
-        raise ConfigError(f"there is no such key{nearest(name, list(every))}", key=name)
+        raise ConfigError(f"there is no such key{nearest(name, [key.name for key in every])}", key=name)
     lines = []
     for key in found:
-        lines.append(f"{key}={_value(every[key])}")
-        section, _, last = key.rpartition(".")
-        if owners := meanings(key):
-            lines.append(f"  {_describe_type(annotation(owners[0][0], last))}")
-        if group := _GROUPS.get(section):
-            options = ", ".join(groups()[group])
-            lines.append(f"  of the group {group} ({options}), whose options have different keys")
+        lines.append(f"{key.name}={key.default}")
+        if key.meanings:
+            lines.append(f"  {key.values}")
+        if key.group is not None:
+            options = ", ".join(groups()[key.group])
+            lines.append(f"  of the group {key.group} ({options}), whose options have different keys")
         lines += [
             textwrap.fill(text, _WIDTH - 10, initial_indent="  ", subsequent_indent="  ")
-            for text in dict.fromkeys(text for _, text in owners)
+            for text in key.meanings
         ]
         lines.append("")
     return "\n".join(lines)
