@@ -111,7 +111,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     """Work out the contents of the page.
 
     Args:
-        document: an export document; docs/how-to/analysis.md lists its fields.
+        document: an export document; docs/reference/files.md lists its fields.
         rate: the price of the trials' time; None for what they report.
 
     Raises:
