@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla install-xla test-xla lint format docs bench bench-gpu findings clean
+.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla install-xla test-xla lint format docs pictures bench bench-gpu findings clean
 
 setup: $(STAMP)
 
@@ -216,6 +216,12 @@ format: $(STAMP)
 # The site of the docs, into build/site. Broken links and anchors fail.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
+
+# The README's picture, drawn anew from a quickstart of now: some minutes.
+pictures: $(STAMP)
+	@mkdir -p build
+	cd build && $(abspath $(BIN))/sweep quickstart
+	$(BIN)/python docs/site/pictures.py build/sweep-store/quickstart docs/pictures
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.ask

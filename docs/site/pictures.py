@@ -1,10 +1,12 @@
-"""`python docs/site/pictures.py SWEEP OUT`: draws the pictures of the docs from a sweep, here the quickstart's.
+"""`python docs/site/pictures.py SWEEP OUT`: draws the README's picture from a sweep, here the quickstart's.
 
-`make pictures` runs the quickstart and then this. Each picture is written twice, for light and for dark pages.
+`make pictures` runs the quickstart and then this. Left is the front with its fitted interval, right the
+stages that trials shared: figures of the report, once for light pages and once for dark ones.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,37 +15,59 @@ import vl_convert
 import sweeps
 from analysis.notebook import shared, tradeoff
 from analysis.report import figures, reuse_figures, trunk_figures
-from analysis.report.figure import VEGA_LITE, Figure
+from analysis.report.figure import VEGA_LITE, Figure, combine
 from analysis.report.style import DARK_INK, LIGHT_INK, theme
 from analysis.report.trunk_layout import layouts
-from analysis.summaries import budgets
+from analysis.summaries import budget
 from analysis.table import TrialsTable
 
 INKS = {"light": LIGHT_INK, "dark": DARK_INK}
+GAP = 24
 
 
 def main(url: str, out: Path) -> None:
-    """Draw the front with its fitted interval, and the trees of shared stages."""
+    """Draw the picture, as `quickstart-light.svg` and `quickstart-dark.svg`."""
     frame = sweeps.open(url).trials()
     table = TrialsTable.from_frame(frame)
     x, y = "effective_steps", "final_loss"
     result, _ = tradeoff(frame, x, y)
-    curve = budgets.fit_trials(table, x=x, y=y).curve
+    curve = budget.fit_trials(table, x=x, y=y).curve
     found = shared(frame, y)
-    assert found is not None, "the quickstart shares stages"
+    if found is None:
+        raise SystemExit(f"{url}: no trial has shared a stage")
+    trunks = [trunk_figures.trunks(layout, found) for layout in layouts(found.trunks, found.goal)]
+    left = [(figures.tradeoff(table, result, curve), 460)]
+    right = [(combine(trunks, columns=1, width=400), 400)] if trunks else []
+    right += [(reuse_figures.prefixes(found), 430)]
     out.mkdir(parents=True, exist_ok=True)
-    write(out, "front", figures.tradeoff(table, result, curve))
-    write(out, "trunks", trunk_figures.all_trunks(layouts(found.trunks, found.goal), found))
-    write(out, "prefixes", reuse_figures.prefixes(found))
-
-
-def write(out: Path, name: str, figure: Figure) -> None:
-    """Write the figure as `NAME-light.svg` and `NAME-dark.svg`, without a background."""
-    spec = figure.for_picture(560)
     for word, ink in INKS.items():
-        spec["config"] |= theme(ink)
-        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
-        (out / f"{name}-{word}.svg").write_text(svg, encoding="utf-8")
+        picture = together([[drawn(figure, width, ink) for figure, width in each] for each in (left, right)])
+        (out / f"quickstart-{word}.svg").write_text(picture, encoding="utf-8")
+
+
+def drawn(figure: Figure, width: int, ink: str) -> str:
+    """Return the figure as SVG without a background."""
+    spec = figure.for_picture(width)
+    columns = {"columns": spec["config"]["legend"]["columns"]}
+    spec["config"] |= theme(ink)
+    spec["config"]["legend"] |= columns
+    return vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+
+
+def together(columns: list[list[str]]) -> str:
+    """Return one SVG of several, in columns; the names of their clip paths stay apart."""
+    parts, x, tallest, count = [], 0.0, 0.0, 0
+    for column in columns:
+        y = widest = 0.0
+        for svg in column:
+            count += 1
+            width, height = (float(re.search(rf'{side}="([\d.]+)"', svg)[1]) for side in ("width", "height"))  # type: ignore[index]
+            svg = re.sub(r'(id="|url\(#)(\w+)', rf"\g<1>p{count}-\g<2>", svg)
+            parts.append(svg.replace("<svg ", f'<svg x="{x:g}" y="{y:g}" ', 1))
+            y, widest = y + height + GAP, max(widest, width)
+        x, tallest = x + widest + GAP, max(tallest, y)
+    size = f'width="{x - GAP:g}" height="{tallest - GAP:g}" viewBox="0 0 {x - GAP:g} {tallest - GAP:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n' + "\n".join(parts) + "\n</svg>\n"
 
 
 if __name__ == "__main__":
