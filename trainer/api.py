@@ -162,7 +162,7 @@ class Composition:
         """Return the key of the end of each stage whose weights runs can share, by the stage's name.
 
         Runs of one key have the same weights there. It is the same on all machines that have the same
-        versions of this code and of the libraries; docs/explanation/trainer.md says what it depends on.
+        versions of this code and of the libraries; docs/explanation/sharing.md says what it depends on.
 
         Returns:
             64 hexadecimal digits for `stage1_9`; nothing where `stage1_9.max_steps` is 0.

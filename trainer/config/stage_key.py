@@ -1,7 +1,7 @@
 """Keys of what runs can share: the ends of stages, and trunks of stages, which are runs before their decay.
 
 Runs of one key have the same weights there. Called by `api`; reads no file. What is not named here belongs to
-the key, a new key of the configuration too: at worst a stage is computed twice. docs/explanation/trainer.md
+the key, a new key of the configuration too: at worst a stage is computed twice. docs/explanation/sharing.md
 says what a key depends on, and tests/trainer/test_stage_key_weights.py holds all of them against the weights.
 """
 
