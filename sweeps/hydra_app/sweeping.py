@@ -125,9 +125,15 @@ def _create_or_open(
             raise InputError(f"{error} (hydra.sweeper.name=…)") from None
         raise_limits(experiment, space, say)
     else:
-        if notice:
+        if notice and space.defaults != "first":  # why they are not
             say(notice)
-        experiment = create_sweep(space, settings["storage"], skip_if_exists=True, on_notice=say)
+        experiment = create_sweep(
+            space,
+            settings["storage"],
+            skip_if_exists=True,
+            on_notice=say,
+            whose_defaults="the application's",
+        )
     url = experiment.store.url
     say(f"{url}: join with `sweep worker --storage {shlex.quote(url)}`")
     return experiment

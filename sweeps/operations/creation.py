@@ -11,7 +11,7 @@ from sweeps.operations.limits import differences
 from sweeps.operations.opening import make_default, new_store
 from sweeps.programs.kinds import program_of
 from sweeps.space.definition import Fixed, Space
-from sweeps.space.priors import with_defaults
+from sweeps.space.priors import first_trial_notice, with_defaults
 from sweeps.space.stages import Stages
 from sweeps.storage.urls import is_remote
 from sweeps.trials.budget import REPORTED
@@ -22,13 +22,19 @@ REMOTE_EXPIRE_S = 150.0
 
 
 def create_sweep(
-    space: Space, storage: str | None, *, skip_if_exists: bool, on_notice: Callable[[str], None]
+    space: Space,
+    storage: str | None,
+    *,
+    skip_if_exists: bool,
+    on_notice: Callable[[str], None],
+    whose_defaults: str = "the stated",
 ) -> Experiment:
     """Check the space with Ax and the program, then create the sweep; nothing is written if a check fails.
 
     Args:
         skip_if_exists: return the existing sweep if it has the same space; larger limits extend it.
         on_notice: gets warnings, and what trials share.
+        whose_defaults: the first trial has, if the space has one of them already; for the notice.
     """
     refuse_secrets(space)
     store = new_store(storage, space.name)
@@ -38,6 +44,7 @@ def create_sweep(
     space, notice = with_defaults(space, program_of(space).defaults(), "the trainer's")
     program = program_of(space)
     space = program.complete()
+    notice = notice or (first_trial_notice(whose_defaults) if space.defaults == "first" else "")
     if notice:
         on_notice(notice)
     if space.search.method != "grid":

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sweeps.space.definition import Fixed, Parameter, Prior, Priors, Space, Value
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Parameter,
+    Prior,
+    Priors,
+    Range,
+    Space,
+    Value,
+    same_value,
+)
 from sweeps.space.domain import Domain
 
 PRIOR_BY_DEFAULT: Priors = "stated"
@@ -73,16 +83,23 @@ def with_defaults(space: Space, known: Mapping[str, Value], whose: str) -> tuple
             f"{whose} defaults are not the first trial: {reason}; change that, or name a first trial with "
             "baseline: {…}, or none with baseline: none"
         )
-    notice = f"the first trial has {whose} defaults; baseline: none switches that off"
-    return replace(space, baseline=first, defaults="first"), notice
+    return replace(space, baseline=first, defaults="first"), first_trial_notice(whose)
+
+
+def first_trial_notice(whose: str) -> str:
+    """Return the notice that the first trial has somebody's defaults."""
+    return f"the first trial has {whose} defaults; baseline: none switches that off"
 
 
 def without_new_defaults(space: Space, before: Space) -> Space:
     """Return the space with the first trial that a sweep has, if known defaults or none are all that differs.
 
     Versions before looked for no defaults, and their sweeps go on as they began, without priors of defaults.
-    Defaults change with the version of a program, and a first trial that is made stays.
+    Defaults change with the version of a program; a first trial that is made stays, and so do the priors
+    around its values.
     """
+    if space.search.prior == before.search.prior == "defaults":
+        space = _with_default_priors_of(space, before)
     without_first = space.defaults == "unknown" and space.baseline is None
     if before.defaults == "first" and (space.defaults == "first" or without_first):
         return replace(space, baseline=before.baseline, defaults="first")
@@ -102,3 +119,30 @@ def without_new_defaults(space: Space, before: Space) -> Space:
         parameters = tuple(map(as_there, space.parameters))
         space = replace(space, parameters=parameters, search=replace(space.search, prior="stated"))
     return space
+
+
+def _with_default_priors_of(space: Space, before: Space) -> Space:
+    """Return the space with the priors around defaults that `before` has, in place of its own."""
+    there = {p.name: p for p in before.parameters}
+
+    def as_there(parameter: Parameter) -> Parameter:
+        other = there.get(parameter.name)
+        if isinstance(parameter, Fixed) or other is None or isinstance(other, Fixed):
+            return parameter
+        if not (_may_be_of_default(parameter, space) and _may_be_of_default(other, before)):
+            return parameter  # a user has stated one of them
+        return replace(parameter, prior=other.prior)
+
+    return replace(space, parameters=tuple(map(as_there, space.parameters)))
+
+
+def _may_be_of_default(parameter: Range | Choice, space: Space) -> bool:
+    """Return whether a parameter's prior is none, or may be one of `with_priors` around its default."""
+    prior, first = parameter.prior, space.baseline
+    if prior is None:
+        return True
+    if prior.width != PRIOR_WIDTH:
+        return False
+    if space.defaults != "first" or first is None or parameter.name not in first:
+        return True  # the default is not known
+    return same_value(prior.around, first[parameter.name])

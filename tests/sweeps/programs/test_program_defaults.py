@@ -70,6 +70,18 @@ def test_the_first_trial_of_a_new_sweep_has_them(tmp_path: Path, wanted: bool) -
     assert any("the first trial has the trainer's defaults" in line for line in notices) == wanted
 
 
+def test_stated_defaults_of_a_function_are_noticed(tmp_path: Path) -> None:
+    notices: list[str] = []
+    text = (
+        "name: f\nobjectives: [{metric: loss}]\nprogram: {function: 'objectives_for_tests:paraboloid'}\n"
+        "parameters: {x: {min: 0.0, max: 1.0, default: 0.2}}\n"
+    )
+    create_sweep(loads(text, "x"), str(tmp_path), skip_if_exists=False, on_notice=notices.append)
+    assert [line.partition(";")[0] for line in notices if "first trial" in line] == [
+        "the first trial has the stated defaults"
+    ]
+
+
 def test_a_sweep_made_before_is_the_same_sweep(tmp_path: Path) -> None:
     """What versions before have stored: no baseline, and nothing about defaults."""
     store = new_store(str(tmp_path), "defaults")

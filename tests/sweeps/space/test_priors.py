@@ -162,6 +162,41 @@ def test_defaults_of_another_version_are_no_other_space(later: dict[str, Value])
         assert without_new_defaults(wanted, before) == wanted
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param({"lr": 0.001, "kind": "c"}, id="other defaults"),
+        pytest.param({"lr": 1.0}, id="one out of its range"),
+    ],
+)
+def test_priors_around_defaults_of_another_version_are_no_other_space(later: dict[str, Value]) -> None:
+    asked = replace(without_defaults(), search=replace(space().search, prior="defaults"))
+    before, _ = with_defaults(asked, TRAINERS, "the trainer's")
+    now, _ = with_defaults(asked, {**TRAINERS, **later}, "the trainer's")
+    assert priors(now) != priors(before)
+    assert without_new_defaults(now, before) == before
+    assert without_new_defaults(before, now) == now
+
+
+def test_a_stated_prior_is_another_space() -> None:
+    asked = replace(without_defaults(), search=replace(space().search, prior="defaults"))
+    before, _ = with_defaults(asked, TRAINERS, "the trainer's")
+    stated = tuple(
+        replace(p, prior=Prior(around=0.01, width=0.1)) if isinstance(p, Range) and p.name == "lr" else p
+        for p in asked.parameters
+    )
+    now, _ = with_defaults(replace(asked, parameters=stated), TRAINERS, "the trainer's")
+    assert priors(without_new_defaults(now, before))["lr"] == Prior(around=0.01, width=0.1)
+    stated_wide = tuple(
+        replace(p, prior=Prior(around=0.01, width=PRIOR_WIDTH))
+        if isinstance(p, Range) and p.name == "lr"
+        else p
+        for p in asked.parameters
+    )
+    now, _ = with_defaults(replace(asked, parameters=stated_wide), TRAINERS, "the trainer's")
+    assert without_new_defaults(now, before) != before
+
+
 def test_no_first_trial_is_what_a_sweep_without_one_had() -> None:
     before = without_defaults()
     none = space("baseline: none\n", text=re.sub(r", default: [^,}]*", "", SPACE))
