@@ -4,7 +4,7 @@ From Python (docs/how-to/python.md):
 
     sweep = sweeps.create({...})        or sweeps.open("gs://bucket/sweeps/NAME")
     sweep.run(function, n_trials=20)    or sweep.ask() and sweep.tell(trial, result)
-    sweep.best, sweep.pareto(), sweep.trials()
+    sweep.best, sweep.answer(), sweep.pareto(), sweep.trials()
 
 What a person can do to a sweep is in `operations`; Python, Hydra, the command line and the dashboard call it.
 The data flows from `space` through `experiment` (ask), `worker` and `experiment` (report) to `export`. The
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
         InputError,
         NothingToAsk,
         SpaceError,
+        SurrogateFailed,
         SweepClosed,
         SweepError,
         SweepNotFound,
         TrialLost,
     )
+    from sweeps.operations.answer import Answer
     from sweeps.programs.live_trial import Trial
 
 _ORIGINS = {
@@ -34,6 +36,7 @@ _ORIGINS = {
     "open": "sweeps.api:open_existing",
     "Sweep": "sweeps.api:Sweep",
     "Result": "sweeps.api:Result",
+    "Answer": "sweeps.operations.answer:Answer",
     "AskedTrial": "sweeps.api_trial:AskedTrial",
     "Trial": "sweeps.programs.live_trial:Trial",
     "SweepError": "sweeps.errors:SweepError",
@@ -42,16 +45,19 @@ _ORIGINS = {
     "SweepNotFound": "sweeps.errors:SweepNotFound",
     "SweepClosed": "sweeps.errors:SweepClosed",
     "NothingToAsk": "sweeps.errors:NothingToAsk",
+    "SurrogateFailed": "sweeps.errors:SurrogateFailed",
     "TrialLost": "sweeps.errors:TrialLost",
 }
 """Module and name of everything that `import sweeps` offers; imported when it is first used."""
 
 __all__ = [
+    "Answer",
     "AskedTrial",
     "InputError",
     "NothingToAsk",
     "Result",
     "SpaceError",
+    "SurrogateFailed",
     "Sweep",
     "SweepClosed",
     "SweepError",

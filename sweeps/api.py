@@ -33,6 +33,8 @@ from sweeps.worker.loop import identity
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sweeps.operations.answer import Answer
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -199,6 +201,8 @@ class Sweep:
         experiment = self.experiment
         claimed = experiment.ask(f"python-{identity()}")
         if claimed is None:
+            if why := experiment.why_done():
+                raise NothingToAsk(why)
             records = experiment.recent_trials()
             running = sum(each.status == "running" for each in records)
             elsewhere = f"; {counted(running, 'trial')} of them not ended yet" if running else ""
@@ -351,6 +355,38 @@ class Sweep:
         if winner is None:
             raise self._without_result(records)
         return _result(winner)
+
+    def answer(self) -> Answer | None:
+        """Return what the surrogate says of the best trial, and what further ones are expected to gain.
+
+        None with fewer than 30 results, or more than 400 trials; for several objectives, outcome
+        constraints, a grid, or a searched seed. It takes seconds, and imports torch and Ax.
+
+        Raises:
+            SurrogateFailed: the surrogate cannot be fitted to the results.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "answers"})
+            >>> counts = sweep.run(lambda parameters: parameters["x"] ** 2, n_trials=2)
+            >>> sweep.answer() is None  # of two results it says nothing
+            True
+        """
+        from sweeps.operations.answer import answer_of
+
+        return answer_of(self.experiment)
+
+    @property
+    def why_done(self) -> str:
+        """Return why the search has ended by its `search.stop`, in one line; "" while it has not.
+
+        Example:
+            >>> import sweeps
+            >>> sweeps.create(SPACE | {"name": "goes-on"}).why_done
+            ''
+        """
+        self.experiment.amendments.refresh()
+        return self.experiment.why_done()
 
     def pareto(self) -> list[Result]:
         """Return the completed trials that none beats in all objectives, the best by the first one first.

@@ -94,6 +94,7 @@ class SweepPages:
             return self.waiting(request, poller)
         key = (request.path_qs, poller.mark, int(time.time() / STEP_S))
         self._ask_pools(poller, view)
+        self._site.answers.ask(poller, view)
 
         async def make() -> Rendered:
             def work() -> Rendered:
@@ -162,6 +163,7 @@ class SweepPages:
             "points_address": Query(x=query.x, y=query.y).address().removesuffix("?"),
             "axes": site.once_per_view(poller, view, "columns", fronts.columns),
             "front_chart": _picture(found),
+            "answer": site.answers.of(poller),
             "search": searched,
             "search_chart": chart(
                 [Line(name=metric, points=searched.best, steps=True)],

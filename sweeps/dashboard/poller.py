@@ -57,6 +57,7 @@ class Poller:
         self._asked_at = self._listed_at = self._tried_at = float("-inf")
         self._first = asyncio.Event()
         self._unlisted = False
+        self._changes = 0
 
     @property
     def is_stale(self) -> bool:
@@ -72,7 +73,13 @@ class Poller:
     @property
     def mark(self) -> str:
         """Return what changes whenever a page of the sweep would."""
-        return f"{0 if self.view is None else self.view.number}.{int(self.is_stale)}"
+        return f"{0 if self.view is None else self.view.number}.{int(self.is_stale)}.{self._changes}"
+
+    def change(self) -> None:
+        """Have the pages of the sweep change, though nothing in its store has."""
+        self._changes += 1
+        for event in self._listeners:
+            event.set()
 
     async def current(self, patience_s: float = 2.2, *, max_age_s: float | None = None) -> View | None:
         """Return the latest view, which is at most five seconds old where the store answers in time.

@@ -49,6 +49,8 @@ class View:
         changes: who changed which limit and when, a line each.
         actions: what people did last, the newest first.
         confirmation: the plan of `sweep confirm` and where it stands; None without one.
+        stop: where the search stands by its `search.stop`, in a line; "" without one.
+        done: whether the search has ended by that.
         now: the store's time of the reading.
     """
 
@@ -62,6 +64,8 @@ class View:
     changes: tuple[str, ...]
     actions: tuple[Action, ...]
     confirmation: tuple[Plan, Standing] | None
+    stop: str
+    done: bool
     now: float
 
     def trial(self, index: int) -> Trial | None:
@@ -200,6 +204,7 @@ class SweepReader:
         except DamagedObject as error:
             problems.append(str(error))
         problems += [reason for _, (_, _, reason) in sorted(self._known.items()) if reason]
+        standing = experiment.standing()
         view = View(
             number=1 if self._view is None else self._view.number,
             url=self.store.url,
@@ -211,6 +216,8 @@ class SweepReader:
             changes=tuple(amendment_lines(amendments)),
             actions=self._history.refresh()[: -_ACTIONS - 1 : -1],
             confirmation=confirmation,
+            stop="" if standing is None else str(standing),
+            done=standing is not None and standing.ended,
             now=self.store.now(),
         )
         self.ahead_s = view.now - time.time()
@@ -226,7 +233,8 @@ def _same(one: View, other: View) -> bool:
 
     def parts(view: View) -> tuple[object, ...]:
         plan = None if view.confirmation is None else view.confirmation[0]
-        return view.space, view.damaged, view.switch, view.archived, view.changes, view.actions, plan
+        switch = view.switch, view.stop, view.archived
+        return view.space, view.damaged, switch, view.changes, view.actions, plan
 
     return parts(one) == parts(other)
 

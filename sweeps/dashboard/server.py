@@ -60,6 +60,7 @@ def application(site: Site) -> web.Application:
     app.on_response_prepare.append(_add_headers)
 
     async def close(app: web.Application) -> None:
+        await site.answers.close()
         await site.catalog.close()
 
     app.on_cleanup.append(close)

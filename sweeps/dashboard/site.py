@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from sweeps.dashboard.answers import Answers
 from sweeps.dashboard.catalog import Catalog
 from sweeps.dashboard.curves import CurveCache
 from sweeps.dashboard.poller import Poller
@@ -34,6 +35,8 @@ class Site:
     Args:
         rate: price of the trials' time; None for what they report.
         routes: of the application; a test checks that none of them writes.
+        pages: rendered ones.
+        answers: of the surrogate.
         server: aiohttp's, with its connections; None before it is served.
     """
 
@@ -42,6 +45,7 @@ class Site:
     rate: Rate | None = None
     control: bool = False
     pages: PageCache = field(default_factory=PageCache)
+    answers: Answers = field(default_factory=Answers)
     routes: tuple[web.AbstractRoute, ...] = ()
     server: Any = None
     _cached: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from analysis.summaries.costs import Cost, Rate, cost
 from analysis.summaries.failures import kind_of
 from sweeps.dashboard.reader import View
 from sweeps.export import table
+from sweeps.export.gain import gain
 from sweeps.operations.confirmation import progress_line
 from sweeps.search.confirm.answer import answer
 from sweeps.space.definition import Space
@@ -61,6 +62,8 @@ class Summary:
         hours_left: until the run cap, at the present pace; None if that is not known.
         confirmation: how far `sweep confirm` is, in a line; "" without one.
         saved: what shared stages saved, in a line; "" if nothing.
+        stop: where the search stands by its `search.stop`, in a line; "" without one.
+        gain: of the best trial over the defaults, in a line; "" if that is not known.
         failures: (failure, reason with numbers left out, how many), the most frequent first.
     """
 
@@ -76,6 +79,8 @@ class Summary:
     best: Best | None
     confirmation: str
     saved: str
+    stop: str
+    gain: str
     failures: tuple[tuple[str, str, int], ...]
 
     @property
@@ -106,6 +111,10 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
         if record.status in ("failed", "early_stopped", "abandoned"):
             detail = record.history[-1].detail if record.history else ""
             kinds[record.failure or record.status, kind_of(record.error or detail)[:300]] += 1
+    best = _best(view)
+    gained = None
+    if best is not None and not best.confirmed:  # what fresh seeds say is no one run's gain
+        gained = gain(space, records, best.record, None)
     return Summary(
         counts=tuple((status, counts[status]) for status in STATUSES if counts[status]),
         searched=sum(record.is_own for record in records),
@@ -119,9 +128,11 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
         ),
         cost=cost(rows, space.run_cap, rate),
         hours_left=_hours_left(records, space.run_cap),
-        best=_best(view),
+        best=best,
         confirmation="" if view.confirmation is None else progress_line(*view.confirmation),
         saved=sharing.sweep_line(records),
+        stop=view.stop,
+        gain="" if gained is None else str(gained),
         failures=tuple((failure, reason, count) for (failure, reason), count in kinds.most_common(REASONS)),
     )
 
@@ -137,7 +148,8 @@ def state_of(view: View) -> str:
     open_ = any(not record.finished for record in view.records)
     cap = view.space.run_cap
     searched = sum(record.is_own for record in view.records)
-    return "open" if open_ or cap is None or searched < cap else "done"
+    may_search = not view.done and (cap is None or searched < cap)
+    return "open" if open_ or may_search else "done"
 
 
 def _hours_left(records: Sequence[Trial], cap: int | None) -> float | None:

@@ -1,0 +1,155 @@
+"""What the surrogate says of a sweep's best trial, for its page, fitted in a process of its own.
+
+A fit takes seconds of CPU, and Ax 400 MB: no page waits for it, and the server loads no torch. A page shows
+the last answer and of how many results it is; when a new one comes, the page changes like any other.
+
+`python -m sweeps.dashboard.answers` is that process: a search space and records in, an answer out, as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeps.errors import SurrogateFailed
+from sweeps.export import optimum
+from sweeps.space.definition import from_json, to_json
+from sweeps.text import json_reader
+from sweeps.trials import record
+
+if TYPE_CHECKING:
+    from sweeps.dashboard.poller import Poller
+    from sweeps.dashboard.reader import View
+
+log = logging.getLogger(__name__)
+
+GAP_S = 30.0
+"""Seconds from the end of a fit to the next one of the same sweep, at least."""
+PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the surrogate said last.
+
+    Args:
+        results: number of results that it was fitted to.
+        trial: the choice; None if there is no answer.
+        sentences: in words; without an answer, why.
+    """
+
+    results: int
+    trial: int | None
+    sentences: tuple[str, ...]
+
+
+class Answers:
+    """The last answer of each sweep; one fit at a time, however many sweeps are shown.
+
+    Args:
+        fit: returns the answer for a view.
+    """
+
+    def __init__(
+        self, fit: Callable[[View], Awaitable[Answer]] | None = None, *, gap_s: float = GAP_S
+    ) -> None:
+        self._fit, self._gap_s = fit or fit_elsewhere, gap_s
+        self._known: dict[str, tuple[int, Answer]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._one = asyncio.Lock()
+
+    def of(self, poller: Poller) -> Answer | None:
+        """Return the last answer; None before the first one."""
+        return self._known[poller.name][1] if poller.name in self._known else None
+
+    def ask(self, poller: Poller, view: View) -> None:
+        """Have the answer for this view found in the background, unless it is known or being found."""
+        if poller.name in self._tasks or not optimum.applies(view.space, view.records):
+            return
+        if poller.name in self._known and self._known[poller.name][0] == _results(view):
+            return
+        task = asyncio.get_running_loop().create_task(self._find(poller), name=f"answer {poller.name}")
+        self._tasks[poller.name] = task
+        task.add_done_callback(lambda _: self._tasks.pop(poller.name, None))
+
+    async def close(self) -> None:
+        """Stop all fits."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _find(self, poller: Poller) -> None:
+        if poller.name in self._known:
+            await asyncio.sleep(self._gap_s)
+        async with self._one:
+            view = poller.view
+            if view is None:
+                return
+            answer = await self._fit(view)
+        self._known[poller.name] = _results(view), answer
+        poller.change()
+
+
+def _results(view: View) -> int:
+    """Return what changes whenever the surrogate may say something else."""
+    return hash(tuple((r.trial, r.status, tuple(r.metrics.items())) for r in view.records if r.finished))
+
+
+async def fit_elsewhere(view: View) -> Answer:
+    """Fit the surrogate in a new process of low priority."""
+    results = sum(each.status == "completed" for each in view.records)
+    given = {"space": to_json(view.space), "records": [_plain(each) for each in view.records]}
+    begun = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", __name__),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is the server's, which ends it
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            written, _ = await process.communicate(json.dumps(given).encode())
+        document = json_reader.parse(written)
+    except TimeoutError:
+        why = f"the surrogate was not fitted within {PATIENCE_S:.0f} s"
+        return Answer(results=results, trial=None, sentences=(why,))
+    except ValueError:  # killed for its memory, for example
+        why = f"the surrogate could not be fitted: its process ended with status {process.returncode}"
+        return Answer(results=results, trial=None, sentences=(why,))
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    log.info("%s: the surrogate was fitted in %.1f s", view.url, time.monotonic() - begun)
+    return Answer(results=results, trial=document["trial"], sentences=tuple(document["sentences"]))
+
+
+def _plain(found: record.Trial) -> Any:
+    return json_reader.parse(record.encode(found, ""))
+
+
+def main() -> None:
+    """Read a space and records from stdin, and write the answer to stdout."""
+    os.nice(10)  # workers on this machine come first
+    given = json_reader.parse(sys.stdin.buffer.read())
+    records = [record.decode(json.dumps(each).encode()) for each in given["records"]]
+    try:
+        found = optimum.optimum(from_json(given["space"]), records) or {"trial": None, "sentences": []}
+    except SurrogateFailed as error:
+        found = {"trial": None, "sentences": [str(error)]}
+    sys.stdout.write(json.dumps({key: found[key] for key in ("trial", "sentences")}))
+
+
+if __name__ == "__main__":
+    main()
