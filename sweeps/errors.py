@@ -12,6 +12,7 @@
     │   └── DamagedObject           an object in the store is not what was written there
     ├── SweepClosed             1   no trial is handed out: paused, braked, stopped, or out of budget
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
+    ├── SurrogateFailed         1   the model of the search cannot be fitted to the results
     ├── NothingToAsk            1   there is no trial to hand out, or no other candidate
     ├── TrialLost               1   a trial that another worker, or nobody, has now
     ├── UnstorableRecord        1   a record that could not be read back; nothing was stored
@@ -165,6 +166,10 @@ class SweepClosed(SweepError):
 
 class NothingToAsk(SweepError):
     """No trial to hand out: the sweep is full, or its space has no other candidate."""
+
+
+class SurrogateFailed(SweepError):
+    """A model that cannot be fitted to the results, for whoever wants its answer; a search does without."""
 
 
 class TrialLost(SweepError):

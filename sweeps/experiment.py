@@ -16,6 +16,7 @@ from dataclasses import replace
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.search.allocation import Allocator
 from sweeps.search.enqueueing import enqueue
+from sweeps.search.stop_rule import REMEDY, Standing
 from sweeps.space import definition as space
 from sweeps.space import space_problem
 from sweeps.space.definition import Space, Value
@@ -241,5 +242,16 @@ class Experiment:
         )
 
     def is_full(self, records: list[Trial]) -> bool:
-        """Return whether the sweep has all trials that its run cap or its grid allows."""
+        """Return whether the sweep has all trials that its run cap, its grid or `search.stop` allows."""
         return self.allocator.is_full(records)
+
+    def standing(self) -> Standing | None:
+        """Return where the search stands by its `search.stop`, None without one; nothing is fitted."""
+        return self.allocator.standing()
+
+    def why_done(self) -> str:
+        """Return why the search has ended by itself and how it goes on, as one line; "" if it has not."""
+        standing = self.standing()
+        if standing is None or not standing.ended:
+            return ""
+        return f"{self.store.url}: {standing}; {REMEDY}"

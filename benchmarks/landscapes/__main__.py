@@ -10,8 +10,9 @@ table NAME…     the table of what --results has
 figures NAME…   figures of it
 fit NAME…       how well surrogates of ours (--searchers) predict held-out random trials
 calibrate NAME… how right the chances and gains are that `sweep best` states, in replayed searches
+stop NAME…      what `search: {stop: …}` saves and gives up, in replayed searches
 
-The last five have options of their own: `replay --help`, `calibrate --help`.
+The last six have options of their own: `replay --help`, `calibrate --help`, `stop --help`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ REPLAYING = ("replay", "table", "figures", "fit")
 def main() -> None:
     if sys.argv[1:2] == ["calibrate"]:
         calibrating()
+        return
+    if sys.argv[1:2] == ["stop"]:
+        stopping()
         return
     if sys.argv[1:2] and sys.argv[1] in REPLAYING:
         replaying()
@@ -201,6 +205,39 @@ def calibrating() -> None:
     arguments = parser.parse_args(sys.argv[2:])
     chosen, seeds = arguments.names or names(), range(arguments.seeds)
     print(calibration.calibrate(chosen, seeds, arguments.after, arguments.results, arguments.jobs))
+
+
+def stopping() -> None:
+    """Tell what a stop at some expected gains would have saved and given up."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+    from benchmarks.landscapes import stopping as stops
+
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.landscapes stop",
+        description=stops.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        choices=[*names(), []],
+        metavar="NAME",
+        help="all but smollm2, unless some are named",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("stop.jsonl"),
+        help="JSON lines of the searches; what it has is not run again",
+    )
+    parser.add_argument("--seeds", type=int, default=2, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=54, help="cap of each search")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    arguments = parser.parse_args(sys.argv[2:])
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    chosen = arguments.names or default_names()
+    print(stops.table(stops.runs(chosen, seeds, arguments.trials, arguments.results, arguments.jobs)))
 
 
 if __name__ == "__main__":

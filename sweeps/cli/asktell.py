@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sweeps.cli.options import storage_options
-from sweeps.cli.output import format_option, print_csv, print_json
+from sweeps.cli.output import echo, format_option, print_csv, print_json
 from sweeps.errors import EXIT_FAILED, InputError
 from sweeps.export.table import flat
 from sweeps.operations.asktell import report
@@ -38,11 +38,9 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
     if record is None:
         if style == "json":
             print_json(None)
-        click.echo(
-            f"sweep: the run cap of {counted(experiment.space.run_cap or 0, 'trial')} is reached; "
-            "`sweep extend --run-cap N` raises it",
-            err=True,
-        )
+        cap = counted(experiment.space.run_cap or 0, "trial")
+        full = f"the run cap of {cap} is reached; `sweep extend --run-cap N` raises it"
+        echo(f"sweep: {experiment.why_done() or full}", err=True)
         ctx.exit(EXIT_FAILED)
     elif style == "json":
         print_json({"trial": record.trial, "parameters": dict(record.parameters)})

@@ -13,7 +13,7 @@ import click
 
 from sweeps.cli.options import readable, storage_options
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
-from sweeps.errors import EXIT_FAILED
+from sweeps.errors import EXIT_FAILED, SurrogateFailed
 from sweeps.experiment import Experiment
 from sweeps.export import held_out, optimum, table
 from sweeps.export.gain import Gain, gain
@@ -68,7 +68,11 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str, 
                 line = best_line(experiment.space, record)
                 notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
         return
-    model = optimum.optimum(experiment.space, records) if surrogate else None
+    model = None
+    try:
+        model = optimum.optimum(experiment.space, records) if surrogate else None
+    except SurrogateFailed as error:
+        notify(f"{error}; so the choice is by the observed values")
     if model is not None:
         record = next(each for each in records if each.trial == model["trial"])
     if style == "json":

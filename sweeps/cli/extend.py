@@ -34,6 +34,11 @@ from sweeps.trials.amendments import limits as present_limits
     metavar="TIME",
     help="Begin no trial from then on: '2026-11-25 08:00', in local time, or with +01:00 or Z.",
 )
+@click.option(
+    "--expected-gain",
+    metavar="X",
+    help="End the search once further trials are expected to gain at most X: search.stop of the space file.",
+)
 def extend(
     storage: str | None,
     name: str | None,
@@ -41,6 +46,7 @@ def extend(
     budget: tuple[str, ...],
     wall_hours: str | None,
     until: str | None,
+    expected_gain: str | None,
 ) -> None:
     """Change the limits of a sweep, up or down, while its workers run.
 
@@ -65,8 +71,13 @@ def extend(
         changes[key] = _amount(key, text, present_limits(before)[key])
     if until is not None:
         changes["until"] = _time(until, experiment.store.now())
+    if expected_gain is not None:
+        changes["expected_gain"] = _gain(expected_gain)
     if not changes:
-        raise InputError("say what to change: --run-cap N, --budget KEY=X, --wall-hours H or --until TIME")
+        raise InputError(
+            "say what to change: --run-cap N, --budget KEY=X, --wall-hours H, --until TIME or "
+            "--expected-gain X"
+        )
     extended = limits.extend(experiment, changes, user_name())
     for line in extended.differences:
         echo(line)
@@ -105,6 +116,20 @@ def _amount(key: str, text: str, present_limit: float | None) -> float | None:
     if present_limit is None:
         raise InputError(f"--budget {key}={text}: there is no such limit to add to; write the amount in all")
     return present_limit + amount
+
+
+def _gain(text: str) -> float | None:
+    if text == NONE:
+        return None
+    try:
+        gain = float(text)
+    except ValueError:
+        gain = 0.0
+    if not 0 < gain < float("inf"):
+        raise InputError(
+            f"--expected-gain {text}: write a number above 0, in the unit of the objective, or {NONE}"
+        )
+    return gain
 
 
 def _time(text: str, now: float) -> float | None:

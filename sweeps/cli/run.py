@@ -113,7 +113,7 @@ def worker(
         ctx.exit(EXIT_PREEMPTED)
     ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
     cap = experiment.space.run_cap
-    if not tally.ended and cap is not None and experiment.is_full(experiment.recent_trials()):
+    if not tally.ended and cap is not None and sum(r.is_own for r in experiment.recent_trials()) >= cap:
         ends = f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
     click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}

@@ -17,6 +17,7 @@ from sweeps.cli.output import console, echo, format_option, print_csv, print_jso
 from sweeps.cli.prices import Prices, price_options
 from sweeps.experiment import Experiment
 from sweeps.export import table
+from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import amendment_lines
 from sweeps.operations.opening import open_sweep
@@ -140,6 +141,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         limits.append(f"no trial begins after {timestamp(space.budget.until)}")
     if limits:
         lines.append(f"budget  {', '.join(limits)}")
+    if (standing := experiment.standing()) is not None:
+        lines.append(f"stop    {standing}")
     lines += [f"changed {line}" for line in amendment_lines(experiment.amendments)]
     if line := sharing.sweep_line(records):
         lines.append(f"compute {line}")
@@ -155,6 +158,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"confirm {confirmation.progress_line(*planned)}")
     if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}, in one run")
+        if (gained := gain(space, records, found, None)) is not None:
+            lines.append(f"gain    {gained}")
     return lines
 
 

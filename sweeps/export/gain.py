@@ -72,14 +72,18 @@ class Gain:
 
 
 def gain(
-    space: Space, records: Sequence[Trial], best: Trial | None, by_sequence: Mapping[str, Losses]
+    space: Space,
+    records: Sequence[Trial],
+    best: Trial | None,
+    by_sequence: Mapping[str, Losses] | None,
 ) -> Gain | None:
     """Return what the best trial has gained; None with several objectives, or without a first trial's result.
 
     Losses on the same sequences are compared in pairs: what is hard about the text cancels.
 
     Args:
-        by_sequence: see `held_out.losses`.
+        by_sequence: see `held_out.losses`; None: not read. Then the trainer's results have no interval: that
+            from their standard errors would be too wide, as the text is the same.
     """
     first = next((r for r in records if r.generator == "baseline" and r.status == "completed"), None)
     if first is None or best is None or len(space.objectives) > 1:
@@ -97,7 +101,7 @@ def gain(
     own, teachers = SEQUENCES.get(metric, ("", ""))
     (a, ta), (b, tb) = (
         (losses.get(own, []), losses.get(teachers, []))
-        for losses in (by_sequence.get(str(record.trial), {}) for record in (best, first))
+        for losses in ((by_sequence or {}).get(str(record.trial), {}) for record in (best, first))
     )
     errors = [record.metrics.get(f"{metric}_sem") for record in (best, first)]
     known = [error for error in errors if error is not None]
@@ -106,6 +110,8 @@ def gain(
     elif len(a) == len(b) >= 2 and _on_same_text(ta, tb):
         pairs = [y - x for x, y in zip(a, b, strict=True)]
         sem, by = statistics.stdev(pairs) / math.sqrt(len(pairs)), "text"
+    elif len(known) == 2 and by_sequence is None and space.program.kind == "trainer":
+        pass
     elif len(known) == 2:
         sem, by = math.hypot(*known), "errors"
     elif isinstance(space.search.noise, float):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sweeps.export import optimum
@@ -61,10 +62,12 @@ def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
         optimizer.observe(records)
         view = optimizer.view()
         found = empty | {"metrics": _metrics(space, records, view)}
-        answer = optimum.from_view(space, records, optimizer, view)
-        return found if answer is None else found | {"optimum": answer}
     except SURROGATE_FAILURES as error:
         return empty | {"note": f"the surrogate failed: {' '.join(str(error).split())[:200]}"}
+    with suppress(*SURROGATE_FAILURES):  # what mattered is worth showing without
+        answer = optimum.from_view(space, records, optimizer, view)
+        return found if answer is None else found | {"optimum": answer}
+    return found
 
 
 def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dict[str, Any]:

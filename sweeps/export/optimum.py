@@ -16,8 +16,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sweeps.errors import SurrogateFailed
+from sweeps.search.stop_rule import FEWEST, MOST, applies, results
 from sweeps.space.definition import Space, cell_of
-from sweeps.space.domain import REPEAT_KEYS, Domain
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
@@ -25,40 +26,21 @@ from sweeps.trials.record import Trial
 if TYPE_CHECKING:
     from sweeps.search.optimizer import Optimizer, Optimum, SurrogateView
 
+__all__ = ["FEWEST", "MORE", "MOST", "applies", "as_document", "from_view", "optimum"]
+
 MORE = 12
 """Further trials whose gain is told."""
-
-FEWEST = 30
-"""Results from which on the answer is worth something: see `benchmarks.landscapes calibrate`."""
-
-MOST = 400
-"""Results beyond which a fit takes minutes."""
 
 NO_NOISE = 1e-3
 """Share of the results' spread, below which noise is none and nothing is within it."""
 
 
-def applies(space: Space, records: Sequence[Trial]) -> bool:
-    """Return whether the surrogate can answer; neither it nor Ax is needed to say so.
-
-    Not for several objectives or outcome constraints, whose best is no minimum of one metric; not for a grid,
-    which has an end; not where a seed is searched, whose best value means nothing; nor for few results.
-    """
-    searched = Domain(space).searched
-    results = len(_candidates(space, records))
-    return (
-        len(space.objectives) == 1
-        and not space.outcome_constraints
-        and space.search.method != "grid"
-        and bool(searched)
-        and not any(name in REPEAT_KEYS or name.rpartition(".")[2] == "seed" for name in searched)
-        and results >= FEWEST
-        and len(records) <= MOST
-    )
-
-
 def optimum(space: Space, records: Sequence[Trial], *, curves: bool = False) -> dict[str, Any] | None:
-    """Return the document above, without `parameters` unless `curves`; None where there is no answer."""
+    """Return the document above, without `parameters` unless `curves`; None where there is no answer.
+
+    Raises:
+        SurrogateFailed: there would be one.
+    """
     if not applies(space, records):
         return None
     from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
@@ -66,42 +48,20 @@ def optimum(space: Space, records: Sequence[Trial], *, curves: bool = False) -> 
     optimizer = Optimizer(space)
     try:
         optimizer.observe(records)
-        view = optimizer.view()
-    except SURROGATE_FAILURES:
-        return None
-    return from_view(space, records, optimizer, view, curves=curves)
+        return from_view(space, records, optimizer, optimizer.view(), curves=curves)
+    except SURROGATE_FAILURES as error:
+        raise SurrogateFailed(f"the surrogate failed ({type(error).__name__}: {error})") from error
 
 
 def from_view(
     space: Space, records: Sequence[Trial], optimizer: Optimizer, view: SurrogateView, *, curves: bool = True
 ) -> dict[str, Any] | None:
-    """Return the same from a fitted surrogate."""
-    from sweeps.search.determinism import stable_seed  # torch
-    from sweeps.search.optimizer import SURROGATE_FAILURES
-
-    candidates, points = _candidates(space, records), optimizer.points()
-    tried = {trial: points[trial] for trial in candidates if trial in points}
-    if not applies(space, records) or not tried:
+    """Return the same from a fitted surrogate. Raises one of SURROGATE_FAILURES."""
+    if not applies(space, records):
         return None
-    try:
-        seed = stable_seed(space.search.seed, "optimum") % 2**31
-        found = view.optimum(tried, more=MORE, seed=seed, curves=curves)
-    except SURROGATE_FAILURES:
-        return None
-    return as_document(space, candidates, found, curves=curves)
-
-
-def _candidates(space: Space, records: Sequence[Trial]) -> dict[int, float]:
-    """Return the results among which one is chosen, by trial: no repeats of a confirmation."""
-    metric = space.objectives[0].metric
-    found = {
-        record.trial: record.metrics.get(metric)
-        for record in records
-        if record.status == "completed" and record.generator != "confirm"
-    }
-    return {
-        trial: float(value) for trial, value in found.items() if value is not None and math.isfinite(value)
-    }
+    measured = results(space, records)
+    found = optimizer.optimum(measured, more=MORE, view=view, curves=curves)
+    return None if found is None else as_document(space, measured, found, curves=curves)
 
 
 def as_document(

@@ -53,7 +53,8 @@ class StageSweeperConf:
         metric: name of the task function's return value, or a list of names for a tuple or a dict's keys.
         direction: minimize or maximize, or a list of them, one per metric.
         n_trials: limit for the sweep, all workers together; None: no limit.
-        method, sobol, seed, noise, reuse, prior: see `search:` of a search space file; None: its default.
+        method, sobol, seed, noise, reuse, prior, stop: see `search:` of a search space file; None: its
+            default.
         params: searched parameters by key: overrides (`interval(1, 5)`, `choice(a, b)`,
             `tag(log, interval(…))`), Ax's dictionaries (`{type: range, bounds: […]}`), or those of a search
             space file (`{min, max}`).
@@ -73,6 +74,7 @@ class StageSweeperConf:
     noise: Any = None
     reuse: str | None = None
     prior: str | None = None
+    stop: Any = None
     params: dict[str, Any] = field(default_factory=dict)
     parameter_constraints: list[str] = field(default_factory=list)
     outcome_constraints: list[str] = field(default_factory=list)

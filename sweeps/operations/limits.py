@@ -10,7 +10,7 @@ from sweeps.space.definition import BUDGET_KEYS, Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 from sweeps.text.timestamp import timestamp
-from sweeps.trials.amendments import LIMITS, Amendment, Amendments, limits
+from sweeps.trials.amendments import GAIN, LIMITS, Amendment, Amendments, limits
 from sweeps.trials.budget import spent
 from sweeps.trials.record import Trial
 
@@ -40,22 +40,24 @@ def extend(experiment: Experiment, changes: Mapping[str, float | None], by: str)
     records, _ = experiment.readable_trials()
     return Extension(
         differences=differences(before, amendment),
-        reached=_reached(amendment, records, experiment.store.now()),
+        reached=_reached(experiment, amendment, records),
         is_idle=not any(record.status == "running" for record in records) and not experiment.is_full(records),
     )
 
 
-def _reached(amendment: Amendment, records: Sequence[Trial], now: float) -> list[str]:
+def _reached(experiment: Experiment, amendment: Amendment, records: Sequence[Trial]) -> list[str]:
     """Return each new limit that the sweep has reached already, as a clause."""
     cap, found = amendment.changes.get("run_cap"), []
     own = sum(record.is_own for record in records)
     if isinstance(cap, int | float) and own >= cap:
         found.append(f"run_cap is {cap:g}, and there {'is' if own == 1 else 'are'} {counted(own, 'trial')}")
-    used = asdict(spent(records, now))
+    used = asdict(spent(records, experiment.store.now()))
     for name in BUDGET_KEYS:
         limit = amendment.changes.get(name)
         if isinstance(limit, int | float) and used[name] >= limit:
             found.append(f"{used[name]:.5g} of {limit:.5g} {name} are spent")
+    if GAIN in amendment.changes and (standing := experiment.standing()) is not None and standing.ended:
+        found.append(str(standing))
     return found
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sweeps.experiment import Experiment
 from sweeps.export import table
+from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import document, format_limit
 from sweeps.search.confirm import rounds
@@ -21,7 +23,8 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
     """Return the document of `sweep status --format json`."""
     found = table.best(experiment.space, records)
     switch = control.switch(experiment.store)
-    planned = rounds.of_store(experiment.store, list(records))
+    planned, standing = rounds.of_store(experiment.store, list(records)), experiment.standing()
+    gained = gain(experiment.space, records, found, None)
     return {
         "url": experiment.store.url,
         "name": experiment.space.name,
@@ -32,6 +35,8 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
         "why": switch.why or None,
         "confirmation": None if planned is None else confirmation.document(*planned),
         **sharing.sweep_document(records),
+        **({} if gained is None else {"gain": asdict(gained)}),
+        **({} if standing is None else {"stop": standing.document()}),
         **({"amendments": amendments} if (amendments := document(experiment.amendments)) else {}),
     }
 

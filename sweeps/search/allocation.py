@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, SweepClosed
+from sweeps.search import stop_rule
 from sweeps.search.confirm import rounds
 from sweeps.search.grid import Grid
 from sweeps.space.definition import Space, Value
@@ -52,6 +53,7 @@ class Allocator:
         self._store, self._space, self._records = store, space, records
         self._amendments = amendments
         self._optimizer: Optimizer | None = None
+        self._judged = ""  # digest of the records on which the search was not to end
         self._stuck: dict[int, float] = {}  # index → the monotonic time until when it is left out
         times = space.lease
         self._silence = Silence(times.expire_s)
@@ -95,7 +97,7 @@ class Allocator:
                 wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
 
     def is_full(self, records: list[Trial]) -> bool:
-        """Return whether the sweep has as many trials of its own as its run cap or its grid allows.
+        """Return whether its run cap, its grid or `search.stop` allows the sweep no more trials of its own.
 
         Imported trials and those of a confirmation do not count towards the run cap; imported ones do cover
         their configuration in a grid.
@@ -103,7 +105,13 @@ class Allocator:
         own, run_cap = sum(r.is_own for r in records), self._limits.run_cap
         if run_cap is not None and own >= run_cap:
             return True
-        return self._grid is not None and not self._grid.left(records)
+        if self._grid is not None:
+            return not self._grid.left(records)
+        return (standing := self.standing()) is not None and standing.ended
+
+    def standing(self) -> stop_rule.Standing | None:
+        """Return where the search stands by its `search.stop`, None without one; nothing is fitted."""
+        return stop_rule.standing(self._store, self._limits)
 
     def _may_create(self, records: list[Trial], *, searching: bool) -> bool:
         """Return whether a new trial may be made: for the search, or for a round of the confirmation."""
@@ -238,7 +246,7 @@ class Allocator:
         generator: Generator
         if (repeat := self._repeat(records)) is not None:
             parameters, generator = repeat, "confirm"
-        elif searching and not self.is_full(records):
+        elif searching and not self.is_full(records) and not self._ends(records):
             parameters, generator = self.candidate(records)
         else:
             return None
@@ -295,6 +303,38 @@ class Allocator:
         optimizer.observe(records)
         (candidate,) = optimizer.generate(1)
         return dict(candidate.parameters), candidate.generator
+
+    def _ends(self, records: list[Trial]) -> bool:
+        """Return whether the search ends here by its `search.stop`; a fit per new result, by one worker."""
+        stop = self._limits.search.stop
+        if stop is None or not stop_rule.applies(self._space, records):
+            return False
+        digest = stop_rule.digest_of(stop, records)
+        if digest == self._judged:
+            return False
+        self._judged, standing = digest, self.standing()
+        if standing is None or standing.found is None or standing.found.digest != digest:
+            optimizer = self._ax()
+            from sweeps.search.optimizer import SURROGATE_FAILURES
+
+            results = stop_rule.results(self._space, records)
+            optimizer.observe(records)
+            try:
+                found = optimizer.optimum(results, more=stop.trials)
+            except SURROGATE_FAILURES as error:
+                log.warning("search.stop waits for another result, because the surrogate failed: %s", error)
+                return False
+            if found is None:  # all results lie outside of this space
+                return False
+            expectation = stop_rule.Expectation(
+                gain=found.gains[-1],
+                trials=stop.trials,
+                results=len(results),
+                digest=digest,
+                at=self._store.now(),
+            )
+            stop_rule.keep(self._store, expectation)
+        return (standing := self.standing()) is not None and standing.ended
 
     def _due_baseline(self, records: list[Trial]) -> Mapping[str, Value] | None:
         """Return the baseline, the search's own first candidate, while it is still to be made."""

@@ -231,6 +231,20 @@ class Snapshots:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stop:
+    """End of a search whose further trials are not expected to gain much.
+
+    Args:
+        expected_gain: in the unit of the objective: the search ends once further trials are expected to
+            gain no more than this.
+        trials: how many further trials.
+    """
+
+    expected_gain: float
+    trials: int = 12
+
+
+@dataclass(frozen=True, kw_only=True)
 class Search:
     """Generation of candidates: `sobol` quasi-random trials first, then BoTorch, all from one `seed`.
 
@@ -247,6 +261,7 @@ class Search:
             for; `none`: every trial computes all of its stages.
         prior: which parameters get a prior when the sweep is made: those of which a user has `stated` one,
             those with known `defaults` too, or `none`. The search itself reads the parameters' own.
+        stop: when the search ends by itself; None: at the run cap or the budget alone.
     """
 
     method: Method = "bayes"
@@ -255,6 +270,7 @@ class Search:
     noise: Literal["inferred", "reported"] | float = "inferred"
     reuse: Reuse = "auto"
     prior: Priors = "stated"
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -470,7 +486,7 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
         Range: ("step", "normal", "when", "prior"),
         Choice: ("prior",),
         Program: ("processes",),
-        Search: ("sobol", "noise", "reuse", "prior"),
+        Search: ("sobol", "noise", "reuse", "prior", "stop"),
         Budget: ("until",),
         Stage: ("trunk",),
         Space: ("stages", "snapshots", "brake", "defaults"),
@@ -547,7 +563,8 @@ def from_json(document: Mapping[str, Any]) -> Space:
     """
     found = dict(typed.frozen(document))
     found |= {
-        key: kind(**found[key]) for key, kind in (("program", Program), ("search", Search), ("lease", Lease))
+        key: kind(**found[key])
+        for key, kind in (("program", Program), ("search", _search_from_json), ("lease", Lease))
     }
     optional = {"budget": Budget, "brake": Brake, "snapshots": Snapshots}
     found |= {key: kind(**found[key]) for key, kind in optional.items() if key in found}
@@ -557,6 +574,10 @@ def from_json(document: Mapping[str, Any]) -> Space:
     found["parameters"] = typed.objects(_parameter_from_json, found["parameters"])
     found["stages"] = typed.objects(_stage_from_json, found.get("stages", ()))
     return Space(**found)
+
+
+def _search_from_json(*, stop: Mapping[str, Any] | None = None, **fields: Any) -> Search:
+    return Search(**fields, stop=None if stop is None else Stop(**stop))
 
 
 def _stage_from_json(*, trunk: Mapping[str, Any] | None = None, **fields: Any) -> Stage:

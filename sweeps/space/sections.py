@@ -38,6 +38,9 @@ T = TypeVar("T")
 FEWEST_CURVES = 5
 """Completed trials that `type: curve` needs to predict from."""
 
+MOST_STOP_TRIALS = 100
+"""Trials that `search.stop` may look ahead: the simulated searches of more take longer than a fit."""
+
 _WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _METRIC = re.compile(rf"{_WORD}(?:/{_WORD})*", re.ASCII)
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -247,6 +250,24 @@ def _noise(cursor: Cursor) -> str | float:
     return float(value)
 
 
+class StopSection(Section):
+    """`stop:` of `search:`."""
+
+    examples = {"expected_gain": "stop: {expected_gain: 0.004}, in the unit of the objective"}
+    hints = {
+        **instead_of("gain", "improvement", "improvement_bar", "min_delta", "delta", write="expected_gain:"),
+        **instead_of("window_size", "patience", "iterations", write="trials:"),
+        "chance": "write expected_gain: in the unit of the objective; `sweep best` states the chance",
+        **instead_of("max_trials", "run_cap", write="run_cap: at the top level"),
+    }
+    instead = "write {expected_gain: 0.004}: the search ends once 12 more trials are expected to gain less"
+
+    expected_gain: Annotated[
+        float, number(lambda n: 0 < n < float("inf"), "is no gain above 0, in the unit of the objective")
+    ]
+    trials: Annotated[int | None, read_with(lambda c: c.integer(least=1, most=MOST_STOP_TRIALS))] = None
+
+
 class SearchSection(Section):
     """`search:`."""
 
@@ -256,6 +277,7 @@ class SearchSection(Section):
     noise: Annotated[Literal["inferred", "reported"] | float | None, read_with(_noise)] = None
     reuse: Annotated[Reuse | None, read_with(lambda c: c.one_of(get_args(Reuse)))] = None
     prior: Annotated[Priors | None, read_with(lambda c: c.one_of(get_args(Priors)))] = None
+    stop: StopSection | None = None
 
     def _check(self, section: Cursor) -> None:
         for key in ("sobol", "seed", "noise"):

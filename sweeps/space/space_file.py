@@ -35,6 +35,7 @@ from sweeps.space.definition import (
     Search,
     Snapshots,
     Space,
+    Stop,
 )
 from sweeps.space.domain import ENUMERABLE
 from sweeps.space.scale import levels
@@ -50,6 +51,7 @@ from sweeps.space.sections import (
     build,
     read,
 )
+from sweeps.space.stopping import no_stop
 from sweeps.space.yaml_cursor import Cursor, D, Problems, T
 from sweeps.text.regular_file import open_regular
 
@@ -65,6 +67,7 @@ _HINTS = {
     "metric": "write objectives: [{metric: final_loss, goal: minimize}]",
     "method": "write search: {method: bayes}",
     "command": "write program: {command: [...]}",
+    "stop": "write search: {stop: {expected_gain: 0.004}}",
     "reuse": "write search: {reuse: auto} or search: {reuse: none}",
     "prior": "write search: {prior: none}, or prior: {around: 3e-3, factor: 3} of a parameter",
     "defaults": "write default: of a parameter, or baseline:",
@@ -174,6 +177,9 @@ def loads(text: str, file: str) -> Space:
     if is_right("parameters", "parameter_constraints", "program", "search"):
         has_baseline = "baseline" in entries
         space = space_priors.with_written(space, sections, entries, problems, has_baseline=has_baseline)
+    others = ("objectives", "parameters", "outcome_constraints")
+    if space.search.stop is not None and is_right(*others) and (why := no_stop(space)):
+        problems.found.append(entries["search"].at("stop").refusal(f"{why}; take it out"))
     if is_right("parameters", "program"):
         space = replace(space, stages=section("stages", lambda each: space_stages.stages(each, space), ()))
     if is_right("parameters", "program", "objectives", "stages", "early_terminate"):
@@ -207,7 +213,10 @@ def _program(section: Cursor, parameters: Sequence[Parameter]) -> Program:
 
 
 def _search(section: Cursor, parameters: Sequence[Parameter]) -> Search:
-    search = build(Search, read(section, SearchSection))
+    written = read(section, SearchSection)
+    search = build(Search, written)
+    if written.stop is not None:
+        search = replace(search, stop=build(Stop, written.stop))
     if search.method != "grid":
         return search
     size = 1

@@ -16,6 +16,7 @@ from sweeps.space.definition import (
     Parameter,
     Range,
     Space,
+    Stop,
     conditions,
     is_number,
     same_value,
@@ -57,6 +58,8 @@ def _problems(space: Space) -> Iterator[str]:
     limits = {f"budget.{name}": limit for name, limit in asdict(space.budget).items()}
     limits |= {"lease.heartbeat_s": space.lease.heartbeat_s, "lease.expire_s": space.lease.expire_s}
     limits["snapshots.keep_gib"] = space.snapshots.keep_gib
+    stop = space.search.stop or Stop(expected_gain=1.0)
+    limits |= {f"search.stop.{name}": limit for name, limit in asdict(stop).items()}
     for name, limit in limits.items():
         if limit is not None and limit <= 0:
             yield f"{name} is {limit!r}, not a finite number above 0"

@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import TypeGuard
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError
-from sweeps.space.definition import Budget, Space
+from sweeps.space.definition import Budget, Space, Stop
+from sweeps.space.stopping import no_stop
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
 from sweeps.trials import storable
@@ -31,7 +32,8 @@ MOST = 9999
 Change = bool | float | str | None
 
 BUDGET = tuple(field.name for field in fields(Budget))
-LIMITS = ("run_cap", *BUDGET)
+GAIN = "expected_gain"
+LIMITS = ("run_cap", *BUDGET, GAIN)
 """What `sweep extend` changes; None lifts a limit."""
 NAME, ARCHIVED = "name", "archived"
 
@@ -104,7 +106,12 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 def limits(space: Space) -> dict[str, float | None]:
     """Return the limits of a space by name; None: no limit."""
-    return {name: getattr(space.budget if name in BUDGET else space, name) for name in LIMITS}
+    stop = space.search.stop
+    return {
+        "run_cap": space.run_cap,
+        **{name: getattr(space.budget, name) for name in BUDGET},
+        GAIN: None if stop is None else stop.expected_gain,
+    }
 
 
 def amended(space: Space, made: Iterable[Amendment]) -> Space:
@@ -114,7 +121,12 @@ def amended(space: Space, made: Iterable[Amendment]) -> Space:
         changes |= amendment.changes
     budget = {name: changes[name] for name in BUDGET if name in changes}
     top = {name: changes[name] for name in ("run_cap", NAME) if name in changes}
-    return replace(space, **top, budget=replace(space.budget, **budget))  # type: ignore[arg-type]
+    search = space.search
+    if GAIN in changes:
+        gain, stop = changes[GAIN], search.stop or Stop(expected_gain=1.0)
+        stated = replace(stop, expected_gain=gain) if isinstance(gain, int | float) else None
+        search = replace(search, stop=stated)
+    return replace(space, **top, budget=replace(space.budget, **budget), search=search)  # type: ignore[arg-type]
 
 
 class Amendments:
@@ -178,6 +190,8 @@ class Amendments:
         """
         if not changes or (problem := next(filter(None, (_problem(*c) for c in changes.items())), "")):
             raise InputError(f"{self._store.url}: {problem if changes else 'nothing to change'}")
+        if changes.get(GAIN) is not None and (why := no_stop(self._written)):
+            raise InputError(f"{self._store.url}: {GAIN} {why}")
         while True:
             self.refresh()
             number = self._last + 1

@@ -175,6 +175,8 @@ class _NextTrial:
                 self.stop.sleep(random.uniform(0.5, 1.5) * _PAUSED_POLL_S)  # noqa: S311 - spreads workers out
                 continue
             if self.limits.leave_when_idle or not self._wait_for_others():
+                if not self.limits.confirming and (why := self.experiment.why_done()):
+                    self.watcher.closed(why)
                 return None
 
     def _wait_for_others(self) -> bool:

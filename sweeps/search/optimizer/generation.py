@@ -9,7 +9,7 @@ long-lived `Optimizer` as from a new one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -30,6 +30,7 @@ from sweeps.search.nested_design import (
     next_shared,
 )
 from sweeps.search.optimizer import ax_experiment
+from sweeps.search.optimizer.optimum import Optimum
 from sweeps.search.optimizer.prior import LogPrior
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, OpenAcquisition, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
@@ -435,6 +436,32 @@ class Optimizer:
                 records,
                 repeated=len({trial.arm.name for trial in self._ax_trials.values()}) < len(records),
             )
+
+    def optimum(
+        self,
+        candidates: Iterable[int],
+        *,
+        more: int,
+        view: SurrogateView | None = None,
+        curves: bool = False,
+    ) -> Optimum | None:
+        """Return what the surrogate says of the best of some trials; None if all lie outside of this space.
+
+        Args:
+            candidates: indices of the trials that may be chosen.
+            more: number of further trials whose gain is wanted.
+            view: of the records; None: a new fit.
+            curves: whether the parameters are wanted.
+
+        Raises:
+            one of SURROGATE_FAILURES: the fit failed, or there is no posterior to draw from.
+        """
+        points = self.points()
+        tried = {trial: points[trial] for trial in candidates if trial in points}
+        if not tried:
+            return None
+        seed = stable_seed(self._search.seed, "optimum") % 2**31
+        return (view or self.view()).optimum(tried, more=more, seed=seed, curves=curves)
 
 
 def _may_follow(old: Trial, new: Trial) -> bool:

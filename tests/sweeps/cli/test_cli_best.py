@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import sweeps
+
 pytestmark = pytest.mark.timeout(600)  # a fit takes seconds, or minutes on a busy machine
 
 SPACE = """\
@@ -62,6 +64,12 @@ def test_the_best_is_the_one_with_the_best_posterior_mean(sweep, noisy) -> None:
     assert document["model"]["sentences"][0] == first
     (row,) = csv.DictReader(io.StringIO(sweep("best", "--format", "csv").out))
     assert int(row["trial"]) == document["trial"]
+    opened = sweeps.open()
+    answer = opened.answer()
+    assert (answer.trial, answer.parameters) == (document["trial"], document["parameters"])
+    assert (answer.chance, answer.expected_gain) == (document["model"]["chance"], document["model"]["gain"])
+    assert str(answer).splitlines() == document["model"]["sentences"]
+    assert opened.why_done == ""
 
 
 def test_without_the_surrogate_it_is_the_lowest_number(sweep, noisy) -> None:
@@ -69,6 +77,18 @@ def test_without_the_surrogate_it_is_the_lowest_number(sweep, noisy) -> None:
     assert ran.out.startswith(f"trial {LUCKY}: loss -0.12")
     assert "the best of many looks better than it is" in ran.err
     assert json.loads(sweep("best", "--no-surrogate", "--format", "json").out)["model"] is None
+
+
+def test_without_a_fit_it_says_so_and_shows_the_lowest_number(sweep, noisy, monkeypatch) -> None:
+    from sweeps.search.optimizer import Optimizer
+
+    def fail(self) -> None:
+        raise ValueError("not positive definite")
+
+    monkeypatch.setattr(Optimizer, "view", fail)
+    ran = sweep("best")
+    assert ran.out.startswith(f"trial {LUCKY}: loss -0.12")
+    assert "the surrogate failed (ValueError: not positive definite)" in ran.err.splitlines()[0]
 
 
 def test_the_report_is_about_the_same_trial(sweep, noisy, tmp_path: Path) -> None:

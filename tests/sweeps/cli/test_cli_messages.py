@@ -45,6 +45,9 @@ extend
 extend --run-cap more
 extend --run-cap 0
 extend --budget gpu_hours=3
+extend --expected-gain 0
+extend --expected-gain little
+extend --expected-gain 0.1
 pareto --table t.csv --x cots --y loss
 pareto --table none.csv --x a --y b
 pareto --table t.csv

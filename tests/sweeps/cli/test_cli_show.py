@@ -20,6 +20,7 @@ from sweeps.experiment import Experiment
 from sweeps.export import table as export
 from sweeps.storage.local import LocalStore
 from sweeps.trials import record as trial
+from sweeps.trials.lifecycle import Complete
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -50,6 +51,37 @@ class TestStatus:
         ran = sweep("best", "--format", "json")
         assert (ran.status, json.loads(ran.out)) == (1, None)
         assert "no trials yet" in sweep("trials").out
+
+    def test_gain_and_stop_are_told_from_the_records(self, sweep, space_file):
+        text = space_file.read_text().replace("method: random", "stop: {expected_gain: 0.01}")
+        space_file.write_text(text + "baseline: {x: 0.9}\n")
+        url = sweep("init", str(space_file)).out.strip()
+        experiment = Experiment.open(LocalStore(url))
+        for loss in (3.5, 3.2):
+            record = experiment.ask("w")
+            end = Complete(worker="w", attempt=1, metrics={"loss": loss, "effective_steps": 1.0})
+            experiment.apply(record.trial, end)
+        lines = sweep("status").out.splitlines()
+        assert "gain    0.30 below the baseline (trial 0), one run of each" in lines
+        assert any(line.startswith("stop    once 12 more trials") for line in lines)
+        document = json.loads(sweep("status", "--format", "json").out)
+        assert document["gain"]["difference"] == pytest.approx(0.3)
+        assert (document["stop"]["ended"], document["stop"]["gain"]) == (False, None)
+        data = {"schema": 1, "gain": 0.004, "trials": 12, "results": 30, "digest": "", "at": 1.0}
+        experiment.store.create("stop.json", json.dumps(data).encode())
+        assert "stop    the search is done: 12 more trials are" in sweep("status").out
+        assert json.loads(sweep("status", "--format", "json").out)["stop"]["ended"]
+        ran = sweep("ask")
+        assert (ran.status, ran.out) == (1, "")
+        assert "the search is done" in ran.err
+        assert "sweep extend --expected-gain none" in ran.err
+        ran = sweep("worker")
+        assert ran.status == 0
+        assert "the search is done" in ran.err
+        assert '"done"' in sweep("list", "--format", "json").out
+        ran = sweep("extend", "--expected-gain", "0.001")
+        assert ran.out == "expected_gain 0.01 → 0.001\n"
+        assert sweep("ask").status == 0
 
     def test_a_running_trial_is_shown_with_its_worker(self, sweep, space_file):
         url = sweep("init", str(space_file)).out.strip()

@@ -103,3 +103,14 @@ def test_no_result_of_the_first_trial(records: list[Trial]) -> None:
 def test_several_objectives_have_no_best() -> None:
     two = replace(SPACE, objectives=(*SPACE.objectives, Objective(metric="cost")))
     assert gain(two, [FIRST, BEST], BEST, {}) is None
+
+
+def test_without_the_text_the_trainers_results_have_no_interval() -> None:
+    noisy = [trial(0, 3.55, "baseline", final_loss_sem=0.03), trial(4, 3.5, final_loss_sem=0.04)]
+    trainer = replace(SPACE, program=Program(kind="trainer"))
+    found = gain(trainer, noisy, noisy[1], None)
+    assert found is not None
+    assert (found.difference, found.low, found.by) == (pytest.approx(0.05), None, "")
+    function = gain(SPACE, noisy, noisy[1], None)
+    assert function is not None
+    assert function.by == "errors"

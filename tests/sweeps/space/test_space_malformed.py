@@ -896,6 +896,38 @@ CASES = [
         "search.prior",
         "no effect",
     ),
+    *(
+        Case(f"stop_{name}", "seed: 0}", f"seed: 0, stop: {written}}}", 11, key, says)
+        for name, written, key, says in (
+            ("number", "0.004", "search.stop", "write {expected_gain: 0.004}"),
+            ("without_gain", "{trials: 5}", "search.stop", "{expected_gain: 0.004}"),
+            ("zero", "{expected_gain: 0}", "search.stop.expected_gain", "no gain above 0"),
+            ("infinite", "{expected_gain: .inf}", "search.stop.expected_gain", ""),
+            ("text", "{expected_gain: little}", "search.stop.expected_gain", "little"),
+            ("trials", "{expected_gain: 0.1, trials: 0}", "search.stop.trials", "not at least 1"),
+            ("trials_many", "{expected_gain: 0.1, trials: 1000}", "search.stop.trials", "not at most"),
+            ("chance", "{chance: 0.9}", "search.stop.chance", "expected_gain:"),
+            ("as_ax", "{improvement_bar: 0.1}", "search.stop.improvement_bar", "expected_gain:"),
+            ("misspelt", "{expected_gian: 0.1}", "search.stop.expected_gian", "expected_gain"),
+        )
+    ),
+    Case(
+        "stop_of_random",
+        "method: bayes, sobol: 4, seed: 0",
+        "method: random, stop: {expected_gain: 0.1}",
+        11,
+        "search.stop",
+        "method: random",
+    ),
+    Case(
+        "stop_with_outcome_constraints",
+        "seed: 0}",
+        "seed: 0, stop: {expected_gain: 0.1}}\noutcome_constraints: [ms <= 3]",
+        11,
+        "search.stop",
+        "outcome_constraints",
+    ),
+    Case("top_level_stop", "", "stop: {expected_gain: 0.1}\n", 13, "stop", "search: {stop:"),
     Case("top_level_prior", "", "prior: none\n", 13, "prior", "search: {prior: none}"),
     Case("baseline_unknown", "", "baseline: {lrr: 0.01}\n", 13, "baseline.lrr", "did you mean `lr`?"),
     Case("baseline_outside", "", "baseline: {lr: 1.0}\n", 13, "baseline.lr", "outside of 0.001 to 0.1"),

@@ -178,10 +178,11 @@ def test_the_last_value_of_each_limit_holds_and_all_else_stays(steps) -> None:
     found = amended(space, [Amendment(number=nth, changes=step) for nth, step in enumerate(steps, 1)])
     last = {name: value for step in steps for name, value in step.items()}
     for name in amendments.LIMITS:
-        before = space.run_cap if name == "run_cap" else getattr(space.budget, name)
-        after = found.run_cap if name == "run_cap" else getattr(found.budget, name)
+        before, after = amendments.limits(space)[name], amendments.limits(found)[name]
         assert after == last.get(name, before)
-    assert replace(found, run_cap=7, budget=space.budget) == space
+    assert found.run_cap == last.get("run_cap", 7)
+    assert found.budget.usd == last.get("usd", 3.0)
+    assert replace(found, run_cap=7, budget=space.budget, search=space.search) == space
 
 
 @given(limits)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sweeps.errors import SurrogateFailed
 from sweeps.export import optimum
 from sweeps.search.optimizer import Optimizer, Optimum
 from sweeps.space.definition import Choice, Fixed, Goal, Objective, Program, Range, Search, Space
@@ -165,4 +166,5 @@ def test_constraints_that_leave_no_drawn_position_take_no_answer_away() -> None:
 
 def test_results_too_large_to_square_have_no_answer() -> None:
     trials = [replace(r, metrics={"loss": 1e300 * r.metrics["loss"]}) for r in records()]  # type: ignore[operator]
-    assert optimum.optimum(space(), trials) is None
+    with pytest.raises(SurrogateFailed, match="the surrogate failed"):
+        optimum.optimum(space(), trials)

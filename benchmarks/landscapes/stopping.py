@@ -1,0 +1,108 @@
+"""What `search: {stop: …}` saves and gives up, see README.md: `python -m benchmarks.landscapes stop`.
+
+Searches of `ours-plain` with the noise of seeds run to their cap. After each result from the 30th on the
+surrogate says what more trials would gain, so one search tells where any `expected_gain` had ended it, and
+the emulator what the choice there lacks of the choice at the cap.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.json_lines import end_last_line, read_lines
+from benchmarks.landscapes.calibration import Search, search
+from benchmarks.landscapes.replay import load
+from sweeps.export.optimum import FEWEST, MORE
+from sweeps.search.determinism import stable_seed
+from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
+from sweeps.trials.record import Trial
+
+GAINS = (0.001, 0.002, 0.004, 0.008)
+"""In nats per token; one run's noise is 0.006 to 0.021."""
+
+
+def stated(line: Search) -> list[Mapping[str, float]]:
+    """Return what the surrogate says after each result from the 30th on, with the true loss of its choice."""
+    space = replace(load(line["landscape"]).space, baseline=None)
+    space = replace(space, search=replace(space.search, seed=line["seed"], reuse="none"))
+    metric, optimizer, rows = space.objectives[0].metric, Optimizer(space), []
+    records = [
+        Trial(
+            trial=at,
+            status="completed",
+            generator="botorch",
+            parameters=row["parameters"],
+            metrics={metric: row["told"]},
+        )
+        for at, row in enumerate(line["trials"])
+    ]
+    seed = stable_seed(space.search.seed, "optimum") % 2**31
+    for results in range(FEWEST, len(records) + 1):
+        optimizer.observe(records[:results])
+        try:
+            said = optimizer.view().optimum(optimizer.points(), more=MORE, seed=seed, curves=False)
+        except SURROGATE_FAILURES:
+            continue  # a sweep goes on then, too
+        true = line["trials"][said.trial]["true"]
+        rows.append(
+            {"results": results, "gain": said.gains[-1], "chance": said.chance, "noise": said.noise}
+            | {"trial": said.trial, "true": true}
+        )
+    return rows
+
+
+def run(name: str, seed: int, trials: int) -> Search:
+    """Return a search as a line of the results."""
+    line = search(name, seed, trials)
+    return line | {"stated": stated(line)}
+
+
+def runs(names: Sequence[str], seeds: Iterable[int], trials: int, path: Path, jobs: int) -> list[Search]:
+    """Return the searches, from the file where that has them; new ones are appended to it."""
+    wanted = [(name, seed) for seed in seeds for name in names]
+    known = {
+        (line["landscape"], line["seed"]): line for line in read_lines(path) if len(line["trials"]) == trials
+    }
+    end_last_line(path)
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, path.open("a", encoding="utf-8") as lines:
+        waiting = [pool.submit(run, *key, trials) for key in wanted if key not in known]
+        for done in as_completed(waiting):
+            line = done.result()
+            known[line["landscape"], line["seed"]] = line
+            print(json.dumps(line), file=lines, flush=True)
+    return [known[key] for key in wanted]
+
+
+def end(line: Search, expected_gain: float) -> Mapping[str, Any] | None:
+    """Return what was stated when a search would have ended; None if it had run to its cap."""
+    return next((row for row in line["stated"][:-1] if row["gain"] <= expected_gain), None)
+
+
+def table(lines: Sequence[Search]) -> str:
+    """Return what each `expected_gain` would have saved and given up."""
+    rows = [
+        "| `expected_gain` | searches ended before the cap | trials at the end, median | saved "
+        "| given up, mean | worst | chosen above the best, at the end and at the cap |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for expected_gain in GAINS:
+        cap = len(lines[0]["trials"])
+        ends = [end(line, expected_gain) or line["stated"][-1] for line in lines]
+        given_up = [at["true"] - line["stated"][-1]["true"] for at, line in zip(ends, lines, strict=True)]
+        above = [at["true"] - line["best"] for at, line in zip(ends, lines, strict=True)]
+        at_cap = [line["stated"][-1]["true"] - line["best"] for line in lines]
+        saved = 1 - statistics.fmean(at["results"] for at in ends) / cap
+        rows.append(
+            f"| {expected_gain:g} | {sum(at['results'] < cap for at in ends)} of {len(lines)} "
+            f"| {statistics.median(at['results'] for at in ends):g} of {cap} | {100 * saved:.0f} % "
+            f"| {statistics.fmean(given_up):.4f} | {max(given_up):.4f} "
+            f"| {statistics.fmean(above):.4f}, {statistics.fmean(at_cap):.4f} |"
+        )
+    return "\n".join(rows)
