@@ -10,6 +10,7 @@ from sweeps.operations.control import user_name
 from sweeps.operations.limits import differences
 from sweeps.operations.opening import make_default, new_store
 from sweeps.programs.kinds import program_of
+from sweeps.search.stop_rule import FEWEST
 from sweeps.space.definition import Fixed, Space
 from sweeps.space.priors import first_trial_notice, with_defaults
 from sweeps.space.stages import Stages
@@ -57,6 +58,11 @@ def create_sweep(
                 f"warning: run_cap {cap} leaves no trial to the surrogate: Sobol has the first {first}; "
                 "raise run_cap, lower search.sobol, or write method: random"
             )
+    if space.search.stop is not None and space.run_cap is not None and space.run_cap <= FEWEST:
+        on_notice(
+            f"warning: search.stop is judged from {FEWEST} results on, and run_cap {space.run_cap} ends the "
+            "search before"
+        )
     for name in REPORTED:
         if getattr(space.budget, name) is not None and not program.reports(name):
             on_notice(

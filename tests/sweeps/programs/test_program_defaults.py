@@ -75,11 +75,13 @@ def test_stated_defaults_of_a_function_are_noticed(tmp_path: Path) -> None:
     text = (
         "name: f\nobjectives: [{metric: loss}]\nprogram: {function: 'objectives_for_tests:paraboloid'}\n"
         "parameters: {x: {min: 0.0, max: 1.0, default: 0.2}}\n"
+        "search: {stop: {expected_gain: 0.1}}\nrun_cap: 20\n"
     )
     create_sweep(loads(text, "x"), str(tmp_path), skip_if_exists=False, on_notice=notices.append)
     assert [line.partition(";")[0] for line in notices if "first trial" in line] == [
         "the first trial has the stated defaults"
     ]
+    assert any("search.stop is judged from 30 results on" in line for line in notices)
 
 
 def test_a_sweep_made_before_is_the_same_sweep(tmp_path: Path) -> None:
