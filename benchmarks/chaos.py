@@ -203,11 +203,7 @@ def main() -> None:
     args = parser.parse_args()
     start = time.monotonic()
     report = run(
-        faults=args.faults,
-        seed=args.seed,
-        workers=args.workers,
-        trials=args.trials,
-        gap_s=args.gap_s,
+        faults=args.faults, seed=args.seed, workers=args.workers, trials=args.trials, gap_s=args.gap_s
     )
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
     print(f"{report.faults.total()} faults in {time.monotonic() - start:.0f} s: {kinds}")

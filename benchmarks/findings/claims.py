@@ -156,12 +156,7 @@ def length_finding(setting: Setting, runs: Runs) -> Finding:
         effective = 2 * length + setting.stage2_steps
         efficiency = (base - statistics.fmean(losses)) / (effective / 100)
         rows.append(
-            (
-                str(length),
-                str(effective),
-                mean_and_range(losses),
-                "" if not length else f"{efficiency:.3f}",
-            )
+            (str(length), str(effective), mean_and_range(losses), "" if not length else f"{efficiency:.3f}")
         )
     return Finding(
         name="length",
@@ -282,11 +277,7 @@ def _saliency(setting: Setting, runs: Runs) -> Finding:
             for name, c in named
         ),
         series=(
-            Series(
-                label="final loss",
-                x=(0, 1, 2, 3),
-                values=tuple(runs.list(c, final) for _, c in named),
-            ),
+            Series(label="final loss", x=(0, 1, 2, 3), values=tuple(runs.list(c, final) for _, c in named)),
         ),
         ticks=tuple(name for name, _ in named),
         x_title="",

@@ -35,12 +35,7 @@ class Setting:
     budgets: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def condition(
-        self,
-        stage1_9: int,
-        stage2: int | None = None,
-        *,
-        warmup: bool = True,
-        saliency: bool = False,
+        self, stage1_9: int, stage2: int | None = None, *, warmup: bool = True, saliency: bool = False
     ) -> Condition:
         """Return the overrides of one way to train."""
         return (

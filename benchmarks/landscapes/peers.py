@@ -99,11 +99,7 @@ class Neps(Searcher):
     def ask(self, trial: int) -> Mapping[str, Value]:
         from sweeps.search.determinism import seeded, stable_seed
 
-        with (
-            one_thread(),
-            seeded(stable_seed(self.task.seed, trial, "neps")),
-            warnings.catch_warnings(),
-        ):
+        with one_thread(), seeded(stable_seed(self.task.seed, trial, "neps")), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._trials[trial] = asked = self._neps.ask()
         found = {p.name: _plain(asked.config[p.name]) for p in self.parameters}

@@ -222,10 +222,7 @@ class Simulation:
                     end = (stage, self._stages.end_identity(parameters, stage))
                     source = self._ends.get(end, index)
                     run = StageRun(
-                        name=self._stages.names[stage],
-                        key=_key(source, stage),
-                        cost=cost,
-                        reused_from=source,
+                        name=self._stages.names[stage], key=_key(source, stage), cost=cost, reused_from=source
                     )
                     self._searcher.record_stage(index, run)
                 continue

@@ -110,10 +110,7 @@ class Plan:
     """
 
     def __init__(
-        self,
-        points: Mapping[str, Sequence[Row]],
-        known: Mapping[str, Sequence[Row]],
-        number_of_repeats: int,
+        self, points: Mapping[str, Sequence[Row]], known: Mapping[str, Sequence[Row]], number_of_repeats: int
     ) -> None:
         self._rows = {name: list(known.get(name, ())) for name in points}
         self._number_of_repeats = number_of_repeats

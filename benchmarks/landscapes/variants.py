@@ -219,11 +219,7 @@ class Trend(Mean):  # type: ignore[misc]  # gpytorch ships no types
         self.register_parameter("constant", torch.nn.Parameter(torch.zeros(1)))
         for name, mean, deviation in (("slope", 0.0, 0.5), ("curvature", *curvature)):
             self.register_parameter(name, torch.nn.Parameter(torch.full((axes,), mean)))
-            self.register_prior(
-                f"{name}_prior",
-                NormalPrior(mean, deviation),
-                _reader(name),
-            )
+            self.register_prior(f"{name}_prior", NormalPrior(mean, deviation), _reader(name))
 
     def forward(self, x: Tensor) -> Tensor:
         from_middle = x - 0.5

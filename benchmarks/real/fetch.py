@@ -66,9 +66,7 @@ HANDBOOK = Package(
     url=f"{_POOL}/d/debian-handbook/debian-handbook_11.20220922_all.deb",
 )
 CODE = Package(
-    name="Django",
-    version="5.1.4",
-    sha256="236e023f021f5ce7dee5779de7b286565fdea5f4ab86bae5338e3f7b69896cf0",
+    name="Django", version="5.1.4", sha256="236e023f021f5ce7dee5779de7b286565fdea5f4ab86bae5338e3f7b69896cf0"
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.reuse_runs import SEARCHES, Row, best_at, paid_until, space, table
 from sweeps.space import literals
-from sweeps.space.space_problem import problem
+from sweeps.space.space_json import problem
 
 
 def row(sweep: str, paid: list[float], losses: list[float]) -> Row:
