@@ -17,13 +17,11 @@ from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFoun
 from sweeps.search.allocation import Allocator
 from sweeps.search.enqueueing import enqueue
 from sweeps.search.stop_rule import REMEDY, Standing
-from sweeps.space import definition as space
-from sweeps.space import space_problem
+from sweeps.space import space_json
 from sweeps.space.definition import Space, Value
 from sweeps.space.priors import without_new_defaults
 from sweeps.storage import keys
 from sweeps.storage.base import NotFound, Store
-from sweeps.text import json_reader
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.amendments import Amendment, Amendments, limits
 from sweeps.trials.record import Trial
@@ -48,23 +46,22 @@ class Experiment:
         return self.amendments.space
 
     @classmethod
-    def create(cls, store: Store, space_: Space, *, skip_if_exists: bool = False) -> Experiment:
+    def create(cls, store: Store, space: Space, *, skip_if_exists: bool = False) -> Experiment:
         """Write `sweep.json` and return the new sweep.
 
         Raises:
             InputError: a sweep exists already (with `skip_if_exists`: see `require_same`), or the space could
                 not be read back (half a surrogate pair in a text, for example).
         """
-        document = {"schema": space.SCHEMA, "space": space.to_json(space_)}
+        document = {"schema": space_json.SCHEMA, "space": space_json.to_json(space)}
         try:
             data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
-            written = space.from_json(json_reader.parse(data)["space"])
-            if (wrong := space_problem.problem(written)) is not None:
-                raise ValueError(wrong)
-            if unfit := [ascii(name) for name in space_.metrics() if not storable.is_name(name)]:
+            # Read back here, since what cannot be read (half a surrogate pair) would end each worker.
+            written = space_json.read(data)
+            if unfit := [ascii(name) for name in space.metrics() if not storable.is_name(name)]:
                 raise ValueError(f"no metric can be called {unfit[0]}")
         except ValueError as error:
-            raise InputError(f"{space_.name!a}: this search space cannot be stored: {error}") from None
+            raise InputError(f"{space.name!a}: this search space cannot be stored: {error}") from None
         try:
             store.create(SWEEP_KEY, data)
         except AlreadyExists:
@@ -77,7 +74,7 @@ class Experiment:
             existing = cls.open(store)
             existing.require_same(written)
             return existing
-        return cls(store, space_)
+        return cls(store, space)
 
     @classmethod
     def open(cls, store: Store) -> Experiment:
@@ -95,12 +92,7 @@ class Experiment:
                 "or point --storage and --name at one"
             ) from None
         try:
-            document = json_reader.parse(data)
-            if document["schema"] != space.SCHEMA:
-                raise ValueError(f"schema is {document['schema']!r}, this version reads {space.SCHEMA}")
-            opened = space.from_json(document["space"])
-            if (wrong := space_problem.problem(opened)) is not None:
-                raise ValueError(wrong)
+            opened = space_json.read(data)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
             raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
@@ -120,21 +112,21 @@ class Experiment:
         """
         return self.amendments.add(changes, by)
 
-    def require_same(self, space_: Space) -> None:
+    def require_same(self, space: Space) -> None:
         """Raise `InputError` with the differences if the sweep has another space; limits may differ."""
         there = self.written
-        here = replace(space_, name=there.name, run_cap=there.run_cap, budget=there.budget)
+        here = replace(space, name=there.name, run_cap=there.run_cap, budget=there.budget)
         if here.program.kind == "trainer":  # its stages follow from the rest, and change with its version
             here = replace(here, stages=there.stages)
         here = without_new_defaults(here, there)
         if here != there:
             raise InputError(
                 f"{self.store.url}: the sweep here was made from another search space: "
-                f"{redact(space.differences(there, here))}; go on with the settings that it has, or choose "
-                "another name or another storage"
+                f"{redact(space_json.differences(there, here))}; go on with the settings that it has, or "
+                "choose another name or another storage"
             )
 
-    def raise_limits(self, space_: Space, *, by: str) -> Amendment | None:
+    def raise_limits(self, space: Space, *, by: str) -> Amendment | None:
         """Extend the sweep by the limits of a space that are larger, and return the record of it; None: none.
 
         What `sweep init` wrote or `sweep extend` has set is no change.
@@ -143,7 +135,7 @@ class Experiment:
             InputError: a limit is smaller; nothing was changed.
         """
         present = limits(self.amendments.refresh())
-        written, wanted = limits(self.written), limits(space_)
+        written, wanted = limits(self.written), limits(space)
         changed = {
             name: limit for name, limit in wanted.items() if limit not in (written[name], present[name])
         }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps.errors import SurrogateFailed
 from sweeps.export import optimum
-from sweeps.space.definition import from_json, to_json
+from sweeps.space.space_json import from_json, to_json
 from sweeps.text import json_reader
 from sweeps.trials import record
 

@@ -92,7 +92,7 @@ def _create_or_open(
 ) -> Experiment:
     from sweeps.operations.creation import create_sweep, raise_limits
     from sweeps.operations.opening import exists, new_store
-    from sweeps.space.probes import probes
+    from sweeps.space.domain import probes
 
     if config.hydra.launcher._target_ != LAUNCHER:
         raise InputError(

@@ -43,7 +43,7 @@ def create_sweep(
         space = replace(space, lease=replace(space.lease, expire_s=REMOTE_EXPIRE_S))
         on_notice(f"lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need")
     space, notice = with_defaults(space, program_of(space).defaults(), "the trainer's")
-    program = program_of(space)
+    program = program_of(space)  # once more: it checks the space that has its first trial by now
     space = program.complete()
     notice = notice or (first_trial_notice(whose_defaults) if space.defaults == "first" else "")
     if notice:

@@ -16,7 +16,7 @@ from sweeps.errors import CannotStart
 from sweeps.programs.result import Outcome, needed_metrics
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Space, Value
-from sweeps.space.probes import probes
+from sweeps.space.domain import probes
 from sweeps.space.stages import Stages
 from sweeps.stages.checkpoint import SharedKeys, end_keys, trunk_keys
 from sweeps.trials.record import Trial
@@ -129,11 +129,7 @@ class Program(ABC):
 
     def variables(self, record: Trial, folder: Path) -> dict[str, str]:
         """Return the environment variables that a trial is run with."""
-        return {
-            "SWEEP_RUN_DIR": str(folder),
-            "SWEEP_TRIAL": str(record.trial),
-            "SWEEP_NAME": self.space.name,
-        }
+        return {"SWEEP_RUN_DIR": str(folder), "SWEEP_TRIAL": str(record.trial), "SWEEP_NAME": self.space.name}
 
     # ---- what trials share
 

@@ -20,11 +20,10 @@ from sweeps.programs.command import CommandProgram
 from sweeps.programs.result import Failed, NotStarted, needed_metrics
 from sweeps.programs.warm_start import WarmStarts
 from sweeps.space.definition import Fixed, Space, Value, from_plain, is_value
+from sweeps.space.domain import probes
 from sweeps.space.overrides import to_overrides
-from sweeps.space.probes import probes
 from sweeps.space.stages import Stages
-from sweeps.space.trainer_stages import trainer_stages
-from sweeps.space.trainer_trunks import MOST_POINTS, FoundTrunk, with_trunks
+from sweeps.space.trainer_stages import MOST_POINTS, FoundTrunk, trainer_stages, with_trunks
 from sweeps.space.yaml_cursor import nearest
 from sweeps.stages.checkpoint import SharedKeys, TrunkKey
 from sweeps.trials.budget import REPORTED

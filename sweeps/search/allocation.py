@@ -22,10 +22,9 @@ from sweeps.storage.base import NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.amendments import Amendments
-from sweeps.trials.lease import ObjectLease
+from sweeps.trials.lease import ObjectLease, Silence
 from sweeps.trials.record import Generator, Trial
 from sweeps.trials.repository import Records
-from sweeps.trials.silence import Silence
 
 if TYPE_CHECKING:
     from sweeps.search.optimizer import Optimizer

@@ -54,11 +54,7 @@ def by_new_options(
 
 
 def next_shared(
-    wanted: int,
-    shared: SharedStages,
-    outcomes: Outcomes,
-    records: Sequence[Trial],
-    found: Iterable[Hashable],
+    wanted: int, shared: SharedStages, outcomes: Outcomes, records: Sequence[Trial], found: Iterable[Hashable]
 ) -> Trial | None:
     """Return the published record whose first stage the next trial of the design starts from.
 

@@ -1,6 +1,6 @@
 """Validated search space of a sweep: parameters, search and program.
 
-`space_file` reads a `Space` from YAML; `sweep.json` holds one as JSON (`to_json`, `from_json`). Everything
+`space_file` reads a `Space` from YAML, `space_json` from `sweep.json`. Everything
 here is frozen and independent of files, stores and Ax, so that `sweep status` can import it cheaply.
 """
 
@@ -9,14 +9,10 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeGuard
-
-from sweeps.text import typed
-
-SCHEMA = 1
 
 Value = bool | int | float | str | None | tuple["Value", ...]
 """Value of a parameter, null and lists among them; True is not equal to 1 here.
@@ -405,18 +401,20 @@ class Space:
     def active(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the names of the parameters that exist for these values, in the file's order."""
         parents = self.parents()
-
-        def is_active(name: str) -> bool:
-            if name not in parents:
-                return True
-            condition = parents[name]
-            return is_active(condition.parent) and condition.holds(values)
-
-        return tuple(p.name for p in self.parameters if is_active(p.name))
+        return tuple(p.name for p in self.parameters if is_active(p.name, values, parents))
 
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the objectives' metrics, in order."""
         return tuple(objective.metric for objective in self.objectives)
+
+
+def is_active(name: str, values: Mapping[str, Value], parents: Mapping[str, Condition]) -> bool:
+    """Return whether a parameter exists for these values: its condition holds, and so do its parents'."""
+    while name in parents:
+        if not parents[name].holds(values):
+            return False
+        name = parents[name].parent
+    return True
 
 
 def conditions(parameter: Range | Choice) -> list[tuple[Condition, tuple[str, ...]]]:
@@ -479,115 +477,3 @@ def cell_of(value: Value) -> bool | int | float | str:
     if value is None or isinstance(value, tuple):
         return json.dumps(value, ensure_ascii=False)
     return value
-
-
-_WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
-    {
-        Range: ("step", "normal", "when", "prior"),
-        Choice: ("prior",),
-        Program: ("processes",),
-        Search: ("sobol", "noise", "reuse", "prior", "stop"),
-        Budget: ("until",),
-        Stage: ("trunk",),
-        Space: ("stages", "snapshots", "brake", "defaults"),
-    }
-)
-"""Fields that `sweep.json` has only where they are not the default."""
-
-
-def to_json(space: Space) -> dict[str, Any]:
-    """Return the space as a JSON object; `from_json` is the inverse."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(plain, value))
-        if isinstance(value, Mapping):
-            return dict(value)
-        if not is_dataclass(value):
-            return value
-        defaults = {
-            field.name: field.default if field.default_factory is MISSING else field.default_factory()
-            for field in fields(value)
-        }
-        written_if_set = list(_WRITTEN_IF_SET.get(type(value), ()))
-        if isinstance(value, EarlyTerminate):  # the settings of other rules
-            written_if_set = [
-                key for rule, key in (("curve", "margin"), ("hyperband", "eta")) if value.type != rule
-            ]
-        left_out = [key for key in written_if_set if getattr(value, key) == defaults[key]]
-        document = {key: plain(getattr(value, key)) for key in defaults if key not in left_out}
-        return document | ({"type": type(value).__name__.lower()} if isinstance(value, Parameter) else {})
-
-    document: dict[str, Any] = plain(space)
-    return document
-
-
-def differences(there: Space, here: Space) -> str:
-    """Return in which keys two spaces differ, with both values: `parameters.lr.max: 0.1 there, 0.2 here`."""
-    apart = list(_differences("", to_json(there), to_json(here)))
-    more = [f"{len(apart) - _SHOWN} more"] if len(apart) > _SHOWN else []
-    return "; ".join([*apart[:_SHOWN], *more]) or "parameters or stages are in another order"
-
-
-_SHOWN = 5
-_ABSENT = object()
-
-
-def _differences(key: str, there: object, here: object) -> Iterator[str]:
-    there, here = _by_name(there), _by_name(here)
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for part in {**there, **here}:
-            inner = f"{key}.{part}" if key else str(part)
-            yield from _differences(inner, there.get(part, _ABSENT), here.get(part, _ABSENT))
-    elif there != here:
-        yield f"{key}: {_shown(there)} there, {_shown(here)} here"
-
-
-def _by_name(value: object) -> object:
-    """Return a list of parameters, objectives or stages by their names; another value as it is."""
-    if not isinstance(value, list | tuple) or not all(isinstance(each, Mapping) for each in value):
-        return value
-    return {each.get("name", each.get("metric", at)): each for at, each in enumerate(value)}
-
-
-def _shown(value: object) -> str:
-    text = "nothing" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def from_json(document: Mapping[str, Any]) -> Space:
-    """Return the space in a document that `to_json` wrote; `space_problem` checks types and values.
-
-    Raises:
-        KeyError, TypeError, ValueError: a field is missing, unknown or unreadable.
-    """
-    found = dict(typed.frozen(document))
-    found |= {
-        key: kind(**found[key])
-        for key, kind in (("program", Program), ("search", _search_from_json), ("lease", Lease))
-    }
-    optional = {"budget": Budget, "brake": Brake, "snapshots": Snapshots}
-    found |= {key: kind(**found[key]) for key, kind in optional.items() if key in found}
-    if found.get("early_terminate") is not None:
-        found["early_terminate"] = EarlyTerminate(**found["early_terminate"])
-    found["objectives"] = typed.objects(Objective, found["objectives"])
-    found["parameters"] = typed.objects(_parameter_from_json, found["parameters"])
-    found["stages"] = typed.objects(_stage_from_json, found.get("stages", ()))
-    return Space(**found)
-
-
-def _search_from_json(*, stop: Mapping[str, Any] | None = None, **fields: Any) -> Search:
-    return Search(**fields, stop=None if stop is None else Stop(**stop))
-
-
-def _stage_from_json(*, trunk: Mapping[str, Any] | None = None, **fields: Any) -> Stage:
-    return Stage(**fields, trunk=None if trunk is None else Trunk(**trunk))
-
-
-def _parameter_from_json(*, type: str, **fields: Any) -> Parameter:
-    kinds: dict[str, Callable[..., Parameter]] = {"range": Range, "choice": Choice, "fixed": Fixed}
-    if type not in kinds:
-        raise ValueError(f"unknown type of parameter {type!r}")
-    if fields.get("prior") is not None:
-        fields["prior"] = Prior(**fields["prior"])
-    return kinds[type](**fields)

@@ -1,4 +1,4 @@
-"""Domain of the search: membership, identity and enumeration of configurations, without Ax or randomness."""
+"""Domain of the search: membership, identity, enumeration and probes of configurations. No Ax, no chance."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sweeps.space.definition import (
     Range,
     Space,
     Value,
+    conditions,
     is_number,
     same_value,
     value_key,
 )
-from sweeps.space.scale import is_level, level, levels, position, to_unit
-from sweeps.space.space_checks import middle
+from sweeps.space.scale import ends, example, is_level, level, levels, middle, position, to_unit
 
 ENUMERABLE = 4096
 """Finite spaces of up to this many configurations are listed, so that each is tried at most once."""
@@ -104,7 +104,15 @@ class Domain:
 
     def has(self, name: str, value: Value) -> bool:
         """Return whether a searched parameter can have the value, up to `RESOLUTION`."""
-        return _lies_in(self.searched[name], value)
+        parameter = self.searched[name]
+        if isinstance(parameter, Choice):
+            return any(same_value(value, member) for member in parameter.values)
+        if not is_number(value):
+            return False
+        slack = (parameter.max / 2 - parameter.min / 2) / RESOLUTION
+        if not parameter.min - slack <= value <= parameter.max + slack:
+            return False
+        return is_level(parameter, value) and (parameter.kind == "float" or value == int(value))
 
     def misfit(self, parameters: Mapping[str, Value]) -> str | None:
         """Return why these are no parameters of this space, as one clause, or None if they are."""
@@ -168,13 +176,40 @@ class Domain:
         return round(position) if math.isfinite(position) else value  # far outside: an edited record
 
 
-def _lies_in(parameter: Range | Choice, value: Value) -> bool:
-    """Return whether the parameter can have the value, up to `RESOLUTION`."""
-    if isinstance(parameter, Choice):
-        return any(same_value(value, member) for member in parameter.values)
-    if not is_number(value):
-        return False
-    slack = (parameter.max / 2 - parameter.min / 2) / RESOLUTION
-    if not parameter.min - slack <= value <= parameter.max + slack:
-        return False
-    return is_level(parameter, value) and (parameter.kind == "float" or value == int(value))
+def probes(space: Space) -> list[dict[str, Value]]:
+    """Return the low and the high end of the space, each also with every value of every choice.
+
+    `sweep init` lets the program check them, so that a misspelt key or a refused value costs a second and
+    not a night.
+
+    Points outside the parameter constraints are left out: no trial has them.
+    """
+    low = {parameter.name: ends(parameter)[0] for parameter in space.parameters}
+    high = {parameter.name: ends(parameter)[-1] for parameter in space.parameters}
+    parents = space.parents()
+    changes: list[dict[str, Value]] = []
+    for parameter in space.parameters:
+        values: tuple[Value, ...] = ()
+        if isinstance(parameter, Choice):
+            values = parameter.values
+        elif isinstance(parameter, Range):  # one value that satisfies each of its conditions
+            values = tuple(example(condition, parameter) for condition, _ in conditions(parameter))
+        for value in values:
+            change: dict[str, Value] = {parameter.name: value}
+            name = parameter.name
+            while name in parents:  # enable its parents
+                condition = parents[name]
+                name = condition.parent
+                change[name] = example(condition, space.parameter(name))
+            changes.append(change)
+    points = [low, high, *({**base, **change} for base in (low, high) for change in changes)]
+    if space.baseline is not None:
+        points.append({**low, **space.baseline})
+    bounds = [parse(text) for text in space.parameter_constraints]
+    found: list[dict[str, Value]] = []
+    for point in points:
+        active = {name: point[name] for name in space.active(point)}
+        numbers = {name: float(value) for name, value in active.items() if is_number(value)}
+        if active not in found and all(each.holds(numbers) for each in bounds):
+            found.append(active)
+    return found

@@ -1,4 +1,4 @@
-"""Scale on which a range is searched: a value's position between 0 and 1, its inverse, and steps."""
+"""Scale on which a range is searched: a value's position between 0 and 1, its inverse, steps, the middle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from decimal import Decimal
 from statistics import NormalDist
 
-from sweeps.space.definition import Condition, Parameter, Range, Value, is_number
+from sweeps.space.definition import Choice, Condition, Fixed, Parameter, Range, Value, is_number
 
 _NORMAL = NormalDist()
 _SLACK = 1e-6
@@ -72,6 +72,32 @@ def is_level(parameter: Range, value: float) -> bool:
         return True
     steps = position(parameter, value)
     return math.isfinite(steps) and abs(steps - round(steps)) <= _SLACK
+
+
+def middle(parameter: Parameter) -> Value:
+    """Return a baseline's default: the middle of a range on its scale, or the first choice."""
+    if isinstance(parameter, Fixed):
+        return parameter.value
+    if isinstance(parameter, Choice):
+        return parameter.values[(len(parameter.values) - 1) // 2 if parameter.ordered else 0]
+    if parameter.normal is not None:
+        centre = from_unit(parameter, 0.5)
+    elif parameter.log:
+        centre = math.exp((math.log(parameter.min) + math.log(parameter.max)) / 2)
+    else:
+        centre = parameter.min / 2 + parameter.max / 2
+    centre = min(max(centre, parameter.min), parameter.max)
+    if parameter.step is not None:
+        return level(parameter, min(round(position(parameter, centre)), (levels(parameter) or 1) - 1))
+    return round(centre) if parameter.kind == "int" else centre
+
+
+def ends(parameter: Parameter) -> tuple[Value, ...]:
+    """Return the ends of a range, with their type, or all values of another parameter."""
+    if isinstance(parameter, Range):
+        number = int if parameter.kind == "int" else float
+        return number(parameter.min), number(parameter.max)
+    return parameter.values if isinstance(parameter, Choice) else (parameter.value,)
 
 
 def example(condition: Condition, parent: Parameter) -> Value:

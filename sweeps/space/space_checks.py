@@ -9,18 +9,8 @@ from functools import partial
 from types import MappingProxyType
 
 from sweeps.space.constraints import Linear, parse
-from sweeps.space.definition import (
-    Choice,
-    Fixed,
-    Objective,
-    Parameter,
-    Range,
-    Space,
-    Value,
-    is_number,
-    same_value,
-)
-from sweeps.space.scale import from_unit, is_level, level, levels, position
+from sweeps.space.definition import Fixed, Objective, Parameter, Range, Space, Value, is_number, same_value
+from sweeps.space.scale import is_level, level, levels, middle, position
 from sweeps.space.yaml_cursor import Cursor, Problems, nearest, yaml_text
 
 _MIN_RADIUS = 1e-6
@@ -165,24 +155,6 @@ def baseline(
             shown = ", ".join(f"{name} = {values[name]}" for name in linear.coefficients)
             raise section.refusal(f"breaks `{text}` ({shown}); write values that obey it")
     return MappingProxyType({name: values[name] for name in active})
-
-
-def middle(parameter: Parameter) -> Value:
-    """Return a baseline's default: the middle of a range on its scale, or the first choice."""
-    if isinstance(parameter, Fixed):
-        return parameter.value
-    if isinstance(parameter, Choice):
-        return parameter.values[(len(parameter.values) - 1) // 2 if parameter.ordered else 0]
-    if parameter.normal is not None:
-        centre = from_unit(parameter, 0.5)
-    elif parameter.log:
-        centre = math.exp((math.log(parameter.min) + math.log(parameter.max)) / 2)
-    else:
-        centre = parameter.min / 2 + parameter.max / 2
-    centre = min(max(centre, parameter.min), parameter.max)
-    if parameter.step is not None:
-        return level(parameter, min(round(position(parameter, centre)), (levels(parameter) or 1) - 1))
-    return round(centre) if parameter.kind == "int" else centre
 
 
 def _parsed(item: Cursor, earlier: list[Linear]) -> Linear:

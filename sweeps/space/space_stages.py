@@ -10,17 +10,15 @@ from functools import partial
 
 from sweeps.space.constraints import parse_expression
 from sweeps.space.definition import (
-    Choice,
     Fixed,
     Parameter,
-    Range,
     Snapshots,
     Space,
     Stage,
     Trunk,
-    Value,
     is_number,
 )
+from sweeps.space.scale import ends
 from sweeps.space.sections import SnapshotsSection, StageSection, TrunkSection, build, read
 from sweeps.space.stages import Stages
 from sweeps.space.yaml_cursor import Cursor, Problems, nearest, yaml_text
@@ -109,19 +107,19 @@ def _check_cost(cursor: Cursor, position: int, stages: Stages, space: Space) -> 
         expression = parse_expression(cursor.text())
     except ValueError as error:
         raise cursor.refusal(f"{error}") from None
-    ends: dict[str, tuple[float, float]] = {}
+    bounds: dict[str, tuple[float, float]] = {}
     for name in expression.coefficients:
-        values = [v for v in _values(_unconditional(cursor, name, space)) if is_number(v)]
-        if len(values) < len(_values(space.parameter(name))):
+        values = [v for v in ends(_unconditional(cursor, name, space)) if is_number(v)]
+        if len(values) < len(ends(space.parameter(name))):
             raise cursor.refusal(f"`{name}` is not a number; a cost is an expression in numeric parameters")
-        ends[name] = float(min(values)), float(max(values))
+        bounds[name] = float(min(values)), float(max(values))
         if stages.position(name) > position:
             raise cursor.refusal(
                 f"`{name}` belongs to a later stage, {stages.names[stages.position(name)]}; trials that "
                 "share this one would differ in its cost"
             )
-    cheapest = {name: ends[name][factor < 0] for name, factor in expression.coefficients.items()}
-    sizes = (abs(factor) * max(map(abs, ends[name])) for name, factor in expression.coefficients.items())
+    cheapest = {name: bounds[name][factor < 0] for name, factor in expression.coefficients.items()}
+    sizes = (abs(factor) * max(map(abs, bounds[name])) for name, factor in expression.coefficients.items())
     if not math.isfinite(sum(sizes, abs(expression.constant))):
         raise cursor.refusal("its numbers are too large")
     if (least := expression.value(cheapest)) < 0:
@@ -135,7 +133,7 @@ def _trunk(cursor: Cursor, trunk: TrunkSection, position: int, stages: Stages, s
     length = _unconditional(at, trunk.length, space)
     if isinstance(length, Fixed):
         raise at.refusal(f"`{length.name}` is fixed; a trunk is shared by trials of several lengths")
-    if not all(type(value) is int and value >= 0 for value in _values(length)):
+    if not all(type(value) is int and value >= 0 for value in ends(length)):
         raise at.refusal(f"`{length.name}` is no number of steps: its values must be integers from 0")
     if stages.position(length.name) != position:
         raise at.refusal(
@@ -147,7 +145,7 @@ def _trunk(cursor: Cursor, trunk: TrunkSection, position: int, stages: Stages, s
         if not 0.0 <= decay <= 1.0:
             raise at.refusal(f"{decay:g} is no share of the steps; write 0 to 1, or a parameter's name")
         return Trunk(length=length.name, decay=float(decay))
-    for each in _values(_unconditional(at, decay, space)):
+    for each in ends(_unconditional(at, decay, space)):
         if not is_number(each) or not 0.0 <= each <= 1.0:
             raise at.refusal(
                 f"`{decay}` can be {yaml_text(each)}; a share of the steps is a number from 0 to 1"
@@ -155,17 +153,6 @@ def _trunk(cursor: Cursor, trunk: TrunkSection, position: int, stages: Stages, s
     if stages.position(decay) > position:
         raise at.refusal(f"`{decay}` belongs to a later stage, {stages.names[stages.position(decay)]}")
     return Trunk(length=length.name, decay=decay)
-
-
-def _values(parameter: Parameter) -> tuple[Value, ...]:
-    """Return the ends of a range, or all values."""
-    match parameter:
-        case Range(min=low, max=high):
-            return low, high
-        case Choice(values=values):
-            return values
-        case Fixed(value=value):
-            return (value,)
 
 
 def _unconditional(cursor: Cursor, name: str, space: Space) -> Parameter:

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from fnmatch import fnmatchcase
 
 from sweeps.space.constraints import parse_expression
-from sweeps.space.definition import Choice, Fixed, Space, Trunk, Value, same_value
+from sweeps.space.definition import Choice, Fixed, Space, Trunk, Value, is_active, same_value
 from sweeps.space.domain import Domain
 
 
@@ -79,16 +79,8 @@ class Stages:
             for name, value in parameters.items()
             if self.position(name) <= stage
             and not (name in fixed and same_value(value, fixed[name]))
-            and self._is_active(name, parameters)
+            and is_active(name, parameters, self._parents)
         }
-
-    def _is_active(self, name: str, parameters: Mapping[str, Value]) -> bool:
-        while name in self._parents:
-            condition = self._parents[name]
-            if not condition.holds(parameters):
-                return False
-            name = condition.parent
-        return True
 
     def end_identity(self, parameters: Mapping[str, Value], stage: int = 0) -> Hashable:
         """Return what is equal for trials that share the end of a stage, by parameters alone."""

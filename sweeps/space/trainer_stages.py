@@ -1,12 +1,21 @@
-"""Stages of the trainer, for the `sweep.json` of a sweep that runs it."""
+"""Stages of the trainer and their trunks, for the `sweep.json` of a sweep that runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from sweeps.space.definition import Space, Stage
+from sweeps.space.definition import Choice, Fixed, Range, Space, Stage, Trunk, Value, number_of
 from sweeps.space.overrides import split
+from sweeps.space.stages import decay_start
+
+MOST_POINTS = 16
+"""Points of a trunk, up to which each listed length gets the one at which its decay begins."""
+
+POINTS = 8
+"""Points of the longest trunk otherwise."""
 
 StageCosts = Mapping[str, tuple[int, int]]
 """Cost of a step and number of steps, by the stage's name in order."""
@@ -62,3 +71,133 @@ def _patterns(stage: str) -> tuple[str, ...]:
 
 def _matches(key: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(key, pattern) for pattern in patterns)
+
+
+# ---- trunks
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundTrunk:
+    """Trunk of a stage in one configuration, as the trainer sees it.
+
+    Args:
+        until: step at which the decay begins.
+        decay: share of the steps that the decay takes.
+    """
+
+    key: str
+    until: int
+    decay: float
+
+
+Found = Callable[[Mapping[str, Value]], Mapping[str, FoundTrunk] | None]
+"""Function from a trial's parameters to the trunks of its stages; None where the trainer refuses them."""
+
+
+def with_trunks(
+    space: Space, stages: tuple[Stage, ...], points: Sequence[Mapping[str, Value]], found: Found
+) -> tuple[Stage, ...]:
+    """Return the stages with the trunks that trials of different lengths can share.
+
+    A stage has one if its length is searched and it has a trunk in every configuration, of one key for all
+    lengths.
+
+    Args:
+        points: parameters of configurations that together have each end and each choice of the space.
+        found: the trunks of a configuration.
+    """
+    if space.search.reuse == "none":
+        return stages
+    by_name = {parameter.name: parameter for parameter in space.parameters}
+    wanted: dict[str, Range | Choice] = {}  # the searched parameter that has the steps, by stage
+    for stage in stages:
+        length = by_name.get(f"{stage.name}.max_steps")
+        if isinstance(length, Range | Choice) and length.name not in space.parents() and _lengths(length):
+            every = _every_of_user(space, stage.name)
+            if every is None or every > 0:  # else its user wants no points
+                wanted[stage.name] = length
+    if not wanted:
+        return stages
+    trunks = [(point, each) for point in points if (each := found(point)) is not None]
+    return tuple(
+        replace(stage, trunk=_trunk(space, stage.name, wanted[stage.name], trunks, found))
+        if stage.name in wanted
+        else stage
+        for stage in stages
+    )
+
+
+def _lengths(parameter: Range | Choice) -> list[int]:
+    """Return the listed lengths, or both ends of a range; [] if they are no integers."""
+    values = (parameter.min, parameter.max) if isinstance(parameter, Range) else parameter.values
+    if isinstance(parameter, Range) and parameter.kind != "int":
+        return []
+    numbers = [
+        int(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v == int(v)
+    ]
+    return numbers if len(numbers) == len(values) else []
+
+
+def _every_of_user(space: Space, stage: str) -> int | None:
+    """Return the steps between points that the user's file fixes, 1 for a list of points; None: nothing.
+
+    0 is no trunk, and what the trainer would refuse.
+    """
+    key = f"{stage}.trunk_every"
+    given: list[object] = [text for name, text in map(split, space.program.overrides) if name == key]
+    given += [p.value if isinstance(p, Fixed) else None for p in space.parameters if p.name == key]
+    if not given:
+        return None
+    if str(given[-1]).startswith("["):
+        return 1
+    try:
+        return int(str(given[-1]))
+    except ValueError:
+        return 0
+
+
+def _trunk(
+    space: Space,
+    stage: str,
+    length: Range | Choice,
+    trunks: Iterable[tuple[Mapping[str, Value], Mapping[str, FoundTrunk]]],
+    found: Found,
+) -> Trunk | None:
+    """Return the trunk that the stage has in all configurations in which it has steps; else None."""
+    untils: list[int] = []
+    decays: set[float] = set()
+    for point, each in trunks:
+        if point[length.name] == 0:
+            continue
+        if stage not in each or not _is_shared(stage, length, point, each[stage], found):
+            return None
+        untils.append(each[stage].until)
+        decays.add(each[stage].decay)
+    if not untils or not max(untils):
+        return None
+    names = [parameter.name for parameter in space.parameters]
+    name, last = f"{stage}.schedule.decay_fraction", f"{stage}.schedule.final_lr_ratio"
+    decay = name if name in names else decays.pop() if len(decays) == 1 else None
+    if decay is None:
+        return None
+    every = _every_of_user(space, stage)
+    if not every and isinstance(length, Choice) and not isinstance(decay, str):
+        # A point where each listed length leaves the trunk, unless that makes many of them.
+        ends = [decay_start(steps, decay) for steps in _lengths(length)]
+        common = math.gcd(*ends)
+        every = common if common and max(ends) // common <= MOST_POINTS else None
+    every = every or max(1, math.ceil(max(untils) / POINTS))
+    return Trunk(length=length.name, decay=decay, tail=(last,) if last in names else (), every=every)
+
+
+def _is_shared(
+    stage: str, length: Range | Choice, point: Mapping[str, Value], trunk: FoundTrunk, found: Found
+) -> bool:
+    """Return whether another length has the same trunk, which nothing promises: `${stage2.max_steps}`."""
+    if decay_start(int(number_of(point[length.name])), trunk.decay) != trunk.until:
+        return False
+    other = next((n for n in _lengths(length) if n and n != point[length.name]), None)
+    if other is None:
+        return True
+    changed = found({**point, length.name: other})
+    return changed is None or (stage in changed and changed[stage].key == trunk.key)

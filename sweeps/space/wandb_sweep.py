@@ -26,11 +26,7 @@ from sweeps.space.yaml_cursor import Cursor, Problems, nearest
 WIDTH = 3.0
 """Standard deviations on both sides of the mean at which an unbounded normal distribution is cut off."""
 
-_UNBOUNDED = {
-    "normal": ("normal", False),
-    "log_normal": ("log_normal", True),
-    "q_normal": ("normal", False),
-}
+_UNBOUNDED = {"normal": ("normal", False), "log_normal": ("log_normal", True), "q_normal": ("normal", False)}
 _BOUNDED = {
     "uniform": "uniform",
     "int_uniform": "int_uniform",

@@ -17,8 +17,6 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import yaml
-from yaml.composer import Composer
-from yaml.resolver import Resolver
 
 from sweeps.errors import SpaceError
 from sweeps.space.definition import MAX_LISTS, Value
@@ -280,28 +278,9 @@ def parse(text: str, file: str) -> Cursor:
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise SpaceError(f"larger than {MAX_BYTES // 1024} KiB; a search space is smaller", file=file)
     try:
-        # Features that a search space does not need are refused before anything is built from them.
-        depth = documents = 0
-        events = list[yaml.Event]()
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            events.append(event)
-            line = event.start_mark.line + 1 if event.start_mark else None
-            problem = ""
-            documents += isinstance(event, yaml.DocumentStartEvent)
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                problem = "aliases (`*name`) are not supported; write the value out"
-            elif getattr(event, "anchor", None):
-                problem = "anchors (`&name`) are not supported; write the value out"
-            elif tag := getattr(event, "tag", None):
-                problem = f"tags (`{_shortened(tag)}`) are not supported; leave it out"
-            elif documents > 1:
-                problem = "a second document starts here; one file holds one search space"
-            elif depth > MAX_DEPTH:
-                problem = f"nested more than {MAX_DEPTH} levels deep"
-            if problem:
-                raise SpaceError(problem, file=file, line=line)
-        root = _Composer(events).get_single_node()
+        loader = _PlainLoader(text)
+        loader.name = file
+        root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, file) from None
     except yaml.reader.ReaderError as error:
@@ -314,22 +293,33 @@ def parse(text: str, file: str) -> Cursor:
     return Cursor(node=root, file=file)
 
 
-class _Composer(Composer, Resolver):
-    """PyYAML's composer over events that are read already: reading is most of the time of a file."""
+class _PlainLoader(yaml.SafeLoader):
+    """PyYAML's loader, which refuses what a search space does not need before anything is built from it."""
 
-    def __init__(self, events: list[yaml.Event]) -> None:
-        Composer.__init__(self)
-        Resolver.__init__(self)
-        self._events = events[::-1]
-
-    def check_event(self, *kinds: type[yaml.Event]) -> bool:
-        return isinstance(self._events[-1], kinds)
-
-    def peek_event(self) -> yaml.Event:
-        return self._events[-1]
+    depth = documents = 0
 
     def get_event(self) -> yaml.Event:
-        return self._events.pop()
+        event: yaml.Event = super().get_event()  # type: ignore[no-untyped-call]
+        problem = ""
+        self.documents += isinstance(event, yaml.DocumentStartEvent)
+        self.depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
+        # Nine lists of ten aliases each, one of the other, are 10^9 values once `value_or_list` walks them.
+        if isinstance(event, yaml.AliasEvent):
+            problem = "aliases (`*name`) are not supported; write the value out"
+        elif getattr(event, "anchor", None):
+            problem = "anchors (`&name`) are not supported; write the value out"
+        elif tag := getattr(event, "tag", None):
+            problem = f"tags (`{_shortened(tag)}`) are not supported; leave it out"
+        elif self.documents > 1:
+            problem = "a second document starts here; one file holds one search space"
+        elif self.depth > MAX_DEPTH:
+            problem = f"nested more than {MAX_DEPTH} levels deep"
+        if problem:
+            line = event.start_mark.line + 1 if event.start_mark else None
+            raise SpaceError(problem, file=self.name, line=line)
+        return event
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:

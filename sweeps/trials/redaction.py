@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from sweeps.errors import SpaceError
-from sweeps.space.definition import Space, Value, to_json
+from sweeps.space.definition import Space, Value
+from sweeps.space.space_json import to_json
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.secret_patterns import Redactor, assigned, is_secret_name, may_be_shown, starred

@@ -18,10 +18,10 @@ from sweeps.export import ax_export, optuna_journal, table
 from sweeps.hydra_app import params
 from sweeps.search.encoding import Encoding
 from sweeps.space import space_file
-from sweeps.space.definition import Choice, Space, from_json, to_json
+from sweeps.space.definition import Choice, Space
 from sweeps.space.domain import Domain
 from sweeps.space.overrides import to_options, to_overrides
-from sweeps.space.space_problem import problem
+from sweeps.space.space_json import from_json, problem, to_json
 from sweeps.upkeep import importing
 
 PARAMETERS = {

@@ -53,9 +53,7 @@ def falls_behind(
             rows += [DataRow(at, arm, "loss", "loss", loss, math.nan, step=step) for step, loss in curve]
         experiment.attach_data(Data(data_rows=rows))
         strategy = PercentileEarlyStoppingStrategy(
-            percentile_threshold=early.percentile,
-            min_progression=early.min_step,
-            min_curves=early.min_trials,
+            percentile_threshold=early.percentile, min_progression=early.min_step, min_curves=early.min_trials
         )
         at = ax_trials[trial].index
         try:

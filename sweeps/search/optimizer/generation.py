@@ -74,7 +74,7 @@ def require_searchable(space: Space) -> int:
     """
     optimizer = Optimizer(space)
     try:
-        optimizer.generate()
+        optimizer.generate()  # constraints that leave nothing to find only show when a point is drawn
     except NothingToAsk as error:
         raise SpaceError(str(error), file=space.name, key="parameters") from None
     return optimizer.first_trials

@@ -243,11 +243,7 @@ class SpacePoints:
         return self.allowed(np.clip(rows + np.where(moved, steps, 0.0), 0.0, 1.0 - 2.0**-32))
 
     def parameters(
-        self,
-        model: Marginals,
-        chosen: Mapping[str, Value],
-        best: Sequence[Mapping[str, Value]],
-        sign: float,
+        self, model: Marginals, chosen: Mapping[str, Value], best: Sequence[Mapping[str, Value]], sign: float
     ) -> list[ParameterOptimum]:
         """Return where the optimum lies along each parameter that the chosen configuration has.
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from sweeps.errors import SpaceError
-from sweeps.space.definition import Choice, Prior, Range, Space, Value, from_json, to_json
+from sweeps.space.definition import Choice, Prior, Range, Space, Value
 from sweeps.space.priors import PRIOR_BY_DEFAULT, PRIOR_WIDTH, with_defaults, without_new_defaults
 from sweeps.space.space_file import loads
-from sweeps.space.space_problem import problem
+from sweeps.space.space_json import from_json, problem, to_json
 
 SPACE = """\
 name: known

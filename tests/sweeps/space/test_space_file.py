@@ -24,12 +24,11 @@ from sweeps.space.definition import (
     Search,
     Space,
     Value,
-    from_json,
-    to_json,
 )
 from sweeps.space.overrides import to_overrides
-from sweeps.space.space_checks import middle
+from sweeps.space.scale import middle
 from sweeps.space.space_file import load, loads
+from sweeps.space.space_json import from_json, to_json
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))

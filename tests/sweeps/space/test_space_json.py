@@ -27,11 +27,9 @@ from sweeps.space.definition import (
     Space,
     Stage,
     Value,
-    from_json,
     same_value,
-    to_json,
 )
-from sweeps.space.space_problem import problem
+from sweeps.space.space_json import from_json, problem, to_json
 from sweeps.trials.record import Attempt, Trial, decode, encode
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps.errors import EXIT_INPUT, SpaceError
-from sweeps.space.definition import from_json, to_json
 from sweeps.space.space_file import load, loads
+from sweeps.space.space_json import from_json, to_json
 
 BASE = """\
 name: good

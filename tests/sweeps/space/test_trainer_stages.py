@@ -10,7 +10,7 @@ import pytest
 from sweeps.errors import InputError
 from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space, Stage, Value
-from sweeps.space.probes import probes
+from sweeps.space.domain import probes
 from sweeps.space.space_file import load
 from sweeps.space.stages import Stages
 from sweeps.space.trainer_stages import trainer_stages

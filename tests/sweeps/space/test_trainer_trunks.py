@@ -20,9 +20,9 @@ from sweeps.space.definition import (
     Trunk,
     Value,
 )
-from sweeps.space.probes import probes
+from sweeps.space.domain import probes
 from sweeps.space.stages import decay_start
-from sweeps.space.trainer_trunks import FoundTrunk, with_trunks
+from sweeps.space.trainer_stages import FoundTrunk, with_trunks
 
 STAGES = (Stage(name="stage1_9", parameters=("stage1_9.*",)), Stage(name="stage2", parameters=("stage2.*",)))
 FIRST = Range(name="stage1_9.max_steps", min=10, max=400, kind="int", log=True)

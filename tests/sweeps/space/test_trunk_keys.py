@@ -21,10 +21,8 @@ from sweeps.space.definition import (
     Stage,
     Trunk,
     Value,
-    from_json,
-    to_json,
 )
-from sweeps.space.space_problem import problem
+from sweeps.space.space_json import from_json, problem, to_json
 from sweeps.space.stages import Stages, decay_start
 from sweeps.text.step_key import step_key
 from trainer.config import ScheduleConfig

@@ -17,20 +17,10 @@ from sweeps.search.optimizer.prior import LogPrior
 from sweeps.search.optimizer.rows import ModelRows
 from sweeps.search.optimizer.surrogate import fitted
 from sweeps.search.outcomes import Outcomes
-from sweeps.space.definition import (
-    Choice,
-    Objective,
-    Program,
-    Range,
-    Search,
-    Space,
-    Stage,
-    Value,
-    from_json,
-    to_json,
-)
+from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Stage, Value
 from sweeps.space.domain import Domain
 from sweeps.space.priors import with_priors
+from sweeps.space.space_json import from_json, to_json
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 

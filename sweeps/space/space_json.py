@@ -1,0 +1,245 @@
+"""Search space of a `sweep.json`: written, read, compared, and checked, as a user may have edited it.
+
+`space_file` checks search space files, with lines and hints; this only checks that numbers are finite and
+types are right, so that nothing fails later in a worker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from types import MappingProxyType
+from typing import Any
+
+from sweeps.space.constraints import parse, parse_expression
+from sweeps.space.definition import (
+    Brake,
+    Budget,
+    Choice,
+    EarlyTerminate,
+    Fixed,
+    Lease,
+    Objective,
+    Parameter,
+    Prior,
+    Program,
+    Range,
+    Search,
+    Snapshots,
+    Space,
+    Stage,
+    Stop,
+    Trunk,
+    conditions,
+    is_number,
+    same_value,
+)
+from sweeps.space.scale import share_within
+from sweeps.text import json_reader, typed
+
+SCHEMA = 1
+
+_WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
+    {
+        Range: ("step", "normal", "when", "prior"),
+        Choice: ("prior",),
+        Program: ("processes",),
+        Search: ("sobol", "noise", "reuse", "prior", "stop"),
+        Budget: ("until",),
+        Stage: ("trunk",),
+        Space: ("stages", "snapshots", "brake", "defaults"),
+    }
+)
+"""Fields that `sweep.json` has only where they are not the default."""
+
+
+def to_json(space: Space) -> dict[str, Any]:
+    """Return the space as a JSON object; `from_json` is the inverse."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(plain, value))
+        if isinstance(value, Mapping):
+            return dict(value)
+        if not is_dataclass(value):
+            return value
+        defaults = {
+            field.name: field.default if field.default_factory is MISSING else field.default_factory()
+            for field in fields(value)
+        }
+        written_if_set = list(_WRITTEN_IF_SET.get(type(value), ()))
+        if isinstance(value, EarlyTerminate):  # the settings of other rules
+            written_if_set = [
+                key for rule, key in (("curve", "margin"), ("hyperband", "eta")) if value.type != rule
+            ]
+        left_out = [key for key in written_if_set if getattr(value, key) == defaults[key]]
+        document = {key: plain(getattr(value, key)) for key in defaults if key not in left_out}
+        return document | ({"type": type(value).__name__.lower()} if isinstance(value, Parameter) else {})
+
+    document: dict[str, Any] = plain(space)
+    return document
+
+
+def differences(there: Space, here: Space) -> str:
+    """Return in which keys two spaces differ, with both values: `parameters.lr.max: 0.1 there, 0.2 here`."""
+    apart = list(_differences("", to_json(there), to_json(here)))
+    more = [f"{len(apart) - _SHOWN} more"] if len(apart) > _SHOWN else []
+    return "; ".join([*apart[:_SHOWN], *more]) or "parameters or stages are in another order"
+
+
+_SHOWN = 5
+_ABSENT = object()
+
+
+def _differences(key: str, there: object, here: object) -> Iterator[str]:
+    there, here = _by_name(there), _by_name(here)
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for part in {**there, **here}:
+            inner = f"{key}.{part}" if key else str(part)
+            yield from _differences(inner, there.get(part, _ABSENT), here.get(part, _ABSENT))
+    elif there != here:
+        yield f"{key}: {_shown(there)} there, {_shown(here)} here"
+
+
+def _by_name(value: object) -> object:
+    """Return a list of parameters, objectives or stages by their names; another value as it is."""
+    if not isinstance(value, list | tuple) or not all(isinstance(each, Mapping) for each in value):
+        return value
+    return {each.get("name", each.get("metric", at)): each for at, each in enumerate(value)}
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def from_json(document: Mapping[str, Any]) -> Space:
+    """Return the space in a document that `to_json` wrote; `problem` checks types and values.
+
+    Raises:
+        KeyError, TypeError, ValueError: a field is missing, unknown or unreadable.
+    """
+    found = dict(typed.frozen(document))
+    found |= {
+        key: kind(**found[key])
+        for key, kind in (("program", Program), ("search", _search_from_json), ("lease", Lease))
+    }
+    optional = {"budget": Budget, "brake": Brake, "snapshots": Snapshots}
+    found |= {key: kind(**found[key]) for key, kind in optional.items() if key in found}
+    if found.get("early_terminate") is not None:
+        found["early_terminate"] = EarlyTerminate(**found["early_terminate"])
+    found["objectives"] = typed.objects(Objective, found["objectives"])
+    found["parameters"] = typed.objects(_parameter_from_json, found["parameters"])
+    found["stages"] = typed.objects(_stage_from_json, found.get("stages", ()))
+    return Space(**found)
+
+
+def _search_from_json(*, stop: Mapping[str, Any] | None = None, **fields: Any) -> Search:
+    return Search(**fields, stop=None if stop is None else Stop(**stop))
+
+
+def _stage_from_json(*, trunk: Mapping[str, Any] | None = None, **fields: Any) -> Stage:
+    return Stage(**fields, trunk=None if trunk is None else Trunk(**trunk))
+
+
+def _parameter_from_json(*, type: str, **fields: Any) -> Parameter:
+    kinds: dict[str, Callable[..., Parameter]] = {"range": Range, "choice": Choice, "fixed": Fixed}
+    if type not in kinds:
+        raise ValueError(f"unknown type of parameter {type!r}")
+    if fields.get("prior") is not None:
+        fields["prior"] = Prior(**fields["prior"])
+    return kinds[type](**fields)
+
+
+def read(data: bytes) -> Space:
+    """Return the space in `sweep.json`.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: it is none of this version's.
+    """
+    document = json_reader.parse(data)
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"schema is {document['schema']!r}, this version reads {SCHEMA}")
+    space = from_json(document["space"])
+    if (wrong := problem(space)) is not None:
+        raise ValueError(wrong)
+    return space
+
+
+def problem(space: Space) -> str | None:
+    """Return what is wrong with the space, as one clause, or None."""
+    if clause := typed.problem(space):
+        return clause
+    if not space.objectives:
+        return "it has no objectives"
+    if space.run_cap is not None and space.run_cap < 1:
+        return "run_cap is not a count from 1"
+    for parameter in space.parameters:
+        if clause := _parameter_problem(parameter):
+            return f"parameter {parameter.name!r}: {clause}"
+    for text in (*space.parameter_constraints, *space.outcome_constraints):
+        try:
+            parse(text)
+        except (ValueError, TypeError, AttributeError) as error:
+            return f"constraint {text!r}: {error}"
+    counts = {
+        "search.seed": space.search.seed,
+        "search.sobol": space.search.sobol or 0,
+        "lease.max_attempts": space.lease.max_attempts,
+        "program.processes": space.program.processes,
+        "brake.first": space.brake.first,
+        "brake.later": space.brake.later,
+        "snapshots.keep": space.snapshots.keep - 1,
+    }
+    if negative := [name for name, count in counts.items() if count < 0]:
+        return f"{negative[0]} is not a count"
+    limits = {f"budget.{name}": limit for name, limit in asdict(space.budget).items()}
+    limits |= {"lease.heartbeat_s": space.lease.heartbeat_s, "lease.expire_s": space.lease.expire_s}
+    limits["snapshots.keep_gib"] = space.snapshots.keep_gib
+    stop = space.search.stop or Stop(expected_gain=1.0)
+    limits |= {f"search.stop.{name}": limit for name, limit in asdict(stop).items()}
+    if wrong := [name for name, limit in limits.items() if limit is not None and limit <= 0]:
+        return f"{wrong[0]} is {limits[wrong[0]]!r}, not a finite number above 0"
+    names = {parameter.name for parameter in space.parameters}
+    for stage in space.stages:
+        if not stage.name:
+            return "a stage has no name"
+        try:
+            parse_expression(stage.cost or "0")
+        except ValueError as error:
+            return f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
+        if (trunk := stage.trunk) is not None:
+            is_share = trunk.decay in names if isinstance(trunk.decay, str) else 0 <= trunk.decay <= 1
+            if trunk.length not in names or not is_share or trunk.every < 0:
+                return (
+                    f"stage {stage.name!r}: its trunk is not a length, a decay of 0 to 1, a tail and a count"
+                )
+    return None
+
+
+def _parameter_problem(parameter: Parameter) -> str:
+    if not isinstance(parameter, Fixed) and (prior := parameter.prior) is not None:
+        if prior.width <= 0:
+            return f"the width of its prior, {prior.width!r}, is not above 0"
+        if isinstance(parameter, Choice):
+            if not any(same_value(prior.around, value) for value in parameter.values):
+                return f"its prior is around {prior.around!r}, none of its values"
+        elif not is_number(prior.around) or not parameter.min <= prior.around <= parameter.max:
+            return f"its prior is around {prior.around!r}, outside of its range"
+    match parameter:
+        case Choice(values=()):
+            return "it has no values"
+        case Range(min=low, max=high) if low >= high or (parameter.log and low <= 0):
+            scale = " on a logarithmic scale" if parameter.log else ""
+            return f"there is nothing between {low!r} and {high!r}{scale}"
+        case Range(step=float() | int() as step) if step <= 0:
+            return f"its step {step!r} is not above 0"
+        case Range(normal=(_, sd)) if not (sd > 0 and share_within(parameter) > 0):
+            return f"no part of the normal distribution {parameter.normal!r} lies between its bounds"
+        case Range():
+            try:
+                conditions(parameter)
+            except (ValueError, TypeError, AttributeError) as error:
+                return f"its conditions: {error}"
+    return ""
