@@ -10,8 +10,8 @@ from pathlib import Path
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, PoolError
 from runners.pools import pool_file
 from runners.pools.pool import Pool
+from runners.pools.program import tails
 from runners.pools.runner import Artifacts, Health, Notify, WorkerStatus
-from runners.pools.tail import tails
 from runners.workers.processes import processes, shell_line
 from sweeps.text.counted import counted
 

@@ -23,10 +23,9 @@ from typing import Any
 from runners.errors import EXIT_DONE, EXIT_PREEMPTED, EngineFailed, EngineMissing, PoolError
 from runners.pools import launched
 from runners.pools.pool import Pool
-from runners.pools.program import run_command
+from runners.pools.program import run_command, tails
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.script import worker_script
-from runners.pools.tail import tails
 from runners.tend import supervise_worker
 from sweeps.text.atomic_file import OWNER_EXECUTABLE, write_atomic
 from sweeps.text.counted import counted

@@ -299,10 +299,7 @@ def _texts(page: Contents) -> Mapping[str, object]:
     }
     if page.objectives:
         first = page.objectives[0]
-        fields |= {
-            "metric": first.metric,
-            "extreme": "smallest" if first.goal == "minimize" else "largest",
-        }
+        fields |= {"metric": first.metric, "extreme": "smallest" if first.goal == "minimize" else "largest"}
         fields["choice"] = f"{fields['extreme']} value"
         if page.answer is not None:
             fields["choice"] = "best posterior mean (field insight)"

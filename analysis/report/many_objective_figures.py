@@ -34,10 +34,7 @@ def pair(found: ManyObjectiveFront, x: int, y: int, *, legend: bool = False) -> 
     line = Series(name="front of the two alone", colour=BLUE)
     drawing.line(line, rows(list(found.pair_front(x, y))), step=step_of(across.goal))
     square = Series(name="front in all objectives", colour=BLUE, shape="square", size=7, filled=not confirmed)
-    kinds = [
-        (hollow("not on the front", 8, crowd=len(beaten) > CROWD), beaten),
-        (square, list(found.front)),
-    ]
+    kinds = [(hollow("not on the front", 8, crowd=len(beaten) > CROWD), beaten), (square, list(found.front))]
     if confirmed:
         name = labels.confirmed(*found.confirmed.values())
         kinds.append((Series(name=name, colour=BLUE, shape=HEXAGON, size=10), confirmed))

@@ -145,11 +145,7 @@ def _layout(stage: str, trunks: Sequence[Trunk], goal: Goal) -> Layout:
             f"of a trunk with more than {ENDS} ends the longest and the best of each range of lengths"
         )
     return Layout(
-        stage=stage,
-        lines=tuple(lines),
-        rows=y - GAP,
-        reach=reach or 1.0,
-        left_out=", and ".join(left_out),
+        stage=stage, lines=tuple(lines), rows=y - GAP, reach=reach or 1.0, left_out=", and ".join(left_out)
     )
 
 

@@ -1,4 +1,4 @@
-"""Calls of an engine's own commands (squeue, ray), with a timeout and one-line errors."""
+"""Calls of an engine's own commands (squeue, ray), with a timeout and one-line errors; ends of log files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runners.errors import EngineFailed, EngineMissing
@@ -53,3 +54,13 @@ def _without_traceback(output: str) -> str:
         return output
     errors = list(_ERROR.finditer(output))
     return output[errors[-1].start() :] if errors else output
+
+
+def tails(folder: Path, pattern: str, lines: int) -> Iterator[str]:
+    """Yield the last lines of each matching file, in natural order, under a header if there are several."""
+    files = sorted(folder.glob(pattern), key=lambda file: (len(file.name), file.name))
+    for file in files:
+        if len(files) > 1:
+            yield f"==> {file.name} <=="
+        with file.open(encoding="utf-8", errors="replace") as text:
+            yield from (line.rstrip("\r\n") for line in deque(text, maxlen=lines))

@@ -85,9 +85,7 @@ class TpuVms:
                     raise EngineFailed(NAME, f"{zone}: {_message(error)}") from None
                 unreachable.add(zone)
         return Observed(
-            resources=tuple(resources),
-            unreachable=frozenset(unreachable),
-            pending=frozenset(self._pending),
+            resources=tuple(resources), unreachable=frozenset(unreachable), pending=frozenset(self._pending)
         )
 
     def create(self, create: Create) -> tuple[Outcome, str]:

@@ -75,13 +75,7 @@ def watch(
 
 
 def step(
-    vms: Vms,
-    want: Wanted,
-    memory: Memory,
-    notify: Notify,
-    notified: dict[str, str],
-    *,
-    strict: bool = False,
+    vms: Vms, want: Wanted, memory: Memory, notify: Notify, notified: dict[str, str], *, strict: bool = False
 ) -> tuple[Observed, Memory]:
     """Observe once and act on it.
 

@@ -11,7 +11,7 @@ from sweeps.cli.options import storage_options
 from sweeps.cli.output import echo, format_option, print_csv, print_json
 from sweeps.errors import EXIT_FAILED, InputError
 from sweeps.export.table import flat
-from sweeps.operations.asktell import report
+from sweeps.operations.control import report
 from sweeps.operations.opening import open_sweep
 from sweeps.programs.result import needed_metrics
 from sweeps.space.overrides import to_overrides

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     help="Port to listen on; 0 takes a free one.",
 )
 @click.option(
-    "--control",
-    is_flag=True,
-    help="Let the page pause, resume, stop, retry, abandon, confirm and scale.",
+    "--control", is_flag=True, help="Let the page pause, resume, stop, retry, abandon, confirm and scale."
 )
 @click.option(
     "--allow-host",

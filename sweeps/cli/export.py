@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 @click.option("--ax", type=click.Path(path_type=Path), metavar="JSON", help="A file that Ax's Client loads.")
 @click.option("--wandb", metavar="PROJECT", help="Log the table to a run of Weights & Biases.")
 @click.option(
-    "--held-out",
-    is_flag=True,
-    help="Add to a .json TABLE the losses of each sequence, for paired errors.",
+    "--held-out", is_flag=True, help="Add to a .json TABLE the losses of each sequence, for paired errors."
 )
 def export(
     storage: str | None,
@@ -89,13 +87,7 @@ def export(
     help="Fit Ax's surrogate once more and show what mattered; takes seconds.",
 )
 @price_options
-def report(
-    storage: str | None,
-    name: str | None,
-    out: Path,
-    surrogate: bool,
-    prices: Prices,
-) -> None:
+def report(storage: str | None, name: str | None, out: Path, surrogate: bool, prices: Prices) -> None:
     """Write one self-contained HTML page: best trial, front, what mattered, costs, failures."""
     rate = prices.rate()
     write_report(open_sweep(storage, name), out, surrogate=surrogate, rate=rate)

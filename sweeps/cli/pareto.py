@@ -107,11 +107,7 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
     except AnalysisError as error:
         raise InputError(str(error)) from None
     if style == "json":
-        parts = (
-            ("objectives", answers.objectives),
-            ("budget", answers.bought),
-            ("compute", answers.shared),
-        )
+        parts = (("objectives", answers.objectives), ("budget", answers.bought), ("compute", answers.shared))
         found = {name: part.to_json() for name, part in parts if part is not None}
         print_json(answers.front.to_json() | found)
         return

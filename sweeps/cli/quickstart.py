@@ -37,11 +37,7 @@ _EVERY_S = 0.5
 
 
 @click.command()
-@click.option(
-    "--storage",
-    metavar="URL",
-    help="The folder to make it in. Default: SWEEP_STORAGE.",
-)
+@click.option("--storage", metavar="URL", help="The folder to make it in. Default: SWEEP_STORAGE.")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),

@@ -52,12 +52,7 @@ if TYPE_CHECKING:
     help="Seconds for --watch.",
 )
 def status(
-    storage: str | None,
-    name: str | None,
-    style: str,
-    prices: Prices,
-    watch: bool,
-    every: float,
+    storage: str | None, name: str | None, style: str, prices: Prices, watch: bool, every: float
 ) -> None:
     """Show how many trials have which status, what runs now, what it costs, and the best so far."""
     if watch and style != "table":

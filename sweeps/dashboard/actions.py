@@ -18,10 +18,9 @@ from aiohttp import web
 
 from sweeps.dashboard.poller import Poller
 from sweeps.dashboard.reader import View
-from sweeps.dashboard.rendering import Rendered
+from sweeps.dashboard.rendering import Rendered, render
 from sweeps.dashboard.security import CSRF
 from sweeps.dashboard.site import Site
-from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_table import select_trials
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment

@@ -17,10 +17,9 @@ from sweeps.dashboard import sharing
 from sweeps.dashboard.charts import Line, chart, scatter
 from sweeps.dashboard.poller import Poller
 from sweeps.dashboard.reader import View
-from sweeps.dashboard.rendering import Rendered
+from sweeps.dashboard.rendering import Rendered, render
 from sweeps.dashboard.site import STEP_S, Site, banner
 from sweeps.dashboard.summary import observed_best, state_of, summary
-from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_table import Query, metric_column, trial_table
 from sweeps.dashboard.workers import PoolView, pools, workers
 from sweeps.export import table

@@ -14,13 +14,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
-from sweeps.dashboard.connections import Watch
-from sweeps.dashboard.events import Events
 from sweeps.dashboard.pages import SweepPages
-from sweeps.dashboard.rendering import Rendered
+from sweeps.dashboard.rendering import Rendered, render
 from sweeps.dashboard.security import HEADERS, TOKEN
 from sweeps.dashboard.site import Site
-from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_pages import TrialPages
 from sweeps.errors import InputError, SweepError
 from sweeps.trials import storable
@@ -172,3 +169,116 @@ async def serve(site: Site, host: str, port: int) -> AsyncIterator[int]:
     finally:
         watch.stop()
         await runner.cleanup()
+
+
+CONNECTIONS = 600
+"""At most so many at once: 200 clients with two each, and a margin."""
+STALLED_S = 30.0
+"""A client that has taken nothing of what waits for it for so long is cut off."""
+_EVERY_S = 5.0
+
+
+class Watch:
+    """Watch over the connections of a server: a client that does not read, or is one too many, is cut off.
+
+    It must not hold the server's memory.
+
+    Args:
+        server: aiohttp's, whose `connections` are handlers with a `transport`.
+    """
+
+    def __init__(self, server: Any, *, stalled_s: float = STALLED_S, most: int = CONNECTIONS) -> None:
+        self._server, self._stalled_s, self._most = server, stalled_s, most
+        self._waiting: dict[int, tuple[int, float]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """End it."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(min(_EVERY_S, self._stalled_s / 2))
+            self.cut()
+
+    def cut(self) -> int:
+        """Abort what is stalled or too much, and return how many connections that was."""
+        now = asyncio.get_running_loop().time()
+        transports = [c.transport for c in self._server.connections if c.transport is not None]
+        waiting: dict[int, tuple[int, float]] = {}
+        stalled = []
+        for transport in transports:
+            size = transport.get_write_buffer_size()
+            if not size:
+                continue
+            before, since = self._waiting.get(id(transport), (size + 1, now))
+            since = since if size >= before else now  # what shrinks is being read
+            waiting[id(transport)] = (size, since)
+            if now - since >= self._stalled_s:
+                stalled.append(transport)
+        self._waiting = waiting
+        cut = {id(transport): transport for transport in (*stalled, *transports[self._most :])}
+        for transport in cut.values():
+            transport.abort()
+        return len(cut)
+
+
+MOST = 300
+"""Clients that may listen at once."""
+GAP_S = 0.5
+"""Seconds between two events of one client, at least."""
+PING_S = 10.0
+_TAKES_S = 10.0
+_AGES_S = 15.0
+
+
+class Events:
+    """Handler of `/sweep/NAME/events`: a few bytes whenever a page changes; the browser asks for the parts.
+
+    Only the newest state is sent, so a slow client has nothing queued up; one that takes nothing is cut off.
+    """
+
+    def __init__(self, site: Site, *, most: int = MOST) -> None:
+        self._site, self._most = site, most
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Send `changed` with the state's mark at once, then at each change, and a comment in between."""
+        poller = await self._site.poller(request)
+        if self._site.catalog.listeners >= self._most:
+            raise web.HTTPServiceUnavailable(text="too many listen\n", headers={"Retry-After": "30"})
+        response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        response.content_type = "text/event-stream"
+        event = poller.listen()
+        try:
+            await response.prepare(request)
+            sent = ""
+            loop = asyncio.get_running_loop()
+            refreshed = loop.time()
+            while True:
+                view, mark = poller.view, poller.mark
+                # While a trial runs, the ages of heartbeats on a page grow.
+                ages = view is not None and self._site.once_per_view(
+                    poller, view, "running", lambda view: any(r.status == "running" for r in view.records)
+                )
+                if mark != sent or (ages and loop.time() - refreshed > _AGES_S):
+                    text, sent, refreshed = f"event: changed\ndata: {mark}\n\n", mark, loop.time()
+                else:
+                    text = ": still here\n\n"
+                event.clear()
+                await asyncio.wait_for(response.write(text.encode()), _TAKES_S)
+                await asyncio.sleep(GAP_S)
+                try:
+                    await asyncio.wait_for(event.wait(), PING_S)
+                except TimeoutError:
+                    continue
+        except (TimeoutError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            poller.forget(event)
+        return response

@@ -15,9 +15,8 @@ from sweeps.dashboard.curves import AXES, Axis, Curves
 from sweeps.dashboard.pages import SweepPages
 from sweeps.dashboard.poller import Poller
 from sweeps.dashboard.reader import View
-from sweeps.dashboard.rendering import Rendered
+from sweeps.dashboard.rendering import Rendered, render
 from sweeps.dashboard.site import Site
-from sweeps.dashboard.templates import render
 from sweeps.dashboard.trial_table import select_trials
 from sweeps.errors import SweepError
 from sweeps.export import table

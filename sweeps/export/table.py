@@ -19,13 +19,7 @@ from sweeps.space import constraints
 from sweeps.space.definition import Objective, Space, cell_of
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
-from sweeps.text.columns import (
-    PARAMETER,
-    RESERVED,
-    STAGE_COLUMNS,
-    TRIAL_COLUMNS,
-    metric_column,
-)
+from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column
 from sweeps.trials import costs, stage_run
 from sweeps.trials.record import STATUSES, Trial
 

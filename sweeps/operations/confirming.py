@@ -91,10 +91,7 @@ def _option(value: Any) -> str:
 
 
 def _new_plan(
-    experiment: Experiment,
-    records: list[Trial],
-    options: Mapping[str, Any],
-    on_notice: Callable[[str], None],
+    experiment: Experiment, records: list[Trial], options: Mapping[str, Any], on_notice: Callable[[str], None]
 ) -> Plan:
     """Return a plan by the options and the records. Raises `InputError`."""
     from sweeps.programs.kinds import program_of

@@ -16,14 +16,7 @@ from typing import Any
 from sweeps.errors import CannotStart, Interrupted
 from sweeps.programs import live_trial, process
 from sweeps.programs.base import Program
-from sweeps.programs.result import (
-    OUT_OF_MEMORY,
-    Failed,
-    Outcome,
-    Preempted,
-    check_metrics,
-    network_was_lost,
-)
+from sweeps.programs.result import OUT_OF_MEMORY, Failed, Outcome, Preempted, check_metrics, network_was_lost
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Space, Value, to_plain
 from sweeps.space.overrides import to_overrides

@@ -180,11 +180,7 @@ LIKELY = (
     ),
     _rule("earer|EARER", r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}", rf"\1{STARS}"),
     _rule("ookie:", r"(\b(?:[Ss]et-)?[Cc]ookie: *)[\w.-]+=[^\n'\"]+", rf"\1{STARS}"),
-    _rule(
-        "curl",
-        r"((?<!\S)(?:-u|-U|--user|--proxy-user)[ =]*+['\"]?+[^\s:'\"]++:)[^\s'\"]+",
-        rf"\1{STARS}",
-    ),
+    _rule("curl", r"((?<!\S)(?:-u|-U|--user|--proxy-user)[ =]*+['\"]?+[^\s:'\"]++:)[^\s'\"]+", rf"\1{STARS}"),
     _rule("sshpass", r"(\bsshpass\s+-p\s*)\S+", rf"\1{STARS}"),
     _rule("machine", r"(\bmachine\s+\S+\s+login\s+\S+\s+password\s+)\S+", rf"\1{STARS}"),  # .netrc
 )

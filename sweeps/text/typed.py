@@ -17,13 +17,7 @@ from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origi
 T = TypeVar("T")
 _Check = Callable[[Sequence[Any]], bool]
 
-_WORDS = {
-    str: "a text",
-    bool: "true or false",
-    int: "an integer",
-    float: "a finite number",
-    NoneType: "null",
-}
+_WORDS = {str: "a text", bool: "true or false", int: "an integer", float: "a finite number", NoneType: "null"}
 _NUMBERS = frozenset((int, float))
 _TYPES: Mapping[Any, Iterable[type]] = {
     str: (str,),

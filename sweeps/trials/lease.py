@@ -18,7 +18,8 @@ from typing import NamedTuple
 from sweeps.errors import Busy, StoreConflict, StoreUnavailable, SweepError
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader
-from sweeps.trials import storable
+from sweeps.trials import lifecycle, storable
+from sweeps.trials.record import Trial
 
 log = logging.getLogger(__name__)
 
@@ -178,3 +179,33 @@ def _parse(data: bytes) -> _Lock:
         return _Lock(storable.line(str(document.get("holder", ""))), float(document["renewed"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return _Lock("", 0.0)
+
+
+class Silence:
+    """Monitor of the heartbeats of one sweep, for one process: finds lost workers, whatever the clock does.
+
+    A folder's clock is a machine's, which may be set. Set back by an hour, every heartbeat lies in the
+    future, and each running trial would be taken from a live worker. After such a heartbeat, a process waits
+    for the next one by its own monotonic clock.
+
+    Args:
+        expire_s: seconds without a heartbeat after which a worker is lost.
+        steady: monotonic clock, in seconds.
+    """
+
+    def __init__(self, expire_s: float, steady: Callable[[], float] = time.monotonic) -> None:
+        self._expire_s, self._steady = expire_s, steady
+        self._watched: dict[int, tuple[int, float, float]] = {}  # index -> attempt, heartbeat, since when
+
+    def is_stale(self, record: Trial, now: float) -> bool:
+        """Return whether the trial's worker has sent no heartbeat for `expire_s`."""
+        if record.heartbeat is None or not lifecycle.is_stale(record, now, self._expire_s):
+            self._watched.pop(record.trial, None)
+            return False
+        if record.heartbeat < now:
+            return True
+        here = self._steady()
+        watched = self._watched.get(record.trial)
+        if watched is None or watched[:2] != (record.attempt, record.heartbeat):
+            watched = self._watched[record.trial] = (record.attempt, record.heartbeat, here)
+        return here - watched[2] > self._expire_s

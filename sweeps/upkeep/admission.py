@@ -34,7 +34,7 @@ from sweeps.text import json_reader
 from sweeps.text.columns import PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
-from sweeps.upkeep.other_tools import understand
+from sweeps.upkeep.other_tools import Source, understand
 from sweeps.upkeep.tables import Cell, Row, Table, TableError
 
 log = logging.getLogger(__name__)
@@ -53,19 +53,10 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Admitted:
-    """Valid table.
-
-    Args:
-        left_out: number of rows that did not complete, by status.
-        tool: which wrote the table, if it is one of `other_tools`.
-        columns: those that were not used.
-    """
+class Admitted(Source):
+    """Results of a valid table."""
 
     results: tuple[Result, ...]
-    left_out: Mapping[str, int]
-    tool: str = ""
-    columns: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)

@@ -1,6 +1,6 @@
 """Diagnosis of this machine, the store and the sweep in it, for `sweep doctor`.
 
-The checks are in `machine`, `access` and `diagnostics`; one that cannot be made is itself a finding.
+The checks are in `machine` and `diagnostics`; one that cannot be made is itself a finding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sweeps.errors import EnvironmentFault, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.export.table import counts
-from sweeps.upkeep import access, diagnostics, machine
+from sweeps.upkeep import diagnostics, machine
 from sweeps.upkeep.finding import Finding, Level
 from sweeps.upkeep.inventory import survey
 
@@ -39,7 +39,7 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool, checksums: 
     facts, findings = machine.examine()
     try:
         experiment = open_sweep()
-        store_facts, store_findings = access.examine(experiment.store)
+        store_facts, store_findings = machine.examine_store(experiment.store)
         facts |= store_facts
         findings += store_findings
         found = survey(experiment.store, checksums=checksums)

@@ -1,4 +1,4 @@
-"""Finding of `sweep doctor`: made by `machine`, `access` and `diagnostics`, shown by the CLI."""
+"""Finding of `sweep doctor`: made by `machine` and `diagnostics`, shown by the CLI."""
 
 from __future__ import annotations
 

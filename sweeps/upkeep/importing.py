@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -27,27 +27,22 @@ from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_names
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import Result, admit
+from sweeps.upkeep.other_tools import Source
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported:
+class Imported(Source):
     """Result of an import.
 
     Args:
         trials: indices of the new trials, in the table's order.
         known: number of rows that the sweep had already.
-        left_out: number of rows that did not complete, by status.
-        tool: which wrote the table, if it is not of a sweep: Optuna, W&B or Ray Tune.
-        columns: those that were not used.
     """
 
     trials: tuple[int, ...]
     known: int
-    left_out: Mapping[str, int]
-    tool: str = ""
-    columns: tuple[str, ...] = ()
 
 
 def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool = False) -> Imported:

@@ -238,13 +238,7 @@ def _records(store: Store, keys: Mapping[int, str]) -> dict[int, StoredRecord]:
         except ValueError as error:
             state, reason = "newer" if amended.is_newer(data, trial.SCHEMA) else "torn", str(error)
         found[index] = StoredRecord(
-            index=index,
-            key=keys[index],
-            version=version,
-            data=data,
-            state=state,
-            trial=record,
-            reason=reason,
+            index=index, key=keys[index], version=version, data=data, state=state, trial=record, reason=reason
         )
     return found
 

@@ -42,20 +42,25 @@ _OWN_COLUMNS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Understood:
-    """Table in our terms.
+class Source:
+    """Table that was read, and what of it was not used.
 
     Args:
-        table: its completed rows, with the columns that `sweep export` would have written.
-        tool: which wrote it; "" if none of these.
-        left_out: number of rows that did not complete, by the tool's own word.
-        columns: those that are left out.
+        tool: which wrote it, if it is not of a sweep: Optuna, W&B or Ray Tune.
+        left_out: number of rows that did not complete, by status or by the tool's own word.
+        columns: those that were not used.
     """
 
-    table: Table
     tool: str = ""
     left_out: Mapping[str, int] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Understood(Source):
+    """Table in our terms: its completed rows, with the columns that `sweep export` would have written."""
+
+    table: Table
 
 
 def understand(table: Table, space: Space, needed: tuple[str, ...]) -> Understood:

@@ -23,9 +23,7 @@ from sweeps.text.counted import counted
 from sweeps.transfer import removal
 from sweeps.trials import budget, storable
 from sweeps.trials.record import Trial
-from sweeps.worker import backoff
-from sweeps.worker.last_uploads import LastUploads
-from sweeps.worker.trial_run import End, TrialRun, Watcher
+from sweeps.worker.trial_run import End, LastUploads, TrialRun, Watcher, retry_delays
 
 log = logging.getLogger(__name__)
 
@@ -142,14 +140,11 @@ class _NextTrial:
 
     def claim(self) -> Trial | None:
         """Return the next trial to run, or None once nothing is left that this worker should wait for."""
-        exhausted, delays = False, backoff.delays()
+        exhausted, delays = False, retry_delays()
         while True:
             try:
                 record = self.experiment.ask(
-                    self.worker,
-                    wait=self.stop.sleep,
-                    make=not exhausted,
-                    confirming=self.limits.confirming,
+                    self.worker, wait=self.stop.sleep, make=not exhausted, confirming=self.limits.confirming
                 )
                 if record is not None:
                     return record

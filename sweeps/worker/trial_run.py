@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -35,9 +36,7 @@ from sweeps.storage.run_files.mirror import Uploader
 from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
-from sweeps.worker import backoff
 from sweeps.worker.heartbeat import HeartbeatThread
-from sweeps.worker.last_uploads import LastUploads
 from sweeps.worker.resuming import checkpoint_progress, fetch_checkpoints
 
 log = logging.getLogger(__name__)
@@ -50,6 +49,9 @@ UPLOAD_S = 900.0
 
 UPLOAD_GRACE_S = 12.0
 """The same after a stop request: the trainer's checkpoint takes a part of the notice of 30 s, too."""
+
+RETRY_FOR_S = 1800.0
+"""How long a finished result is kept for a store that does not answer."""
 
 End = Reason | Literal["dropped"]
 """How a trial left this worker; "dropped": another worker had taken it over."""
@@ -69,6 +71,32 @@ class Watcher(Protocol):
     def waiting(self, why: str) -> None: ...
 
     def closed(self, why: str) -> None: ...
+
+
+class LastUploads:
+    """Background thread that closes the uploader of one finished trial at a time.
+
+    The upload of the last files needs neither lease nor device.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def begin(self, close: Callable[[], object]) -> None:
+        """Make the call in the background, after the one before.
+
+        Args:
+            close: returns in limited time, the sooner after a stop request.
+        """
+        self.wait()
+        self._thread = threading.Thread(target=close, name="last uploads", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the last call has returned."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
 
 @dataclass(frozen=True)
@@ -265,14 +293,14 @@ def report(experiment: Experiment, record: Trial, event: lifecycle.Event, stop: 
     """Store how a trial ended, and return its record.
 
     While the store is unavailable the report is retried and heartbeats go on: the result may be worth hours.
-    It is given up on a stop request, or after `backoff.RETRY_FOR_S`; without write permission, as soon as the
+    It is given up on a stop request, or after `RETRY_FOR_S`; without write permission, as soon as the
     lease has expired, since from then on another worker has the trial. A report that cannot be stored fails
     its trial: another worker's attempt would end in the same way.
 
     Raises:
         IllegalTransition: the report comes too late: another worker has the trial, or a person ended it.
     """
-    delays = backoff.delays()
+    delays = retry_delays()
     expires = time.monotonic() + experiment.space.lease.expire_s
     while True:
         try:
@@ -295,6 +323,15 @@ def report(experiment: Experiment, record: Trial, event: lifecycle.Event, stop: 
             log.warning("the report of trial %d failed, trying again: %s", record.trial, error)
             with contextlib.suppress(Interrupted):
                 stop.sleep(delay)
+
+
+def retry_delays() -> Iterator[float]:
+    """Yield the seconds between tries of a store without answer: doubling from 1 to 60, all `RETRY_FOR_S`."""
+    delay, total = 1.0, 0.0
+    while total < RETRY_FOR_S:
+        yield delay
+        total += delay
+        delay = min(60.0, 2 * delay)
 
 
 def require_writable(folder: Path) -> None:

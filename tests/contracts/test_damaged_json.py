@@ -13,8 +13,8 @@ import pytest
 from analysis import table
 from analysis.errors import TableError
 from runners.errors import EngineFailed, RunnerError
-from runners.kubernetes.kubectl import Kubectl
 from runners.kubernetes.options import KubernetesOptions
+from runners.kubernetes.runner import Kubectl
 from runners.pools import launched, pool_file
 from trainer import cache
 from trainer.checkpoint import manifest

@@ -18,7 +18,7 @@ from sweeps.storage.local import LocalStore
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.trials.record import Trial
-from sweeps.worker import backoff, loop
+from sweeps.worker import loop, trial_run
 from sweeps.worker.trial_run import report
 
 TRIALS = 4
@@ -171,7 +171,7 @@ def test_a_report_is_tried_again_until_its_record_can_be_had(sweep, monkeypatch)
         return real(key, data, expected)
 
     monkeypatch.setattr(sweep.store, "replace", busy)
-    monkeypatch.setattr(backoff, "delays", lambda: iter([0.0] * 9))
+    monkeypatch.setattr(trial_run, "retry_delays", lambda: iter([0.0] * 9))
     done = Complete(worker="me", attempt=record.attempt, metrics={"loss": 0.5})
     assert report(sweep, record, done, Stop()).status == "completed"
     assert sweep.trial(0).metrics == {"loss": 0.5}

@@ -168,11 +168,7 @@ class StageSnapshots:
         return regular or step == trunk.until
 
     def write_point(
-        self,
-        stage: str,
-        step: int,
-        identity: Callable[[str], Identity],
-        numbers: Callable[[], StageNumbers],
+        self, stage: str, step: int, identity: Callable[[str], Identity], numbers: Callable[[], StageNumbers]
     ) -> None:
         """Begin to write a point of the running stage, unless it is there. Arguments as of `write`."""
         key = step_key(self._trunks[stage].key, step)

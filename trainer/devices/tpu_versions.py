@@ -40,12 +40,7 @@ class Package:
 
 
 MATRIX = (
-    Package(
-        name="torch",
-        allowed=">=2.9,<2.10",
-        pin="2.9.1",
-        why="torch_xla 2.9.0 is built against it",
-    ),
+    Package(name="torch", allowed=">=2.9,<2.10", pin="2.9.1", why="torch_xla 2.9.0 is built against it"),
     Package(
         name="torch_xla",
         allowed="==2.9.0",
@@ -64,12 +59,7 @@ MATRIX = (
         pin="0.9.0",
         why="torch_xla's flash attention is written in the Pallas of these",
     ),
-    Package(
-        name="jaxlib",
-        allowed=">=0.7.0,<=0.9.0",
-        pin="0.9.0",
-        why="it must be jax's own version",
-    ),
+    Package(name="jaxlib", allowed=">=0.7.0,<=0.9.0", pin="0.9.0", why="it must be jax's own version"),
 )
 _ON_TPU_ONLY, _OPTIONAL = ("libtpu",), ("jax", "jaxlib")
 

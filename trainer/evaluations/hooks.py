@@ -26,10 +26,7 @@ from trainer.evaluations.student import FinishedStudent
 Scores = Mapping[str, float]
 Hook = Callable[[FinishedStudent], Scores]
 
-_PLACES = {
-    "cpp": "trainer.evaluations.cpp:evaluate",
-    "lm_eval": "trainer.evaluations.lm_eval:evaluate",
-}
+_PLACES = {"cpp": "trainer.evaluations.cpp:evaluate", "lm_eval": "trainer.evaluations.lm_eval:evaluate"}
 
 
 @dataclass(frozen=True, kw_only=True)

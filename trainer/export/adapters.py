@@ -86,10 +86,7 @@ def write_adapters(folder: Path, taken: TakenAdapters, target: Target) -> None:
     place.mkdir()
     settings = taken.settings
     config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=cast(int, settings.alpha),
-        task_type="CAUSAL_LM",
-        inference_mode=True,
+        r=settings.rank, lora_alpha=cast(int, settings.alpha), task_type="CAUSAL_LM", inference_mode=True
     )
     # Set here, it is written in this order; as an argument it becomes a set.
     config.target_modules = [target.module(name) for name in settings.modules]

@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainer.export import ExportError
-from trainer.export.adapters import (
-    FOLDER,
-    read_adapters_back,
-    refuse_adapters,
-    take_adapters,
-    write_adapters,
-)
+from trainer.export.adapters import FOLDER, read_adapters_back, refuse_adapters, take_adapters, write_adapters
 from trainer.export.readback import read_back
 from trainer.export.target import choose
 from trainer.export.tensors import Form, quantization, tensors

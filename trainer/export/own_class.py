@@ -95,7 +95,5 @@ def with_subln(student: nn.Module) -> OwnClass:
         names=BEFORE,
     )
     return OwnClass(
-        name=own,
-        config=subclass.from_dict(theirs.to_dict() | named),
-        files={f"{MODULE}.py": source},
+        name=own, config=subclass.from_dict(theirs.to_dict() | named), files={f"{MODULE}.py": source}
     )

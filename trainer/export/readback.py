@@ -68,10 +68,7 @@ def load_as(folder: Path, target: Target) -> nn.Module:
 
     try:
         loaded, misfits = pretrained.load(
-            AutoModelForCausalLM,
-            folder,
-            attn_implementation="eager",
-            trust_remote_code=bool(target.code),
+            AutoModelForCausalLM, folder, attn_implementation="eager", trust_remote_code=bool(target.code)
         )
     except (ImportError, KeyError, RuntimeError, ValueError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -53,9 +53,7 @@ class Candidates:
     def rows(self, first: int, end: int) -> Candidates:
         """Return the predictions of sequences `first` to `end` - 1."""
         return Candidates(
-            ids=self.ids[first:end],
-            logprobs=self.logprobs[first:end],
-            rest=self.rest[first:end],
+            ids=self.ids[first:end], logprobs=self.logprobs[first:end], rest=self.rest[first:end]
         )
 
 

@@ -146,11 +146,7 @@ def quantise(
         ternary: nn.Module = TernaryLinear(module, lambda_, quant)
         if name in gains:
             norm = SubLN(
-                module.in_features,
-                gains[name],
-                module.weight,
-                eps=eps,
-                lambda_=lambda_ if blended else None,
+                module.in_features, gains[name], module.weight, eps=eps, lambda_=lambda_ if blended else None
             )
             ternary = nn.Sequential(OrderedDict(norm=norm, projection=ternary))
         parent, _, attribute = name.rpartition(".")

@@ -25,11 +25,7 @@ class OptimizerMemory:
 
 
 def optimizer_memory(
-    student: Dimensions,
-    config: OptimizerConfig,
-    *,
-    processes: int = 1,
-    muon_dtype: torch.dtype | None = None,
+    student: Dimensions, config: OptimizerConfig, *, processes: int = 1, muon_dtype: torch.dtype | None = None
 ) -> OptimizerMemory:
     """Return the memory of one stage's optimizer.
 

@@ -9,12 +9,18 @@ layers are traced and extrapolated: the peak at every operation of a step grows 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import ExitStack
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from trainer.config import (
     CachedTeacherConfig,
@@ -32,7 +38,6 @@ from trainer.models.adapters import adapters_for, add_adapters
 from trainer.models.causal_lm import cast_weights, freeze
 from trainer.models.documents import separate_documents
 from trainer.models.subln import normalised_projections, quantise
-from trainer.preflight.fake_trace import LiveStorages, fake_tensors
 from trainer.preflight.meta_model import Blueprint
 from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
@@ -232,3 +237,62 @@ def _fake_targets(config: Config, teacher: CachedTeacherConfig) -> Callable[[int
         return Targets(teacher=sample(rows), anchor=sample(rows) if teacher.anchored else None)
 
     return targets
+
+
+_DEVICE = torch.ops.prim.device.default
+
+
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotations here
+    """Count of storages, from the operation that makes them until nothing refers to them.
+
+    Attributes:
+        now: bytes alive.
+        peaks: most bytes alive in each phase, by its name; and when each of its operations made a storage, by
+            phase, operation and size.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # as above
+        self._device = device
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        self.now, self.peaks, self._phase = 0, dict[Hashable, int](), "begin"
+
+    def begin(self, phase: str) -> None:
+        """Count for this phase from now on; it may be begun more than once."""
+        self._phase = phase
+        self.peaks[phase] = max(self.peaks.get(phase, 0), self.now)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is _DEVICE:  # called several times per operation; all tensors are on one device
+            return self._device
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            storage: Any = leaf.untyped_storage()
+            if id(storage) in self._alive:  # a view, or written in place
+                continue
+            size = storage.nbytes()
+            self._alive[id(storage)] = weakref.ref(storage, partial(self._remove, id(storage), size))
+            self.now += size
+            for moment in (self._phase, (self._phase, func, size)):
+                self.peaks[moment] = max(self.peaks.get(moment, 0), self.now)
+        return result
+
+    def _remove(self, key: int, size: int, reference: object) -> None:
+        del self._alive[key]
+        self.now -= size
+
+
+@contextmanager
+def fake_tensors(device: torch.device) -> Iterator[LiveStorages]:
+    """Run the block on fake tensors, by default on `device`, and yield the count of their storages."""
+    live = LiveStorages(device)
+    with FakeTensorMode(allow_non_fake_inputs=True), live, device:
+        yield live

@@ -92,13 +92,7 @@ def distill(
             objective = from_teacher(student, teacher, config, stack)
         plan = StagePlan.from_config(NAME, config)
         return train(
-            plan,
-            student,
-            objective,
-            batches,
-            context,
-            prepare=lambda step: {"lambda": 1.0},
-            teacher=teacher,
+            plan, student, objective, batches, context, prepare=lambda step: {"lambda": 1.0}, teacher=teacher
         )
 
 

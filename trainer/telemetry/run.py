@@ -149,11 +149,7 @@ class Telemetry:
             flops_per_token: operations of training per token.
         """
         self._lines = StageLines(
-            device=device,
-            before=finished,
-            weight=weight,
-            total=self._total,
-            flops_per_token=flops_per_token,
+            device=device, before=finished, weight=weight, total=self._total, flops_per_token=flops_per_token
         )
         self._totals, self._health = StepTotals(), Health(stage)
         if self._heartbeat:

@@ -13,9 +13,9 @@ from memory_store import MemoryStore
 from published import put
 from served_dashboard import CountingStore, Dashboard, dashboard, make_sweep, record, run
 
-from sweeps.dashboard.connections import Watch
 from sweeps.dashboard.poller import LISTING_S, Poller
 from sweeps.dashboard.readonly import ReadOnlyStore
+from sweeps.dashboard.server import Watch
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.storage.base import Store

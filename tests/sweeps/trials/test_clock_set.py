@@ -13,10 +13,9 @@ from sweeps.experiment import Experiment
 from sweeps.space.definition import Budget
 from sweeps.storage.local import LocalStore
 from sweeps.trials import budget, lifecycle
-from sweeps.trials.lease import ObjectLease
+from sweeps.trials.lease import ObjectLease, Silence
 from sweeps.trials.lifecycle import Claim, Heartbeat
 from sweeps.trials.record import Trial
-from sweeps.trials.silence import Silence
 from sweeps.upkeep import diagnostics
 from sweeps.upkeep.inventory import survey
 

@@ -18,7 +18,7 @@ from sweeps.space.definition import Brake, Budget, Lease, Program
 from sweeps.trials import control
 from sweeps.trials.lifecycle import Abandon, Claim, Complete, Heartbeat, Release
 from sweeps.trials.record import Trial
-from sweeps.worker import backoff, loop, trial_run
+from sweeps.worker import loop, trial_run
 
 
 class Diary:
@@ -463,7 +463,7 @@ class TestTheMachineIsAtFault:
         assert "trial 3 is given up here" in caplog.text
 
     def test_a_result_is_kept_until_the_store_answers_again(self, experiment, monkeypatch):
-        monkeypatch.setattr(backoff, "delays", lambda: iter([0.0] * 5))
+        monkeypatch.setattr(trial_run, "retry_delays", lambda: iter([0.0] * 5))
         refused = []
         original = Experiment.apply
 
@@ -478,7 +478,7 @@ class TestTheMachineIsAtFault:
         assert refused == [0, 0, 0]
 
     def test_a_store_that_stays_away_is_reported_at_last(self, experiment, monkeypatch):
-        monkeypatch.setattr(backoff, "delays", lambda: iter([0.0] * 2))
+        monkeypatch.setattr(trial_run, "retry_delays", lambda: iter([0.0] * 2))
         original = Experiment.apply
 
         def away(self, index, event):
@@ -491,10 +491,10 @@ class TestTheMachineIsAtFault:
             work(experiment)
 
     def test_pauses_grow_and_end(self):
-        pauses = list(backoff.delays())
+        pauses = list(trial_run.retry_delays())
         assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
         assert max(pauses) == 60.0
-        assert backoff.RETRY_FOR_S <= sum(pauses) <= backoff.RETRY_FOR_S + 60
+        assert trial_run.RETRY_FOR_S <= sum(pauses) <= trial_run.RETRY_FOR_S + 60
 
     def test_a_run_that_says_nan_keeps_its_heart(self, command_space):
         """A diverging program logs NaN; its worker must not fall silent over that."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.memory_log.estimates import estimates, formatted
+from trainer.memory_log.log import estimates, formatted
 
 
 def test_they_are_the_figures_of_the_guide() -> None:
