@@ -73,11 +73,7 @@ def stock(experiment: Experiment) -> Stock:
 
 
 def remove(store: Store, by: str) -> None:
-    """Stop the sweep, then remove all of its objects.
-
-    Raises:
-        StoreUnavailable: something could not be removed; the next call goes on.
-    """
+    """Stop the sweep, then remove all of its objects. Raises StoreUnavailable; the next call goes on."""
     control.write(store, "stopped", by)
     remove_objects(store)
     root = local_root(store)

@@ -66,11 +66,7 @@ def import_tokenizer(name_or_path: str | Path) -> Path:
 
 
 def open_tokenizer(name_or_path: str | Path) -> Any:
-    """Load a tokenizer with transformers.
-
-    Raises:
-        TokenizerError: it does not exist, or cannot be loaded.
-    """
+    """Load a tokenizer with transformers. Raises TokenizerError if it does not exist, or cannot be loaded."""
     from transformers import AutoTokenizer  # takes a second to import, which a warm cache does not need
 
     disable_tokenizer_threads()

@@ -168,11 +168,7 @@ def _share_inputs(model: nn.Module) -> None:
 
 
 def normalised_projections(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the linear layers that a SubLN goes before, by name.
-
-    Raises:
-        ConfigError: the model has none.
-    """
+    """Return the linear layers that a SubLN goes before, by name. Raises ConfigError if there is none."""
     found = {
         name: module
         for name, module in model.named_modules()

@@ -33,11 +33,7 @@ _MIN_LOGPROB = -30.0  # a single token that the teacher considers impossible mus
 
 
 class RequestThread:
-    """A context manager within which the thread accepts requests.
-
-    Raises:
-        ConfigError: the environment has no usable API key.
-    """
+    """A context within which the thread accepts requests. Raises ConfigError without a usable API key."""
 
     def __init__(
         self, config: HttpTeacherConfig, *, vocab_size: int, stop: StopSignal, backoff: Backoff | None = None
