@@ -48,7 +48,7 @@ def main(url: str, out: Path) -> None:
 def drawn(figure: Figure, width: int, ink: str) -> str:
     """Return the figure as SVG without a background."""
     spec = figure.for_picture(width)
-    columns = {"columns": spec["config"]["legend"]["columns"]}
+    columns = {"columns": max(3, spec["config"]["legend"]["columns"])}  # a second row takes from the plot
     spec["config"] |= theme(ink)
     spec["config"]["legend"] |= columns
     return vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
