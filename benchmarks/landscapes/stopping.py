@@ -92,8 +92,8 @@ def table(lines: Sequence[Search]) -> str:
         "| given up, mean | worst | chosen above the best, at the end and at the cap |",
         "|---|---|---|---|---|---|---|",
     ]
+    cap = len(lines[0]["trials"])
     for expected_gain in GAINS:
-        cap = len(lines[0]["trials"])
         ends = [end(line, expected_gain) or line["stated"][-1] for line in lines]
         given_up = [at["true"] - line["stated"][-1]["true"] for at, line in zip(ends, lines, strict=True)]
         above = [at["true"] - line["best"] for at, line in zip(ends, lines, strict=True)]
@@ -105,4 +105,20 @@ def table(lines: Sequence[Search]) -> str:
             f"| {statistics.fmean(given_up):.4f} | {max(given_up):.4f} "
             f"| {statistics.fmean(above):.4f}, {statistics.fmean(at_cap):.4f} |"
         )
+    rows += ["", "| after | searches | stated gain | gained |", "|---|---|---|---|"]
+    for after in range(FEWEST, cap - MORE + 1, MORE // 2):
+        both = [
+            (row, later)
+            for line in lines
+            if (row := said(line, after)) and (later := said(line, after + MORE))
+        ]
+        if both:
+            stated_gain = statistics.fmean(row["gain"] for row, _ in both)
+            gained = statistics.fmean(row["true"] - later["true"] for row, later in both)
+            rows.append(f"| {after} | {len(both)} | {stated_gain:.4f} | {gained:.4f} |")
     return "\n".join(rows)
+
+
+def said(line: Search, results: int) -> Mapping[str, Any] | None:
+    """Return what was stated after so many results."""
+    return next((row for row in line["stated"] if row["results"] == results), None)
