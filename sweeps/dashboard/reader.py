@@ -64,8 +64,8 @@ class View:
     changes: tuple[str, ...]
     actions: tuple[Action, ...]
     confirmation: tuple[Plan, Standing] | None
-    stop: str
-    done: bool
+    stop: str = ""
+    done: bool = False
     now: float
 
     def trial(self, index: int) -> Trial | None:
