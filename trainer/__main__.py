@@ -324,4 +324,4 @@ def _report_error(messages: Sequence[str], error: TrainerError) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(stop=_STOP))
+    leave(main(stop=_STOP), shared=launched.launched() is not None)

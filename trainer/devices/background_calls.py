@@ -62,12 +62,18 @@ def anything_hangs() -> bool:
     return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
-def leave(status: int) -> NoReturn:
+def leave(status: int, *, shared: bool = False) -> NoReturn:
     """End the process; without exit handlers if a background call hangs, as its library's would hang as well.
 
-    After a signal, too, they are skipped: torch's take a second of CPU, ten on a busy machine.
+    After a signal, too, they are skipped: torch's take a second of CPU, ten on a busy machine. And in one of
+    several processes, where threads of the process group may still want the interpreter that is ending: one
+    such process of a finished run was aborted ("terminate called without an active exception").
+
+    Args:
+        status: of the process.
+        shared: whether several processes share the run.
     """
-    if status == EXIT_PREEMPTED or anything_hangs():
+    if status == EXIT_PREEMPTED or shared or anything_hangs():
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -50,3 +52,13 @@ def test_no_more_wait_than_there_is_room_for(over: threading.Event, monkeypatch:
     assert [calls.submit(lambda: None) for _ in range(5)] == [True, True, True, False, False]
     over.set()
     assert calls.shutdown(10)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_one_of_several_processes_leaves_without_exit_handlers(shared: bool) -> None:
+    code = (
+        "import atexit; from trainer.devices.background_calls import leave; "
+        f"atexit.register(print, 'handler'); print('flushed'); leave(3, shared={shared})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (3, ["flushed"] if shared else ["flushed", "handler"])
