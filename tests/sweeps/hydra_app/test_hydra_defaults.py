@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
+
+# With a limit they run first, by the worker that has started the fork server for the others.
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture
+def train(
+    application: Path,
+    environment: dict[str, str],
+    forkserver: ForkServerContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., str]:
+    """Return a function that runs `train.py` with these arguments, and returns all that it printed."""
+    for name in ("PYTHONPATH", "HYDRA_FULL_ERROR"):
+        monkeypatch.setenv(name, environment[name])
+
+    def train(*arguments: str) -> str:
+        argv = ["train.py", "-m", "hydra/sweeper=stagesweep", "hydra.sweeper.method=random"]
+        argv += ["hydra.sweeper.n_trials=1", *arguments]
+        process = Forked(forkserver, "script", argv, cwd=application, folder=application)
+        printed = "".join(process.communicate(timeout=100))
+        assert process.returncode == 0, printed
+        return printed
+
+    return train
 
 
 @pytest.mark.parametrize(
@@ -21,23 +47,10 @@ from sweeps.storage.local import LocalStore
     ],
 )
 def test_first_trial_has_the_applications_values(
-    application: Path, environment: dict[str, str], argument: str, first: dict[str, object] | None, says: str
+    application: Path, train: Callable[..., str], argument: str, first: dict[str, object] | None, says: str
 ) -> None:
-    searched = ["model.kind=choice(b,a)", argument if argument.startswith("x") else "x=range(0,5)"]
-    ran = subprocess.run(
-        [
-            sys.executable,
-            *("train.py", "-m", "hydra/sweeper=stagesweep", "hydra.sweeper.method=random"),
-            *("hydra.sweeper.n_trials=1", *searched),
-            *([] if argument.startswith("x") else [argument]),
-        ],
-        cwd=application,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert says in ran.stderr + ran.stdout
+    more = [argument] if argument.startswith("x") else ["x=range(0,5)", argument]
+    assert says in train("model.kind=choice(b,a)", *more)
     experiment = Experiment.open(LocalStore(str(application / "sweep-store" / "train")))
     assert experiment.space.baseline == first
     (trial,) = experiment.trials()
@@ -45,7 +58,7 @@ def test_first_trial_has_the_applications_values(
     assert first is None or dict(trial.parameters) == first
 
 
-def test_a_groups_default_is_its_choice(application: Path, environment: dict[str, str]) -> None:
+def test_a_groups_default_is_its_choice(application: Path, train: Callable[..., str]) -> None:
     conf = application / "conf"
     for folder in ("db", "db/engine"):
         (conf / folder).mkdir()
@@ -53,17 +66,6 @@ def test_a_groups_default_is_its_choice(application: Path, environment: dict[str
             (conf / folder / f"{option}.yaml").write_text(f"name: {option}\n")
     written = (conf / "train.yaml").read_text()
     (conf / "train.yaml").write_text(f"defaults: [db/engine: b, db@backup: b, _self_]\n{written}")
-    arguments = [
-        *("-m", "hydra/sweeper=stagesweep", "hydra.sweeper.method=random", "hydra.sweeper.n_trials=1"),
-        *("db/engine=choice(a,b)", "db@backup=choice(a,b)"),
-    ]
-    ran = subprocess.run(
-        [sys.executable, "train.py", *arguments],
-        cwd=application,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
+    train("db/engine=choice(a,b)", "db@backup=choice(a,b)")
     experiment = Experiment.open(LocalStore(str(application / "sweep-store" / "train")))
     assert experiment.space.baseline == {"db/engine": "b", "db@backup": "b"}

@@ -56,6 +56,9 @@ SPACE = Space(
     program=Program(kind="trainer", overrides=TRAINER),
     search=Search(method="random", seed=1),
     run_cap=3,
+    baseline={
+        "stage2.optimizer.lr": 2e-3
+    },  # a first trial without Ax, which each worker takes seconds to load
     lease=Lease(heartbeat_s=0.5, expire_s=30, max_attempts=2),
 )
 

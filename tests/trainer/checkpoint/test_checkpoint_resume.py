@@ -248,7 +248,17 @@ def test_damaged_checkpoints_cost_steps_and_no_result(
     assert warnings[-1] == f"trainer: warning: {then}"
 
 
-@pytest.mark.parametrize("kind", sorted(groups()["optimizer"]))
+QUICK = ("adamw_8bit", "apollo", "muonclip")
+"""Optimizers with state of kinds of their own; what the others keep, these keep too."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow)
+        for kind in sorted(groups()["optimizer"])
+    ],
+)
 def test_every_optimizer_goes_on_bit_for_bit(
     kind: str, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
@@ -272,7 +282,10 @@ def test_every_optimizer_goes_on_bit_for_bit(
     assert outcome_of(attempt(tmp_path, *chosen), tmp_path) == expected
 
 
-@pytest.mark.parametrize("kind", ["muon", "adamw", "apollo"])
+@pytest.mark.parametrize(
+    "kind",
+    ["muon", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("adamw", "apollo"))],
+)
 def test_stochastic_rounding_goes_on_bit_for_bit(
     kind: str, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:

@@ -37,14 +37,15 @@ def by_hydra(overrides: Sequence[str]) -> object:
     ],
 )
 def test_the_tree_is_hydras(overrides: list[str]) -> None:
+    expected = by_hydra(overrides)
     for _ in range(2):  # the second time from the cache
         parsed = composing.parse_overrides(overrides)
         composed = composing.compose_cached(parsed)
-        assert OmegaConf.to_container(composed) == by_hydra(overrides)
+        assert OmegaConf.to_container(composed) == expected
         assert OmegaConf.is_struct(composed)
         # Without Hydra where numbers, words and lists of them are set, and only there.
         values = composing._plain_values(parsed)
-        assert values in (None, by_hydra(overrides))
+        assert values in (None, expected)
         assert (values is None) == any("{" in each for each in overrides)
 
 

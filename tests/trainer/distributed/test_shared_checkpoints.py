@@ -72,13 +72,10 @@ def test_two_processes_go_on_where_two_were_killed(
     assert_the_same(folder, alone(tmp_path / "whole", *LONG))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parallel", "when"),
-    [
-        ("fsdp", "the final evaluation"),
-        pytest.param("fsdp", "the start of stage2", marks=pytest.mark.slow),
-        pytest.param("ddp", "the final evaluation", marks=pytest.mark.slow),
-    ],
+    [("fsdp", "the final evaluation"), ("fsdp", "the start of stage2"), ("ddp", "the final evaluation")],
 )
 def test_preempted_evaluation_keeps_the_training(
     parallel: str, when: str, start: Start, tmp_path: Path
