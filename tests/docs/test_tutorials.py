@@ -23,7 +23,7 @@ FILE = re.compile(r"`([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)^```", re.MULTILINE | re.D
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SMALLER = (
     *("model.hidden_size=32", "model.intermediate_size=96", "model.layers=2", "model.heads=2"),
-    *("model.teacher.max_steps=5", "device.threads=1", "eval.batches=2"),
+    *("model.teacher.max_steps=20", "device.threads=1", "eval.batches=2"),
     *("stage1_9.batch_size=2", "stage2.batch_size=2"),
 )
 """A model that is trained in seconds; how good it is proves nothing more."""
