@@ -1,12 +1,16 @@
-"""`python docs/site/pictures.py SWEEP OUT`: draws the README's picture from a sweep, here the quickstart's.
+"""`python docs/site/pictures.py SWEEP OUT`: draws the docs' pictures from a sweep, here the quickstart's.
 
-`make pictures` runs the quickstart and then this. Left is the front with its fitted interval, right the
-stages that trials shared: figures of the report, once for light pages and once for dark ones.
+`make pictures` runs the quickstart and then this. Of `quickstart-….svg` left is the front with its fitted
+interval, right the stages that trials shared: figures of the report. `dashboard-….png` is the dashboard in
+Chromium. Each is there once for light pages and once for dark ones.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -43,6 +47,29 @@ def main(url: str, out: Path) -> None:
     for word, ink in INKS.items():
         picture = together([[drawn(figure, width, ink) for figure, width in each] for each in (left, right)])
         (out / f"quickstart-{word}.svg").write_text(picture, encoding="utf-8")
+    photograph(url, out)
+
+
+def photograph(url: str, out: Path) -> None:
+    """Save the first screen of the sweep's page in the dashboard."""
+    from playwright.sync_api import sync_playwright
+
+    command = [sys.executable, "-m", "sweeps", "dashboard", "--storage", url, "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        address = server.stdout.readline().strip()  # type: ignore[union-attr]
+        with sync_playwright() as playwright:
+            path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            for word in ("light", "dark"):
+                page = browser.new_page(viewport={"width": 1100, "height": 900}, color_scheme=word)
+                page.goto(address)
+                page.wait_for_timeout(8_000)  # the poller reads the sweep, and the page draws its charts
+                page.screenshot(path=out / f"dashboard-{word}.png")
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def drawn(figure: Figure, width: int, ink: str) -> str:
