@@ -115,7 +115,7 @@ class LocalStore:
             if present is None or _version(present) != expected:
                 raise Conflict(key)
             version = self._write(path, data, above=present.st_mtime_ns)
-        sync_folder(path.parent)
+        sync_folder(path.parent)  # without it 5 % more cycles a second, and results that a power cut takes
         return version
 
     def delete(self, key: str, expected: str) -> None:
