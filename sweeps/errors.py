@@ -139,7 +139,6 @@ class IllegalTransition(SweepError):
     """A lifecycle event that the trial's current state does not allow.
 
     Args:
-        why: reason, as one clause.
         history: the attempts so far, oldest first.
     """
 
@@ -156,7 +155,6 @@ class SweepClosed(SweepError):
 
     Args:
         state: cause; workers wait for a paused or braked sweep and leave the others.
-        message: cause and remedy for users.
     """
 
     def __init__(self, state: Literal["paused", "braked", "stopped", "spent"], message: str) -> None:
@@ -173,11 +171,7 @@ class SurrogateFailed(SweepError):
 
 
 class TrialLost(SweepError):
-    """A report about a trial that was taken over, or that a user has given up; nothing was stored.
-
-    Args:
-        why: reason, as one clause.
-    """
+    """A report about a trial that was taken over, or that a user has given up; nothing was stored."""
 
     def __init__(self, trial: int, why: str) -> None:
         self.trial, self.why = trial, why
@@ -188,11 +182,7 @@ class TrialLost(SweepError):
 
 
 class UnstorableRecord(SweepError, ValueError):
-    """A record that could not be read back; nothing was stored.
-
-    Args:
-        reason: what the reader refuses, as one clause.
-    """
+    """A record that could not be read back; nothing was stored."""
 
     def __init__(self, trial: int, reason: str) -> None:
         self.trial, self.reason = trial, reason

@@ -100,7 +100,6 @@ def write_report(
     """Render the page and write it to `out` atomically. Raises `StoreUnavailable`.
 
     Args:
-        surrogate: also fit Ax's surrogate, for what mattered.
         rate: the price of the trials' time; None: the costs that they report.
     """
     from analysis.report.report import render

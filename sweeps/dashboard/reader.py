@@ -50,8 +50,6 @@ class View:
         actions: what people did last, the newest first.
         confirmation: the plan of `sweep confirm` and where it stands; None without one.
         stop: where the search stands by its `search.stop`, in a line; "" without one.
-        done: whether the search has ended by that.
-        now: the store's time of the reading.
     """
 
     number: int

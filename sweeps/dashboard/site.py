@@ -35,8 +35,6 @@ class Site:
     Args:
         rate: price of the trials' time; None for what they report.
         routes: of the application; a test checks that none of them writes.
-        pages: rendered ones.
-        answers: of the surrogate.
         server: aiohttp's, with its connections; None before it is served.
     """
 

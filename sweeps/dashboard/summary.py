@@ -56,9 +56,6 @@ class Summary:
     Args:
         counts: of trials by status, without zeros.
         searched: trials of the search, which the run cap counts.
-        confirming, imported: other trials.
-        state: running, paused, …, in words.
-        cost: in dollars, so far and expected.
         hours_left: until the run cap, at the present pace; None if that is not known.
         confirmation: how far `sweep confirm` is, in a line; "" without one.
         saved: what shared stages saved, in a line; "" if nothing.

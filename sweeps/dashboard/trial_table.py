@@ -103,8 +103,6 @@ class TrialTable:
 
     Args:
         columns: those that are shown, `trial` first.
-        found: how many trials fit the query.
-        pages: number of pages, at least 1.
         generators: all of the sweep, for the filter.
     """
 

@@ -22,7 +22,6 @@ class Worker:
         trial: what it runs; None if nothing.
         heartbeat: the store's time of its last sign of life.
         silent: whether it runs a trial and has missed its heartbeats for half of the lease.
-        ended: how many attempts of it have ended.
         progress: stage and step of its trial, in words.
         done: share of its trial, 0 to 1; None if that is not known.
     """
@@ -51,7 +50,6 @@ class PoolView:
     """A pool that was launched from here.
 
     Args:
-        states: what the engine says of each.
         error: why the engine could not be asked, in one line.
     """
 

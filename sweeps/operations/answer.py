@@ -19,15 +19,9 @@ class Answer:
     Args:
         trial: the one with the best posterior mean.
         parameters: its active parameters and their values.
-        metric: the objective.
-        mean: its posterior mean there.
-        sd: standard deviation of that.
-        measured: the trial's own result.
         noise: standard deviation of one run's result around the true value.
         chance: probability that the true value is within `noise` of the best in the space.
-        more: number of further trials.
         expected_gain: by how much they are expected to improve the choice; positive whatever the goal.
-        sentences: the same in words.
     """
 
     trial: int

@@ -75,7 +75,6 @@ class Listing:
         records: the trials that can be read.
         verdicts: which checkpoints stay, the best first.
         stored: by key, what the store has of them.
-        now: the store's time.
     """
 
     records: Sequence[Trial]

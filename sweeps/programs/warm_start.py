@@ -104,7 +104,6 @@ class WarmStarts:
         """Fork a process, and return None where it has to be started by its command.
 
         Args:
-            log_file: opened, for stdout and stderr.
             env: variables to add to this process's environment.
             should_stop: polled while the server imports.
         """

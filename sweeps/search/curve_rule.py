@@ -38,7 +38,6 @@ class EarlyStop:
     """Decision to stop a trial.
 
     Args:
-        reason: in one line.
         predicted: the final value of each objective by its metric, and its standard deviation by
             `<metric>_sem`; {} where nothing was predicted.
     """

@@ -34,9 +34,7 @@ def enqueue(
     """Store the configurations as pending trials, all or none of them, and return their trials in order.
 
     Args:
-        lease: on the right to create trials.
         configurations: the active parameters of each, checked against the space.
-        worker: name under which the lease is held.
         skip_if_exists: take the trial that has the same parameters already, if there is one.
 
     Raises:

@@ -62,10 +62,7 @@ class Expectation:
 
     Args:
         gain: in the unit of the objective, positive whatever its goal.
-        trials: how many further ones.
-        results: number of results that this follows from.
         digest: of the records that this follows from, and of `trials`.
-        at: the store's time.
     """
 
     gain: float

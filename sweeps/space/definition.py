@@ -47,7 +47,6 @@ class Prior:
     """Where the best value of a parameter probably is.
 
     Args:
-        around: a value of the parameter.
         width: standard deviation, as a share of the range on the scale that is searched, or of the way from
             the first to the last option of an ordered choice; an unordered one does without.
     """
@@ -118,7 +117,6 @@ class Condition:
     """Condition for a parameter to exist: a parent's value, or its relation to a number.
 
     Args:
-        parent: name of the other parameter.
         value: that it has or is compared with.
         relation: a key of RELATIONS; only `==` where the value is no number.
     """
@@ -218,7 +216,6 @@ class Snapshots:
     """Limits on the stored ends of stages, which later trials start from.
 
     Args:
-        keep: how many of them stay.
         keep_gib: GiB that they may take together; None: no limit.
     """
 
@@ -233,7 +230,6 @@ class Stop:
     Args:
         expected_gain: in the unit of the objective: the search ends once further trials are expected to
             gain no more than this.
-        trials: how many further trials.
     """
 
     expected_gain: float
@@ -250,7 +246,6 @@ class Search:
         method: of the candidates after the first ones.
         sobol: trials before BoTorch takes over. None: the search's default, fewer where trials share a first
             stage.
-        seed: of all candidates.
         noise: standard deviation of the objectives between repeats of a configuration: `inferred` by the
             surrogate, `reported` by each trial (`<metric>_sem`), or a number for all objectives.
         reuse: `auto`: trials that agree up to the end of a stage share it, and the search knows what is paid

@@ -258,7 +258,6 @@ def _check_cost_is_known(section: Cursor, space: Space) -> None:
     """Refuse rules that compare losses where no objective can say which trials cost no more.
 
     Args:
-        section: `early_terminate:`.
         space: with its stages, as far as the file names them.
     """
     if space.early_terminate is None or space.early_terminate.type == "curve" or len(space.objectives) == 1:

@@ -104,7 +104,6 @@ def with_trunks(
 
     Args:
         points: parameters of configurations that together have each end and each choice of the space.
-        found: the trunks of a configuration.
     """
     if space.search.reuse == "none":
         return stages

@@ -32,7 +32,6 @@ class Reported:
         seconds: that computing it took the trial that computed it.
         usd: dollars, likewise.
         branched_at: steps that another trial's trunk saved; None: it was computed in full.
-        saved: cost of these steps.
     """
 
     name: str
@@ -54,7 +53,6 @@ class Branch:
         seconds: that it took to compute the stage until there; None: unknown.
         source: other trial that had computed the stage until `at`; None: this one has.
         at: steps of the stage that another trial was paid for; None: none.
-        saved: their cost.
     """
 
     step: int
@@ -162,7 +160,6 @@ def finished(
     Args:
         reported: stages in its result; of a reused one, `known` has the origin.
         known: stages that were fetched, and stages that ended while this worker watched.
-        names: of the sweep's stages.
         costs: of the sweep's stages; empty if the space does not say.
         metrics: of its result, perhaps with `seconds.STAGE`.
         branches: where the trial began stages that it did not compute in full.

@@ -35,7 +35,6 @@ class LocalStore:
     """`Store` in the folder `root`, which the first write creates.
 
     Args:
-        root: the folder, absolute or relative.
         lock_timeout_s: seconds to wait for another writer's lock before `Busy` is raised.
     """
 

@@ -159,9 +159,7 @@ class TrialStages:
         """Publish what remains, stop, and remove the checkpoints from the run folder: the store has them.
 
         Args:
-            timeout: seconds that this may take.
             leave: polled; once it returns true (the machine is preempted), at most `grace` seconds remain.
-            grace: seconds.
         """
         if not self.shared:
             return

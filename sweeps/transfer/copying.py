@@ -41,7 +41,6 @@ class Published:
 
     Args:
         by: its publisher's folder; "" if the manifest cannot be read.
-        version: of the manifest.
         files: by name; none if the manifest cannot be read.
     """
 
@@ -89,7 +88,6 @@ def publish(
         by: name of a folder that no other publisher of this checkpoint has.
         link: whether a store in a folder may share the files' disk space, so that a later change of one is a
             change of the other.
-        deadline: after which nothing more is stored.
         replaces: version of a manifest that is known to be of a damaged checkpoint, which is removed.
 
     Returns:

@@ -51,7 +51,6 @@ class Fetched:
     Args:
         record: of the trial that published it, which may be an earlier attempt of this one.
         run: the entry in that record; None: published by this trial, but not recorded.
-        details: of its `stage.json`.
     """
 
     checkpoint: Checkpoint

@@ -55,9 +55,7 @@ class StoredStage:
     """Everything stored under one key.
 
     Args:
-        key: of the stage's end.
         parts: the files but the manifest, by their names below `stages/KEY/`.
-        manifest: the manifest, which may be missing.
         updated: the store's time of the last change, in seconds since the epoch.
     """
 

@@ -80,7 +80,6 @@ class ObjectLease:
         """Wait for the lease, then hold it until the block ends.
 
         Args:
-            patience_s: limit of the wait, in seconds.
             then: what the user should do after that, as one clause.
             wait: called between tries with the seconds to wait; may raise to give up.
 

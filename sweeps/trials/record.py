@@ -68,15 +68,12 @@ class Trial:
     Args:
         trial: its index, from 0, without gaps.
         status: see `lifecycle`.
-        parameters: the active parameters and their values.
-        generator: origin of the parameters.
         attempt: number of claims so far.
         metrics: reported by the completed program, each `<metric>` possibly with its `<metric>_sem`.
         predicted: for a trial that was stopped early, what its metrics would most likely have become, each
             with its `<metric>_sem`: for the search alone, never a result.
         error: one line and the program's last output, None where the trial has not failed.
         failure: cause of the failure, None where the trial has not failed.
-        worker: worker that runs it now, else None.
         heartbeat: time of the worker's last heartbeat; None without a worker, or for a user's own loop
             (`sweep ask`), whose claim does not expire.
         progress: last report of the running program (step, loss, …).

@@ -15,7 +15,6 @@ class Finding:
 
     Args:
         kind: a short word for programs, such as `torn` or `expired`.
-        what: what is wrong, in one line.
         where: an object's location, a file, or the part of the machine.
         remedy: what a person should do; "" if nothing.
     """

@@ -89,7 +89,6 @@ class Survey:
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
         switch: of the sweep; None if it cannot be read.
         checkpoints: those stored ends of stages that do not fit their manifests or the records.
-        amendments: those that cannot be read.
     """
 
     now: float

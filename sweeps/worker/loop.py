@@ -49,7 +49,6 @@ class Limits:
         leave_when_idle: leave as soon as there is nothing to claim, without waiting for others' trials.
         leave_when_braked: leave as soon as the sweep has paused itself, without waiting for a person.
         confirming: claim only trials of the confirmation, and leave once it is finished.
-        started: monotonic time of the start, in seconds.
     """
 
     max_trials: int | None = None
@@ -83,7 +82,6 @@ def work(
     """Run trials until there are none left to claim, a limit is reached, or `stop` is requested.
 
     Args:
-        limits: when to leave earlier.
         name: of the worker; None: a unique one.
         function: to call in place of the sweep's program.
 

@@ -41,7 +41,6 @@ class Manifest:
         stage, step, of: the last optimizer step that was done, one-based; 0 before a stage's first.
         over: whether the stage was over; then its passing parts are not here.
         steps: optimizer steps that were done, over all stages.
-        config_sha256: of the configuration, `trainer.config.sha256`.
         details: learning rate, lambda and the like of that step, for people; they are not restored.
         values: plain values of each part, by its name.
         measured: measurements that are taken once per run, by name.

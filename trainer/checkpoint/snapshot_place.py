@@ -45,10 +45,7 @@ class Identity:
     """Properties that a run shares with the snapshot that it starts from.
 
     Args:
-        data_sha256: of the text and its tokenizer.
         teacher: digest of its weights, or of what a teacher that runs train themselves depends on.
-        device: its kind.
-        dtype: of matrix products.
     """
 
     key: str

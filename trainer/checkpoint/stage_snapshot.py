@@ -56,7 +56,6 @@ class StageSnapshots:
     """The snapshots in the folder of one run.
 
     Args:
-        root: their folder, made with the first one.
         keys: of the ends of stages by name; other stages have no snapshots of their ends.
         write: whether to write those.
         trunks: of stages by name; other stages have no points.

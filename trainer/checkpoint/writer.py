@@ -40,7 +40,6 @@ class Snapshot:
     Args:
         manifest: without its `files`.
         tensors: on the CPU and nobody else's, by file.
-        metrics: the run's `metrics.jsonl`.
         metrics_bytes: size of its beginning that belongs to the snapshot.
     """
 

@@ -16,7 +16,6 @@ class Row:
     """One finalist after its repeats; numbers are of the metric itself, whatever its goal.
 
     Args:
-        seeds: number of its repeats with a result.
         mean: posterior mean of its metric on the selection text; None without a result.
         test: average on the test text; None if no repeat reported it.
         chance: probability that it is the best of the finalists.

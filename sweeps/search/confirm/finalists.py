@@ -41,8 +41,6 @@ def choose(
 
     Args:
         records: all of them, in index order.
-        metric: the objective to rank by.
-        seed_name: the parameter that tells repeats apart.
         within: greatest value of each of these metrics.
     """
     goal = next(objective.goal for objective in space.objectives if objective.metric == metric)

@@ -42,14 +42,11 @@ class Plan:
 
     Args:
         finalists: at least two, the best first.
-        seed_name: the parameter that carries the seed.
         seeds: one a round, ascending; none was used in the sweep before.
         fixed: what else every repeat sets, such as `eval.test: true` for the trainer.
-        top: number of finalists that was asked for.
         trials: greatest number of repeats; None: all seeds of all finalists.
         within: upper bounds on metrics of the finalists.
         error_rate: greatest probability that the race drops the truly best one.
-        created: the store's time.
     """
 
     metric: str

@@ -82,7 +82,6 @@ def estimate(selection: Losses, test: Losses, first: Mapping[int, float], *, lev
         selection: final losses of the runs with fresh seeds, on the selection text.
         test: losses of the same runs on the test text; some or all may be missing.
         first: losses that the search observed. They were chosen for being low, so they enter `luck` alone.
-        level: probability of the interval.
 
     Raises:
         ValueError: no candidate has a finite loss, or `level` is not between 0 and 1.
@@ -119,7 +118,6 @@ class _Posterior:
         weights: [G] probabilities.
         means: [G, K] of the expected losses, in units of `unit`.
         roots: [G, K, K] Cholesky factors of the scale matrices, likewise.
-        freedom: degrees of freedom of all.
         unit: size of the losses, a power of two.
     """
 

@@ -110,7 +110,6 @@ def dunnett(others: int, freedom: int, error_rate: float) -> float:
     Args:
         others: number of candidates compared with the control.
         freedom: degrees of freedom of the pooled variance.
-        error_rate: the probability.
     """
     # The control's mean is normal (z), the pooled sd over the true one is chi (s); given both, the others
     # are independent. Both integrals run over their quantiles, by Gauss-Legendre's rule.

@@ -114,7 +114,6 @@ def results(
     """Return all results in index order.
 
     Args:
-        records: in index order.
         trials: Ax's trials, by the record's index.
         noise: None, or the inferred standard error of each metric: then predictions are among them.
     """
@@ -149,7 +148,6 @@ def draw(blank: Experiment, n: int, draws: int, seed: int, start: int) -> tuple[
     Args:
         blank: an experiment without trials, so that the points depend on no record.
         draws: how many points may be drawn and rejected because they break constraints.
-        seed: of the scrambling.
         start: position in the sequence of the first draw.
 
     Returns:

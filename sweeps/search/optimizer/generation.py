@@ -451,7 +451,6 @@ class Optimizer:
             candidates: indices of the trials that may be chosen.
             more: number of further trials whose gain is wanted.
             view: of the records; None: a new fit.
-            curves: whether the parameters are wanted.
 
         Raises:
             one of SURROGATE_FAILURES: the fit failed, or there is no posterior to draw from.

@@ -75,8 +75,6 @@ class Optimum:
 
     Args:
         trial: the tried configuration with the best posterior mean.
-        mean: posterior mean there.
-        sd: its standard deviation.
         noise: standard deviation of one result around the true value.
         chance: probability that the true value there is within `noise` of the best in the space.
         shortfall: by how much the best in the space is expected to be better.
@@ -157,7 +155,6 @@ def find_optimum(
         adapter: Ax's, fitted.
         tried: points on all axes of the trials that may be chosen, by index.
         name: Ax's name of the metric.
-        metric: its own name.
         sign: -1 if it is maximised, else 1.
         survival: Ax's name of the metric that is 0 for trials that failed; None if none did.
         more: number of further trials whose gain is wanted.

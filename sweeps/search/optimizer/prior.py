@@ -141,7 +141,6 @@ class WithPrior(AcquisitionFunction):  # type: ignore[misc]  # BoTorch ships no 
 
     Args:
         acquisition: the function, which knows the pending points.
-        weight: exponent of the prior.
     """
 
     def __init__(self, acquisition: AcquisitionFunction, log_prior: OfRows, weight: float) -> None:

@@ -73,7 +73,6 @@ class StageChoice:
     Args:
         adapter: Ax's, whose acquisition is an `OpenAcquisition` that has been optimised.
         on_all_axes: returns a point on all axes, given one on the active axes and the index of its trial.
-        starts: what new trials can start from.
         points: by index, the encoded parameters of the records.
         asked: generator and parameters of the records, then of candidates that have no record yet.
         plain: whether costs do not count.
@@ -104,7 +103,6 @@ class StageChoice:
         """Yield points to try in turn, the best first; none where nothing is stored.
 
         Args:
-            fresh: maximiser of the acquisition function.
             others: points of all trials, of which the chosen one is no near copy.
         """
         if not self._starts:

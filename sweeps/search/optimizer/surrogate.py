@@ -86,7 +86,6 @@ def fitted(
         capped: with bounded length scales.
         exact: metric that is a known function of the parameters.
         model: arguments of Ax's `ModelConfig` that replace its defaults and `capped`, for benchmarks.
-        options: further arguments of Ax's generator.
 
     Raises:
         one of SURROGATE_FAILURES: the fit failed.
@@ -147,7 +146,6 @@ class CostMean(Mean):  # type: ignore[misc]  # likewise
     """Cost at rows of the surrogate's inputs, scaled as Ax has scaled the results.
 
     Args:
-        names: of the columns.
         x_ND: rows with results.
         y_N1: the results, which are the costs but for the scale; Ax may have cut off the largest.
     """

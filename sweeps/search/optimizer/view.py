@@ -96,7 +96,6 @@ class SurrogateView:
         Args:
             tried: points on all axes of the trials that may be chosen, by index.
             more: number of further trials whose gain is wanted.
-            curves: whether the parameters are wanted.
 
         Raises:
             one of SURROGATE_FAILURES: the surrogate has no posterior to draw from.
