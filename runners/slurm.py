@@ -116,7 +116,9 @@ class Slurm:
             files = [*pool.folder.glob(f"{job}_submitted.pkl"), *pool.folder.glob(f"{job}_*_submitted.pkl")]
             gone += [file.name.removesuffix("_submitted.pkl") for file in files]
         ended = tuple(
-            WorkerStatus(worker=worker, state="done" if _is_done(pool.folder, worker) else "failed")
+            WorkerStatus(
+                worker=worker, state="done" if (pool.folder / f"{worker}_0_result.pkl").exists() else "failed"
+            )
             for worker in sorted(gone, key=_natural)
             if worker not in present
         )
@@ -285,10 +287,6 @@ def _cancel(*words: str) -> None:
     except EngineFailed as error:
         if "Invalid job id" not in error.problem and "already completing" not in error.problem:
             raise
-
-
-def _is_done(folder: Path, worker: str) -> bool:
-    return (folder / f"{worker}_0_result.pkl").exists()
 
 
 def _natural(worker: str) -> list[int]:

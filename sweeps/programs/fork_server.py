@@ -78,7 +78,8 @@ def main(argv: Sequence[str]) -> None:
     gc.collect()
     gc.freeze()  # a collection would write to pages that the forked processes share
     server = _Server(channel, _versions(preload.data_files()), handlers)
-    channel.send(encode("ready", _resident_mib()))
+    resident = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    channel.send(encode("ready", resident // 2**20))
     request = server.serve()
     if request is None:
         os._exit(0)  # a normal exit would spend a second on unloading torch
@@ -128,9 +129,9 @@ class _Server:
     def _run(self, words: Sequence[str], log: int) -> Request | None:
         """Fork a guard, which forks the process; return the request in that process, None here."""
         count, variables, arguments = int(words[0]), words[1:], words[1 + int(words[0]) :]
-        if changed := _changed(self.versions):
+        if changed := [name for name, version in self.versions.items() if _version(name) != version]:
             os.close(log)
-            self.channel.send(encode("stale", changed))
+            self.channel.send(encode("stale", changed[0]))
             return None
         server, pipe = os.getpid(), os.pipe()
         try:
@@ -226,15 +227,6 @@ def _version(name: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
-
-
-def _changed(versions: Mapping[str, tuple[int, int]]) -> str:
-    """Return a file that is not what it was when it was read, or ""."""
-    return next((name for name, version in versions.items() if _version(name) != version), "")
-
-
-def _resident_mib() -> int:
-    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
 if __name__ == "__main__":

@@ -93,7 +93,10 @@ class QkClip:
             gamma_NH = self._gamma(logits_NH)
             if finite is not None:
                 gamma_NH = torch.where(finite, gamma_NH, 1.0)
-            key_NG, query_NH = _factors(gamma_NH.view(len(alike), alike[0].key_heads, -1))
+            # The factor of each key head, and of each query head what is left of gamma.
+            gamma_NGS = gamma_NH.view(len(alike), alike[0].key_heads, -1)
+            key_NG = gamma_NGS.amax(dim=2).sqrt()
+            query_NH = (gamma_NGS / key_NG[..., None]).flatten(1)
             _scale([attention.query for attention in alike], query_NH)
             _scale([attention.key for attention in alike], key_NG)
             reset(*(attention.module for attention in alike))
@@ -166,12 +169,6 @@ def _obstacle(module: nn.Module) -> str | None:
     if eager_attention(module) is None:
         return "does not use the attention functions of transformers, where muonclip measures"
     return None
-
-
-def _factors(gamma_NGS: Tensor) -> tuple[Tensor, Tensor]:
-    """Split each gamma into the factor of its key head [N, G] and of its query head [N, H]."""
-    key_NG = gamma_NGS.amax(dim=2).sqrt()
-    return key_NG, (gamma_NGS / key_NG[..., None]).flatten(1)
 
 
 def _scale(projections: Sequence[Any], factor_NH: Tensor) -> None:
