@@ -18,12 +18,12 @@ from sweeps.search.allocation import Allocator
 from sweeps.search.enqueueing import enqueue
 from sweeps.search.stop_rule import REMEDY, Standing
 from sweeps.space import space_json
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Space, Stop, Value
 from sweeps.space.priors import without_new_defaults
 from sweeps.storage import keys
 from sweeps.storage.base import NotFound, Store
 from sweeps.trials import lifecycle, storable
-from sweeps.trials.amendments import Amendment, Amendments, limits
+from sweeps.trials.amendments import GAIN, Amendment, Amendments, limits
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
 from sweeps.trials.repository import Records
@@ -119,6 +119,9 @@ class Experiment:
         if here.program.kind == "trainer":  # its stages follow from the rest, and change with its version
             here = replace(here, stages=there.stages)
         here = without_new_defaults(here, there)
+        stop, trials = here.search.stop, (there.search.stop or Stop(expected_gain=1.0)).trials
+        if stop is None or stop.trials == trials:
+            here = replace(here, search=replace(here.search, stop=there.search.stop))
         if here != there:
             raise InputError(
                 f"{self.store.url}: the sweep here was made from another search space: "
@@ -140,13 +143,14 @@ class Experiment:
             name: limit for name, limit in wanted.items() if limit not in (written[name], present[name])
         }
         for name, limit in changed.items():
-            now = present[name]
-            if limit is not None and (now is None or limit < now):
-                option = f"--run-cap {limit}" if name == "run_cap" else f"--budget {name}={limit:g}"
+            now, lowers = present[name], "raises" if name == GAIN else "lowers"
+            if limit is not None and (now is None or (limit > now if name == GAIN else limit < now)):
+                named = {"run_cap": f"--run-cap {limit}", GAIN: f"--expected-gain {limit:g}"}
+                option = named.get(name, f"--budget {name}={limit:g}")
                 shown = "not limited" if now is None else f"{now:g}"
                 raise InputError(
                     f"{self.store.url}: {name} is {shown} in the sweep here and {limit:g} in these settings; "
-                    f"`sweep extend {option} --storage {shlex.quote(self.store.url)}` lowers it"
+                    f"`sweep extend {option} --storage {shlex.quote(self.store.url)}` {lowers} it"
                 )
         return self.extend(changed, by=by) if changed else None
 

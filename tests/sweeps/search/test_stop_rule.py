@@ -15,7 +15,7 @@ from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.search.optimizer import Optimizer
 from sweeps.search.stop_rule import FEWEST, KEY, Expectation, Standing
-from sweeps.space.definition import Search, Stop
+from sweeps.space.definition import Search, Space, Stop
 from sweeps.trials import lifecycle
 
 STOP = Stop(expected_gain=0.004)
@@ -135,6 +135,23 @@ def test_extend_is_refused_where_the_rule_means_nothing(space, clock) -> None:
     with pytest.raises(InputError, match="method: random"):
         experiment.extend({"expected_gain": 0.01}, by="ada")
     assert experiment.extend({"expected_gain": None}, by="ada").number == 1
+
+
+def test_a_file_with_a_smaller_gain_extends_and_with_a_larger_one_is_refused(experiment, space) -> None:
+    def with_stop(stop: Stop | None) -> Space:
+        return replace(space, search=replace(space.search, stop=stop))
+
+    def resume(stop: Stop | None) -> Experiment:
+        return Experiment.create(experiment.store, with_stop(stop), skip_if_exists=True)
+
+    assert resume(STOP).raise_limits(with_stop(STOP), by="ada") is None
+    smaller = Stop(expected_gain=0.002)
+    assert resume(smaller).raise_limits(with_stop(smaller), by="ada").changes == {"expected_gain": 0.002}
+    with pytest.raises(InputError, match=r"sweep extend --expected-gain 0\.01 .*raises it"):
+        resume(STOP).raise_limits(with_stop(Stop(expected_gain=0.01)), by="ada")
+    assert resume(None).raise_limits(with_stop(None), by="ada").changes == {"expected_gain": None}
+    with pytest.raises(InputError, match="another search space"):
+        resume(Stop(expected_gain=0.004, trials=6))
 
 
 def test_enqueued_trials_run_after_the_end(experiment, gains) -> None:
