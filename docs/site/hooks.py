@@ -95,7 +95,7 @@ def keys() -> str:
     tables: dict[str, list[str]] = {}
     for key in key_help():
         section, _, name = key.name.rpartition(".")
-        values = f" {key.values}." if key.values else ""
+        values = f" *{key.values}*" if key.values else ""
         meaning = _cell(" ".join(dict.fromkeys(key.meanings))) + _cell(values)
         tables.setdefault(section, []).append(f"| `{name}` | `{_cell(key.default)}` | {meaning} |")
     head = "| key | default | meaning and values |\n|---|---|---|\n"

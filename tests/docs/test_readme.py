@@ -52,6 +52,23 @@ def test_links_to_files_lead_somewhere():
     assert broken == []
 
 
+def test_pages_that_the_code_names_exist():
+    """In messages, help and docstrings."""
+    files = [
+        path
+        for name in ("sweeps", "trainer", "runners", "analysis", "benchmarks", "tests", "search_spaces")
+        for ending in ("*.py", "*.yaml", "*.md", "*.txt")
+        for path in (ROOT / name).rglob(ending)
+    ]
+    named = {
+        (page, path.relative_to(ROOT).as_posix())
+        for path in files
+        for page in re.findall(r"(?<![\w./])docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    assert sorted(each for each in named if not (ROOT / each[0]).is_file()) == []
+
+
 def test_the_readme_is_short():
     assert len(README.splitlines()) <= 150
 

@@ -48,6 +48,6 @@ def test_links_lead_to_the_places_of_the_site(hooks):
     assert hooks._relinked(text, "README.md", "index.md") == (
         "[a](log.md) [b](changelog.md#x) [c](https://a.b/docs/c.md) [d](#here)"
     )
-    assert hooks._relinked("[a](../../CONTRIBUTING.md)", "docs/how-to/a.md", "how-to/a.md") == (
+    assert hooks._relinked("[a](../../CONTRIBUTING.md)", "docs/how-to/launch.md", "how-to/launch.md") == (
         "[a](../contributing.md)"
     )
