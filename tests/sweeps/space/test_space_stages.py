@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from malformed_space import Case, compare
 
 from sweeps.errors import SpaceError
 from sweeps.space.definition import Snapshots, Space, Stage
@@ -65,13 +64,8 @@ def test_a_parameter_belongs_to_the_first_stage_that_matches_it() -> None:
     last = "  - {name: stage2, parameters: ['*']}"
     text = f'{HEAD}stages:\n  - {{name: stage1, parameters: ["*.steps", a.k, a.gate]}}\n{last}\n'
     stages = Stages(loads(text, "x.yaml"))
-    assert [stages.position(name) for name in ("a.steps", "b.steps", "a.k", "b.lr", "seed")] == [
-        0,
-        0,
-        0,
-        1,
-        1,
-    ]
+    positions = {name: stages.position(name) for name in ("a.steps", "b.steps", "a.k", "b.lr", "seed")}
+    assert positions == {"a.steps": 0, "b.steps": 0, "a.k": 0, "b.lr": 1, "seed": 1}
 
 
 def test_a_stage_may_be_the_same_in_all_trials() -> None:
@@ -105,108 +99,66 @@ def test_snapshots_have_limits() -> None:
     assert loads(f"{trainer}snapshots: {{keep: 1}}\n", "x.yaml").snapshots.keep == 1
 
 
-@dataclass(frozen=True)
-class Case:
-    """`old` in BASE replaced by `new` (appended where there is no `old`) is refused at `line` and `key`."""
-
-    id: str
-    old: str
-    new: str
-    line: int
-    key: str
-    says: str
-
-
 COST_1, COST_2 = "stages[0].cost", "stages[1].cost"
+# fmt: off
 CASES = [
     # the list and its entries
-    Case("mapping", f"{FIRST}\n{SECOND}", "  stage1_9: 3", 13, "stages", "expected a list"),
-    Case(
-        "trainer", '{command: [train, "${overrides}"]}', "{trainer: }", 13, "stages", "knows its own stages"
-    ),
-    Case("one_stage", f"{SECOND}\n", "", 13, "stages", "write two or more"),
-    Case("entry_is_word", SECOND, "  - stage2", 14, "stages[1]", "`key: value` pairs"),
-    Case("unknown_key", "cost: b.steps", "costs: b.steps", 14, "stages[1].costs", "write cost:"),
-    Case("no_name", "name: stage2, ", "", 14, "stages[1]", "`name:` is missing"),
-    Case("no_parameters", ', parameters: ["b.*"]', "", 14, "stages[1]", "`parameters:` is missing"),
+    Case("mapping", f"{FIRST}\n{SECOND}", "  stage1_9: 3", 13, "stages"),
+    Case("trainer", '{command: [train, "${overrides}"]}', "{trainer: }", 13, "stages"),
+    Case("one_stage", f"{SECOND}\n", "", 13, "stages"),
+    Case("entry_is_word", SECOND, "  - stage2", 14, "stages[1]"),
+    Case("unknown_key", "cost: b.steps", "costs: b.steps", 14, "stages[1].costs"),
+    Case("no_name", "name: stage2, ", "", 14, "stages[1]"),
+    Case("no_parameters", ', parameters: ["b.*"]', "", 14, "stages[1]"),
     # names
-    Case("slash", "stage1_9,", "a/b,", 13, "stages[0].name", "becomes a folder"),
-    Case("dots", "stage1_9,", "..,", 13, "stages[0].name", "not starting with a dot"),
-    Case("equal", "name: stage2", "name: stage1_9", 14, "stages[1].name", "called stage1_9"),
-    Case("equal_but_case", "name: stage2", "name: Stage1_9", 14, "stages[1].name", "called stage1_9"),
+    Case("slash", "stage1_9,", "a/b,", 13, "stages[0].name"),
+    Case("dots", "stage1_9,", "..,", 13, "stages[0].name"),
+    Case("equal", "name: stage2", "name: stage1_9", 14, "stages[1].name"),
+    Case("equal_but_case", "name: stage2", "name: Stage1_9", 14, "stages[1].name"),
     # patterns
-    Case("forgotten", ", seed]", "]", 13, "stages", "`seed` belongs to none of them"),
-    Case("nothing", '"b.*"', '"b.*", "c.*"', 14, "stages[1].parameters[1]", "matches no parameter"),
-    Case("misspelt", ", seed", ", sede", 13, "stages[0].parameters[1]", "did you mean `seed`?"),
-    Case("prefix", '"a.*"', "a", 13, "stages[0].parameters[0]", "write `a.*`"),
-    Case("in_two", '"b.*"', '"b.*", seed', 14, "stages[1].parameters[1]", "`seed` belongs to the earlier"),
-    Case("all_taken", '"a.*"', '"*"', 14, "stages[1].parameters[0]", "all that it matches belongs to"),
-    Case("other_wildcard", '"a.*"', '"[ab].*"', 13, "stages[0].parameters[0]", "in which `*` stands for"),
-    Case("patterns_are_text", '["b.*"]', "b.*", 14, "stages[1].parameters", "write [...]"),
+    Case("forgotten", ", seed]", "]", 13, "stages"),
+    Case("nothing", '"b.*"', '"b.*", "c.*"', 14, "stages[1].parameters[1]"),
+    Case("misspelt", ", seed", ", sede", 13, "stages[0].parameters[1]"),
+    Case("prefix", '"a.*"', "a", 13, "stages[0].parameters[0]"),
+    Case("in_two", '"b.*"', '"b.*", seed', 14, "stages[1].parameters[1]"),
+    Case("all_taken", '"a.*"', '"*"', 14, "stages[1].parameters[0]"),
+    Case("other_wildcard", '"a.*"', '"[ab].*"', 13, "stages[0].parameters[0]"),
+    Case("patterns_are_text", '["b.*"]', "b.*", 14, "stages[1].parameters"),
     # costs
-    Case("one_cost", ", cost: b.steps", "", 14, "stages[1]", "for all or for none"),
-    Case("no_value", "cost: b.steps", "cost: ", 14, COST_2, "expected text, found nothing"),
-    Case("unknown_name", "2*a.steps", "2*a.step", 13, COST_1, "did you mean `a.steps`?"),
-    Case("product", "2*a.steps", "a.steps*seed", 13, COST_1, "not linear"),
-    Case("comparison", "2*a.steps", "a.steps <= 3", 13, COST_1, "cannot read `<= 3`"),
-    Case("boolean", "2*a.steps", "a.gate", 13, COST_1, "`a.gate` is not a number"),
-    Case("text", "cost: b.steps", "cost: b.kind", 14, COST_2, "`b.kind` is not a number"),
-    Case("conditional", "2*a.steps", "a.k", 13, COST_1, "depends on a condition"),
-    Case("of_a_later_stage", "2*a.steps", "b.steps", 13, COST_1, "later stage, stage2"),
-    Case("negative", '"2*a.steps"', "-1", 13, COST_1, "is -1; a cost is 0 or more"),
-    Case("negative_high", "2*a.steps", "50 - a.steps", 13, COST_1, "is -10 at a.steps = 60;"),
-    Case("negative_low", "cost: b.steps", "cost: b.steps - 11", 14, COST_2, "is -1 at b.steps = 10;"),
-    Case("infinite", "2*a.steps", "1e308*a.steps", 13, COST_1, "too large"),
-    Case("infinite_sum", "2*a.steps", "1e308 + 1e308", 13, COST_1, "too large"),
-    Case("nan", "2*a.steps", "nan", 13, COST_1, "`nan` is not among the parameters"),
+    Case("one_cost", ", cost: b.steps", "", 14, "stages[1]"),
+    Case("no_value", "cost: b.steps", "cost: ", 14, COST_2),
+    Case("unknown_name", "2*a.steps", "2*a.step", 13, COST_1),
+    Case("product", "2*a.steps", "a.steps*seed", 13, COST_1),
+    Case("comparison", "2*a.steps", "a.steps <= 3", 13, COST_1),
+    Case("boolean", "2*a.steps", "a.gate", 13, COST_1),
+    Case("text", "cost: b.steps", "cost: b.kind", 14, COST_2),
+    Case("conditional", "2*a.steps", "a.k", 13, COST_1),
+    Case("of_a_later_stage", "2*a.steps", "b.steps", 13, COST_1),
+    Case("negative", '"2*a.steps"', "-1", 13, COST_1),
+    Case("negative_high", "2*a.steps", "50 - a.steps", 13, COST_1),
+    Case("negative_low", "cost: b.steps", "cost: b.steps - 11", 14, COST_2),
+    Case("infinite", "2*a.steps", "1e308*a.steps", 13, COST_1),
+    Case("infinite_sum", "2*a.steps", "1e308 + 1e308", 13, COST_1),
+    Case("nan", "2*a.steps", "nan", 13, COST_1),
     # search.reuse and snapshots
-    Case("reuse", "", "search: {reuse: always}\n", 15, "search.reuse", "known are: auto, none"),
-    Case("reuse_boolean", "", "search: {reuse: false}\n", 15, "search.reuse", "`false` is unknown"),
-    Case("reuse_alone", "", "reuse: none\n", 15, "reuse", "search: {reuse: none}"),
-    Case("keep_none", "", "snapshots: {keep: 0}\n", 15, "snapshots.keep", "0 is not at least 1"),
-    Case("keep_half", "", "snapshots: {keep: 1.5}\n", 15, "snapshots.keep", "not an integer"),
-    Case("no_gib", "", "snapshots: {keep_gib: 0}\n", 15, "snapshots.keep_gib", "more than 0 GiB"),
-    Case("gib_nan", "", "snapshots: {keep_gib: .nan}\n", 15, "snapshots.keep_gib", "not a finite number"),
-    Case("keep_unknown", "", "snapshots: {kep: 3}\n", 15, "snapshots.kep", "did you mean `keep`?"),
+    Case("reuse", "", "search: {reuse: always}\n", 15, "search.reuse"),
+    Case("reuse_boolean", "", "search: {reuse: false}\n", 15, "search.reuse"),
+    Case("reuse_alone", "", "reuse: none\n", 15, "reuse"),
+    Case("keep_none", "", "snapshots: {keep: 0}\n", 15, "snapshots.keep"),
+    Case("keep_half", "", "snapshots: {keep: 1.5}\n", 15, "snapshots.keep"),
+    Case("no_gib", "", "snapshots: {keep_gib: 0}\n", 15, "snapshots.keep_gib"),
+    Case("gib_nan", "", "snapshots: {keep_gib: .nan}\n", 15, "snapshots.keep_gib"),
+    Case("keep_unknown", "", "snapshots: {kep: 3}\n", 15, "snapshots.kep"),
+    Case("alone", f"stages:\n{FIRST}\n{SECOND}\n", "snapshots: {keep: 3}\n", 12, "snapshots"),
 ]
+# fmt: on
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_it_is_refused_with_line_key_and_remedy(case: Case) -> None:
-    assert case.old in BASE
-    text = BASE.replace(case.old, case.new, 1) if case.old else BASE + case.new
-    with pytest.raises(SpaceError) as caught:
-        loads(text, "x.yaml")
-    error = caught.value
-    assert (error.line, error.key) == (case.line, case.key), str(error)
-    assert case.says in error.problem
-    assert "\n" not in str(error)
+def test_each_is_refused_as_the_page_says() -> None:
+    compare("Stages of search spaces", BASE, CASES)
 
 
-def test_snapshots_of_a_program_without_stages_are_refused() -> None:
-    with pytest.raises(SpaceError, match=r"x\.yaml:12: snapshots: has no effect without stages:"):
-        parsed("snapshots: {keep: 3}\n")
-
-
-PIECES = [
-    "a.*",
-    "*",
-    "[",
-    "]",
-    "{",
-    "}",
-    ",",
-    '"',
-    ": ",
-    "-",
-    "+ ",
-    "1e308*",
-    "-1e-320",
-    "b.steps",
-    "cost",
-    "\n",
-    "null",
-]
+PIECES = [*'*[]{},"-\n', "a.*", ": ", "+ ", "1e308*", "-1e-320", "b.steps", "cost", "null"]
 
 
 @given(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+from malformed_space import Case, compare
 
-from sweeps.errors import SpaceError
 from sweeps.space.definition import Trunk
 from sweeps.space.space_file import loads
 from sweeps.space.stages import Stages
@@ -51,36 +50,32 @@ def test_a_trunk_of_the_first_stage_alone_is_something_to_share() -> None:
     assert not Stages(loads(text.replace(", trunk: {length: a.steps, decay: a.decay}", ""), "x.yaml")).shared
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "key", "says"),
-    [
-        ("{length: a.steps, decay: a.decay}", "a.steps", "", "`key: value` pairs"),
-        ("length: a.steps, ", "", "", "`length:` is missing"),
-        (", decay: a.decay", "", "", "`decay:` is missing"),
-        ("length: a.steps", "steps: a.steps", ".steps", "write length:"),
-        ("a.decay}", "a.decay, every: 3}", ".every", "the program itself decides"),
-        ("length: a.steps", "length: a.step", ".length", "did you mean `a.steps`?"),
-        ("length: a.steps", "length: 30", ".length", "`30` is not among the parameters"),
-        ("length: a.steps", "length: a.decay", ".length", "must be integers from 0"),
-        ("length: a.steps", "length: a.gate", ".length", "must be integers from 0"),
-        ("length: a.steps", "length: a.k", ".length", "depends on a condition"),
-        ("length: a.steps", "length: b.steps", ".length", "belongs to the stage two"),
-        ("length: a.steps", "length: b.fixed", ".length", "is fixed"),
-        ("decay: a.decay", "decay: 1.5", ".decay", "1.5 is no share of the steps"),
-        ("decay: a.decay", "decay: -0.1", ".decay", "is no share of the steps"),
-        ("decay: a.decay", "decay: .nan", ".decay", "not a finite number"),
-        ("decay: a.decay", "decay: true", ".decay", "not a number"),
-        ("decay: a.decay", "decay: a.dekay", ".decay", "did you mean `a.decay`?"),
-        ("decay: a.decay", "decay: a.steps", ".decay", "a number from 0 to 1"),
-        ("decay: a.decay", "decay: b.lr", ".decay", "can be 2.0"),
-        ("decay: a.decay", "decay: b.share", ".decay", "belongs to a later stage, two"),
-        ("decay: a.decay", "decay: a.gate", ".decay", "a number from 0 to 1"),
-    ],
-)
-def test_it_is_refused_in_one_line(old: str, new: str, key: str, says: str) -> None:
-    assert old in BASE
-    with pytest.raises(SpaceError) as caught:
-        loads(BASE.replace(old, new, 1), "x.yaml")
-    assert (caught.value.line, caught.value.key) == (14, f"stages[0].trunk{key}"), str(caught.value)
-    assert says in caught.value.problem
-    assert "\n" not in str(caught.value)
+# fmt: off
+CASES = [
+    Case("word", "{length: a.steps, decay: a.decay}", "a.steps", 14, "stages[0].trunk"),
+    Case("no_length", "length: a.steps, ", "", 14, "stages[0].trunk"),
+    Case("no_decay", ", decay: a.decay", "", 14, "stages[0].trunk"),
+    Case("steps", "length: a.steps", "steps: a.steps", 14, "stages[0].trunk.steps"),
+    Case("every", "a.decay}", "a.decay, every: 3}", 14, "stages[0].trunk.every"),
+    Case("misspelt", "length: a.steps", "length: a.step", 14, "stages[0].trunk.length"),
+    Case("number", "length: a.steps", "length: 30", 14, "stages[0].trunk.length"),
+    Case("float", "length: a.steps", "length: a.decay", 14, "stages[0].trunk.length"),
+    Case("choice", "length: a.steps", "length: a.gate", 14, "stages[0].trunk.length"),
+    Case("conditional", "length: a.steps", "length: a.k", 14, "stages[0].trunk.length"),
+    Case("of_another_stage", "length: a.steps", "length: b.steps", 14, "stages[0].trunk.length"),
+    Case("fixed", "length: a.steps", "length: b.fixed", 14, "stages[0].trunk.length"),
+    Case("above_1", "decay: a.decay", "decay: 1.5", 14, "stages[0].trunk.decay"),
+    Case("below_0", "decay: a.decay", "decay: -0.1", 14, "stages[0].trunk.decay"),
+    Case("nan", "decay: a.decay", "decay: .nan", 14, "stages[0].trunk.decay"),
+    Case("boolean", "decay: a.decay", "decay: true", 14, "stages[0].trunk.decay"),
+    Case("misspelt_decay", "decay: a.decay", "decay: a.dekay", 14, "stages[0].trunk.decay"),
+    Case("integer_decay", "decay: a.decay", "decay: a.steps", 14, "stages[0].trunk.decay"),
+    Case("decay_above_1", "decay: a.decay", "decay: b.lr", 14, "stages[0].trunk.decay"),
+    Case("of_a_later_stage", "decay: a.decay", "decay: b.share", 14, "stages[0].trunk.decay"),
+    Case("choice_decay", "decay: a.decay", "decay: a.gate", 14, "stages[0].trunk.decay"),
+]
+# fmt: on
+
+
+def test_each_is_refused_as_the_page_says() -> None:
+    compare("Trunks of search spaces", BASE, CASES)
