@@ -110,8 +110,8 @@ def test_a_preemption_is_no_failure_of_a_hook(module: str, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("no_such_module:f", "'no_such_module:f' cannot be loaded (ModuleNotFoundError: No module named"),
-        ("math:no_such_function", "cannot be loaded (AttributeError: module 'math' has no attribute"),
+        ("no_such_module:f", "'no_such_module:f'"),
+        ("math:no_such_function", "'math:no_such_function'"),
         ("{module}:picky", "not today"),
     ],
 )
@@ -122,24 +122,10 @@ def test_what_cannot_be_called_is_refused(module: str, name: str, says: str) -> 
     assert says in caught.value.problem
 
 
-@pytest.mark.parametrize(
-    ("overrides", "key", "says"),
-    [
-        (
-            ["hooks.names=[bleu]"],
-            "hooks.names",
-            "'bleu' is no hook; write cpp, lm_eval, or package.module:function",
-        ),
-        (["hooks.names=['a:f','b:f']"], "hooks.names", "two hooks have one name"),
-        (["hooks.names=[lm_eval]"], "hooks.lm_eval.tasks", "needs the names of tasks"),
-        (["hooks.names=[cpp]", "device.parallel=fsdp"], "hooks.names", "in one process"),
-    ],
-)
-def test_names_that_are_no_hooks_are_refused(overrides: list[str], key: str, says: str) -> None:
+def test_hooks_of_shared_runs_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        check(overrides, processes=2 if len(overrides) > 1 else 1)
-    assert caught.value.key == key
-    assert says in caught.value.problem
+        check(["hooks.names=[cpp]", "device.parallel=fsdp"], processes=2)
+    assert caught.value.key == "hooks.names"
 
 
 def test_scores_of_the_harness_are_named_by_task_and_measure() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from trainer.api import check
 from trainer.config import OptimizerConfig
 from trainer.errors import ConfigError
 from trainer.optim.build import build_optimizer
@@ -245,11 +244,6 @@ def test_weights_in_float32_are_refused(llama: Build, configure: Configure) -> N
         ConfigError, match=r"^stage2\.optimizer\.stochastic_rounding: .* float32, .*write false"
     ):
         build_optimizer(llama(), configure("muon", stochastic_rounding=True), key="stage2.optimizer")
-
-
-def test_eight_bit_moments_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.stochastic_rounding: bitsandbytes"):
-        check(["stage2.optimizer.type=adamw_8bit", "stage2.optimizer.stochastic_rounding=true"])
 
 
 def test_loaded_step_count_stays_on_the_cpu() -> None:

@@ -16,7 +16,6 @@ from trainer_outcomes import weights_digest
 
 from trainer.api import check
 from trainer.config import OptimizerConfig
-from trainer.errors import ConfigError
 from trainer.optim.build import build_optimizer
 from trainer.pipeline import Outcome
 
@@ -91,9 +90,3 @@ def test_ending_at_once_is_no_weight_decay_at_all(run_small: Callable[..., Outco
         for each in ("weight_decay_until=0.0", "weight_decay=0.0")
     )
     assert ended == none
-
-
-@pytest.mark.parametrize("value", ["1.5", "-0.1", "nan"])
-def test_a_share_that_is_none_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.weight_decay_until: "):
-        check([f"stage2.optimizer.weight_decay_until={value}"])

@@ -151,23 +151,6 @@ def test_what_cannot_be_frozen_is_refused(overrides: list[str], message: str, sm
         auto_freeze(config, student)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["device.parallel=ddp"], "auto_freeze.enabled: processes that share a run"),
-        (["auto_freeze.patience=5"], "comes at step 7 of a stage at the earliest, and the longest has 6"),
-        (["auto_freeze.every_steps=4"], "auto_freeze.every_steps: the check that may freeze comes at step 8"),
-        (["auto_freeze.threshold=0"], "auto_freeze.threshold"),
-        (["auto_freeze.parameters=[]"], "auto_freeze.parameters"),
-    ],
-)
-def test_settings_that_never_freeze_are_refused(
-    overrides: list[str], message: str, small: tuple[str, ...]
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check([*small, *SOON, *overrides])
-
-
 def test_a_run_freezes_logs_it_and_stays_frozen_to_its_end(
     run_small: Callable[..., Outcome], tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from trainer_precision import FLOAT32
 
-from trainer.api import ConfigError, check
+from trainer.api import check
 from trainer.devices.device import Device
 from trainer.errors import DivergedError
 from trainer.optim.build import OptimizerSet, build_optimizer
@@ -128,13 +128,6 @@ def test_micro_batch_that_is_not_finite_changes_no_weight() -> None:
         step_of(model, losses=losses, micro=2)(ids(), number=7)
     for a, b in zip(before, model.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("stage", ["stage1_9", "stage2", "model.teacher"])
-def test_a_micro_batch_that_does_not_divide_the_batch_is_refused(stage: str) -> None:
-    key = f"{stage}.micro_batch_size"
-    with pytest.raises(ConfigError, match=rf"^{key}: 5 does not divide batch_size \(16\)"):
-        check([f"{key}=5"])
 
 
 def test_run_in_micro_batches_equals_the_plain_one(

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from trainer.api import check, stage_keys, stage_trunks
 from trainer.config import sha256
 from trainer.config.training import AverageConfig
-from trainer.errors import ConfigError
 from trainer.pipeline import Outcome
 from trainer.training.train_step import TrainStep
 from trainer.training.weight_average import WeightAverage
@@ -115,20 +114,6 @@ def test_the_last_stage_is_averaged(run_small: Run, monkeypatch: pytest.MonkeyPa
     run_small(*EMA, "stage3.max_steps=2", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
     run_small(*EMA)
     assert begun == ["stage3", "stage2"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("average.type=ema", "stage2.max_steps=0"), r"^average.type: neither Stage 2 nor Stage 3"),
-        (("average.type=last", "average.steps=201"), r"^average.steps: 201 is more than stage2.max_steps"),
-        (("average.decay=1.0",), r"^average.decay: "),
-        (("average.steps=0",), r"^average.steps: "),
-    ],
-)
-def test_an_average_of_nothing_is_refused(overrides: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check(overrides)
 
 
 def test_averaged_stage_has_no_trunk() -> None:

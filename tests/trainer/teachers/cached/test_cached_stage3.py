@@ -6,7 +6,6 @@ import dataclasses
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from benchmarks.tensor_memory import most_bytes
 from trainer import __main__ as program
 from trainer import teacher_cache as command
-from trainer.api import METRICS_FILE, check
+from trainer.api import METRICS_FILE
 from trainer.checkpoint.state import State
 from trainer.config import Config, sha256
 from trainer.data.corpus import stage_text
@@ -157,30 +156,6 @@ def test_where_the_cache_lies_is_not_part_of_what_a_run_is(configured: Callable[
     others = {digest(top_k=7), digest(negatives=0), digest(dtype="float16"), digest(cross_entropy="exact")}
     others |= {digest(anchor_weight=1.0, anchor=name) for name in ("one", "other")}  # which one it is decides
     assert len({*others, sha256(config)}) == 7
-
-
-REFUSED = {
-    "attention": ("stage3.attention_weight=1.0", "stage3.attention_weight: a cache holds its teacher's predictions"),
-    "no tokens": ("stage3.teacher.top_k=0", "stage3.teacher.top_k: .*greater than or equal to 1"),
-    "negative negatives": ("stage3.teacher.negatives=-1", "stage3.teacher.negatives: .*greater than or equal to 0"),
-    "dtype": ("stage3.teacher.dtype=bfloat16", "stage3.teacher.dtype: .*'float32' or 'float16'"),
-    "cross-entropy": ("stage3.teacher.cross_entropy=none", "stage3.teacher.cross_entropy: .*'sampled' or 'exact'"),
-    "no path": ("stage3.teacher.path=''", "stage3.teacher.path: .*at least 1 character"),
-    "an anchor that is nowhere": ("stage3.teacher.anchor_weight=1.0", "stage3.teacher.anchor: there is no cache to hold"),
-    "a key of another": ("stage3.teacher.url=http://a", "url: there is no such key here; it belongs to .*=http"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_makes_no_sense_is_refused_in_one_line(
-    case: str, small: tuple[str, ...], configured: Callable[..., Config]
-) -> None:
-    override, message = REFUSED[case]
-    given = partial(
-        check, [*small, *cached("here"), override]
-    )  # what belongs to another group is Hydra's part
-    with pytest.raises(ConfigError, match=message):
-        (given if "another" in case else partial(configured, override))()
 
 
 def test_stopped_in_the_stage_it_goes_on_as_if_it_had_not(
