@@ -188,9 +188,8 @@ def test_an_unknown_column_is_answered_with_the_nearest_and_all() -> None:
     table = pd.DataFrame({"final_loss": [1.0], "steps": [2]})
     with pytest.raises(MissingColumn) as caught:
         TrialsTable.from_frame(table).numbers("finalloss")
-    assert str(caught.value) == (
-        "no column 'finalloss' (did you mean 'final_loss'?); the columns are: 'final_loss', 'steps'"
-    )
+    for name in ("'finalloss'", "did you mean 'final_loss'?", "'steps'"):
+        assert name in str(caught.value)
 
 
 def test_a_very_wide_table_does_not_bury_the_message() -> None:

@@ -113,9 +113,8 @@ def test_without_a_table_they_show_the_example_and_say_so(
     for cell in cells(notebook):
         exec(compile("".join(cell["source"]), notebook.name, "exec"), names)
     shown = capsys.readouterr().out
-    assert shown.startswith(
-        f"EXAMPLE, not your sweep: there is no trials.csv in {tmp_path}; `sweep export trials.csv`"
-    )
+    assert shown.startswith("EXAMPLE, ")
+    assert f"trials.csv in {tmp_path}; `sweep export trials.csv`" in shown
     assert len(names["trials"]) == 5
 
 

@@ -158,7 +158,7 @@ def test_eight_workers_get_their_first_trials_from_every_searcher_without_a_resu
 
 def test_an_unknown_searcher_is_refused_and_one_of_your_own_is_found() -> None:
     assert find("benchmarks.landscapes.searchers:Random") is SEARCHERS["random"]
-    with pytest.raises(ValueError, match="'fast' is no searcher"):
+    with pytest.raises(ValueError, match="'fast'"):
         find("fast")
     with pytest.raises(ValueError, match="cannot be imported"):
         find("benchmarks.none:Random")

@@ -94,7 +94,7 @@ def test_later_variants_of_a_name_add_to_the_earlier_ones() -> None:
     assert [find(f"variant-{name}")(TASK).shares for name in ("log", "plain+log")] == [True, False]
     assert both.search == {"sobol": 4}
     assert both.acquisition is CHANGES["ei"].acquisition
-    with pytest.raises(ValueError, match="'fast' is no variant"):
+    with pytest.raises(ValueError, match="'fast'"):
         find("variant-log+fast")
 
 

@@ -75,9 +75,7 @@ def test_a_download_with_another_hash_is_refused(tmp_path: Path):
     package = Package(name="faq", version="1", sha256=right, url=file.as_uri())
     assert fetch.download(package) == b"content"
     wrong = Package(name="faq", version="1", sha256="0" * 64, url=file.as_uri())
-    with pytest.raises(
-        FetchError, match=r"faq 1 has the SHA-256 ed7002b439e9…, and 000000000000… was expected"
-    ):
+    with pytest.raises(FetchError, match=r"faq 1 .*ed7002b439e9….* 000000000000…"):
         fetch.download(wrong)
     missing = Package(name="faq", version="1", sha256=right, url=(tmp_path / "none").as_uri())
     with pytest.raises(FetchError, match="cannot download"):

@@ -89,5 +89,5 @@ def test_an_answer_of_kubectl_is_one_line(
     (tmp_path / "kubectl").write_text(f"#!/bin/sh\ncat {tmp_path}/answer\n")
     (tmp_path / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(EngineFailed, match=r"kubectl get answered .* which is not JSON"):
+    with pytest.raises(EngineFailed, match=r"kubectl get .*not JSON"):
         Kubectl(KubernetesOptions()).get("pods")

@@ -142,7 +142,7 @@ def test_every_name_is_there_and_typed():
 
     assert set(sweeps.__all__) == set(_ORIGINS) <= set(dir(sweeps))
     assert all(getattr(sweeps, name) is not None for name in sweeps.__all__)
-    with pytest.raises(AttributeError, match="module 'sweeps' has no attribute 'creat'"):
+    with pytest.raises(AttributeError, match="'creat'"):
         sweeps.creat  # noqa: B018
     assert (Path(sweeps.__file__).parent / "py.typed").exists()
     documented = (DOCS / "how-to" / "python.md").read_text(encoding="utf-8")

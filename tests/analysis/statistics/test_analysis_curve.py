@@ -179,7 +179,7 @@ def test_what_was_not_tried_is_named() -> None:
 
 
 def test_too_little_for_a_surface_is_refused() -> None:
-    with pytest.raises(AnalysisError, match="there are 1 of Stage 2"):
+    with pytest.raises(AnalysisError, match="1 of Stage 2"):
         fit_surface([0, 1, 2, 3, 4, 5, 6], [200] * 7, [3.0] * 7)
     with pytest.raises(AnalysisError, match="there are 6 pairs"):
         fit_surface([0, 1, 2, 0, 1, 2], [1, 2, 3, 2, 3, 1], [3.0] * 6)

@@ -63,9 +63,9 @@ def test_one_trials_dollars() -> None:
 
 
 def test_devices_that_cannot_be_told_are_refused_with_the_choice() -> None:
-    with pytest.raises(TableError, match="'A100' is ambiguous: name one of 'RunPod A100', 'Lambda A100'"):
+    with pytest.raises(TableError, match="'RunPod A100', 'Lambda A100'"):
         rate("A100")
-    with pytest.raises(TableError, match="no device 'B200'; there are 'RunPod A100'"):
+    with pytest.raises(TableError, match=r"'B200'; .*'RunPod A100'"):
         rate("B200")
     with pytest.raises(TableError, match="no spot price"):
         rate("RunPod A100", spot=True)

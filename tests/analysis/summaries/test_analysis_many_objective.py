@@ -88,7 +88,7 @@ def test_two_objectives_are_not_several(three: dict[str, Any]) -> None:
 
 def test_questions_that_make_no_sense_are_refused(three: dict[str, Any]) -> None:
     table = from_document(three)
-    with pytest.raises(AnalysisError, match="'accuracy' is named twice"):
+    with pytest.raises(AnalysisError, match="'accuracy'"):
         many_objective_front(table, [*OBJECTIVES[:2], OBJECTIVES[1]])
     with pytest.raises(MissingColumn, match="no column 'speed'"):
         many_objective_front(table, [*OBJECTIVES[:2], Objective(metric="speed", goal="maximize")])

@@ -94,7 +94,7 @@ def test_up_creates_secret_then_job(cluster):
 
 def test_a_secret_of_the_cluster_is_only_named(cluster, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(PoolError, match=r"secrets: HF_TOKEN is not set here"):
+    with pytest.raises(PoolError, match="secrets: HF_TOKEN"):
         RUNNER.up(POOL, print)
     assert cluster.calls() == []
     RUNNER.up(replace(POOL, options={**POOL.options, "secret": "theirs"}), print)
@@ -162,18 +162,14 @@ def test_scale_logs_and_down(cluster):
 
 def test_what_kubectl_says_is_told_in_one_line(cluster):
     (cluster.here / "refuse-get").write_text("Unable to connect to the server:\n  no route to host\n")
-    with pytest.raises(
-        EngineFailed, match=r"^kubernetes: Unable to connect to the server: no route to host$"
-    ):
+    with pytest.raises(EngineFailed, match=r"^kubernetes: .*: no route to host$"):
         RUNNER.status(POOL)
 
 
 def test_without_kubectl_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HF_TOKEN", "x")
-    with pytest.raises(
-        EngineMissing, match=r"needs the command kubectl, which is not here; install it: https://"
-    ):
+    with pytest.raises(EngineMissing, match=r"command kubectl.*https://"):
         RUNNER.up(POOL, print)
     assert RUNNER.health().state == "missing"
 

@@ -38,7 +38,7 @@ def test_a_file_of_the_first_schema_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"schema": 1, "pool": {}}'], ids=str)
 def test_what_is_not_legible_is_told_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / launched.FILE).write_text(text)
-    with pytest.raises(RunnerError, match=r"launched\.json: .*remove it"):
+    with pytest.raises(RunnerError, match=r"launched\.json: "):
         launched.read(tmp_path)
 
 
@@ -51,7 +51,7 @@ def test_value_of_a_wrong_type_is_named(field: str, value: object, tmp_path: Pat
     document = json.loads((GOLDEN / "launched_v1.json").read_text())
     document["pool"][field] = value
     (tmp_path / launched.FILE).write_text(json.dumps(document))
-    with pytest.raises(RunnerError, match=rf"launched\.json: pool\.{field}\b.*remove it") as caught:
+    with pytest.raises(RunnerError, match=rf"launched\.json: pool\.{field}\b") as caught:
         launched.read(tmp_path)
     assert "\n" not in str(caught.value)
 

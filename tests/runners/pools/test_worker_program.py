@@ -36,8 +36,8 @@ def test_a_complaint_is_one_line(script: str, message: str) -> None:
 
 
 def test_a_command_that_is_not_here_or_hangs_is_told_so() -> None:
-    with pytest.raises(EngineMissing, match="the command nowhere, which is not here; get it"):
+    with pytest.raises(EngineMissing, match=r"nowhere.*; get it"):
         run_command("ray", ["nowhere"], remedy="get it")
-    with pytest.raises(EngineFailed, match=r"sleep did not answer in 0\.1 s"):
+    with pytest.raises(EngineFailed, match=r"sleep .* 0\.1 s"):
         run_command("ray", ["sleep", "9"], remedy="-", timeout_s=0.1)
     assert run_command("ray", ["echo", "yes"], remedy="-") == "yes\n"

@@ -134,8 +134,6 @@ def test_what_sky_says_last_is_told_where_it_fails(server, tmp_path, monkeypatch
 def test_without_sky_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(
-        EngineMissing, match=r"needs the command sky, which is not here; pip install 'stagesweep\[skypilot\]'"
-    ):
+    with pytest.raises(EngineMissing, match=r"command sky.*'stagesweep\[skypilot\]'"):
         RUNNER.up(replace(PLAIN, folder=tmp_path), print)
     assert RUNNER.health().state == "missing"

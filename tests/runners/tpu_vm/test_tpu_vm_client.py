@@ -206,14 +206,14 @@ def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
     lines: list[str] = []
     assert RUNNER.up(pool(tmp_path, workers=2), lines.append) == 75
     assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
-    assert lines[-1] == "SIGTERM: the pool is down"
+    assert lines[-1].startswith("SIGTERM: ")
 
 
 def test_scale_is_told_to_the_supervisor_here(tpu, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "connect", tpu.client)
     monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
     monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
-    with pytest.raises(PoolError, match="no process here supervises a pool"):
+    with pytest.raises(PoolError, match="no process"):
         RUNNER.scale(pool(tmp_path), 3, print)
     tpu.hurries = True
     most = 0
@@ -236,7 +236,7 @@ def test_logs_are_read_by_gcloud_from_the_vms_that_are_there(tpu, tmp_path, monk
     here = Watched(tpu, pool(tmp_path, workers=2))
     here.step(4)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineMissing, match="needs the command gcloud to read logs"):
+    with pytest.raises(EngineMissing, match="gcloud"):
         list(RUNNER.logs(here.pool, None, 7))
     (tmp_path / "gcloud").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "gcloud").chmod(0o755)
@@ -271,7 +271,5 @@ def test_down_deletes_in_all_zones_and_waits(tpu, tmp_path, monkeypatch):
 def test_down_says_what_it_could_not_delete(tpu, tmp_path):
     here = Watched(tpu, pool(tmp_path))
     here.step(3)
-    with pytest.raises(
-        EngineFailed, match=rf"still there, and it costs money: {here.pool.label}-001 in us-east5-b"
-    ):
+    with pytest.raises(EngineFailed, match=rf"{here.pool.label}-001 in us-east5-b"):
         watch.clear(here.vms, ZONES, here.lines.append, every_s=0.001, gone_s=0.01)

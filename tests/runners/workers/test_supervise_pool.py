@@ -96,7 +96,7 @@ def test_failed_import_is_not_restarted(tmp_path: Path) -> None:
     ends, lines = supervised(worker)
     assert ends == ["poison"]
     (line,) = lines
-    assert line.startswith("worker 1 cannot start: ModuleNotFoundError: No module named 'no_such_package'")
+    assert line.startswith("worker 1 cannot start: ModuleNotFoundError: ")
     assert str(log) in line
 
 

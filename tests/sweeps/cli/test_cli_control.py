@@ -39,7 +39,7 @@ def test_a_closed_sweep_hands_out_nothing(sweep, space_file, command):
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
     ran = sweep("worker", "--exit-when-idle")
     assert ran.status == 0
-    assert "`sweep resume` opens it again" in ran.err
+    assert "`sweep resume`" in ran.err
     assert sweep("resume").status == 0
     assert sweep("worker", "--max-trials", "1").status == 0
 

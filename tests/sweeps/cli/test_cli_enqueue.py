@@ -29,21 +29,3 @@ def test_a_file_has_several(sweep, tmp_path):
     file.write_text("- {x: 0.5}\n- {n: 3}\n")
     ran = sweep("enqueue", "--from", str(file))
     assert [line.split(":")[0] for line in ran.out.splitlines()] == ["trial 0 enqueued", "trial 1 enqueued"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ((), "write one trial as KEY=VALUE"),
-        (("x=1", "--from", "own.yaml"), "write one trial as KEY=VALUE"),
-        (("y=1",), "sweep enqueue: y: not among the parameters"),
-        (("x=2",), "sweep enqueue: x: `2` is outside of 0.0 to 1.0"),
-        (("--from", "own.yaml"), "own.yaml: cannot be read"),
-    ],
-    ids=["nothing", "both", "unknown", "outside", "no-file"],
-)
-def test_wrong_input_is_one_line_and_adds_nothing(sweep, argv, message):
-    ran = sweep("enqueue", *argv)
-    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert message in ran.err
-    assert json.loads(sweep("trials", "--format", "json").out) == []

@@ -105,7 +105,7 @@ class TestStatus:
             ran = sweep(*command)
             assert ran.status == 1
             line, *others = ran.err.splitlines()
-            assert line.startswith(f"sweep: error: {finished}/trials/000002.json: damaged record (not JSON")
+            assert line.startswith(f"sweep: error: {finished}/trials/000002.json: damaged ")
             assert "`sweep repair --yes`" in line
             assert "`sweep doctor`" in line
             assert len(others) <= (command == ["best"])

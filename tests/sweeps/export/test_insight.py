@@ -113,4 +113,4 @@ def test_a_space_without_a_choice_is_reported(records: list[Trial]) -> None:
         program=SPACE.program,
         parameters=(Fixed(name="seed", value=0),),
     )
-    assert insight(fixed, records)["note"] == "no parameter was searched"
+    assert "no parameter" in insight(fixed, records)["note"]

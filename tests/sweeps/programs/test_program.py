@@ -62,7 +62,7 @@ class TestFunctions:
         assert "Traceback" in outcome.error
 
     def test_nan_is_a_failure_and_not_a_result(self, space, tmp_path):
-        assert "loss is nan, not a finite number" in run(function(space, "not_a_number"), tmp_path).error
+        assert "loss is nan" in run(function(space, "not_a_number"), tmp_path).error
 
     def test_numbers_of_numpy_and_torch_are_numbers(self, space, tmp_path):
         assert run(function(space, "numpy_scalar"), tmp_path) == Completed(
@@ -73,7 +73,7 @@ class TestFunctions:
         assert run(function(space, "leaves"), tmp_path).error.startswith("SystemExit: 0")
 
     def test_a_missing_objective_names_what_is_there(self, space, tmp_path):
-        assert "no metric 'loss'; there is accuracy" in run(function(space, "forgets"), tmp_path).error
+        assert "'loss'; there is accuracy" in run(function(space, "forgets"), tmp_path).error
 
     def test_a_request_to_stop_interrupts_it(self, space, tmp_path, monkeypatch):
         monkeypatch.setenv("STARTED", str(tmp_path / "started"))
@@ -125,7 +125,7 @@ class TestCommands:
         program = python(space, write("{'loss': 1.0}"))
         assert run(program, tmp_path) == Completed(metrics={"loss": 1.0})
         reported = replace(program, search=replace(program.search, noise="reported"))
-        assert "no metric 'loss_sem'; there is loss" in run(reported, tmp_path).error
+        assert "'loss_sem'; there is loss" in run(reported, tmp_path).error
 
     def test_a_constrained_metric_is_needed_too(self, space, tmp_path):
         constrained = replace(
@@ -487,7 +487,7 @@ class TestCheck:
     def test_a_script_that_is_not_there_is_refused_with_the_folder(self, command_space, tmp_path):
         command = ("${python}", "-u", "trian.py", "${overrides}")
         wrong = replace(command_space, program=Program(kind="command", command=command))
-        with pytest.raises(CannotStart, match=rf"finds no 'trian.py' in {re.escape(str(tmp_path))}; start"):
+        with pytest.raises(CannotStart, match=rf"'trian.py' in {re.escape(str(tmp_path))}"):
             program_of(wrong).check([])
         (tmp_path / "trian.py").touch()
         program_of(wrong).check([])
@@ -501,12 +501,12 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("processes", "overrides", "message"),
         [
-            (2, (), "device.parallel: 2 processes were started"),
-            (1, ("device.parallel=ddp",), "device.parallel: ddp shares a run among processes"),
+            (2, (), "device.parallel: 2 "),
+            (1, ("device.parallel=ddp",), "device.parallel: ddp "),
             (
                 3,
                 ("device.parallel=ddp", "stage2.batch_size=8"),
-                "8 sequences cannot be shared out evenly among 3",
+                "stage2.batch_size: 8 ",
             ),
         ],
     )

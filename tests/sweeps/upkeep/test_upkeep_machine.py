@@ -114,7 +114,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_problem(bare, tmp_path, monkeypatch):
     facts, (blind,) = machine.examine(bare)
     assert facts["devices"].startswith("NVIDIA H200, 143771 MiB, ")
     assert (blind.kind, blind.level) == ("device", "problem")
-    assert "2.13.0+cpu cannot use one" in blind.what
+    assert "2.13.0+cpu" in blind.what
 
 
 def test_a_gpu_that_torch_can_use_is_a_fact(bare, tmp_path, monkeypatch):

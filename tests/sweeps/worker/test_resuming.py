@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path: Path) -
     leave(store, 1, FIRST)
     folder = store.folder(run_prefix(3, 2))
     (folder / ".incoming").write_text("in the way")
-    with pytest.raises(EnvironmentFault, match="cannot be written: not a directory"):
+    with pytest.raises(EnvironmentFault, match="not a directory"):
         fetch_checkpoints(store, claimed(2), folder)
 
 

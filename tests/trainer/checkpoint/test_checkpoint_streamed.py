@@ -79,5 +79,5 @@ def test_it_does_not_go_on_with_another_text(attempt: Attempt, tmp_path: Path, s
     with pytest.raises(PreemptedError):
         attempt(tmp_path / "run", files(changed), end=terminate, at=3)
     write(changed / "1.parquet", 5000)
-    with pytest.raises(DataError, match="not the one that the checkpoint was written with"):
+    with pytest.raises(DataError, match="checkpoint"):
         attempt(tmp_path / "run", files(changed))

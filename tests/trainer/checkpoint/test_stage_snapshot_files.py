@@ -105,7 +105,6 @@ def test_unusable_snapshot_is_hidden_and_reported(
     assert _find(snapshots, identity) is None
     (warning,) = warnings
     assert warning.startswith(f"the snapshot of stage1_9 cannot be used ({message}")
-    assert warning.endswith("; the stage is computed")
     assert [
         path.name.startswith(".stage1_9.unusable.") for path in (tmp_path / SNAPSHOTS_FOLDER).iterdir()
     ] == [True]
@@ -121,7 +120,7 @@ def test_a_snapshot_of_a_run_that_was_another_is_not_used(
     identity = _identity(publish(tmp_path))
     ours = dataclasses.replace(identity, **{name: "other"})
     assert _find(snapshots, ours) is None
-    assert f"(its {name} is {getattr(identity, name)}, and this run's is other)" in warnings[0]
+    assert f"its {name} is {getattr(identity, name)}" in warnings[0]
 
 
 def test_a_snapshot_whose_tensors_do_not_fit_is_not_used(
@@ -132,7 +131,7 @@ def test_a_snapshot_whose_tensors_do_not_fit_is_not_used(
     found = _find(snapshots, identity)
     assert found is not None
     assert not snapshots.start(found, snapshots.candidates()[0], nn.Linear(2, 2), {})
-    assert "alone); the stage is computed" in warnings[0]
+    assert "alone)" in warnings[0]
     checkpoints.start_from.assert_not_called()
 
 
@@ -188,8 +187,8 @@ def test_a_disk_that_is_full_costs_the_snapshot_and_not_the_run(
     background = Writer(tmp_path / "checkpoints", keep=2, last=None, warn=warnings.append)
     background.begin_stage(tmp_path / SNAPSHOTS_FOLDER / STAGE, b"{}", small_snapshot(tmp_path, 3))
     background.wait()
-    assert warnings == [
-        "the snapshot of stage2 could not be written (No space left on device); the run goes on"
-    ]
+    (warning,) = warnings
+    assert warning.startswith("the snapshot of stage2 ")
+    assert "(No space left on device)" in warning
     assert (background.full, background.last) == ("", None)
     assert list((tmp_path / SNAPSHOTS_FOLDER).iterdir()) == []

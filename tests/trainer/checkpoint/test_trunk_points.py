@@ -224,8 +224,7 @@ def test_the_furthest_point_that_can_be_used_is_taken(
     assert len(computed) == 4 + 4
     other, damaged = warnings_in(capsys)
     assert "step 2 of stage2" in other
-    assert "the snapshot of step 4 of stage1_9 cannot be used" in damaged
-    assert damaged.endswith("; the run begins earlier")
+    assert "step 4 of stage1_9 " in damaged
     assert (tmp_path / SNAPSHOTS_FOLDER / "stage1_9@6").is_dir()
 
 
@@ -259,7 +258,7 @@ def test_point_within_stage2_needs_the_same_evaluation(
     capsys.readouterr()
     attempt(tmp_path, *COMMON, *WHOLE_FIRST, "eval.batches=3")
     (warning,) = warnings_in(capsys)
-    assert "its loss at the start of stage2 is of another evaluation" in warning
+    assert "another evaluation" in warning
     assert [stage for stage in computed if stage != "teacher"] == ["stage1_9"] * 2 + ["stage2"] * 5
 
 

@@ -90,7 +90,7 @@ def test_a_pattern_that_names_nothing_is_refused_by_its_key(pattern: str, tmp_pa
 )
 def test_folder_of_other_files_names_them(present: str, wanted: str, instead: str, tmp_path: Path) -> None:
     write(tmp_path, present)
-    with pytest.raises(ConfigError, match=f"ends with {wanted}; it has files that end with {instead}"):
+    with pytest.raises(ConfigError, match=f"{wanted}; .*{instead}"):
         find_files([str(tmp_path)], (wanted,))
 
 
@@ -101,7 +101,7 @@ def test_compressed_copy_of_a_file_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_protocol_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^data\.files: 'nonsense://x' cannot be opened here: ") as error:
+    with pytest.raises(ConfigError, match=r"^data\.files: 'nonsense://x' ") as error:
         find_files(["nonsense://x"], ())
     assert "\n" not in str(error.value)
 
@@ -147,7 +147,7 @@ def test_a_read_over_the_network_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(remote.time, "sleep", waits.append)
     assert with_retries(failing(4, OSError("reset")), "gs://bucket/x") == "read"
     assert waits == [1, 2, 4, 8]
-    with pytest.raises(DataError, match=r"cannot read gs://bucket/x: OSError: reset$"):
+    with pytest.raises(DataError, match=r"gs://bucket/x: OSError: reset$"):
         with_retries(failing(5, OSError("reset\nby peer")), "gs://bucket/x")
 
 
@@ -193,7 +193,7 @@ def test_a_file_whose_copy_would_lie_elsewhere_is_refused(bucket: str, gcs: Fake
     put(bucket, config=b"1")
     filesystem, root = remote.open_filesystem(bucket)
     filesystem.pipe_file(f"{root}/deep/../../../escaped", b"2")
-    with pytest.raises(DataError, match=r"'deep/\.\./\.\./\.\./escaped', whose copy would lie outside"):
+    with pytest.raises(DataError, match=r"'deep/\.\./\.\./\.\./escaped'"):
         local_folder(bucket)
 
 

@@ -106,10 +106,10 @@ def test_damaged_parquet_is_named(tmp_path: Path) -> None:
         ParquetFormat("text").summarise(only_file(tmp_path / "a.parquet"))
     assert "\n" not in str(error.value)
     write_lines(tmp_path / "c.parquet", ["one"])
-    with pytest.raises(ConfigError, match=r"JSON lines, not Parquet; write data=text data\.text_key=text$"):
+    with pytest.raises(ConfigError, match=r"data=text data\.text_key=text$"):
         ParquetFormat("text").summarise(only_file(tmp_path / "c.parquet"))
     (tmp_path / "d.parquet").write_bytes(b"\x1f\x8b" + b"x" * 100)
-    with pytest.raises(ConfigError, match=r"d\.parquet is compressed by gzip, not Parquet"):
+    with pytest.raises(ConfigError, match=r"d\.parquet .*gzip"):
         ParquetFormat("text").summarise(only_file(tmp_path / "d.parquet"))
     write_parquet(tmp_path / "b.parquet", ["word " * 5000], rows=1)
     data = bytearray((tmp_path / "b.parquet").read_bytes())
@@ -228,7 +228,7 @@ def test_fault_names_file_and_line(line: str, problem: str, tmp_path: Path) -> N
 def test_huge_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "LARGEST_DOCUMENT", 2**20)
     write_lines(tmp_path / "a.jsonl", ["one", "two", "x" * 2**22])
-    with pytest.raises(DataError, match=r"a\.jsonl, line 3: more than 1 MiB.* split it"):
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3: .*1 MiB"):
         all_texts(LinesFormat("text", block_bytes=200), only_file(tmp_path / "a.jsonl"))
 
 
@@ -258,9 +258,8 @@ def test_latin_1_is_warned_of_once(
     for name in "ab":
         (tmp_path / f"{name}.txt").write_bytes("eins\nzwei é".encode("latin-1"))
         all_texts(WholeFileFormat(), only_file(tmp_path / f"{name}.txt"))
-    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
-        f"{tmp_path}/a.txt, line 2: byte 0xE9 is no UTF-8"
-    ]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{tmp_path}/a.txt, line 2: byte 0xE9 ")
 
 
 def test_a_file_too_large_for_one_document_is_refused(
@@ -268,7 +267,7 @@ def test_a_file_too_large_for_one_document_is_refused(
 ) -> None:
     monkeypatch.setattr(formats, "LARGEST_DOCUMENT", 10)
     (tmp_path / "a.txt").write_text("eleven char")
-    with pytest.raises(ConfigError, match=r"^data\.files: .*a\.txt has .* split it"):
+    with pytest.raises(ConfigError, match=r"^data\.files: .*a\.txt has "):
         WholeFileFormat().summarise(only_file(tmp_path / "a.txt"))
 
 

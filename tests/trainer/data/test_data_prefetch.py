@@ -166,7 +166,7 @@ def test_hanging_read_is_reported(
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)
     hanging = threading.Event()
     feed = prefetched(Counting(at=0, happens=lambda: hanging.wait(30) and None), stalled_s=0.3)
-    with pytest.raises(DataError, match=r"no training text has come for 0\.3 s"):
+    with pytest.raises(DataError, match=r"0\.3 s"):
         next(feed)
     with pytest.raises(DataError, match="hangs"):
         feed.restore(State(values={"made": 0}))

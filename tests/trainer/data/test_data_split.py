@@ -86,7 +86,7 @@ def test_a_file_of_pieces_of_many_training_files_is_left_out() -> None:
 
 @pytest.mark.parametrize(("fraction", "name"), [(1e-6, "held-out"), (0.9 - 1e-6, "training")])
 def test_an_empty_side_is_refused(fraction: float, name: str) -> None:
-    with pytest.raises(DataError, match=f"leaves no {name} text among 400 files"):
+    with pytest.raises(DataError, match=f"no {name} text .*400"):
         split(LIBRARY, fraction, 0.1)
 
 

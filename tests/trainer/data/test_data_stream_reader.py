@@ -110,7 +110,7 @@ def test_chunks_seeds_and_lanes_have_orders_of_their_own() -> None:
 
 
 def test_a_lane_without_any_document_is_told() -> None:
-    with pytest.raises(DataError, match=r"lane 3 .* no document in its 4 blocks; lower data\.lanes"):
+    with pytest.raises(DataError, match=r"lane 3 .*data\.lanes"):
         next(Text([[], [], [], []]).lane(window=2, chunk=1, number=3))
 
 

@@ -90,6 +90,5 @@ def test_missing_text_is_refused_early(
     monkeypatch.setattr(teacher, "train", lambda *given, **named: pytest.fail("a teacher is trained"))
     arguments = [*streamed, "data.files=/no/such/*.parquet", f"run_dir={tmp_path / 'run'}"]
     assert program.main(arguments) == api.EXIT_CONFIG
-    assert capsys.readouterr().err.splitlines() == [
-        "trainer: error: data.files: '/no/such/*.parquet' names no file that ends with .parquet"
-    ]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trainer: error: data.files: '/no/such/*.parquet' ")

@@ -179,9 +179,7 @@ def test_following_the_advice_leaves_no_misfit(versions: dict[str, str | None], 
 
 def test_run_is_refused_only_for_required_packages() -> None:
     require(changed({"jax": "0.10.2"}), tpu=True)
-    with pytest.raises(
-        ConfigError, match=r"^device\.type: libtpu 0\.0\.24 is not .*; pip install libtpu==0\.0\.23\.1$"
-    ):
+    with pytest.raises(ConfigError, match=r"^device\.type: libtpu 0\.0\.24 .*libtpu==0\.0\.23\.1$"):
         require(changed({"libtpu": "0.0.24"}), tpu=True)
     require(changed({"libtpu": "0.0.24"}), tpu=False)
 
@@ -191,9 +189,7 @@ def test_a_device_is_not_opened_with_versions_that_do_not_fit(monkeypatch: pytes
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     monkeypatch.setattr(tpu_host, "find_spec", lambda name: name)
     monkeypatch.setattr(tpu_versions, "installed", lambda: changed({"torch": "2.13.0"}))
-    with pytest.raises(
-        ConfigError, match=r"device\.type: torch 2\.13\.0 is not .*; pip install torch==2\.9\.1"
-    ):
+    with pytest.raises(ConfigError, match=r"^device\.type: torch 2\.13\.0 .*torch==2\.9\.1"):
         open_device(check(["device=xla"]).device)
 
 

@@ -108,9 +108,8 @@ def test_hanging_bucket_is_abandoned_at_the_end(
     with caplog.at_level(logging.WARNING):
         mirror.close(0.05)
         assert anything_hangs()  # so the process leaves without waiting for that thread
-        assert [record.getMessage() for record in caplog.records] == [
-            f"compiled graphs are not shared through {url}: 0.05 s at the end of the run were not enough"
-        ]
+        (record,) = caplog.records
+        assert f"{url}: 0.05 s" in record.getMessage()
         over.set()
         for thread in threading.enumerate():
             if thread.name == THREAD_NAME:
@@ -132,4 +131,4 @@ def test_failing_bucket_warns_once_and_ends_no_run(tmp_path: Path, caplog: pytes
         mirror.upload()
         mirror.close(10.0)
     assert len(caplog.records) == 1
-    assert "compiled graphs are not shared through nosuchscheme://bucket" in caplog.text
+    assert "nosuchscheme://bucket" in caplog.text

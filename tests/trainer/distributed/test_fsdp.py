@@ -84,7 +84,5 @@ def test_parameters_of_several_dtypes_are_refused() -> None:
     model = Stack()
     model.layers[1].bfloat16()
     device = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
-    with pytest.raises(
-        ConfigError, match=r"one dtype, and the model has bfloat16 and float32; write model.dtype=bf"
-    ):
+    with pytest.raises(ConfigError, match=r"bfloat16 and float32; .*model.dtype=bf"):
         FSDPStrategy(model, device)

@@ -100,7 +100,7 @@ def test_a_saved_student_comes_back_with_its_adapters(tokenizer: Path, tmp_path:
 def test_a_form_that_cannot_hold_them_refuses(form: str, tokenizer: Path, tmp_path: Path) -> None:
     saved = SavedStudent(model=adapted("Llama"), tokenizer=tokenizer, config_sha256="")
     write = export if form == "master" else export_file
-    with pytest.raises(ConfigError, match=rf"^--format: {form} cannot hold this student's adapters; write"):
+    with pytest.raises(ConfigError, match=rf"^--format: {form} .*adapters"):
         write(saved, tmp_path / "out", form=form)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 

@@ -124,7 +124,7 @@ def test_class_that_computes_something_else_is_refused(
         return dataclasses.replace(target, config=config)
 
     monkeypatch.setattr(checkpoint, "choose", wrong)
-    with pytest.raises(ExportError, match=r"^BitNetForCausalLM computes something else .*logits differ by"):
+    with pytest.raises(ExportError, match=r"^BitNetForCausalLM .*logits"):
         export(saved(student("Llama"), tokenizer), tmp_path / "out", form="packed")
     assert not list(tmp_path.glob("out*")), "nothing is left behind"
 
@@ -141,9 +141,7 @@ def test_changed_weights_are_refused(
         return found
 
     monkeypatch.setattr(checkpoint, "tensors", spoilt)
-    with pytest.raises(
-        ExportError, match=r"^the weights of model\.layers\.1\.mlp\.up_proj came back changed"
-    ):
+    with pytest.raises(ExportError, match=r"model\.layers\.1\.mlp\.up_proj"):
         export(saved(made, tokenizer), tmp_path / "out", form="packed")
 
 
@@ -157,7 +155,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_not_written(
         "tensors",
         lambda *args, **more: {name: each for name, each in tensors(*args, **more).items() if name != norm},
     )
-    with pytest.raises(ExportError, match=rf"lacks {norm}, when transformers loads it"):
+    with pytest.raises(ExportError, match=rf"lacks {norm}"):
         export(saved(student("Llama"), tokenizer), tmp_path / "out", form="dense")
     assert not list(tmp_path.glob("out*"))
 

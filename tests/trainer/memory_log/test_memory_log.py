@@ -160,7 +160,6 @@ def test_unwritable_file_is_reported_once(
     memory.begin("stage2", [], done=0)
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 1
-    assert "the run goes on without it" in warnings[0]
 
 
 def test_graphs_are_asked_of_xla_alone(log: Callable[..., MemoryLog], tmp_path: Path) -> None:

@@ -142,13 +142,11 @@ def test_a_student_without_such_layers_is_refused_in_one_line() -> None:
     for layer in made.model.layers:
         layer.mlp = nn.Identity()
     recovery = dataclasses.replace(check([]).recovery, targets="mlp")
-    with pytest.raises(
-        ConfigError, match=r"^recovery.targets: LlamaForCausalLM has no ternary layers named ga"
-    ):
+    with pytest.raises(ConfigError, match=r"^recovery.targets: LlamaForCausalLM .* ga"):
         adapters_for(made, recovery)
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(MachineError, match=r"^a.key: adapters need .* pip install 'stagesweep\[lora\]'$"):
+    with pytest.raises(MachineError, match=r"^a.key: .*'stagesweep\[lora\]'$"):
         require_package("a.key")

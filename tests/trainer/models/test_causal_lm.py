@@ -119,7 +119,7 @@ def test_settings_beyond_the_models_depth_are_refused(
 
 
 def test_a_sequence_longer_than_the_models_positions_is_refused(run_hf: Callable[..., Outcome]) -> None:
-    with pytest.raises(ConfigError, match=r"data.sequence_length: 65 is more than .* \(64\)"):
+    with pytest.raises(ConfigError, match=r"^data.sequence_length: 65 .* \(64\)"):
         run_hf("data.sequence_length=65")
 
 
@@ -164,12 +164,12 @@ def test_float32_products_of_bfloat16_weights_are_refused(run_hf: Callable[..., 
 def test_a_name_without_a_tokenizer_is_refused_by_its_key(
     run_hf: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^model.name: no tokenizer can be loaded from"):
+    with pytest.raises(ConfigError, match=r"^model.name: "):
         run_hf(name=tmp_path / "nothing here")
 
 
 def test_missing_tokenizer_is_refused_by_its_key(run_hf: Callable[..., Outcome], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^data.tokenizer: no tokenizer can be loaded from"):
+    with pytest.raises(ConfigError, match=r"^data.tokenizer: "):
         run_hf(f"data.tokenizer={api.quote(str(tmp_path / 'nothing here'))}")
 
 
@@ -179,7 +179,7 @@ def test_a_damaged_tokenizer_is_refused_by_the_models_key(
     text = (copied / "tokenizer.json").read_text()
     for damaged in (text[: len(text) // 2], text.replace('"type": "BPE"', '"type": "BPF"')):
         (copied / "tokenizer.json").write_text(damaged)
-        with pytest.raises(ConfigError, match=r"^model.name: no tokenizer can be loaded"):
+        with pytest.raises(ConfigError, match=r"^model.name: "):
             run_hf(name=copied)
 
 
@@ -209,5 +209,5 @@ def test_tokenizer_larger_than_embeddings_is_refused(run_hf: Callable[..., Outco
     tokenizer = AutoTokenizer.from_pretrained(copied)
     tokenizer.add_tokens(["return x"])
     tokenizer.save_pretrained(copied)
-    with pytest.raises(ConfigError, match=r"^model.name: its tokenizer has \d+ entries, .* \d+ embeddings"):
+    with pytest.raises(ConfigError, match=r"^model.name: .*\d+ entries, .* \d+ embeddings"):
         run_hf(name=copied)

@@ -162,7 +162,7 @@ def test_unknown_architectures_and_split_files_are_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="architecture 'rwkv7'"):
         gguf.convert(tmp_path / "other.gguf")
     write(tmp_path / "big-00001-of-00002.gguf")
-    with pytest.raises(ConfigError, match="one of several parts"):
+    with pytest.raises(ConfigError, match="parts"):
         gguf.convert(tmp_path / "big-00001-of-00002.gguf")
 
 
@@ -344,7 +344,7 @@ def test_a_model_far_larger_than_its_file_is_refused(tmp_path: Path, monkeypatch
     assert content.count(key + struct.pack("<I", WIDE)) == 1
     large = content.replace(key + struct.pack("<I", WIDE), key + struct.pack("<I", 2**30))
     (tmp_path / "large.gguf").write_bytes(large)
-    with pytest.raises(ConfigError, match=r"describes a model of 412,3.* parameters, and its tensors have 7"):
+    with pytest.raises(ConfigError, match=r"412,3.* parameters.* 7"):
         gguf.convert(tmp_path / "large.gguf")
 
 
@@ -373,5 +373,5 @@ def test_another_rotary_scaling_is_refused(tmp_path: Path):
     other = divisors(32.0)
     other[3] += 1
     write(tmp_path / "small.gguf", spoil=lambda t: t.update({gguf.ROTARY: other}))
-    with pytest.raises(ConfigError, match=r"no place in the model, rope_freqs\.weight;"):
+    with pytest.raises(ConfigError, match=r"rope_freqs\.weight"):
         gguf.convert(tmp_path / "small.gguf")

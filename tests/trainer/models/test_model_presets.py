@@ -229,5 +229,5 @@ def test_model_and_tokenizer_load_from_a_bucket(
     there, here = run(url, "stage1_9.max_steps=0"), run(str(stand_in), "stage1_9.max_steps=0")
     metrics = [dataclasses.asdict(outcome.result.metrics)["final_loss"] for outcome in (there, here)]
     assert metrics[0] == metrics[1]
-    with pytest.raises(ConfigError, match=r"^model\.name: there is no gs://bucket/models/nothing"):
+    with pytest.raises(ConfigError, match=r"^model\.name: .*gs://bucket/models/nothing"):
         run("gs://bucket/models/nothing")

@@ -118,7 +118,7 @@ def test_a_configuration_of_fewer_layers_is_refused(tmp_path: Path):
     folder = saved(tmp_path, layers=3)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
-    with pytest.raises(ConfigError, match=r"no place in the model, model\.layers\.2\..* and 6 more"):
+    with pytest.raises(ConfigError, match=r"model\.layers\.2\..* and 6 more"):
         load(folder)
 
 
@@ -136,7 +136,7 @@ def test_adapters_in_place_of_a_model_are_refused(within: bool, tmp_path: Path):
 
 def test_a_cached_teacher_that_lost_a_tensor_is_refused(tmp_path: Path):
     folder = saved(tmp_path / "model", lambda t: t.pop(UP))
-    with pytest.raises(TrainerError, match=rf"lacks {re.escape(UP)}; remove the folder"):
+    with pytest.raises(TrainerError, match=rf"lacks {re.escape(UP)}; "):
         load_tiny(folder, attention="eager")
 
 

@@ -153,10 +153,7 @@ def test_groups_that_do_not_fit_are_refused_with_the_layer_named(
     teacher: nn.Module, ids: torch.Tensor
 ) -> None:
     quant = dataclasses.replace(BITNET, group_size=32)  # of 32 and 48 inputs
-    with pytest.raises(
-        ConfigError,
-        match=r"^quant.group_size: 32 does not divide the 48 inputs of model\.layers\.0\.mlp\.down_proj;",
-    ):
+    with pytest.raises(ConfigError, match=r"^quant.group_size: 32 .*48 .*model\.layers\.0\.mlp\.down_proj"):
         make_student(teacher, CONFIG, [ids], quant=quant, device=DEVICE)
 
 
@@ -181,7 +178,7 @@ def test_a_model_without_the_projections_is_refused_by_name() -> None:
             super().__init__()
             self.c_proj = nn.Linear(4, 4)
 
-    with pytest.raises(ConfigError, match="Other has no linear layers named o_proj or down_proj"):
+    with pytest.raises(ConfigError, match=r"Other .*o_proj or down_proj"):
         make_student(Other(), CONFIG, [], quant=BITNET, device=DEVICE)
 
 
@@ -207,7 +204,7 @@ def test_a_layer_without_one_of_the_projections_is_refused(
 ) -> None:
     inner, _, projection = f"model.layers.1.{lost}".rpartition(".")
     setattr(teacher.get_submodule(inner), projection, nn.Identity())
-    with pytest.raises(ConfigError, match=rf"no linear layer named {projection} in model\.layers\.1;"):
+    with pytest.raises(ConfigError, match=rf"{projection} in model\.layers\.1;"):
         make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
 
 

@@ -81,10 +81,9 @@ def test_missing_package_is_refused_before_the_run(
     monkeypatch.setattr(adamw_8bit, "find_spec", lambda name: None)
     status = program.main(["stage2.optimizer.type=adamw_8bit", f"run_dir={tmp_path / 'run'}", "device=cpu"])
     assert status == 2
-    assert capsys.readouterr().err == (
-        "trainer: error: not on this machine: stage2.optimizer.type: adamw_8bit needs bitsandbytes; "
-        "pip install 'stagesweep[bnb]', or write adamw\n"
-    )
+    err = capsys.readouterr().err
+    assert err.startswith("trainer: error: not on this machine: stage2.optimizer.type: ")
+    assert "'stagesweep[bnb]'" in err
     assert not (tmp_path / "run").exists()
 
 
@@ -96,5 +95,5 @@ def test_without_the_package_a_configuration_is_still_valid(monkeypatch: pytest.
 
 def test_without_the_package_it_cannot_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adamw_8bit, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.type: adamw_8bit needs bitsandbytes"):
+    with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.type: .*bitsandbytes"):
         build_adamw_8bit([], betas=BETAS, eps=EPS, key="stage2.optimizer")

@@ -32,7 +32,7 @@ def test_the_key_of_a_refusal_is_the_stages(stage: str) -> None:
     from torch import nn
 
     config = check([f"{stage}.optimizer.type=muonclip"])
-    with pytest.raises(ConfigError, match=rf"^{stage}\.optimizer\.type: Identity has no attention"):
+    with pytest.raises(ConfigError, match=rf"^{stage}\.optimizer\.type: Identity "):
         require_model(config, nn.Identity())
 
 

@@ -212,11 +212,11 @@ def test_a_model_that_normalises_queries_and_keys_is_refused() -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "vocab_size": 50}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 16}
     model = Qwen3ForCausalLM(Qwen3Config(**sizes, **heads))
-    with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.type: Qwen3\w+ normalises .*; write muon$"):
+    with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.type: Qwen3\w+ .* muon$"):
         QkClip(model, 1.0, key="stage2.optimizer")
     assert model.config._attn_implementation == "sdpa"
 
 
 def test_a_model_without_such_attention_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Linear has no attention with q_proj and k_proj"):
+    with pytest.raises(ConfigError, match=r"Linear .*q_proj and k_proj"):
         QkClip(nn.Linear(2, 2), 1.0, key="stage2.optimizer")

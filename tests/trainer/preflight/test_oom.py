@@ -47,7 +47,7 @@ def test_running_out_is_told_with_the_estimate(error: Exception, small: tuple[st
         raise error
     text = str(raised.value)
     assert text.startswith("out of memory (")
-    assert "; estimated were 3.00 GiB in stage2 (8 sequences at once), 3.00 GiB in evaluation" in text
+    assert "3.00 GiB in stage2 (8 sequences at once), 3.00 GiB in evaluation" in text
     assert "write a smaller micro_batch_size" in text
     assert "\n" not in text
     assert OUT_OF_MEMORY.search(f"trainer: error: {text}")

@@ -182,9 +182,7 @@ def test_refusal_is_status_2_and_force_is_recorded(
     assert program.main([*small, f"run_dir={run_dir}"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(
-        "trainer: error: not on this machine: run_dir: 0.98 KiB are free there, and 3 checkpoints"
-    )
+    assert captured.err.startswith("trainer: error: not on this machine: run_dir: 0.98 KiB ")
     assert captured.err.count("\n") == 1
     assert not run_dir.exists()
     assert program.main([*small, f"run_dir={run_dir}", "--force"]) == 0
@@ -214,10 +212,7 @@ def test_failed_estimate_does_not_stop_a_run(
     monkeypatch.setattr(preflight, "blueprint", lambda *_: 1 / 0)
     found = checked(compose_config(small), tmp_path)
     assert found.refusals == []
-    assert (
-        preflight.summary_line(found)
-        == "preflight: memory not estimated (ZeroDivisionError: division by zero)"
-    )
+    assert preflight.summary_line(found).endswith("(ZeroDivisionError: division by zero)")
 
 
 @pytest.mark.parametrize(

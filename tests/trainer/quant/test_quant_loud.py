@@ -62,5 +62,5 @@ def test_training_ends_at_the_step_that_met_it(
     plan = StagePlan(
         name="stage2", steps=3, optimizer=config.stage2.optimizer, schedule=config.stage2.schedule
     )
-    with pytest.raises(DivergedError, match=r"^loss is nan at step 2 of stage2"):
+    with pytest.raises(DivergedError, match="nan at step 2 of stage2"):
         train(plan, student, cross_entropy(student), stream(), StageContext(device=DEVICE), prepare=prepare)

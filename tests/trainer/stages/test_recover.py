@@ -107,9 +107,7 @@ def test_off_by_default_and_settings_inert() -> None:
 def test_a_missing_package_is_refused_before_any_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     require_packages(check([]))
-    with pytest.raises(
-        MachineError, match=r"^recovery.max_steps: adapters need the package peft .*; pip install"
-    ):
+    with pytest.raises(MachineError, match=r"^recovery.max_steps: .*peft"):
         require_packages(check([*ON]))
 
 

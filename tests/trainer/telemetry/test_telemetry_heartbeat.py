@@ -136,7 +136,7 @@ def test_failing_disk_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     time.sleep(0.05)
     heart.close(0)
     assert err.getvalue().count("\n") == 1
-    assert "heartbeat.json' cannot be written: No such file or directory; the run goes on" in err.getvalue()
+    assert "heartbeat.json' cannot be written: " in err.getvalue()
 
 
 def test_the_interval_is_the_configurations(run_in: Callable[..., None], tmp_path: Path) -> None:

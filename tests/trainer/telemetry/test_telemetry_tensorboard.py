@@ -98,7 +98,7 @@ def test_failing_disk_warns_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
         telemetry.watch(step(2, 2))
     assert len(lines_of(tmp_path / "metrics.jsonl")) == 2
     err = capsys.readouterr().err
-    assert err.startswith("trainer: warning: TensorBoard is off for this run: ")
+    assert err.startswith("trainer: warning: TensorBoard ")
     assert err.count("\n") == 1
 
 
@@ -118,8 +118,7 @@ def test_missing_tensorboard_package_is_refused_early(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert status == 2
-    assert capsys.readouterr().err == (
-        "trainer: error: not on this machine: telemetry.tensorboard: needs a package that is not here; "
-        "pip install 'stagesweep[tensorboard]', or write false\n"
-    )
+    err = capsys.readouterr().err
+    assert err.startswith("trainer: error: not on this machine: telemetry.tensorboard: ")
+    assert "'stagesweep[tensorboard]'" in err
     assert not (tmp_path / "run").exists()

@@ -125,9 +125,7 @@ def test_failed_compilation_is_a_warning(
     assert torch.equal(ours.weight, eager.weight)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     line = caplog.records[0].getMessage()
-    assert line.startswith(
-        "torch.compile failed (RuntimeError: no C++ compiler); training goes on without it"
-    )
+    assert line.startswith("torch.compile failed (RuntimeError: no C++ compiler)")
     assert "\n" not in line
 
 

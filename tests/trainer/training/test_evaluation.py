@@ -118,7 +118,7 @@ def test_too_little_held_out_text_is_refused_early(
     overrides: list[str], run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
 ) -> None:
     trained = spy("trainer.stages.teacher.train")
-    with pytest.raises(ConfigError, match=r"^eval.batches: the evaluation asks for"):
+    with pytest.raises(ConfigError, match=r"^eval.batches: "):
         run_small("model.teacher.seed=13", *overrides)
     with pytest.raises(ConfigError, match=r"^eval.batches: "):
         prepare([*small, "model.teacher.seed=13", *overrides])

@@ -162,7 +162,7 @@ def test_reading_waits_for_the_step_before_alone(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("poison", POISONS)
 def test_step_that_is_not_finite_changes_no_weight(poison: str, kind: str) -> None:
     toy, steps = Toy(**POISONS[poison]), list[Step]()
-    with pytest.raises(DivergedError, match=rf"(loss|gradient norm) is .* at step {POISONED} of toy"):
+    with pytest.raises(DivergedError, match=rf"(loss|gradient norm) .* step {POISONED} of toy"):
         train(plan(kind=kind), toy, toy.losses, batches(), context(watch=steps.append))
     assert [step.step for step in steps] == [1, 2, 3, 4]
     assert toy.calls == POISONED + 1, "the next step was submitted before the loss was read"

@@ -155,7 +155,7 @@ def test_a_loss_that_is_not_finite_names_its_step_and_stage(poison: float) -> No
         loss = toy.losses(ids_BT)["loss"]
         return {"loss": loss * poison if len(steps) == 4 else loss}
 
-    with pytest.raises(DivergedError, match=r"loss is (nan|inf) at step 5 of toy") as caught:
+    with pytest.raises(DivergedError, match=r"(nan|inf) at step 5 of toy") as caught:
         train(plan(), toy, losses, stream(), context(watch=steps.append))
     assert (caught.value.step, caught.value.stage) == (5, "toy")
     assert all(p.isfinite().all() for p in toy.parameters())
@@ -169,7 +169,7 @@ def test_gradient_that_is_not_finite_changes_no_weight() -> None:
         loss.register_hook(lambda gradient: gradient * math.inf)
         return {"loss": loss}
 
-    with pytest.raises(DivergedError, match=r"gradient norm is .* at step 1"):
+    with pytest.raises(DivergedError, match=r"gradient norm .* step 1"):
         train(plan(), toy, losses, stream(), context())
     assert all(p.isfinite().all() for p in toy.parameters())
 
@@ -186,7 +186,7 @@ def test_a_signal_ends_the_run_after_the_step_it_came_in(number: signal.Signals)
 
     try:
         stop.install()
-        with pytest.raises(PreemptedError, match=f"{number.name} after step 3 of toy"):
+        with pytest.raises(PreemptedError, match=f"{number.name} after step 3"):
             train(plan(), toy, losses, stream(), context(stop=stop, watch=steps.append))
     finally:
         for each, handler in before.items():
@@ -275,5 +275,5 @@ def test_a_held_out_loss_that_is_not_finite_is_a_divergence() -> None:
         def forward(self, input_ids: Tensor, **_: object) -> object:
             return type("Outputs", (), {"logits": torch.full((*input_ids.shape, 2), math.nan)})
 
-    with pytest.raises(DivergedError, match="held-out loss is nan at step 0 of the end"):
+    with pytest.raises(DivergedError, match="nan at step 0 of the end"):
         held_out_loss(Poisoned(), [torch.zeros(1, 3, dtype=torch.long)] * 2, device=DEVICE, stage="the end")

@@ -169,13 +169,13 @@ def test_without_noise_the_loss_is_known() -> None:
 
 @pytest.mark.parametrize("selection", [{}, {1: {}}, {1: {2: NAN}, 3: {2: math.inf}}])
 def test_nothing_measured_is_an_error(selection: Mapping[int, Mapping[int, float]]) -> None:
-    with pytest.raises(ValueError, match="no candidate has a finite loss"):
+    with pytest.raises(ValueError, match="finite loss"):
         estimate(selection, {}, {1: 2.0})
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, NAN, 95.0])
 def test_a_level_is_a_probability(level: float) -> None:
-    with pytest.raises(ValueError, match="level must be between 0 and 1"):
+    with pytest.raises(ValueError, match="level"):
         estimate({1: {2: 3.0}}, {}, {}, level=level)
 
 

@@ -108,7 +108,7 @@ def test_nobody_leaves_when_no_run_can_be_saved() -> None:
 
 @pytest.mark.parametrize(("seeds", "error_rate"), [(0, 0.05), (3, 0.0), (3, 1.0), (3, NAN)])
 def test_impossible_plans_are_refused(seeds: int, error_rate: float) -> None:
-    with pytest.raises(ValueError, match="seeds must be positive and error_rate between 0 and 1"):
+    with pytest.raises(ValueError, match=r"seeds .*error_rate"):
         remaining({}, seeds=seeds, error_rate=error_rate)
 
 

@@ -135,7 +135,7 @@ class TestRounds:
         records = run(of, alike)
         end = standing(of, records)
         assert (len(records), end.finished, end.round) == (6, True, 2)
-        assert end.why == "the next round would exceed the budget of 8 repeats"
+        assert "budget of 8" in end.why
 
     def test_the_last_finalist_has_what_the_budget_leaves(self):
         of = plan(trials=10, seeds=8)

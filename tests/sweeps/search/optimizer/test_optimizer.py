@@ -251,7 +251,7 @@ def test_finite_space_is_used_up():
     assert distinct(records) == 6
     optimizer = Optimizer(searched)
     optimizer.observe(records)
-    with pytest.raises(NothingToAsk, match=r"every configuration of the search space \(6\) was tried"):
+    with pytest.raises(NothingToAsk, match=r"\(6\)"):
         optimizer.generate()
 
 

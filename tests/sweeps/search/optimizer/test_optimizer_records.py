@@ -264,7 +264,9 @@ def test_failed_surrogate_falls_back_to_sobol(
     with caplog.at_level(logging.WARNING, logger="sweeps.search.optimizer"):
         (candidate,) = ask(history(6))
     assert candidate.generator == "sobol"
-    assert caplog.messages == ["trial 6 comes from Sobol, because the surrogate failed: singular matrix"]
+    (message,) = caplog.messages
+    assert message.startswith("trial 6 comes from Sobol")
+    assert message.endswith(": singular matrix")
 
 
 def test_a_used_up_space_says_so_again_after_every_call():

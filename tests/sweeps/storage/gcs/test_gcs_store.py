@@ -160,7 +160,7 @@ class TestRefusals:
             store.read("k")
         assert statuses(gcs, "get") == [401, 401]
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
-        with pytest.raises(StoreUnavailable, match=r"names /nowhere/key\.json, which does not exist"):
+        with pytest.raises(StoreUnavailable, match=r"/nowhere/key\.json"):
             store.read("k")
 
     def test_credentials_that_were_refused_once_may_come_right(self, gcs, store):
@@ -181,7 +181,7 @@ class TestRefusals:
     )
     def test_a_missing_bucket_is_told_from_a_missing_object(self, gcs, action):
         store = GcsStore("gs://no-such-bucket/x", endpoint=gcs.url, retries=QUICK)
-        with pytest.raises(InputError, match="gcloud storage buckets create gs://no-such-bucket"):
+        with pytest.raises(InputError, match="create gs://no-such-bucket"):
             action(store)
 
     def test_an_endpoint_that_is_no_url_is_the_users_mistake(self, url):
@@ -226,7 +226,7 @@ class TestPartitions:
         looking = threading.Event()
         monkeypatch.setattr("gcsfs.core.GCSFileSystem.__init__", lambda self, **_: looking.wait(20) and None)
         hurried = replace(QUICK, total_s=30.0, first_answer_s=0.3)
-        with pytest.raises(StoreUnavailable, match=r"no credentials were found within 0\.3 s"):
+        with pytest.raises(StoreUnavailable, match=r"credentials .* 0\.3 s"):
             GcsStore(url, endpoint="http://127.0.0.1:9", retries=hurried).read("k")
         looking.set()
 

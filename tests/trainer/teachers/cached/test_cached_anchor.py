@@ -89,9 +89,7 @@ def test_a_runs_student_anchors_another_run(
 
     overrides = anchored(tmp_path / "teacher", tmp_path / "anchor")
     make(*overrides)
-    with pytest.raises(
-        ConfigError, match=r"anchor: there is no cache at .*anchor; build it: .* --of RUN_DIR with"
-    ):
+    with pytest.raises(ConfigError, match=r"anchor: .*anchor; .* --of RUN_DIR"):
         run_small(*overrides)
     before = check(
         [*small, *overrides, "stage3.max_steps=0", "save_model=true", f"run_dir={tmp_path / 'before'}"]
@@ -120,7 +118,5 @@ def test_a_runs_student_anchors_another_run(
     without = alone.metrics
     hidden, tokens = 32, 4 * 4 * 15
     assert metrics.train_flops - without.train_flops == pytest.approx(3 * 2 * hidden * 8 * tokens)
-    with pytest.raises(
-        ConfigError, match=r"^stage3.teacher.anchor: .* is of another model .*, seed 0 \(here 1\)$"
-    ):
+    with pytest.raises(ConfigError, match=r"^stage3.teacher.anchor: .*model .*, seed 0 \(here 1\)$"):
         make(*overrides, "seed=1", model=prepared.teacher)

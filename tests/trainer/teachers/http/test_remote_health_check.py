@@ -61,9 +61,7 @@ def test_a_teacher_whose_ids_mean_other_tokens_is_refused(
 
     with (
         FakeVllm(other, vocab_size=VOCABULARY) as server,
-        pytest.raises(
-            ConfigError, match=r"stage3.teacher.model: .* nats per token, where guessing costs 2.40"
-        ),
+        pytest.raises(ConfigError, match=r"^stage3.teacher.model: .* 2.40"),
     ):
         check_teacher(open_thread(url=server.url), configure(), text(bigrams), vocab_size=VOCABULARY)
 
@@ -72,9 +70,7 @@ def test_refusal_of_the_server_is_a_config_error(
     open_thread: OpenThread, configure: Configure, server: FakeVllm
 ) -> None:
     server.troubles.append(fails(404, "The model `x` does not exist."))
-    with pytest.raises(
-        ConfigError, match=r"stage3.teacher: the teacher at http://.* The model `x` does not exist"
-    ):
+    with pytest.raises(ConfigError, match=r"^stage3.teacher: .*http://.*`x`"):
         check_teacher(open_thread(), configure(), text(bigrams), vocab_size=VOCABULARY)
 
 
@@ -89,6 +85,6 @@ def test_an_answer_that_is_none_is_the_servers_mistake(
 def test_more_candidates_than_tokens_are_refused_without_asking(
     open_thread: OpenThread, configure: Configure, server: FakeVllm
 ) -> None:
-    with pytest.raises(ConfigError, match=r"stage3.teacher.top_k: 12 is more than the vocabulary has \(11\)"):
+    with pytest.raises(ConfigError, match=r"^stage3.teacher.top_k: 12 .*\(11\)"):
         check_teacher(open_thread(), configure(top_k=12), text(bigrams), vocab_size=VOCABULARY)
     assert not server.bodies

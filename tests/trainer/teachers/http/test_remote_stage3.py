@@ -139,9 +139,7 @@ def test_failing_server_ends_the_run_with_its_message(
         pass
 
     server.troubles.extend([sane, sane, answers("{}")])
-    with pytest.raises(
-        TeacherServerError, match=r"the teacher at http://127.* its answer has no choices: '{}'"
-    ):
+    with pytest.raises(TeacherServerError, match=r"http://127.*: '{}'"):
         run_small(*remote)
 
 
@@ -206,7 +204,7 @@ def test_sigterm_while_the_server_hangs_is_resumable(
     # The health check, two batches, and then no more.
     server.troubles.extend([sane, sane, sane, terminates, waits(300), waits(300)])
     began = time.monotonic()
-    with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
+    with pytest.raises(PreemptedError, match="checkpoint"):
         train(tmp_path / "run")
     assert time.monotonic() - began < 60
     assert not (tmp_path / "run" / api.RESULT_FILE).exists()
