@@ -7,9 +7,11 @@ A person reads the page; other tests match the file, key or value that a message
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
 from filelock import FileLock
 
 PAGE = Path(__file__).parent / "golden" / "messages.md"
@@ -35,3 +37,27 @@ def compare(title: str, messages: Iterable[tuple[str, str]]) -> None:
             page = "".join(f"\n\n## {name}\n\n{part}" for name, part in now.items())
             PAGE.write_text(f"{head}{page}\n", encoding="utf-8")
     assert text == sections()[title]
+
+
+def compare_refusals(
+    title: str, error: type[Exception], cases: Mapping[str, Callable[[], object]], *, hide: object = ""
+) -> dict[str, Any]:
+    """Call each case, which must raise this error in one line, and compare the lines; return the errors by case.
+
+    Args:
+        title: The section of the page.
+        error: The type that each case raises.
+        cases: What to call, by its description on the page.
+        hide: What the page leaves out of the lines, such as a test's own folder.
+    """
+    raised: dict[str, Any] = {}
+    for case, call in cases.items():
+        with pytest.raises(error) as caught:
+            call()
+        raised[case] = caught.value
+        assert "\n" not in str(caught.value), case
+    compare(
+        title,
+        [(case, str(each).replace(str(hide), "") if hide else str(each)) for case, each in raised.items()],
+    )
+    return raised

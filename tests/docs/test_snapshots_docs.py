@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from memory_store import MemoryStore
+from silent_watcher import Silent
 
 from sweeps.experiment import Experiment
 from sweeps.programs.result import Completed, parse_result
@@ -23,13 +24,6 @@ SPACE, LENGTHS = (text for language, text in BLOCKS if language == "yaml")
 (RESULT,) = (text for language, text in BLOCKS if language == "json")
 COMMAND, FUNCTION, BRANCHING = (text for language, text in BLOCKS if language == "python")
 OF_A_FUNCTION = re.search(r"`(program: \{function: .*?\})`", PAGE)[1]
-
-
-class Silent:
-    """A watcher that ignores every call."""
-
-    def __getattr__(self, name: str):
-        return lambda *arguments: None
 
 
 def results(space: Space) -> list[tuple[dict, float | None, float, float]]:

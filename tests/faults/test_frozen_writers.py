@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from silent_watcher import Silent
 
 from sweeps.errors import Busy
 from sweeps.experiment import Experiment
@@ -39,15 +40,6 @@ class Freezing(LocalStore):
             self._content = b""
             os.kill(os.getpid(), signal.SIGSTOP)
         return super()._write(path, data, above)
-
-
-class Silent:
-    def started(self, record) -> None: ...
-    def progressed(self, record, progress) -> None: ...
-    def ended(self, record) -> None: ...
-    def dropped(self, record, why) -> None: ...
-    def waiting(self, why) -> None: ...
-    def closed(self, why) -> None: ...
 
 
 def worker_process(folder: str, key: str, content: bytes) -> None:

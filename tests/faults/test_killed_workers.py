@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from silent_watcher import Silent
 
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
@@ -40,15 +41,6 @@ def worker_process(folder: str, environment: dict[str, str]) -> None:
     stop = Stop()
     stop.listen()
     work(Experiment.open(LocalStore(folder)), stop=stop, watcher=Silent())
-
-
-class Silent:
-    def started(self, record) -> None: ...
-    def progressed(self, record, progress) -> None: ...
-    def ended(self, record) -> None: ...
-    def dropped(self, record, why) -> None: ...
-    def waiting(self, why) -> None: ...
-    def closed(self, why) -> None: ...
 
 
 @pytest.fixture

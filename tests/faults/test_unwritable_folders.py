@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from memory_store import MemoryStore
+from silent_watcher import Silent
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.experiment import Experiment
@@ -40,15 +41,6 @@ def writes_too_much(parameters):
         file.write(b"xx")
     return {"loss": 0.0}
 """
-
-
-class Silent:
-    def started(self, record) -> None: ...
-    def progressed(self, record, progress) -> None: ...
-    def ended(self, record) -> None: ...
-    def dropped(self, record, why) -> None: ...
-    def waiting(self, why) -> None: ...
-    def closed(self, why) -> None: ...
 
 
 def space(*command: str, **lease: float) -> Space:

@@ -24,6 +24,7 @@ from trainer import api
 from trainer.config.compose import groups, keys
 from trainer.config.usage import meanings
 
+pytestmark = pytest.mark.usefixtures("keep_signals")
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
@@ -71,7 +72,7 @@ def test_a_refused_config_is_one_line_and_status_2_without_torch(tmp_path: Path)
     ],
 )
 def test_other_wrong_command_lines_end_with_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, keep_signals: None
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     arguments = [argument.replace("RUN", str(tmp_path / "run")) for argument in arguments]
     assert program.main(arguments) == 2
@@ -81,7 +82,7 @@ def test_other_wrong_command_lines_end_with_2(
 
 
 def test_a_folder_that_cannot_be_written_ends_with_1(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, keep_signals: None
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     assert program.main([f"run_dir={tmp_path}/file/run"]) == 1
@@ -89,7 +90,7 @@ def test_a_folder_that_cannot_be_written_ends_with_1(
 
 
 def test_divergence_ends_with_70(
-    small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], keep_signals: None
+    small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
     assert program.main([*small, f"run_dir={run_dir}"]) == 0
@@ -124,7 +125,6 @@ def test_refused_configuration_leaves_earlier_files(
     small: tuple[str, ...],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    keep_signals: None,
 ) -> None:
     for name in (api.RESULT_FILE, api.METRICS_FILE):
         (tmp_path / name).write_text(f"earlier {name}\n")
@@ -135,9 +135,7 @@ def test_refused_configuration_leaves_earlier_files(
     assert (tmp_path / api.METRICS_FILE).read_text() == "earlier metrics.jsonl\n"
 
 
-def test_refusal_restores_nothing_of_a_killed_run(
-    small: tuple[str, ...], tmp_path: Path, keep_signals: None
-) -> None:
+def test_refusal_restores_nothing_of_a_killed_run(small: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / f".{api.RESULT_FILE}.earlier").write_text("older than the run that was killed\n")
     assert program.main([*small, "eval.batches=5000", f"run_dir={tmp_path}"]) == 2
     assert {path.name for path in tmp_path.iterdir()} == {api.METRICS_FILE}
@@ -240,7 +238,7 @@ def test_every_key_has_a_meaning() -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_a_path_to_nothing_is_no_name_on_the_hub(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], keep_signals: None
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "./nothere" + ".gguf" * (kind == "file")
     assert program.main(["model=hf", f"model.name={name}", f"run_dir={tmp_path}/run"]) == 2
@@ -250,16 +248,7 @@ def test_a_path_to_nothing_is_no_name_on_the_hub(
 
 @pytest.mark.parametrize("flag", [["--cfg", "job"], ["--cfg=job"]], ids=" ".join)
 def test_cfg_job_prints_the_composed_configuration(
-    flag: list[str], capsys: pytest.CaptureFixture[str], keep_signals: None
+    flag: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert program.main(["seed=7", *flag]) == 0
     assert "seed: 7\n" in capsys.readouterr().out
-
-
-@pytest.fixture
-def keep_signals():
-    """Give the test process its signal handlers back, which `main` replaces."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import golden_messages
 import pytest
 from hypothesis import given
 from runners_pools import PLAIN, hostile
@@ -102,19 +104,10 @@ def test_down_asks_for_no_worker_and_stops_a_job_that_goes_on(ray: Path) -> None
     assert calls(ray)[-1][:2] == ["job", "stop"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"adress": "x"}, "ray has no option adress; there are address, memory"),
-        ({"address": "--help"}, "give http://HEAD:8265"),
-        ({"resources": "slot"}, "give a mapping"),
-        ({"memory": "8G"}, "give bytes"),
-    ],
-    ids=str,
-)
-def test_an_option_that_ray_would_not_take_is_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(PoolError, match=message):
-        RUNNER.render(replace(PLAIN, options=options))
+def test_options_that_ray_would_not_take_are_refused() -> None:
+    mistakes = ({"adress": "x"}, {"address": "--help"}, {"resources": "slot"}, {"memory": "8G"})
+    calls = {str(options): partial(RUNNER.render, replace(PLAIN, options=options)) for options in mistakes}
+    golden_messages.compare_refusals("Options of Ray", PoolError, calls)
 
 
 def test_without_ray_the_runner_says_what_to_install(ray: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import shutil
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +16,14 @@ from pathlib import Path
 import pytest
 from fake_gcs import FakeGcs, Fault
 from memory_store import MemoryStore
+from silent_watcher import Silent
+from transfers import bucket, warnings
 
 from sweeps.errors import Interrupted
 from sweeps.experiment import Experiment
 from sweeps.programs.kinds import program_of
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space, Stage
-from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import RetryPolicy
-from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.transfer import copying, fetching, publishing
@@ -35,25 +32,7 @@ from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.stage_run import StageRun, nominal, paid
 from sweeps.worker.loop import Limits, Tally, work
 
-QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
-
-
-class Silent:
-    """A watcher that ignores every call."""
-
-    def __getattr__(self, name: str):
-        return lambda *arguments: None
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace = {"scan_s": 0.05, "growing_s": 0.05, "first_wait_s": 0.02, "longest_wait_s": 0.1}
-    for module in (fetching, publishing):
-        monkeypatch.setattr(
-            module, "UploadConfig", lambda **given: UploadConfig(**pace | {"patience_s": 0.3})
-        )
-    monkeypatch.setattr(publishing, "POLL_S", 0.02)
-    monkeypatch.setattr(fetching, "_rates", {})
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture
@@ -84,16 +63,6 @@ def staged() -> Space:
     )
 
 
-@pytest.fixture(params=["memory", "folder", "bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "memory":
-        return MemoryStore()
-    if request.param == "folder":
-        return LocalStore(tmp_path / "store")
-    gcs = request.getfixturevalue("gcs")
-    return GcsStore(f"gs://bucket/staged/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
-
-
 @pytest.fixture
 def sweep(staged: Space, two_stages) -> Experiment:
     return Experiment.create(MemoryStore(), staged)
@@ -106,10 +75,6 @@ def run(sweep: Experiment, trials: int = 1, stop: Stop | None = None) -> Tally:
 def first(record: Trial) -> StageRun:
     (found,) = (stage for stage in record.stages if stage.name == "first")
     return found
-
-
-def warnings(caplog) -> list[str]:
-    return [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING]
 
 
 # ---- the ordinary course
@@ -172,7 +137,7 @@ def test_record_lists_published_end_while_running(staged, store, two_stages) -> 
 
 def test_run_folders_keep_no_snapshots(staged, gcs, two_stages) -> None:
     """They would be uploaded twice, and stay when the snapshot is removed."""
-    store = GcsStore(f"gs://bucket/staged/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
+    store = bucket(gcs)
     sweep = Experiment.create(store, staged)
     two_stages.between.append(lambda folder: (folder / "notes.txt").write_text("kept") and time.sleep(0.3))
     run(sweep, 2)
@@ -335,7 +300,7 @@ def test_a_full_disk_costs_neither_trial_anything(staged, tmp_path, two_stages, 
 def test_a_bucket_out_of_reach_during_a_fetch(
     staged, gcs: FakeGcs, two_stages, caplog, operation, names
 ) -> None:
-    store = GcsStore(f"gs://bucket/staged/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
+    store = bucket(gcs)
     sweep = Experiment.create(store, staged)
     run(sweep)
     pattern = f"*stages/{names}"
@@ -351,7 +316,7 @@ def test_a_bucket_that_refuses_a_snapshot_is_asked_again_later(
     staged, gcs: FakeGcs, two_stages, monkeypatch, caplog
 ) -> None:
     monkeypatch.setattr(publishing, "RETRY_S", 0.2)
-    store = GcsStore(f"gs://bucket/staged/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
+    store = bucket(gcs)
     sweep = Experiment.create(store, staged)
     fault = gcs.faults.add(
         Fault(action="status", operation="insert", name="*stages/*", status=403, times=None)
@@ -376,7 +341,7 @@ def test_a_bucket_that_refuses_a_snapshot_is_asked_again_later(
 
 
 def test_a_bucket_that_refuses_to_the_end_costs_one_line(staged, gcs: FakeGcs, two_stages, caplog) -> None:
-    store = GcsStore(f"gs://bucket/staged/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
+    store = bucket(gcs)
     sweep = Experiment.create(store, staged)
     gcs.faults.add(Fault(action="status", operation="insert", name="*stages/*", status=403, times=None))
     run(sweep, 2)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,8 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 from memory_store import MemoryStore
 from published import put
+from silent_watcher import Silent
+from transfers import bucket, warnings
 
 from sweeps.experiment import Experiment
 from sweeps.programs import process
@@ -34,9 +34,6 @@ from sweeps.space.definition import (
     Trunk,
 )
 from sweeps.stages.checkpoint import TrunkKey
-from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import RetryPolicy
-from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.text.step_key import step_key
@@ -49,25 +46,7 @@ from sweeps.worker.loop import Limits, Tally, work
 from trainer import api
 from trainer.errors import ConfigError
 
-QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
-
-
-class Silent:
-    """A watcher that ignores every call."""
-
-    def __getattr__(self, name: str):
-        return lambda *arguments: None
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace = {"scan_s": 0.05, "growing_s": 0.05, "first_wait_s": 0.02, "longest_wait_s": 0.1}
-    for module in (fetching, publishing):
-        monkeypatch.setattr(
-            module, "UploadConfig", lambda **given: UploadConfig(**pace | {"patience_s": 0.3})
-        )
-    monkeypatch.setattr(publishing, "POLL_S", 0.02)
-    monkeypatch.setattr(fetching, "_rates", {})
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture
@@ -107,19 +86,6 @@ def lengths() -> Space:
     )
 
 
-@pytest.fixture(params=["memory", "folder", "bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "memory":
-        return MemoryStore()
-    if request.param == "folder":
-        return LocalStore(tmp_path / "store")
-    return bucket(request.getfixturevalue("gcs"))
-
-
-def bucket(gcs: FakeGcs) -> GcsStore:
-    return GcsStore(f"gs://bucket/lengths/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
-
-
 @pytest.fixture
 def sweep(lengths: Space, one_trunk) -> Experiment:
     return Experiment.create(MemoryStore(), lengths)
@@ -154,10 +120,6 @@ def branch(record: Trial) -> tuple[int | None, int | None, float]:
 def own(record: Trial) -> list[int | None]:
     """The steps of the points that a trial has stored."""
     return [point.step for point in record.points if point.snapshot]
-
-
-def warnings(caplog) -> list[str]:
-    return [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING]
 
 
 # ---- the ordinary course

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from memory_store import MemoryStore
-from upkeep_cases import healthy, put
+from published import put
+from upkeep_cases import healthy
 
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Space

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 from memory_store import MemoryStore
-from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
+from published import put
+from upkeep_cases import make_gap, make_ownerless, overwrite, tear
 
 from sweeps.errors import StoreUnavailable, SweepNotFound
 from sweeps.experiment import Experiment

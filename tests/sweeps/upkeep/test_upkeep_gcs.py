@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 from fake_gcs import FakeGcs, Fault
-from upkeep_cases import healthy, made, put, tear
+from published import put
+from upkeep_cases import healthy, made, tear
 
 from sweeps.experiment import Experiment
 from sweeps.storage.gcs.client import RetryPolicy

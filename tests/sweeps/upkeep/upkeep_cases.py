@@ -37,16 +37,6 @@ def made(index: int, *, x: float, now: float) -> Trial:
     )
 
 
-def put(store: Store, record: Trial) -> None:
-    """Write the record, over whatever is there."""
-    data = trial.encode(record, f"token-{record.trial}")
-    key = trial.key(record.trial)
-    if any(entry.key == key for entry in store.list(key)):
-        store.replace(key, data, store.read(key)[1])
-    else:
-        store.create(key, data)
-
-
 def overwrite(store: Store, key: str, data: bytes) -> None:
     store.replace(key, data, store.read(key)[1])
 

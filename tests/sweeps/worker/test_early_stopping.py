@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import MemoryStore
+from silent_watcher import Silent
 
 from sweeps.experiment import Experiment
 from sweeps.export.table import best
@@ -35,13 +36,6 @@ TOY = Space(
 STEPS = st.integers(0, 12).map(float)
 LOSSES = st.integers(0, 9).map(float)
 ANY = st.floats(allow_nan=False, allow_infinity=False)
-
-
-class Silence:
-    """A watcher that ignores every call."""
-
-    def __getattr__(self, name: str):
-        return lambda *arguments: None
 
 
 def descent(last_step: int, floor: float, every: int = 5) -> tuple[tuple[float, float], ...]:
@@ -434,7 +428,7 @@ class TestAWorker:
             run_cap=6,
         )
         experiment = Experiment.create(MemoryStore(), space)
-        tally = loop.work(experiment, stop=Stop(), watcher=Silence())
+        tally = loop.work(experiment, stop=Stop(), watcher=Silent())
         records = experiment.trials()
         assert [record.status for record in records] == ["completed"] * 3 + ["early_stopped"] + [
             "completed"
@@ -468,7 +462,7 @@ class TestAWorker:
             run_cap=7,
         )
         experiment = Experiment.create(MemoryStore(), space)
-        loop.work(experiment, stop=Stop(), watcher=Silence())
+        loop.work(experiment, stop=Stop(), watcher=Silent())
         *done, stopped = experiment.trials()
         assert [record.status for record in done[:5]] == ["completed"] * 5
         assert stopped.status == "early_stopped"

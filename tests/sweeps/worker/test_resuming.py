@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_gcs import FakeGcs, Fault
 from memory_store import MemoryStore
+from silent_watcher import Silent
 
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
@@ -161,13 +162,6 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path: Path) -
     (folder / ".incoming").write_text("in the way")
     with pytest.raises(EnvironmentFault, match="not a directory"):
         fetch_checkpoints(store, claimed(2), folder)
-
-
-class Silent:
-    """A watcher that ignores every call."""
-
-    def __getattr__(self, name: str):
-        return lambda *arguments: None
 
 
 def test_worker_that_takes_over_fetches_the_checkpoints(command_space) -> None:

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kept_runs import SHORT, Attempt, Publish, Uninterrupted, outcome_of
+from kept_runs import SHORT, Attempt, Publish, Uninterrupted, outcome_of, terminate
 
 from trainer import __main__ as program
+from trainer import pipeline
 from trainer.api import check, stage_keys, stage_trunks
 from trainer.layout import SNAPSHOTS_FOLDER
 from trainer.outcome import Outcome
 from trainer.telemetry import Telemetry
 from trainer.training.preemption import StopSignal
-
-
-@pytest.fixture(autouse=True)
-def _keep_signals() -> Iterator[None]:
-    """A run installs handlers; the test process gets its own back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+from trainer.training.train_step import TrainStep
 
 
 @pytest.fixture
-def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Attempt:
+def attempt(small: tuple[str, ...], keep_signals: None, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     """`attempt(folder, *overrides, end=kill, at=7)`: a run in a folder, ended after so many steps in all."""
     taken = 0
     how: tuple[Callable[[], None] | None, int] = (None, 0)
@@ -92,3 +85,36 @@ def publish(
         return Path(shutil.copytree(source, folder / SNAPSHOTS_FOLDER)) / "stage1_9"
 
     return publish
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stage of each step that is computed from now on."""
+    stages: list[str] = []
+    step = TrainStep.__call__
+
+    def counting(self: TrainStep, *args: object, **named: object) -> object:
+        stages.append(self.plan.name)
+        return step(self, *args, **named)
+
+    monkeypatch.setattr(TrainStep, "__call__", counting)
+    return stages
+
+
+@pytest.fixture
+def signal_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """`signal_in_evaluation(stage)`: the first evaluation of that name is told to end; return those that were."""
+
+    def ending(where: str) -> list[str]:
+        measure, signalled = pipeline.held_out_loss, list[str]()
+
+        def measuring(*arguments: Any, stage: str, **options: Any) -> object:
+            if stage == where and not signalled:
+                signalled.append(stage)
+                terminate()
+            return measure(*arguments, stage=stage, **options)
+
+        monkeypatch.setattr(pipeline, "held_out_loss", measuring)
+        return signalled
+
+    return ending

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import pytest
 from trainer_outcomes import lines_without_times, weights_digest, without_times
 
-from trainer.api import METRICS_FILE
+from trainer.api import METRICS_FILE, RESULT_FILE
 from trainer.pipeline import Outcome
 
 
@@ -60,6 +61,16 @@ def outcome_of(outcome: Outcome, folder: Path) -> str:
         [weights_digest(outcome), without_times(outcome), lines_without_times(folder / METRICS_FILE)],
         indent=1,
     )
+
+
+def stages_of(folder: Path) -> list[dict]:
+    """The stages in a run's result."""
+    found: list[dict] = json.loads((folder / RESULT_FILE).read_text())["stages"]
+    return found
+
+
+def warnings_in(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if "snapshot" in line]
 
 
 def names(folder: Path) -> list[str]:

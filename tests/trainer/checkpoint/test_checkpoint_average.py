@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kept_runs import Attempt, KilledError, Uninterrupted, kill, outcome_of, terminate
 
-from trainer import pipeline
 from trainer.errors import PreemptedError
 
 EMA = ("average.type=ema", "average.decay=0.6")
@@ -41,18 +41,10 @@ def test_signal_at_the_end_keeps_average_and_weights(
     attempt: Attempt,
     uninterrupted: Uninterrupted,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    signal_in_evaluation: Callable[[str], list[str]],
 ) -> None:
     expected = uninterrupted(*EMA)
-    measure, signalled = pipeline.held_out_loss, []
-
-    def measuring(*arguments, stage, **options):
-        if stage == where and not signalled:
-            signalled.append(stage)
-            terminate()
-        return measure(*arguments, stage=stage, **options)
-
-    monkeypatch.setattr(pipeline, "held_out_loss", measuring)
+    signalled = signal_in_evaluation(where)
     folder = tmp_path / "run"
     with pytest.raises(PreemptedError, match="checkpoint"):
         attempt(folder, *EMA)

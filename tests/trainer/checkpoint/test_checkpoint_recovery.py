@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kept_runs import Attempt, KilledError, Publish, Uninterrupted, kill, outcome_of, terminate
 
-from trainer import pipeline
 from trainer.errors import PreemptedError
 
 pytest.importorskip("peft")
@@ -56,18 +56,10 @@ def test_a_signal_around_it_loses_nothing(
     attempt: Attempt,
     uninterrupted: Uninterrupted,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    signal_in_evaluation: Callable[[str], list[str]],
 ) -> None:
     expected = uninterrupted(*ON)
-    measure, signalled = pipeline.held_out_loss, []
-
-    def measuring(*arguments, stage, **options):
-        if stage == where and not signalled:
-            signalled.append(stage)
-            terminate()
-        return measure(*arguments, stage=stage, **options)
-
-    monkeypatch.setattr(pipeline, "held_out_loss", measuring)
+    signalled = signal_in_evaluation(where)
     folder = tmp_path / "run"
     with pytest.raises(PreemptedError, match="checkpoint"):
         attempt(folder, *ON)

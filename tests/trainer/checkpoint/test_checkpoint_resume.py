@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,18 +65,10 @@ def test_a_signal_while_the_loss_is_measured_loses_no_step(
     attempt: Attempt,
     uninterrupted: Uninterrupted,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    signal_in_evaluation: Callable[[str], list[str]],
 ) -> None:
     expected = uninterrupted(*SALIENT)
-    measure, signalled = pipeline.held_out_loss, []
-
-    def measuring(*arguments, stage, **options):
-        if stage == where and not signalled:
-            signalled.append(stage)
-            terminate()
-        return measure(*arguments, stage=stage, **options)
-
-    monkeypatch.setattr(pipeline, "held_out_loss", measuring)
+    signal_in_evaluation(where)
     folder = tmp_path / "run"
     with pytest.raises(PreemptedError, match="checkpoint"):
         attempt(folder, *SALIENT)

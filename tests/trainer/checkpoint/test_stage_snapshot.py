@@ -19,12 +19,14 @@ from kept_runs import (
     kill,
     names,
     outcome_of,
+    stages_of,
     terminate,
+    warnings_in,
 )
 from safetensors.torch import load_file
 
 from trainer import pipeline
-from trainer.api import RESULT_FILE, check, stage_keys
+from trainer.api import check, stage_keys
 from trainer.checkpoint.manifest import (
     STAGE_FILE,
     STATE_FILE,
@@ -36,7 +38,6 @@ from trainer.checkpoint.manifest import (
 from trainer.config import sha256
 from trainer.errors import PreemptedError
 from trainer.layout import SNAPSHOTS_FOLDER
-from trainer.training.train_step import TrainStep
 
 STAGE = "stage1_9"
 WRITE = "snapshots.write=true"
@@ -49,29 +50,6 @@ FREEZING = (
     *("auto_freeze.patience=1", "auto_freeze.threshold=1e9"),
 )
 STAGE3 = ("stage3.max_steps=2", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
-
-
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The stage of each step that is computed from now on."""
-    stages: list[str] = []
-    step = TrainStep.__call__
-
-    def counting(self: TrainStep, *args: object, **named: object) -> object:
-        stages.append(self.plan.name)
-        return step(self, *args, **named)
-
-    monkeypatch.setattr(TrainStep, "__call__", counting)
-    return stages
-
-
-def stages_of(folder: Path) -> list[dict]:
-    found: list[dict] = json.loads((folder / RESULT_FILE).read_text())["stages"]
-    return found
-
-
-def warnings_in(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capsys.readouterr().err.splitlines() if "snapshot" in line]
 
 
 CASES = {

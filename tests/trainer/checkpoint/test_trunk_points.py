@@ -9,17 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_runs import Attempt, KilledError, Uninterrupted, flip, kill, outcome_of, terminate
+from kept_runs import (
+    Attempt,
+    KilledError,
+    Uninterrupted,
+    flip,
+    kill,
+    outcome_of,
+    stages_of,
+    terminate,
+    warnings_in,
+)
 from safetensors.torch import load_file
 
 from sweeps.text.step_key import step_key
 from trainer import pipeline
-from trainer.api import RESULT_FILE, check, stage_keys, stage_trunks
+from trainer.api import check, stage_keys, stage_trunks
 from trainer.checkpoint.manifest import STAGE_FILE, TENSORS, WEIGHTS, verified
 from trainer.config import sha256
 from trainer.errors import PreemptedError
 from trainer.layout import SNAPSHOTS_FOLDER
-from trainer.training.train_step import TrainStep
 
 EVERY = ("stage1_9.trunk_every=2", "stage2.trunk_every=2")
 COMMON = ("eval.at=[]", "eval.every_steps=1", "log_every=1", "stage2.lambda_warmup.warmup_steps=2")
@@ -52,29 +61,6 @@ def leave(
         return source
 
     return leave
-
-
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The stage of each step that is computed from now on."""
-    stages: list[str] = []
-    step = TrainStep.__call__
-
-    def counting(self: TrainStep, *args: object, **named: object) -> object:
-        stages.append(self.plan.name)
-        return step(self, *args, **named)
-
-    monkeypatch.setattr(TrainStep, "__call__", counting)
-    return stages
-
-
-def stages_of(folder: Path) -> list[dict]:
-    found: list[dict] = json.loads((folder / RESULT_FILE).read_text())["stages"]
-    return found
-
-
-def warnings_in(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capsys.readouterr().err.splitlines() if "snapshot" in line]
 
 
 def test_points_are_written_until_the_decay(leave: Publish, small: tuple[str, ...], tmp_path: Path) -> None:

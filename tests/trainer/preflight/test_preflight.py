@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,15 +18,8 @@ from trainer.preflight import disk, fitting, preflight
 from trainer.preflight.memory import StageMemory
 from trainer.preflight.preflight import Preflight
 
+pytestmark = pytest.mark.usefixtures("keep_signals")
 GIB = 2**30
-
-
-@pytest.fixture(autouse=True)
-def _keep_signals() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -1,0 +1,34 @@
+"""Stores of each kind, and transfers that wait for fractions of a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from memory_store import MemoryStore
+from transfers import bucket
+
+from sweeps.storage.base import Store
+from sweeps.storage.local import LocalStore
+from sweeps.storage.run_files.exchange import UploadConfig
+from sweeps.transfer import fetching, publishing
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = {"scan_s": 0.05, "growing_s": 0.05, "first_wait_s": 0.02, "longest_wait_s": 0.1}
+    for module in (fetching, publishing):
+        monkeypatch.setattr(
+            module, "UploadConfig", lambda **given: UploadConfig(**pace | {"patience_s": 0.3})
+        )
+    monkeypatch.setattr(publishing, "POLL_S", 0.02)
+    monkeypatch.setattr(fetching, "_rates", {})
+
+
+@pytest.fixture(params=["memory", "folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "memory":
+        return MemoryStore()
+    if request.param == "folder":
+        return LocalStore(tmp_path / "store")
+    return bucket(request.getfixturevalue("gcs"))
