@@ -51,15 +51,8 @@ def test_they_are_committed_without_output_and_hold_no_logic(notebook: Path) -> 
         assert (cell["outputs"], cell["execution_count"]) == ([], None)
         for node in ast.walk(ast.parse("".join(cell["source"]))):
             logic = (
-                ast.If,
-                ast.For,
-                ast.While,
-                ast.FunctionDef,
-                ast.Lambda,
-                ast.ListComp,
-                ast.BinOp,
-                ast.Try,
-            )
+                ast.If, ast.For, ast.While, ast.FunctionDef, ast.Lambda, ast.ListComp, ast.BinOp, ast.Try,
+            )  # fmt: skip
             assert not isinstance(node, logic), ast.unparse(node)
     (parameters,) = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", ())]
     assert "table" in "".join(parameters["source"])

@@ -20,20 +20,9 @@ FORMULAS = [
     "=HYPERLINK(\"http://x\",\"y\")", "+3 apples",
 ]  # fmt: skip
 INNOCENT = [
-    "-1.5",
-    "+3",
-    "-inf",
-    "+1e-05",
-    "-.5",
-    "a=b",
-    "O'Neil",
-    "'quoted'",
-    "'-1.5",
-    "",
-    "nan",
-    "3-4",
+    "-1.5", "+3", "-inf", "+1e-05", "-.5", "a=b", "O'Neil", "'quoted'", "'-1.5", "", "nan", "3-4",
     "a\tb\nc",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", FORMULAS)

@@ -30,16 +30,8 @@ FILES = sorted(
 )
 
 UNPICKLERS = {
-    "pickle",
-    "cPickle",
-    "_pickle",
-    "dill",
-    "cloudpickle",
-    "shelve",
-    "marshal",
-    "joblib",
-    "jsonpickle",
-}
+    "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "jsonpickle",
+}  # fmt: skip
 FORBIDDEN_CALLS = {"read_pickle", "unsafe_load", "full_load", "load_module", "eval", "exec"}
 
 SPACE = Space(
@@ -76,20 +68,13 @@ def violations(source: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     "source",
     [
-        "import pickle",
-        "import torch, pickle as p",
-        "from cloudpickle import loads",
-        "import os.path\nfrom dill.source import x",
-        "torch.load(path)",
-        "torch.load(path, weights_only=False)",
-        "torch.load(path, weights_only=flag)",
-        "np.load(file, allow_pickle=True)",
-        "pd.read_pickle(file)",
-        "yaml.load(text, Loader=yaml.Loader)",
-        "yaml.unsafe_load(text)",
-        "eval(text)",
+        "import pickle", "import torch, pickle as p", "from cloudpickle import loads",
+        "import os.path\nfrom dill.source import x", "torch.load(path)",
+        "torch.load(path, weights_only=False)", "torch.load(path, weights_only=flag)",
+        "np.load(file, allow_pickle=True)", "pd.read_pickle(file)", "yaml.load(text, Loader=yaml.Loader)",
+        "yaml.unsafe_load(text)", "eval(text)",
     ],
-)
+)  # fmt: skip
 def test_the_search_finds_what_it_looks_for(source):
     assert list(violations(source))
 

@@ -17,33 +17,15 @@ if TYPE_CHECKING:
     from trainer.outcome import Outcome
 
 SMALL = (
-    "model.hidden_size=32",
-    "model.intermediate_size=48",
-    "model.layers=2",
-    "model.heads=2",
-    "model.teacher.max_steps=4",
-    "model.teacher.batch_size=4",
-    "model.teacher.schedule.warmup_steps=1",
-    "data.max_bytes=300000",
-    "data.held_out_fraction=0.2",
-    "data.vocab_size=300",
-    "data.sequence_length=16",
-    "stage1.calibration_batches=1",
-    "stage1_9.max_steps=6",
-    "stage1_9.batch_size=4",
-    "stage1_9.schedule.warmup_steps=1",
-    "stage2.max_steps=6",
-    "stage2.batch_size=4",
-    "stage2.schedule.warmup_steps=1",
-    "stage2.lambda_warmup.warmup_steps=3",
-    "eval.batches=2",
-    "eval.batch_size=4",
-    "eval.at=[]",
-    "samples.enabled=false",
-    "device=cpu",
-    "device.threads=1",
-    "log_every=1",
-)
+    "model.hidden_size=32", "model.intermediate_size=48", "model.layers=2", "model.heads=2",
+    "model.teacher.max_steps=4", "model.teacher.batch_size=4", "model.teacher.schedule.warmup_steps=1",
+    "data.max_bytes=300000", "data.held_out_fraction=0.2", "data.vocab_size=300",
+    "data.sequence_length=16", "stage1.calibration_batches=1", "stage1_9.max_steps=6",
+    "stage1_9.batch_size=4", "stage1_9.schedule.warmup_steps=1", "stage2.max_steps=6",
+    "stage2.batch_size=4", "stage2.schedule.warmup_steps=1", "stage2.lambda_warmup.warmup_steps=3",
+    "eval.batches=2", "eval.batch_size=4", "eval.at=[]", "samples.enabled=false", "device=cpu",
+    "device.threads=1", "log_every=1",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

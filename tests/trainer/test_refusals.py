@@ -64,11 +64,7 @@ TABLE: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
         "stage1_9.saliency.final_k",
         ("stage1_9.saliency.final_k=0.1",),
     ),
-    "layers": (
-        ("stage1.keep_layers=99",),
-        "stage1.keep_layers",
-        ("stage1.keep_layers=4", "stage1.keep_layers=null"),
-    ),
+    "layers": (("stage1.keep_layers=99",), "stage1.keep_layers", ("stage1.keep_layers=4", "stage1.keep_layers=null")),
     "heads": (("model.heads=3",), "model.hidden_size", ("model.hidden_size=126",)),
     "patience with a teacher's server": (
         (*HTTP, "stage3.teacher.timeout_s=30", "stage3.teacher.patience_s=1"),
@@ -80,7 +76,7 @@ TABLE: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
         "stage3.attention_heads",
         ("stage3.attention_heads=128", "stage3.attention_heads=4"),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -31,38 +31,17 @@ from trainer.stages import pretrain
 from trainer.training.preemption import StopSignal
 
 BASE = (
-    "model.hidden_size=16",
-    "model.intermediate_size=24",
-    "model.layers=2",
-    "model.heads=2",
-    "model.teacher.max_steps=2",
-    "model.teacher.batch_size=4",
-    "model.teacher.schedule.warmup_steps=1",
-    "model.teacher.schedule.decay_fraction=0.5",
-    "data.held_out_fraction=0.2",
-    "data.vocab_size=300",
-    "data.sequence_length=16",
-    "stage1.calibration_batches=1",
-    "stage1_9.max_steps=2",
-    "stage1_9.batch_size=4",
-    "stage1_9.schedule.warmup_steps=1",
-    "stage1_9.schedule.decay_fraction=0.5",
-    "stage2.max_steps=4",
-    "stage2.batch_size=4",
-    "stage2.schedule.warmup_steps=1",
-    "stage2.lambda_warmup.warmup_steps=2",
-    "stage3.max_steps=2",
-    "stage3.batch_size=4",
-    "stage3.schedule.warmup_steps=1",
-    "recovery.schedule.warmup_steps=0",
-    "eval.at=[]",
-    "eval.batches=3",
-    "eval.batch_size=4",
-    "device=cpu",
-    "device.threads=1",
-    "data.max_bytes=200000",
+    "model.hidden_size=16", "model.intermediate_size=24", "model.layers=2", "model.heads=2",
+    "model.teacher.max_steps=2", "model.teacher.batch_size=4", "model.teacher.schedule.warmup_steps=1",
+    "model.teacher.schedule.decay_fraction=0.5", "data.held_out_fraction=0.2", "data.vocab_size=300",
+    "data.sequence_length=16", "stage1.calibration_batches=1", "stage1_9.max_steps=2",
+    "stage1_9.batch_size=4", "stage1_9.schedule.warmup_steps=1", "stage1_9.schedule.decay_fraction=0.5",
+    "stage2.max_steps=4", "stage2.batch_size=4", "stage2.schedule.warmup_steps=1",
+    "stage2.lambda_warmup.warmup_steps=2", "stage3.max_steps=2", "stage3.batch_size=4",
+    "stage3.schedule.warmup_steps=1", "recovery.schedule.warmup_steps=0", "eval.at=[]", "eval.batches=3",
+    "eval.batch_size=4", "device=cpu", "device.threads=1", "data.max_bytes=200000",
     "data.test_fraction=0.2",
-)
+)  # fmt: skip
 LINES = ("data=text", "data.files=@lines", "data.text_key=text", "data.held_out_tokens=400")
 LINES = (*LINES, "data.test_fraction=0.2", "data.test_tokens=400", "data.lanes=2", "data.shuffle_windows=16")
 HF = ("model=hf", "model.name=@smollm2")

@@ -447,18 +447,14 @@ def test_an_odd_answer_of_the_surrogate_spoils_no_page(answer: object, sweep: di
         pytest.param({"metrics": []}, id="a list"),
         pytest.param({"metrics": {"final_loss": None}}, id="nothing"),
         pytest.param({"metrics": {"final_loss": {"sensitivity": {"lr": {"first": "x"}}}}}, id="a word"),
-        pytest.param(
-            {"metrics": {"final_loss": {"cross_validation": [None, {"trial": 1}]}}}, id="half a row"
-        ),
-        pytest.param(
-            {"metrics": {"final_loss": {"marginal": {"lr": [{"value": []}]}}}}, id="a list for a value"
-        ),
+        pytest.param({"metrics": {"final_loss": {"cross_validation": [None, {"trial": 1}]}}}, id="half a row"),
+        pytest.param({"metrics": {"final_loss": {"marginal": {"lr": [{"value": []}]}}}}, id="a list for a value"),
         pytest.param(
             {"metrics": {"final_loss": {"marginal": {"lr": [{"value": float("nan"), "mean": 1, "sd": 0}]}}}},
             id="NaN",
         ),
     ],
-)
+)  # fmt: skip
 def test_an_odd_view_of_the_surrogate_spoils_no_page(view: object, sweep: dict[str, Any]) -> None:
     assert "What mattered" in page_of(sweep | {"insight": view}).words
 

@@ -64,19 +64,13 @@ IN_A_FUNCTION = '  File "/lib/torch/__init__.py", line 30, in _load\n    CDLL(na
             "ImportError: libcuda.so.1 (/lib/torch/__init__.py)",
             id="a library is missing",
         ),
-        pytest.param(
-            '  File "/lib/x.py", line 3\n    def f(:\n          ^\n',
-            "",
-            id="no traceback",
-        ),
+        pytest.param('  File "/lib/x.py", line 3\n    def f(:\n          ^\n', "", id="no traceback"),
         pytest.param(
             f'{START}  File "/lib/x.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n',
             "SyntaxError: invalid syntax (/lib/x.py)",
             id="syntax",
         ),
-        pytest.param(
-            "/usr/bin/python3: No module named sweeps\n", "No module named sweeps", id="not installed"
-        ),
+        pytest.param("/usr/bin/python3: No module named sweeps\n", "No module named sweeps", id="not installed"),
         pytest.param(
             "sweep: error: cannot import ax: No module named 'ax'\n",
             "cannot import ax: No module named 'ax'",
@@ -87,6 +81,6 @@ IN_A_FUNCTION = '  File "/lib/torch/__init__.py", line 30, in _load\n    CDLL(na
         pytest.param("Killed\n", "", id="no python"),
         pytest.param("", "", id="nothing"),
     ],
-)
+)  # fmt: skip
 def test_failed_imports_are_recognised(output: str, problem: str) -> None:
     assert import_failure(output) == problem

@@ -80,16 +80,12 @@ def test_only_trials_with_an_error_of_an_objective_are_looked_up(tmp_path: Path)
 @pytest.mark.parametrize(
     "content",
     [
-        "",
-        "[1]",
-        '{"schema": 2, "losses": {}}',
-        '{"schema": 1}',
-        '{"schema": 1, "losses": {"final": 3.0}}',
-        '{"schema": 1, "losses": {"final": [3.0, NaN]}}',
+        "", "[1]", '{"schema": 2, "losses": {}}', '{"schema": 1}',
+        '{"schema": 1, "losses": {"final": 3.0}}', '{"schema": 1, "losses": {"final": [3.0, NaN]}}',
         '{"schema": 1, "losses": {"final": [true]}}',
     ],
     ids=["empty", "list", "newer", "no-losses", "number", "nan", "bool"],
-)
+)  # fmt: skip
 def test_unreadable_losses_are_left_out_with_a_warning(
     store: LocalStore, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:

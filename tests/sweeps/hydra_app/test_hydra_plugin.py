@@ -37,13 +37,7 @@ def test_hydra_finds_it_and_it_is_light(application: Path, environment: dict[str
     assert TARGET in found.split()
     assert "stagesweep.yaml" in configured.split()
     heavy = {
-        "torch",
-        "ax",
-        "pandas",
-        "numpy",
-        "pydantic",
-        "sweeps.worker.loop",
-        "sweeps.space.space_file",
+        "torch", "ax", "pandas", "numpy", "pydantic", "sweeps.worker.loop", "sweeps.space.space_file",
         "click",
-    }
+    }  # fmt: skip
     assert not heavy & set(modules.split())

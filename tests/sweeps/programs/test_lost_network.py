@@ -33,17 +33,13 @@ def test_a_lost_network(last):
 @pytest.mark.parametrize(
     "last",
     [
-        "",
-        "KeyError: 'lr'",
-        "KeyError: 'TimeoutError'",
-        "ValueError: the connection weights must be positive",
-        "ValueError: timeout must be positive",
+        "", "KeyError: 'lr'", "KeyError: 'TimeoutError'",
+        "ValueError: the connection weights must be positive", "ValueError: timeout must be positive",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied",
         "AttributeError: module 'net' has no attribute 'ConnectionError'",
-        "ModuleNotFoundError: No module named 'requests'",
-        "torch.OutOfMemoryError: CUDA out of memory.",
+        "ModuleNotFoundError: No module named 'requests'", "torch.OutOfMemoryError: CUDA out of memory.",
     ],
-)
+)  # fmt: skip
 def test_an_ordinary_error(last):
     assert not network_was_lost(f"Traceback (most recent call last):\n  File a\n{last}")
 

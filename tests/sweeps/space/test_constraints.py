@@ -34,16 +34,12 @@ linears = st.builds(
         ("a + a <= 3", {"a": 2}, 3),
         ("a - -b <= 3", {"a": 1, "b": 1}, 3),
         ("stage2.lambda.max <= 3", {"stage2.lambda.max": 1}, 3),
-        (
-            "stage1_9.max_steps + stage2.max_steps <= 1000",
-            {"stage1_9.max_steps": 1, "stage2.max_steps": 1},
-            1000,
-        ),
+        ("stage1_9.max_steps + stage2.max_steps <= 1000", {"stage1_9.max_steps": 1, "stage2.max_steps": 1}, 1000),
         ("eval/loss <= 3", {"eval/loss": 1}, 3),
         ("optimizer.0.lr <= 3.", {"optimizer.0.lr": 1}, 3),
         ("  a   <=  .5  ", {"a": 1}, 0.5),
     ],
-)
+)  # fmt: skip
 def test_it_reads_what_people_write(text: str, coefficients: dict[str, float], bound: float) -> None:
     assert parse(text) == Linear(coefficients=coefficients, bound=bound)
 

@@ -137,21 +137,13 @@ def test_worker_of_deleted_sweep_creates_no_trial(tmp_path, space) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"schema": 1, "changes": [1]}',
-        b'{"schema": 2, "changes": {}}',
-        b'{"schema": 1, "changes": {"run_cap": 0}}',
-        b'{"schema": 1, "changes": {"run_cap": 1.5}}',
-        b'{"schema": 1, "changes": {"run_cap": true}}',
-        b'{"schema": 1, "changes": {"usd": NaN}}',
-        b'{"schema": 1, "changes": {"usd": "9"}}',
-        b'{"schema": 1, "changes": {"lease": 9}}',
-        b'{"schema": 1, "changes": {"name": ""}}',
-        b'{"schema": 1, "changes": {"archived": 1}}',
+        b"", b"[]", b"{}", b'{"schema": 1, "changes": [1]}', b'{"schema": 2, "changes": {}}',
+        b'{"schema": 1, "changes": {"run_cap": 0}}', b'{"schema": 1, "changes": {"run_cap": 1.5}}',
+        b'{"schema": 1, "changes": {"run_cap": true}}', b'{"schema": 1, "changes": {"usd": NaN}}',
+        b'{"schema": 1, "changes": {"usd": "9"}}', b'{"schema": 1, "changes": {"lease": 9}}',
+        b'{"schema": 1, "changes": {"name": ""}}', b'{"schema": 1, "changes": {"archived": 1}}',
     ],
-)
+)  # fmt: skip
 def test_what_no_version_wrote_is_refused(data) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         amendments.decoded(1, data)

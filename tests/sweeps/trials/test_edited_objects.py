@@ -35,25 +35,19 @@ def with_setting(section: str, **changes: object):
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        pytest.param(
-            with_first_parameter(max=float("inf")), "max is inf, not a finite number", id="infinite bound"
-        ),
+        pytest.param(with_first_parameter(max=float("inf")), "max is inf, not a finite number", id="infinite bound"),
         pytest.param(with_first_parameter(max=10**400), "max is 10+, not a finite number", id="huge bound"),
-        pytest.param(
-            with_first_parameter(max="ten"), "max is 'ten', not a finite number", id="text for a bound"
-        ),
+        pytest.param(with_first_parameter(max="ten"), "max is 'ten', not a finite number", id="text for a bound"),
         pytest.param(with_first_parameter(min=2.0), "nothing between", id="reversed"),
         pytest.param(with_first_parameter(log=True), "logarithmic", id="log of zero"),
         pytest.param(with_setting("lease", expire_s=float("inf")), "lease.expire_s", id="endless lease"),
         pytest.param(with_setting("lease", max_attempts="many"), "lease.max_attempts", id="attempts"),
         pytest.param(with_setting("budget", usd=float("nan")), "budget.usd", id="budget"),
         pytest.param(with_setting("search", method="magic"), "search.method", id="method"),
-        pytest.param(
-            lambda space: space.update(outcome_constraints=["x"]), "constraint 'x'", id="constraint"
-        ),
+        pytest.param(lambda space: space.update(outcome_constraints=["x"]), "constraint 'x'", id="constraint"),
         pytest.param(lambda space: space.update(baseline={"x": {"a": 1}}), "baseline.x is", id="baseline"),
     ],
-)
+)  # fmt: skip
 def test_unsearchable_space_is_refused(space, edit, problem):
     store = MemoryStore()
     Experiment.create(store, space)

@@ -109,11 +109,7 @@ DAMAGE = {
     "document missing": (STATE_FILE, Path.unlink, "state.json is missing"),
     "document truncated": (STATE_FILE, lambda path: path.write_bytes(path.read_bytes()[:-40]), "cut off"),
     "document empty": (STATE_FILE, empty, "state.json is cut off or damaged"),
-    "document of another kind": (
-        STATE_FILE,
-        lambda path: path.write_text("[1]"),
-        "state.json is no JSON object",
-    ),
+    "document of another kind": (STATE_FILE, lambda path: path.write_text("[1]"), "state.json is no JSON object"),
     "document edited": (STATE_FILE, edit(step=29), "state.json does not match its own checksum"),
     "document without checksum": (STATE_FILE, edit(sha256=None), "does not match its own checksum"),
     "document of a later schema": (STATE_FILE, edit(schema=2), "its schema is 2, and this program reads 1"),
@@ -122,7 +118,7 @@ DAMAGE = {
         lambda path: (path.unlink(), path.mkdir()),
         "it cannot be read: Is a directory",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("file", "damage", "why"), DAMAGE.values(), ids=DAMAGE)

@@ -18,13 +18,9 @@ from trainer.layout import HELD_OUT_FILE
 
 # A curriculum whose norms change from step to step, so that a forgotten average or rank would show.
 SALIENT = (
-    "stage1_9.saliency.enabled=true",
-    "stage1_9.saliency.initial_k=0.5",
-    "stage1_9.saliency.final_k=0.2",
-    "stage1_9.saliency.update_interval=2",
-    "stage1_9.saliency.ema_decay=0.5",
-    "stage1_9.optimizer.lr=0.05",
-)
+    "stage1_9.saliency.enabled=true", "stage1_9.saliency.initial_k=0.5", "stage1_9.saliency.final_k=0.2",
+    "stage1_9.saliency.update_interval=2", "stage1_9.saliency.ema_decay=0.5", "stage1_9.optimizer.lr=0.05",
+)  # fmt: skip
 ALL_STAGES = (
     *SALIENT,
     *("stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1"),

@@ -22,54 +22,23 @@ from trainer.config.run import leaves
 
 VERSIONS = {"trainer": "1", "torch": "2"}
 OTHER_RUNS = (
-    "stage2.max_steps=300",
-    "stage2.optimizer.lr=0.5",
-    "stage2.lambda_warmup.enabled=false",
-    "stage3.max_steps=9",
-    "recovery.max_steps=9",
-    "recovery.rank=3",
-    "eval.batches=20",
-    "eval.at=[]",
-    "eval.test=true",
-    "device.threads=7",
-    "device.usd_per_hour=3.5",
-    "device.pricing=spot",
-    "checkpoint.every_steps=5",
-    "checkpoint.keep=1",
-    "telemetry.dense_steps=1",
-    "memory_log.level=basic",
-    "wandb.mode=offline",
-    "wandb.name=other",
-    "log_every=3",
-    "run_dir=elsewhere",
-    "save_model=true",
+    "stage2.max_steps=300", "stage2.optimizer.lr=0.5", "stage2.lambda_warmup.enabled=false",
+    "stage3.max_steps=9", "recovery.max_steps=9", "recovery.rank=3", "eval.batches=20", "eval.at=[]",
+    "eval.test=true", "device.threads=7", "device.usd_per_hour=3.5", "device.pricing=spot",
+    "checkpoint.every_steps=5", "checkpoint.keep=1", "telemetry.dense_steps=1", "memory_log.level=basic",
+    "wandb.mode=offline", "wandb.name=other", "log_every=3", "run_dir=elsewhere", "save_model=true",
     "force=true",
-)
+)  # fmt: skip
 HTTP = ("stage3/teacher=http", "stage3.teacher.url=http://a:1", "stage3.teacher.model=m")
 OTHER_STAGES = (
-    "seed=1",
-    "model.layers=3",
-    "model.teacher.seed=1",
-    "model.teacher.optimizer.lr=0.5",
-    "data.sequence_length=64",
-    "data.test_fraction=0.1",
-    "quant.weight_scale=absmedian",
-    "stage1.subln=ones",
-    "stage1.keep_layers=2",
-    "stage1_9.max_steps=101",
-    "stage1_9.batch_size=8",
-    "stage1_9.micro_batch_size=8",
-    "stage1_9.layer_weights=uniform",
-    "stage1_9.saliency.enabled=true",
-    "optimizer@stage1_9.optimizer=adamw",
-    "auto_freeze.enabled=true",
-    "device=cuda",
-    "device.dtype=bfloat16",
-    "device.compile=false",
-    "device.recompute=true",
-    "device.parallel=fsdp",
+    "seed=1", "model.layers=3", "model.teacher.seed=1", "model.teacher.optimizer.lr=0.5",
+    "data.sequence_length=64", "data.test_fraction=0.1", "quant.weight_scale=absmedian",
+    "stage1.subln=ones", "stage1.keep_layers=2", "stage1_9.max_steps=101", "stage1_9.batch_size=8",
+    "stage1_9.micro_batch_size=8", "stage1_9.layer_weights=uniform", "stage1_9.saliency.enabled=true",
+    "optimizer@stage1_9.optimizer=adamw", "auto_freeze.enabled=true", "device=cuda",
+    "device.dtype=bfloat16", "device.compile=false", "device.recompute=true", "device.parallel=fsdp",
     "device.auto_micro_batch=true",
-)
+)  # fmt: skip
 # Keys that nothing reads up to Stage 1.9's end under a setting, with that setting and with another.
 IDLE = {
     "saliency": (

@@ -96,11 +96,7 @@ def test_a_far_place_costs_no_more_than_a_near_one() -> None:
 @pytest.mark.parametrize(
     ("values", "error", "problem"),
     [
-        (
-            {"text": "another digest", "rows": 8},
-            DataError,
-            r"its digest was another dige, now it is a digest",
-        ),
+        ({"text": "another digest", "rows": 8}, DataError, r"its digest was another dige, now it is a digest"),
         ({"rows": 8}, StateError, "is no position"),
         ({"text": "a digest"}, StateError, "is no position"),
         ({"text": "a digest", "rows": -1}, StateError, "is no position"),
@@ -109,7 +105,7 @@ def test_a_far_place_costs_no_more_than_a_near_one() -> None:
         ({"position": 3}, StateError, "is no position"),
     ],
     ids=["another-text", "no-text", "no-rows", "negative", "words", "boolean", "an-earlier-format"],
-)
+)  # fmt: skip
 def test_a_state_that_is_none_is_refused(
     values: dict[str, Any], error: type[TrainerError], problem: str
 ) -> None:

@@ -125,18 +125,14 @@ def test_rows_of_queries_are_interleaved():
         ("Qwen3", {}, "no architecture for a ternary Qwen3ForCausalLM"),
         ("Llama", {"tie_word_embeddings": False}, "has a head of its own"),
         ("Llama", {"hidden_act": "gelu"}, "computes silu"),
-        (
-            "Llama",
-            {"quant": dataclasses.replace(BITNET, group_size=16)},
-            "quant.group_size=16 is no multiple",
-        ),
+        ("Llama", {"quant": dataclasses.replace(BITNET, group_size=16)}, "quant.group_size=16 is no multiple"),
         (
             "Llama",
             {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
             "rotary embeddings of type 'linear'",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_llama_cpp_cannot_compute_is_refused(
     architecture: str, more: dict[str, Any], problem: str, bpe: Path, tmp_path: Path
 ):

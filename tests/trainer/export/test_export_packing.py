@@ -70,15 +70,10 @@ def test_packed_student_has_two_bits_a_weight(dtype: torch.dtype) -> None:
         ("Llama", {"group_size": 8}, {}, "has one scale per matrix, and quant.group_size=8 has many"),
         ("Llama", {"activations": "none"}, {}, "is for layers .*, and quant.activations=none leaves them"),
         ("Qwen2", {}, {}, r"cannot hold model\.layers\.0\.self_attn\.q_proj: .*bias"),
-        (
-            "Llama",
-            {},
-            {"intermediate_size": 46},
-            r"cannot hold .*gate_proj: its 46 outputs are no multiple of 4",
-        ),
+        ("Llama", {}, {"intermediate_size": 46}, r"cannot hold .*gate_proj: its 46 outputs are no multiple of 4"),
     ],
     ids=["groups", "activations", "bias", "odd size"],
-)
+)  # fmt: skip
 def test_what_cannot_be_packed_is_refused_by_name(
     architecture: str, change: dict[str, object], sizes: dict[str, object], problem: str
 ) -> None:

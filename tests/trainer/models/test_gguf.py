@@ -275,10 +275,7 @@ BEYOND: dict[str, tuple[bytes, str]] = {
         "general.architecture is no text",
     ),
     "key not UTF-8": (header((b"\xff", UINT32, b"")), "a key at byte 32 is not UTF-8"),
-    "architecture of 1 MB": (
-        header((b"general.architecture", STRING, text(b"x" * 10**6))),
-        "architecture 'xxxx",
-    ),
+    "architecture of 1 MB": (header((b"general.architecture", STRING, text(b"x" * 10**6))), "architecture 'xxxx"),
     "key of 1 MB": (header((b"x" * 10**6, UINT8, b"\0")), "a key at byte 32 has 1,000,000 bytes"),
     "text beyond the file": (header((b"k", STRING, struct.pack("<Q", 2**20))), "ends within its header"),
     "text beyond the limit": (header((b"k", STRING, struct.pack("<Q", 2**60))), "k at byte .* is the most"),
@@ -307,10 +304,7 @@ BEYOND: dict[str, tuple[bytes, str]] = {
         "a has 2,147,483,648 dimensions; 4 is the most",
     ),
     "tensor of an unknown type": (header(tensors=1) + tensor(b"a", 1, kind=999), "a is of type 999"),
-    "tensor beyond the file": (
-        header(tensors=1) + tensor(b"a", 2**40),
-        "it ends at byte 57, and tensor a at",
-    ),
+    "tensor beyond the file": (header(tensors=1) + tensor(b"a", 2**40), "it ends at byte 57, and tensor a at"),
     "tensors that share bytes": (
         header(tensors=2) + tensor(b"a", 8) + tensor(b"b", 8) + bytes(64),
         "tensors a and b share bytes",
@@ -319,7 +313,7 @@ BEYOND: dict[str, tuple[bytes, str]] = {
         header((b"general.alignment", UINT32, struct.pack("<I", 0))),
         "general.alignment is 0, which is no power of two",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BEYOND)

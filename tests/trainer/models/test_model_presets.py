@@ -159,23 +159,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SMALLER = (
-    "data.sequence_length=16",
-    "data.held_out_tokens=400",
-    "data.held_out_fraction=0.2",
-    "stage1.calibration_batches=1",
-    "stage1_9.max_steps=3",
-    "stage1_9.batch_size=4",
-    "stage1_9.schedule.warmup_steps=1",
-    "stage2.max_steps=4",
-    "stage2.batch_size=4",
-    "stage2.schedule.warmup_steps=1",
-    "stage2.lambda_warmup.warmup_steps=2",
-    "eval.batches=2",
-    "eval.batch_size=4",
-    "device=cpu",
-    "device.threads=1",
-    "device.dtype=bfloat16",
-)
+    "data.sequence_length=16", "data.held_out_tokens=400", "data.held_out_fraction=0.2",
+    "stage1.calibration_batches=1", "stage1_9.max_steps=3", "stage1_9.batch_size=4",
+    "stage1_9.schedule.warmup_steps=1", "stage2.max_steps=4", "stage2.batch_size=4",
+    "stage2.schedule.warmup_steps=1", "stage2.lambda_warmup.warmup_steps=2", "eval.batches=2",
+    "eval.batch_size=4", "device=cpu", "device.threads=1", "device.dtype=bfloat16",
+)  # fmt: skip
 
 
 @pytest.fixture

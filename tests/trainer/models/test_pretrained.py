@@ -62,18 +62,14 @@ DIFFERENT: dict[str, tuple[Spoil, bool, str]] = {
         False,
         "has, with no place in the model, model.layers.2.mlp.up_proj.weight;",
     ),
-    "another shape": (
-        lambda t: t.update({NORM: torch.ones(4)}),
-        False,
-        f"has in another shape {NORM} [4], not [8];",
-    ),
+    "another shape": (lambda t: t.update({NORM: torch.ones(4)}), False, f"has in another shape {NORM} [4], not [8];"),
     "another name": (
         lambda t: t.update({"v_head.weight": t.pop(NORM)}),
         False,
         f"lacks {NORM}, has, with no place in the model, v_head.weight;",
     ),
     "a long name": (lambda t: t.update({"x" * 10**6: torch.ones(1)}), False, "x" * 120 + "…;"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", DIFFERENT)

@@ -42,19 +42,10 @@ from trainer.training.weight_average import WeightAverage
 
 # Small, but large enough that activations, weights and logits all count; deeper than what is estimated from.
 SHAPE = (
-    "model.layers=5",
-    "model.hidden_size=64",
-    "model.intermediate_size=160",
-    "model.heads=2",
-    "data.vocab_size=600",
-    "data.sequence_length=48",
-    "stage1_9.batch_size=4",
-    "stage2.batch_size=4",
-    "stage2.lambda_warmup.warmup_steps=1",
-    "device=cpu",
-    "device.threads=1",
-    "device.dtype=float32",
-)
+    "model.layers=5", "model.hidden_size=64", "model.intermediate_size=160", "model.heads=2",
+    "data.vocab_size=600", "data.sequence_length=48", "stage1_9.batch_size=4", "stage2.batch_size=4",
+    "stage2.lambda_warmup.warmup_steps=1", "device=cpu", "device.threads=1", "device.dtype=float32",
+)  # fmt: skip
 ONLY = {
     "stage1_9": ("stage1_9.max_steps=2", "stage2.max_steps=0"),
     "stage2": ("stage1_9.max_steps=0", "stage2.max_steps=2"),

@@ -12,17 +12,10 @@ from trainer.preflight.memory import stage_memory, stages
 from trainer.preflight.meta_model import blueprint
 
 LARGER = (
-    "model.layers=6",
-    "model.hidden_size=512",
-    "model.intermediate_size=1536",
-    "model.heads=8",
-    "data.vocab_size=16384",
-    "data.sequence_length=512",
-    "stage1_9.batch_size=8",
-    "stage2.batch_size=8",
-    "device=cuda",
-    "device.compile=false",
-)
+    "model.layers=6", "model.hidden_size=512", "model.intermediate_size=1536", "model.heads=8",
+    "data.vocab_size=16384", "data.sequence_length=512", "stage1_9.batch_size=8", "stage2.batch_size=8",
+    "device=cuda", "device.compile=false",
+)  # fmt: skip
 
 
 def multiply_once(device: Device) -> None:

@@ -93,18 +93,12 @@ WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "a position of null": (changed("choices[0]['prompt_logprobs'][1] = None"), "prompt_logprobs hold 'null'"),
     "plain numbers": (changed("choices[0]['prompt_logprobs'][1] = {'2': -1.0}"), r"""hold '\{"2": -1.0\}'"""),
-    "words for ids": (
-        changed("choices[0]['prompt_logprobs'][1] = {'the': {'logprob': -1}}"),
-        "prompt_logprobs hold",
-    ),
+    "words for ids": (changed("choices[0]['prompt_logprobs'][1] = {'the': {'logprob': -1}}"), "prompt_logprobs hold"),
     "another vocabulary": (
         changed("choices[0]['prompt_logprobs'][1]['50256'] = {'logprob': -3.0}"),
         "names token 50256, but the student's vocabulary has 5: another tokenizer",
     ),
-    "a negative id": (
-        changed("choices[0]['prompt_logprobs'][1]['-1'] = {'logprob': -3.0}"),
-        "names token -1",
-    ),
+    "a negative id": (changed("choices[0]['prompt_logprobs'][1]['-1'] = {'logprob': -3.0}"), "names token -1"),
     "another text": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t1=-1.0, t3=-2.0)"),
         "has no logprob of token 2, which was sent",
@@ -121,19 +115,13 @@ WRONG: dict[str, tuple[bytes, str]] = {
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=0.5, t1=0.2)"),
         "answers 0.5 for a log probability",
     ),
-    "NaN": (
-        changed("choices[0]['prompt_logprobs'][1] = entry(t2=float('nan'), t1=-1.0)"),
-        "answers nan for a log",
-    ),
-    "infinity": (
-        changed("choices[0]['prompt_logprobs'][1] = entry(t2=float('-inf'), t1=-1.0)"),
-        "answers -inf for",
-    ),
+    "NaN": (changed("choices[0]['prompt_logprobs'][1] = entry(t2=float('nan'), t1=-1.0)"), "answers nan for a log"),
+    "infinity": (changed("choices[0]['prompt_logprobs'][1] = entry(t2=float('-inf'), t1=-1.0)"), "answers -inf for"),
     "more than one": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=-0.1, t1=-0.1)"),
         "probabilities of one token add up to 1.81",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)
