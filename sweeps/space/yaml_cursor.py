@@ -221,7 +221,9 @@ class Cursor:
         """Return a number, which a boolean is not."""
         value = self.value()
         if isinstance(value, bool | str):
-            hint = ", it is in quotes" if getattr(self.node, "style", None) else ""
+            # Only quotes make a text of what would be a number without them.
+            quoted = isinstance(value, str) and (_INT.fullmatch(value) or _FLOAT.fullmatch(value))
+            hint = ", it is in quotes" if quoted else ""
             raise self.refusal(f"{self.kind()} is not a number{hint}")
         return value
 
