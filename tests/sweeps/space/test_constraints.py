@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
+import golden_messages
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,45 +47,35 @@ def test_it_reads_what_people_write(text: str, coefficients: dict[str, float], b
     assert parse(text) == Linear(coefficients=coefficients, bound=bound)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "no `<=` or `>=`"),
-        ("a", "no `<=` or `>=`"),
-        ("a < 3", "`<` is not supported"),
-        ("a => 3", "`=>` is not supported"),
-        ("a ≤ 3", "`≤` is not supported"),
-        ("a != 3", "`!=` is not supported"),
-        ("a == 3", "equalities"),
-        ("a = 3", "equalities"),
-        ("1 <= a <= 3", "more than one comparison"),
-        ("<= 3", "missing"),
-        ("a <=", "missing"),
-        ("a + <= 3", "missing"),
-        ("* a <= 3", "missing"),
-        ("a 3 <= 3", "missing before `3`"),
-        ("2a <= 3", "cannot read `2a"),
-        ("1.2.3*a <= 3", "cannot read"),
-        ("a*b <= 3", "not linear"),
-        ("1/a <= 3", "not linear"),
-        ("a/0 <= 3", "division by zero"),
-        ("a ** 2 <= 3", "missing"),
-        ("a % 2 <= 3", "cannot read `% 2`"),
-        ("(a + b) <= 3", "without parentheses"),
-        ("__import__('os') <= 3", "cannot read"),
-        ("a - a <= 3", "no name is left"),
-        ("1 <= 3", "no name is left"),
-        ("a <= 1e999", "too large"),
-        ("nan*a + inf <= 3", "not linear"),
-        ("a <= " + "9" * 2000, "longer than"),
-        ("((((" * 200 + "a <= 3", "without parentheses"),
-        ("é <= 3", "cannot read `é`"),
-    ],
+def description(text: str) -> str:
+    return f"`{text}`" if len(text) < 100 else f"`{text[:20]}…`, {len(text)} characters"
+
+
+# fmt: off
+NO_INEQUALITIES = (
+    "", "a", "a < 3", "a => 3", "a ≤ 3", "a != 3", "a == 3", "a = 3", "1 <= a <= 3", "<= 3", "a <=", "a + <= 3", "* a <= 3",
+    "a 3 <= 3", "2a <= 3", "1.2.3*a <= 3", "a*b <= 3", "1/a <= 3", "a/0 <= 3", "a ** 2 <= 3", "a % 2 <= 3", "(a + b) <= 3",
+    "__import__('os') <= 3", "a - a <= 3", "1 <= 3", "a <= 1e999", "nan*a + inf <= 3", "a <= " + "9" * 2000,
+    "((((" * 200 + "a <= 3", "é <= 3",
 )
-def test_it_refuses_the_rest_with_a_clause(text: str, says: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        parse(text)
-    assert says in str(caught.value)
+NO_EXPRESSIONS = ("", "a*b", "1/a", "a/0", "a <= 3", "(a + b)", "1e999", "1e308*10*a", "a" * (MAX_LENGTH + 1))
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("title", "read", "texts"),
+    [
+        ("Inequalities", parse, NO_INEQUALITIES),
+        ("Expressions of a cost", parse_expression, NO_EXPRESSIONS),
+    ],
+    ids=["inequalities", "expressions"],
+)
+def test_the_rest_is_refused_as_the_page_says(
+    title: str, read: Callable[[str], object], texts: tuple[str, ...]
+) -> None:
+    golden_messages.compare_refusals(
+        title, ValueError, {description(text): partial(read, text) for text in texts}
+    )
 
 
 @given(linears)
@@ -141,22 +134,3 @@ def test_an_expression_is_a_sum_of_terms(text: str, coefficients: dict[str, floa
     assert expression.value(values) == constant + sum(
         coefficients[name] * values[name] for name in coefficients
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "missing"),
-        ("a*b", "not linear"),
-        ("1/a", "not linear"),
-        ("a/0", "division by zero"),
-        ("a <= 3", "cannot read `<= 3`"),
-        ("(a + b)", "without parentheses"),
-        ("1e999", "too large"),
-        ("1e308*10*a", "too large"),
-        ("a" * (MAX_LENGTH + 1), "longer than"),
-    ],
-)
-def test_what_is_no_expression_is_refused(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says.replace("(", r"\(")):
-        parse_expression(text)

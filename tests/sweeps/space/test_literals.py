@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
+import golden_messages
 import numpy as np
 import pytest
 
@@ -69,26 +72,13 @@ def test_numbers_of_other_libraries_are_taken(given):
     assert (type(found["lr"]), type(found["layers"])) == (float, int)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"lrr": 1}, "here: lrr: not among the parameters; did you mean `lr`?"),
-        ({"lr": 1.0}, "here: lr: `1.0` is outside of 0.0001 to 0.01"),
-        ({"layers": 2.5}, "here: layers: `2.5` is not an integer"),
-        ({"layers": float("nan")}, "here: layers: "),
-        ({"opt": "adamw"}, "here: opt: `adamw` is not among its values"),
-        ({"momentum": 0.1}, "here: momentum: it is switched off unless opt is sgd"),
-        ({"lr": None}, "here: lr: has no value"),
-        ({"lr": [1]}, "here: lr: expected one number"),
-        ({"lr": {1}}, "here: set cannot be written down"),
-        ({"mode": "no"}, "here: mode: `no` is not among its values"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_one_line(given, values, message):
-    with pytest.raises(SpaceError) as caught:
-        configuration(given, values, "here")
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
+def test_values_that_do_not_fit_are_refused_as_the_page_says(given):
+    mistakes = (
+        *({"lrr": 1}, {"lr": 1.0}, {"layers": 2.5}, {"layers": float("nan")}, {"opt": "adamw"}),
+        *({"momentum": 0.1}, {"lr": None}, {"lr": [1]}, {"lr": {1}}, {"mode": "no"}),
+    )
+    calls = {f"{values}": partial(configuration, given, values, "here") for values in mistakes}
+    golden_messages.compare_refusals("Values of a trial", SpaceError, calls)
 
 
 def test_words_have_the_parameters_type(given):
@@ -102,20 +92,12 @@ def test_words_have_the_parameters_type(given):
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["lr"], "here: 'lr' is not an override; write key=value"),
-        (["lr=1e-3", "lr=2e-3"], "here: lr: given twice; keep one"),
-        (["lr=high"], "here: lr: `high` is not a number"),
-        (["opt=a: b # c"], "here: opt: `a: b # c` is not among its values"),
-        (["layers="], "here: layers: "),
-    ],
-)
-def test_wrong_words_are_one_line(given, words, message):
-    with pytest.raises(SpaceError) as caught:
-        configuration_of_words(given, words, "here")
-    assert str(caught.value).startswith(message)
+def test_wrong_words_are_refused_as_the_page_says(given):
+    mistakes = (["lr"], ["lr=1e-3", "lr=2e-3"], ["lr=high"], ["opt=a: b # c"], ["layers="])
+    calls = {
+        f"`{' '.join(words)}`": partial(configuration_of_words, given, words, "here") for words in mistakes
+    }
+    golden_messages.compare_refusals("Words of a trial", SpaceError, calls)
 
 
 def test_a_file_has_one_trial_or_a_list(given, tmp_path):
@@ -126,20 +108,11 @@ def test_a_file_has_one_trial_or_a_list(given, tmp_path):
     assert [found["layers"] for found in configurations_of_file(given, file)] == [5]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("- {layers: 2}\n- {layers: 20}\n", "own.yaml:2: [1].layers: `20` is outside of 1 to 9"),
-        ("layers", "own.yaml:1: write a list of trials"),
-        ("[]", "own.yaml:1: the list is empty"),
-        ("- {layers: 2\n", "own.yaml:"),
-    ],
-)
-def test_a_wrong_file_is_one_line_with_its_place(given, tmp_path, text, message):
-    file = tmp_path / "own.yaml"
-    file.write_text(text)
-    with pytest.raises(SpaceError) as caught:
-        configurations_of_file(given, file)
-    assert message in str(caught.value)
-    with pytest.raises(SpaceError, match=r"nothere.yaml: "):
-        configurations_of_file(given, tmp_path / "nothere.yaml")
+def test_wrong_files_are_refused_as_the_page_says(given):
+    calls = {}
+    for nth, text in enumerate(("- {layers: 2}\n- {layers: 20}\n", "layers", "[]", "- {layers: 2\n", None)):
+        file = Path(f"own{nth}.yaml")
+        if text is not None:
+            file.write_text(text)
+        calls[f"{text!r}" if text else "no file"] = partial(configurations_of_file, given, file)
+    golden_messages.compare_refusals("Files of trials", SpaceError, calls)
