@@ -69,6 +69,17 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin each test with one thread of torch: a device that an earlier test opened may have left as many as cores.
+
+    They spin while they wait for each other, which on a busy machine made tests of tiny models take 30 times as long.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def _fake_gcs() -> Iterator[FakeGcs]:
     with FakeGcs() as server:
