@@ -15,10 +15,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 from fake_gcs import FakeGcs
+from forked import Forked
 from worker_processes import trainer_of
 
 from sweeps.experiment import Experiment
@@ -61,6 +63,7 @@ class Fleet:
     store: Store
     folder: Path
     environment: dict[str, str]
+    forkserver: ForkServerContext
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self) -> subprocess.Popen[str]:
@@ -103,7 +106,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def fleet(request, gcs: FakeGcs, tmp_path: Path, cache: Path, monkeypatch) -> Iterator[Fleet]:
+def fleet(
+    request, gcs: FakeGcs, forkserver: ForkServerContext, tmp_path: Path, cache: Path, monkeypatch
+) -> Iterator[Fleet]:
     if request.param == "folder":
         store: Store = LocalStore(tmp_path / "store")
     else:
@@ -124,7 +129,7 @@ def fleet(request, gcs: FakeGcs, tmp_path: Path, cache: Path, monkeypatch) -> It
     )
     Experiment.create(store, space)
     environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]), OMP_NUM_THREADS="1")
-    fleet = Fleet(store, tmp_path, environment)
+    fleet = Fleet(store, tmp_path, environment, forkserver)
     yield fleet
     for worker in fleet.started:
         if worker.poll() is None:
@@ -168,9 +173,10 @@ def check_against_a_run_that_was_never_ended(fleet: Fleet) -> None:
     assert (record.status, record.attempt) == ("completed", 2)
     uninterrupted = fleet.folder / "uninterrupted"
     overrides = TrainerProgram(experiment.space).overrides(record.parameters)
-    subprocess.run(
-        api.command(overrides, uninterrupted), env=fleet.environment, check=True, stdout=subprocess.DEVNULL
-    )
+    _, _, _, _, *given = api.command(overrides, uninterrupted)
+    run = Forked(fleet.forkserver, "trainer.__main__", given, cwd=fleet.folder, folder=fleet.folder)
+    run.communicate(timeout=300)
+    assert run.returncode == 0
     expected = json.loads((uninterrupted / "result.json").read_text())["metrics"]
     assert without_times(record.metrics) == without_times(expected)
     assert lines(fleet.run_folder(2)) == lines(uninterrupted)
