@@ -245,4 +245,4 @@ findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(XLA_VENV) $(RAY) $(SKY) $(UV) .venv-newest .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) $(RAY) $(SKY) $(UV) .venv-newest .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build/site
