@@ -71,7 +71,7 @@ def create(
             `skip_if_exists` one of another space, whose differences are named, or with larger limits.
         StoreUnavailable: nothing can be written there.
 
-    Example:
+    Examples:
         >>> import sweeps
         >>> sweep = sweeps.create(
         ...     {
@@ -116,7 +116,7 @@ def open_existing(storage: str | os.PathLike[str] | None = None, name: str | Non
         SweepNotFound: there is none.
         InputError: it is not clear which one is meant.
 
-    Example:
+    Examples:
         >>> import sweeps
         >>> sweep = sweeps.create(SPACE | {"name": "old"}, storage="sweep-store")
         >>> sweeps.open("sweep-store/old").name
@@ -189,7 +189,7 @@ class Sweep:
             NothingToAsk: no trial is left to hand out.
             SweepClosed: the sweep is paused or stopped, or its budget is spent.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "asks"})
             >>> with sweep.ask() as trial:
@@ -227,7 +227,7 @@ class Sweep:
             InputError: the result is wrong, or the trial has ended.
             TrialLost: another worker has the trial now, because its lease expired, or a user has given it up.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "tells"})
             >>> sweep.tell(sweep.ask(), {"loss": 0.5, "accuracy": 0.8})
@@ -273,7 +273,7 @@ class Sweep:
             CannotStart: without a function, the sweep's program cannot be started here.
             SweepClosed: the sweep has paused itself; the message says why.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "runs", "run_cap": 3})
             >>> sweep.run(lambda parameters: (parameters["x"] - 0.3) ** 2, n_trials=2)
@@ -299,7 +299,7 @@ class Sweep:
             SpaceError: there is no such parameter, it cannot have this value, or `parameters` is no dict.
             InputError: the run cap leaves no room.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "enqueues"})
             >>> sweep.enqueue({"x": 0.25})
@@ -316,7 +316,7 @@ class Sweep:
     def trials(self) -> pd.DataFrame:
         """Return all trials as a table, with the columns of `sweep export TABLE.csv`.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "table"})
             >>> status = sweep.tell(sweep.ask(), 0.5)
@@ -339,7 +339,7 @@ class Sweep:
         Raises:
             InputError: no trial is completed yet.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "best"})
             >>> counts = sweep.run(lambda parameters: parameters["x"] ** 2, n_trials=1)
@@ -365,7 +365,7 @@ class Sweep:
         Raises:
             SurrogateFailed: the surrogate cannot be fitted to the results.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "answers"})
             >>> counts = sweep.run(lambda parameters: parameters["x"] ** 2, n_trials=2)
@@ -380,7 +380,7 @@ class Sweep:
     def why_done(self) -> str:
         """Return why the search has ended by its `search.stop`, in one line; "" while it has not.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweeps.create(SPACE | {"name": "goes-on"}).why_done
             ''
@@ -397,7 +397,7 @@ class Sweep:
         Raises:
             InputError: no trial is completed yet.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> two = [{"metric": "loss"}, {"metric": "ms"}]
             >>> sweep = sweeps.create(SPACE | {"name": "front", "objectives": two})

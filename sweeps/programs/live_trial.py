@@ -52,7 +52,7 @@ class Trial:
 
         It changes with a heartbeat, every `lease.heartbeat_s`.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "stops"})
             >>> with sweep.ask() as trial:
@@ -83,7 +83,7 @@ class Trial:
                 no number; nothing was reported.
             EnvironmentFault: the run folder cannot be written.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "reports"})
             >>> with sweep.ask() as trial:
