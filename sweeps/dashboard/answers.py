@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeps.errors import SurrogateFailed
+from sweeps.errors import SurrogateFailed, SweepError
 from sweeps.export import optimum
 from sweeps.space.space_json import from_json, to_json
 from sweeps.text import json_reader
@@ -94,9 +94,17 @@ class Answers:
             view = poller.view
             if view is None:
                 return
-            answer = await self._fit(view)
+            try:
+                answer = await self._fit(view)
+            except (OSError, SweepError) as error:  # no process can be started, for example
+                why = f"the surrogate could not be fitted: {error}"
+                answer = Answer(results=_completed(view), trial=None, sentences=(why,))
         self._known[poller.name] = _results(view), answer
         poller.change()
+
+
+def _completed(view: View) -> int:
+    return sum(each.status == "completed" for each in view.records)
 
 
 def _results(view: View) -> int:
@@ -106,7 +114,7 @@ def _results(view: View) -> int:
 
 async def fit_elsewhere(view: View) -> Answer:
     """Fit the surrogate in a new process of low priority."""
-    results = sum(each.status == "completed" for each in view.records)
+    results = _completed(view)
     given = {"space": to_json(view.space), "records": [_plain(each) for each in view.records]}
     begun = time.monotonic()
     process = await asyncio.create_subprocess_exec(

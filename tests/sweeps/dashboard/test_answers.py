@@ -69,6 +69,19 @@ async def changed(served, text: str) -> str:
     raise AssertionError(page)
 
 
+def test_no_process_is_no_error_of_the_page(many, tmp_path):
+    async def fail(view: View) -> Answer:
+        raise OSError(12, "Cannot allocate memory")
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            served.site.answers = Answers(fail, gap_s=0.1)
+            page = await changed(served, "the surrogate could not be fitted")
+            assert "Cannot allocate memory" in page
+
+    run(test())
+
+
 def test_few_results_are_not_fitted(tmp_path, space):
     make_sweep(tmp_path, space, *(record(at) for at in range(20)))
 
