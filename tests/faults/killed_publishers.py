@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from silent_watcher import Silent
-
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Fixed, Lease, Objective, Program, Search, Space, Stage, Trunk
@@ -28,6 +26,11 @@ from sweeps.worker.loop import Limits, work
 WRITES = ("open", "os.link", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime")
 FILES = ("weights", "more/optimizer", "stage.json")
 POINT = "first@1"
+
+
+class Silent:  # this is a program of its own, which does not see tests/
+    def __getattr__(self, name: str):
+        return lambda *arguments: None
 
 
 def objective(parameters):
