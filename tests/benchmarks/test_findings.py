@@ -72,14 +72,14 @@ def by_name(found: tuple[Finding, ...]) -> dict[str, Finding]:
     return {finding.name: finding for finding in found}
 
 
-def test_every_part_holds_on_runs_that_behave_as_the_notebook_says() -> None:
+def test_every_part_holds_on_runs_like_the_notebooks() -> None:
     found = by_name(findings(TINY, made(the_notebooks)))
     for name in ("alignment", "length", "saliency"):
         assert all("holds" in verdict and "mostly" not in verdict for verdict in found[name].verdicts), name
     assert all(": holds; -0.500 (lower in 5 of 5" in v for v in found["lambda"].verdicts[::2])
 
 
-def test_every_part_fails_on_runs_that_behave_the_other_way_round() -> None:
+def test_every_part_fails_on_opposite_runs() -> None:
     found = by_name(findings(TINY, made(lambda condition, seed: -the_notebooks(condition, seed))))
     assert all("reversed (higher)" in verdict for verdict in found["alignment"].verdicts)
     assert all("reversed (higher)" in verdict for verdict in found["length"].verdicts[:-1])
@@ -92,7 +92,7 @@ def test_nothing_shows_where_the_condition_makes_no_difference() -> None:
     assert "does not show" in found["saliency"].verdicts[0]
 
 
-def test_the_balance_at_equal_compute_is_where_the_mean_is_lowest() -> None:
+def test_balance_is_where_the_mean_is_lowest() -> None:
     def best_at_50(condition: Condition, seed: int) -> float:
         return 3 + abs(steps(condition, "stage1_9.max_steps") - 50) / 100 + 0.01 * seed
 
@@ -181,7 +181,7 @@ def test_errors_are_those_of_the_runs() -> None:
     assert residual == ["0.0000"] * 3
 
 
-def test_what_one_condition_does_with_a_seed_is_left_when_the_seeds_own_effect_is_out() -> None:
+def test_interaction_is_left_without_the_seeds_own_effect() -> None:
     random = np.random.default_rng(0)
     noise = {(c, seed): 0.02 * random.standard_normal() for c in TINY.conditions() for seed in SEEDS}
     found = errors(TINY, made(lambda c, seed: 3.0 + 0.5 * seed + noise[c, seed]))

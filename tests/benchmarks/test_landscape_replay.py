@@ -149,14 +149,14 @@ def test_searchers_take_the_defaults_first_if_they_are_known(name: str) -> None:
     assert dict(fresh.ask(1)) != dict(asked)
 
 
-def test_eight_workers_get_their_first_trials_from_every_searcher_without_a_result() -> None:
+def test_every_searcher_starts_eight_workers() -> None:
     for name in ("random", "optuna-tpe", "optuna-gp", "ax", "ours"):
         searcher = find(name)(Task(space=replace(SPACE, baseline=None), seed=0, workers=8))
         asked = {tuple(sorted(searcher.ask(trial).items())) for trial in range(8)}
         assert len(asked) == 8, name
 
 
-def test_an_unknown_searcher_is_refused_and_one_of_your_own_is_found() -> None:
+def test_own_searcher_is_found_and_an_unknown_one_refused() -> None:
     assert find("benchmarks.landscapes.searchers:Random") is SEARCHERS["random"]
     with pytest.raises(ValueError, match="'fast'"):
         find("fast")
@@ -181,7 +181,7 @@ def made(searcher: str, seed: int, losses: Sequence[float]) -> tuple[Run, replay
     return run, {"full": 100.0, "curve": curve, "trials": len(curve), "reused": 0}
 
 
-def test_the_table_tells_the_compute_to_the_loss_of_the_reference() -> None:
+def test_table_has_the_compute_to_the_reference_loss() -> None:
     results = dict(
         [made("ax", seed, (4, 3, 3, 2)) for seed in range(3)] + [made("ours", seed, (4, 2, 2, 1)) for seed in range(3)]
         + [made("random", seed, (4, 4, 4, 4)) for seed in range(3)]

@@ -141,7 +141,7 @@ class Patient(Scripted):
 
 
 @pytest.mark.parametrize(("patience", "known"), [(0.0, 1), (0.15, 2), (0.05, 1)])
-def test_a_patient_worker_waits_for_a_result_that_is_nearly_there(patience: float, known: int) -> None:
+def test_patient_worker_waits_for_a_near_result(patience: float, known: int) -> None:
     searcher = Patient(Task(space=SPACE, seed=0, workers=2))
     searcher.shares, searcher.patience = False, patience
     searcher.script = [{"first.lr": 0.01, "second.steps": s, "second.kind": 1} for s in (30, 40)]

@@ -84,7 +84,7 @@ def test_repeats_come_after_the_last_random_trial() -> None:
     assert {row["stage2.optimizer.lr"] for _, row in plan.waiting if row["kind"] == "best"} == {best}
 
 
-def test_random_trials_that_are_dropped_make_room_for_repeats_of_the_others() -> None:
+def test_dropped_trials_make_room_for_repeats() -> None:
     plan = Plan({"adamw": random_trials(4)}, {}, number_of_repeats=1)
     end_next(plan, 3.6)
     running = plan.waiting.popleft()

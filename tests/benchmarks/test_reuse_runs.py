@@ -28,7 +28,7 @@ def test_the_spaces_are_valid_and_differ_in_reuse_alone(reuse: str):
     assert (found.search.reuse, found.search.seed, found.run_cap) == (reuse, 2, 24)
 
 
-def test_the_table_compares_best_losses_at_what_the_cheaper_sweep_paid():
+def test_table_compares_losses_at_the_cheaper_cost():
     plain, shared = (
         row("none-0", [260, 260, 260], [3.5, 3.4, 3.2]),
         row("auto-0", [260, 60, 200], [3.5, 3.45, 3.3]),

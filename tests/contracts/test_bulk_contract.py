@@ -86,7 +86,7 @@ class TestBulkContract:
         assert upload(stores[0], {"result.json": b'{"later": 1}'}) == ()
         assert fetch(stores[1]) == self.FILES | {"result.json": b'{"later": 1}'}
 
-    def test_closing_without_a_start_uploads_as_well_and_closing_twice_is_harmless(self, stores):
+    def test_closing_unstarted_uploads_and_twice_is_harmless(self, stores):
         folder = stores[0].folder(PREFIX)
         write(folder, self.FILES)
         uploader = Uploader(stores[0], folder, PREFIX, config=PACE)

@@ -54,7 +54,7 @@ def test_ranges_are_cut_as_asked(fs, root):
 @pytest.mark.filterwarnings(
     "ignore:Sending a large body directly:ResourceWarning"
 )  # gcsfs sends its parts so
-def test_files_large_enough_for_resumable_uploads_come_back_whole(fs, root, tmp_path):
+def test_resumable_uploads_come_back_whole(fs, root, tmp_path):
     data = bytes(range(256)) * (6 * 4096)  # 6 MiB
     (tmp_path / "up").write_bytes(data)
     fs.put_file(str(tmp_path / "up"), f"{root}/put", chunksize=2 * MIB, consistency="md5")

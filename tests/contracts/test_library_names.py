@@ -281,7 +281,7 @@ def test_every_library_is_declared():
     assert {(name, file) for name, file in names if distribution_of(name) not in known} == set()
 
 
-def test_every_use_of_a_librarys_inside_is_listed_with_its_reason():
+def test_uses_of_library_internals_are_listed():
     unlisted = {(name, file) for name, file in used_inside() if not listed(name)}
     assert unlisted == set(), (
         "take what the library documents, or list it here and bound it in pyproject.toml"

@@ -60,7 +60,7 @@ def hostile(test):
 
 @pytest.mark.parametrize("key", HOSTILE, ids=ascii)
 @pytest.mark.parametrize("kind", ["memory", "local", "gcs"])
-def test_every_store_refuses_a_key_that_could_mean_another_object(kind, key, tmp_path):
+def test_stores_refuse_ambiguous_keys(kind, key, tmp_path):
     store: Store = {
         "memory": MemoryStore,
         "local": lambda: LocalStore(tmp_path / "sweep"),
@@ -80,7 +80,7 @@ def test_every_store_refuses_a_key_that_could_mean_another_object(kind, key, tmp
 
 @given(names)
 @hostile
-def test_a_key_is_refused_or_its_file_lies_in_the_folder_under_that_very_name(key):
+def test_key_is_refused_or_names_a_file_in_the_folder(key):
     with tempfile.TemporaryDirectory() as folder:
         store = LocalStore(Path(folder, "sweep"))
         try:
@@ -100,7 +100,7 @@ def test_a_key_is_refused_or_its_file_lies_in_the_folder_under_that_very_name(ke
 
 @given(names)
 @hostile
-def test_a_key_is_refused_or_its_object_lies_below_the_prefix_under_that_very_name(key):
+def test_key_is_refused_or_names_an_object_below_the_prefix(key):
     store = GcsStore("gs://bucket/deep/sweep")
     try:
         path = store.object_path(key)
@@ -114,7 +114,7 @@ def test_a_key_is_refused_or_its_object_lies_below_the_prefix_under_that_very_na
 
 @given(names)
 @hostile
-def test_a_name_of_a_sweep_is_refused_or_is_one_folder_below_the_storage(name):
+def test_name_is_refused_or_is_one_folder(name):
     for storage in ("./store", "file:///store", "gs://bucket/store"):
         try:
             url = urls.join(storage, name)
@@ -139,7 +139,7 @@ def entry(stored: str) -> dict[str, object]:
 
 @given(names)
 @hostile
-def test_a_manifest_names_files_and_objects_below_its_own_folder_or_is_refused(name):
+def test_manifest_stays_below_its_folder_or_is_refused(name):
     for document in ({name: entry("model")}, {"model": entry(name)}):
         data = json.dumps({"schema": 1, "files": document}).encode()
         try:

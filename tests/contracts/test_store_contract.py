@@ -60,7 +60,7 @@ class TestStoreContract:
         assert second != first
         assert store.read("k") == (b"two", second)
 
-    def test_replace_of_a_stale_version_is_refused_and_changes_nothing(self, store):
+    def test_replace_of_a_stale_version_changes_nothing(self, store):
         first = store.create("k", b"one")
         second = store.replace("k", b"two", first)
         with pytest.raises(Conflict):
@@ -141,7 +141,7 @@ class TestStoreContract:
         _race(4, add_ten)
         assert store.read("n")[0] == b"40"
 
-    def test_a_folder_for_bulk_files_exists_and_is_the_same_every_time(self, store):
+    def test_folder_of_bulk_files_is_the_same_each_time(self, store):
         (store.folder("runs/000000") / "log.txt").write_text("x")
         assert (store.folder("runs/000000") / "log.txt").read_text() == "x"
 

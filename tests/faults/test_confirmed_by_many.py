@@ -111,7 +111,7 @@ def frozen_with_a_trial(pid: int, url: str) -> bool:
     return has_one
 
 
-def test_two_commands_and_a_worker_share_it_though_one_is_killed_with_a_trial_in_hand(start, url):
+def test_shared_by_three_though_one_is_killed(start, url):
     first = start("confirm", "--top", "3", "--seeds", "4")
     wait_for(lambda: any(record.status == "running" for record in repeats(url)))
     second, worker = start("confirm"), start("worker")
@@ -150,7 +150,7 @@ def test_of_two_who_plan_at_once_one_plan_holds_for_both(start, url):
     assert_finished(url, 2, 2)
 
 
-def test_told_to_go_it_hands_its_trial_back_and_the_next_command_goes_on(start, url):
+def test_stopped_it_hands_back_and_the_next_goes_on(start, url):
     first = start("confirm", "--top", "2", "--seeds", "2", seconds=30.0)
     wait_for(lambda: any(record.status == "running" for record in repeats(url)))
     os.kill(first.pid, signal.SIGTERM)

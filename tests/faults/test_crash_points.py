@@ -111,7 +111,7 @@ def state(store: Mortal) -> tuple[list[str], list[tuple[str, int]]]:
     return [entry.key for entry in store.list("")], [(record.status, record.attempt) for record in records]
 
 
-def test_a_worker_that_dies_after_making_a_trial_leaves_it_to_the_next(store, worker):
+def test_worker_dead_after_making_a_trial_leaves_it(store, worker):
     store.die = ("create", RECORD, "after")
     with pytest.raises(Killed):
         worker.ask("w1")
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_after_making_a_trial_leaves_it_to_the_next(store, wo
     assert state(store)[1] == [("completed", 2)]
 
 
-def test_a_worker_that_dies_right_after_its_claim_is_followed_after_the_lease(store, worker):
+def test_worker_dead_after_its_claim_is_followed(store, worker):
     first = worker.ask("w1")
     assert first is not None
     store.bury(after_s=EXPIRE_S + 1)
@@ -153,7 +153,7 @@ def test_a_report_whose_sender_died_before_the_answer_counts(store, worker):
     assert state(store) == (["sweep.json", RECORD], [("completed", 1)])
 
 
-def test_a_claim_that_never_reached_the_bucket_leaves_the_trial_pending(gcs: FakeGcs, space):
+def test_lost_claim_leaves_the_trial_pending(gcs: FakeGcs, space):
     url = f"gs://bucket/tests/{uuid.uuid4().hex}"
     experiment = Experiment.create(GcsStore(url, endpoint=gcs.url), space)
     fresh = Trial(trial=0, status="pending", parameters={"x": 0.5}, generator="sobol")

@@ -105,7 +105,7 @@ def statuses(sweep: Experiment) -> list[str]:
 @pytest.mark.parametrize(
     "wakes", [pytest.param(True, id="woken"), pytest.param(False, id="killed", marks=pytest.mark.slow)]
 )
-def test_others_do_the_other_trials_and_then_wait_for_the_one_whose_report_is_stuck(start, sweep, wakes):
+def test_others_wait_for_a_stuck_report(start, sweep, wakes):
     frozen = start(trial.key(0), b'"completed"')
     until(lambda: is_stopped(frozen.pid))
     other = start()
@@ -121,7 +121,7 @@ def test_others_do_the_other_trials_and_then_wait_for_the_one_whose_report_is_st
     assert sweep.trial(0).attempt == (1 if wakes else 2)
 
 
-def test_whoever_waits_for_a_candidate_that_is_stuck_half_made_does_not_die(start, sweep):
+def test_waiting_for_a_half_made_candidate_survives(start, sweep):
     frozen = start(trial.key(0), b'"running"')
     until(lambda: is_stopped(frozen.pid))
     other = start()

@@ -165,7 +165,7 @@ def test_a_log_that_cannot_be_written_does_not_end_the_heart(running, monkeypatc
         assert log.sprung
 
 
-def test_progress_that_cannot_be_stored_does_not_hide_that_the_worker_lives(running, monkeypatch, caplog):
+def test_unstorable_progress_keeps_the_heartbeat(running, monkeypatch, caplog):
     monkeypatch.setattr(repository.storable, "event", lambda event: event)  # as if the cleaning had a hole
     monkeypatch.setattr(progress_log, "progress", lambda folder: {"stage": "\ud800"})
     running.beats(3)

@@ -43,12 +43,12 @@ def test_workers_are_killed_at_every_write_of_a_publication(of_either) -> None:
     assert [story["killed"] for story in stories].count(False) == 1  # past the last write
 
 
-def test_whenever_a_publisher_is_killed_every_trial_ends_with_the_result_it_has_anyway(stories) -> None:
+def test_killed_publisher_changes_no_result(stories) -> None:
     for story in stories:
         assert (story["ended"], story["losses"]) == (0, [3.0, 4.0]), story
 
 
-def test_whenever_a_publisher_is_killed_the_stage_is_charged_once_and_reused_by_the_next(stories) -> None:
+def test_killed_publishers_stage_is_charged_once(stories) -> None:
     for story in stories:
         assert story["paid"] == [101.0, 1.0], story
         assert story["reused_from"] == [None, 0], story
@@ -58,7 +58,7 @@ def test_whenever_a_publisher_is_killed_the_stage_is_charged_once_and_reused_by_
 
 
 @pytest.mark.slow
-def test_whenever_the_publisher_of_a_point_is_killed_the_next_trial_branches_off_it(both) -> None:
+def test_killed_publishers_point_is_branched_off(both) -> None:
     """Trials of 2 and 3 steps, in whichever order, save the step that they share."""
     for story in both["point"]:
         assert (story["ended"], story["losses"]) == (0, [3.0, 3.0]), story
@@ -69,7 +69,7 @@ def test_whenever_the_publisher_of_a_point_is_killed_the_next_trial_branches_off
         assert story["computed"] == 1 + computed_anew, story
 
 
-def test_whenever_a_publisher_is_killed_what_is_published_is_complete(of_either) -> None:
+def test_what_a_killed_publisher_published_is_complete(of_either) -> None:
     for story in of_either:
         attempt = 2 if story["killed"] and not story["published"] else 1
         assert story["by"] == f"000000-{attempt}", story

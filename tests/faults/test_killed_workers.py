@@ -113,7 +113,7 @@ def test_every_trial_is_run_exactly_once(start, sweep, workers):
 
 
 @pytest.mark.parametrize("workers", [4, pytest.param(8, marks=pytest.mark.slow)])
-def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut_off(start, sweep, workers):
+def test_killing_half_of_the_workers_loses_nothing(start, sweep, workers):
     chance = random.Random(workers)
     processes = [start(sweep, seconds=0.05) for _ in range(workers)]
     killed = 0
@@ -139,7 +139,7 @@ def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut
     assert sum(attempts.values()) - TRIALS <= killed
 
 
-def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(start, sweep):
+def test_stalled_worker_changes_no_finished_trial(start, sweep):
     """SIGSTOP for longer than the lease: another worker runs the trial, and the late report is dropped.
 
     It is stopped while its function runs; `test_frozen_writers` stops workers in the middle of a write.
@@ -164,7 +164,7 @@ def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(sta
     check_everything(sweep)
 
 
-def test_a_killed_worker_takes_its_program_and_all_that_it_started_along(tmp_path):
+def test_killed_worker_takes_its_processes_along(tmp_path):
     """Otherwise a trainer would go on with a trial that another worker has taken over."""
     store = LocalStore(tmp_path / "store")
     code = "sleep 600 & echo $! $$ > pids.part; mv pids.part pids; wait"

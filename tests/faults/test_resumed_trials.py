@@ -183,7 +183,7 @@ def check_against_a_run_that_was_never_ended(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_workers_trial_goes_on_from_its_checkpoint_on_another(fleet: Fleet) -> None:
+def test_killed_workers_trial_resumes_on_another(fleet: Fleet) -> None:
     first = fleet.start()
     wait_until(lambda: len(fleet.checkpoints(1)) >= 2, first)
     stop_the_trainer(first)

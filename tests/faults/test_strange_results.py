@@ -157,7 +157,7 @@ class TestFunctions:
         assert len(ended.error) < 40_000
         running.must_be_sound(tmp_path / "copy")
 
-    def test_names_that_are_no_text_are_spelled_and_half_a_pair_is_left_out(self, tmp_path):
+    def test_odd_names_are_spelled_or_left_out(self, tmp_path):
         running = Sweep(FUNCTION)
         ended = running.call(lambda: {"loss": 1, HALF: 2.0, 7: 3.0, "other": NoNumber()})
         assert dict(ended.metrics) == {"loss": 1, "7": 3.0, "other": None}
@@ -205,7 +205,7 @@ class TestMetricsFiles:
 
         assert running.run(program).status == "completed"
 
-    def test_a_line_without_end_takes_no_memory_and_later_lines_are_read(self, tmp_path):
+    def test_endless_line_takes_no_memory(self, tmp_path):
         import tracemalloc
 
         with (tmp_path / "metrics.jsonl").open("wb") as file:
@@ -302,7 +302,7 @@ class TestImport:
         assert Experiment.open(folder).trials() == []
         must_be_sound(folder.url)
 
-    def test_a_column_that_no_metric_can_be_called_is_left_out_and_said_so(self, folder, caplog):
+    def test_column_with_an_impossible_name_is_left_out(self, folder, caplog):
         Path("t.csv").write_text('x,loss,"new\nline"\n0.5,1.0,2.0\n')
         assert sweep("import", "t.csv", "--storage", folder.url).status == 0
         assert dict(Experiment.open(folder).trial(0).metrics) == {"loss": 1.0}
@@ -388,7 +388,7 @@ class TestObjectsOfTheStore:
         with pytest.raises(UnstorableRecord, match="trial 7: "):
             trial.encode(Trial(**(fields | change)), "token")
 
-    def test_what_only_the_last_check_finds_fails_its_trial_and_no_worker(self, monkeypatch):
+    def test_what_the_last_check_finds_fails_its_trial(self, monkeypatch):
         monkeypatch.setattr(storable, "event", lambda event: event)  # as if the cleaning had a hole
         running = Sweep(FUNCTION)
         ended = running.call(raises(ValueError(HALF)))

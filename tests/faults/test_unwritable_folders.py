@@ -79,7 +79,7 @@ def broken_disk(monkeypatch) -> Callable[[Path, int], None]:
 @pytest.mark.parametrize(
     "code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT], ids=["full", "read-only", "quota"]
 )
-def test_a_program_that_fails_where_nothing_can_be_written_costs_its_trial_no_attempt(code, broken_disk):
+def test_failure_in_an_unwritable_folder_costs_no_attempt(code, broken_disk):
     store = MemoryStore()  # the bucket is well; the run folder lies on this machine
     sweep = Experiment.create(store, space("sh", "-c", "exit 1"))
     broken_disk(store.folder("runs"), code)
@@ -100,7 +100,7 @@ def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_a_result_waits_for_a_read_only_folder_no_longer_than_its_lease(tmp_path, broken_disk, monkeypatch):
+def test_result_waits_for_a_folder_within_its_lease(tmp_path, broken_disk, monkeypatch):
     sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true", heartbeat_s=0.3, expire_s=1.5))
     monkeypatch.setattr(CommandProgram, "run", lambda *args, **options: completed(broken_disk, tmp_path))
     began = time.monotonic()
@@ -115,7 +115,7 @@ def completed(broken_disk, folder: Path) -> Completed:
     return Completed(metrics={"loss": 1.0})
 
 
-def test_a_program_ended_for_the_size_of_its_files_costs_its_trial_no_attempt(monkeypatch):
+def test_file_size_limit_costs_no_attempt(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (2**20, resource.RLIM_INFINITY))
     sweep = Experiment.create(MemoryStore(), space("sh", "-c", "kill -XFSZ $$"))
     with pytest.raises(EnvironmentFault, match="ulimit -f"):
@@ -123,7 +123,7 @@ def test_a_program_ended_for_the_size_of_its_files_costs_its_trial_no_attempt(mo
     assert [(record.status, record.attempt) for record in sweep.trials()] == [("pending", 1)]
 
 
-def test_the_same_signal_without_a_limit_on_this_machine_counts_against_its_trial():
+def test_same_signal_without_a_limit_counts():
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     sweep = Experiment.create(MemoryStore(), space("sh", "-c", "kill -XFSZ $$"))
     run(sweep)
@@ -148,7 +148,7 @@ def test_a_lease_that_cannot_be_renewed_is_told_once(caplog, monkeypatch):
     assert warning.startswith("ask.lock ")
 
 
-def test_an_export_into_a_read_only_folder_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+def test_export_into_a_read_only_folder_names_the_file(tmp_path, monkeypatch):
     def refuse(*args: object, **options: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -159,7 +159,7 @@ def test_an_export_into_a_read_only_folder_names_the_file_that_was_asked_for(tmp
 
 
 @pytest.mark.timeout(120)
-def test_a_worker_beyond_its_limit_on_file_sizes_leaves_in_one_line_and_the_next_ends_the_trial(tmp_path):
+def test_worker_beyond_its_file_size_limit_leaves(tmp_path):
     (tmp_path / "limited.py").write_text(LIMITED)
     program = Program(kind="function", function="limited:writes_too_much")
     toy = replace(space("true", heartbeat_s=0.3, expire_s=1.5), program=program)

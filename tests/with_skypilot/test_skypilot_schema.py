@@ -53,7 +53,7 @@ def test_a_spot_tpu_with_every_option_is_one() -> None:
     assert set(task.secrets) == {"HF_TOKEN"}
 
 
-def test_skypilots_own_words_are_passed_on_and_its_schema_catches_a_misspelt_one() -> None:
+def test_skypilots_schema_catches_a_misspelt_option() -> None:
     options = {"resources": {"any_of": [{"infra": "gcp"}, {"infra": "aws"}]}, "cpus": "8+", "memory": "64+"}
     task = parse_task(RUNNER.render(replace(POOL, accelerator="A100", options=options))["task.yaml"])
     assert len(task.resources) == 2

@@ -39,7 +39,7 @@ MISTAKES = (
 )
 
 
-def test_pools_that_make_no_sense_are_refused_where_they_are_made():
+def test_pools_are_refused_where_they_are_made():
     calls = {ascii(changes): lambda changes=changes: replace(PLAIN, **changes) for changes in MISTAKES}
     refused = golden_messages.compare_refusals("Pools", PoolError, calls)
     for changes, error in zip(MISTAKES, refused.values(), strict=True):

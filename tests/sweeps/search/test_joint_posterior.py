@@ -44,7 +44,7 @@ def test_gain_of_one_trial_is_the_knowledge_gradient(noise: float, expected: flo
     assert gains(posterior, 1) == pytest.approx([expected], abs=0.02)
 
 
-def test_two_unknown_points_gain_the_least_of_two_normals_and_zero() -> None:
+def test_two_points_gain_the_least_of_two_normals() -> None:
     posterior = JointPosterior(mean=np.zeros(3), covariance=np.diag([1e-12, 1.0, 1.0]), noise=0.0)
     rng = np.random.default_rng(5)
     expected = -np.minimum(0.0, rng.standard_normal((200_000, 2)).min(axis=1)).mean()

@@ -140,7 +140,7 @@ def test_extend_is_refused_where_the_rule_means_nothing(space, clock) -> None:
     assert experiment.extend({"expected_gain": None}, by="ada").number == 1
 
 
-def test_a_file_with_a_smaller_gain_extends_and_with_a_larger_one_is_refused(experiment, space) -> None:
+def test_smaller_gain_extends_and_a_larger_one_is_refused(experiment, space) -> None:
     def with_stop(stop: Stop | None) -> Space:
         return replace(space, search=replace(space.search, stop=stop))
 

@@ -43,7 +43,7 @@ def without_defaults() -> Space:
     return space(text=re.sub(r", default: [^,}]*", "", SPACE))
 
 
-def test_defaults_are_the_first_trial_with_the_middle_of_the_others() -> None:
+def test_defaults_are_first_with_the_middle_of_others() -> None:
     found = space()
     assert found.baseline == {"lr": 0.003, "steps": 20, "kind": "b", "width": 2.0, "seed": 3}
     assert found.defaults == "first"
@@ -100,7 +100,7 @@ def test_stated_priors_have_the_width_of_their_scale() -> None:
     assert priors(space("search: {prior: none}\n", text)) == {}
 
 
-def test_a_constraint_on_the_parameter_narrows_its_range_before_its_prior() -> None:
+def test_constraint_narrows_the_range_before_the_prior() -> None:
     text = SPACE.replace("default: 3.0e-3", "prior: {around: 3.0e-3, factor: 10}")
     found = priors(space('parameter_constraints: ["lr <= 0.01"]\n', text))
     assert found["lr"].width == pytest.approx(math.log(10) / math.log(100))
@@ -169,7 +169,7 @@ def test_defaults_of_another_version_are_no_other_space(later: dict[str, Value])
         pytest.param({"lr": 1.0}, id="one out of its range"),
     ],
 )
-def test_priors_around_defaults_of_another_version_are_no_other_space(later: dict[str, Value]) -> None:
+def test_priors_of_another_versions_defaults_are_the_same(later: dict[str, Value]) -> None:
     asked = replace(without_defaults(), search=replace(space().search, prior="defaults"))
     before, _ = with_defaults(asked, TRAINERS, "the trainer's")
     now, _ = with_defaults(asked, {**TRAINERS, **later}, "the trainer's")

@@ -491,7 +491,7 @@ FILES: dict[str, tuple[bytes, int | None]] = {
 }
 
 
-def test_files_that_are_no_search_space_are_refused_as_the_page_says() -> None:
+def test_other_files_are_refused_as_the_page_says() -> None:
     messages = []
     path = Path("space.yaml")
     for held, (data, line) in FILES.items():

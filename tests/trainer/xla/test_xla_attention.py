@@ -187,7 +187,7 @@ print(json.dumps([[kernels(graph), scores(graph)] for graph in graphs]))
 """
 
 
-def test_each_of_four_chips_computes_its_rows_or_all_where_they_cannot_be_dealt_out() -> None:
+def test_four_chips_compute_their_rows_or_all() -> None:
     folder = str(Path(__file__).parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-c", IN_FOUR]

@@ -18,7 +18,7 @@ FREEZE = (
 )
 
 
-def test_a_freeze_compiles_the_step_once_more_and_looks_compile_nothing() -> None:
+def test_freeze_compiles_the_step_once_more() -> None:
     """Looks after steps 2 and 3, the second of which freezes: the fourth step is another graph."""
     xla, cpu = run_stage("stage2", "xla", *FREEZE), run_stage("stage2", "cpu", *FREEZE)
     frozen = [step.inspection.froze for step in xla.steps if step.inspection]

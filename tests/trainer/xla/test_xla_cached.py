@@ -12,7 +12,7 @@ TOLERANCE = 2e-3  # as in test_xla_steps
 
 
 @pytest.mark.parametrize("cross_entropy", ["sampled", "exact"])
-def test_a_cached_step_is_one_graph_that_is_compiled_once_and_computes_what_a_cpu_does(
+def test_cached_step_is_one_graph_equal_to_the_cpus(
     cross_entropy: str,
 ) -> None:
     """With two micro-batches a step: the rows that each takes of its batch are no reason for another graph."""

@@ -19,7 +19,7 @@ from trainer.models.causal_lm import build_tiny, xla_to_cpu
 pytestmark = pytest.mark.xla
 
 
-def test_tied_weights_stay_tied_on_the_way_there_as_a_copy_and_back() -> None:
+def test_tied_weights_stay_tied() -> None:
     config = check([*SMALL, "device=xla"])
     model = build_tiny(config.model, vocab_size=64, sequence_length=16, attention="eager")
     model.config.tie_word_embeddings = True
@@ -31,7 +31,7 @@ def test_tied_weights_stay_tied_on_the_way_there_as_a_copy_and_back() -> None:
     assert torch.equal(xla_to_cpu(moved).get_input_embeddings().weight, expected)
 
 
-def test_compiled_graphs_of_a_tpu_are_kept_by_machine_and_versions_or_where_the_environment_says(
+def test_compiled_graphs_are_kept_by_machine_and_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainer.devices import xla  # only here: the module needs torch_xla, this file is read without it

@@ -67,7 +67,7 @@ def full_logits(graph: str) -> list[str]:
     return sorted({shape for shape in found if re.search(wanted, shape)})
 
 
-def test_logits_of_the_whole_vocabulary_are_nowhere_in_the_graph_of_sparse_distillation(
+def test_sparse_distillation_has_no_full_logits(
     device: Device,
 ) -> None:
     """Neither forward nor backward, nor for an anchor; those of the candidates are. The dense objective shows

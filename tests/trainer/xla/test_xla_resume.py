@@ -105,7 +105,7 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator
         signal.signal(number, handler)
 
 
-def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Attempt, tmp_path: Path) -> None:
+def test_run_resumes_on_xla_and_across_devices(attempt: Attempt, tmp_path: Path) -> None:
     def run(folder: str, kind: str, *more: str, **how: Any) -> list[float]:
         losses = attempt(tmp_path / folder, kind, *FREEZE, *more, **how)
         # The first of them compiles both steps: what goes on after it makes no other one.
@@ -150,7 +150,7 @@ def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Att
     assert {parameter.device.type for parameter in saved.parameters()} == {"cpu"}
 
 
-def test_a_run_that_four_chips_began_with_fsdp_goes_on_on_one_and_on_a_cpu(
+def test_fsdp_run_of_four_chips_resumes_on_one_and_a_cpu(
     attempt: Attempt, small: tuple[str, ...], tmp_path: Path
 ) -> None:
     begun = [override for override in small if not override.startswith("device=")]

@@ -44,9 +44,7 @@ SALIENCY = "stage1_9.saliency.enabled=true"
         ),
     ],
 )
-def test_a_step_is_one_graph_that_is_compiled_once_and_computes_what_a_cpu_does(
-    stage: str, optimizer: str, overrides: tuple[str, ...]
-) -> None:
+def test_step_is_one_graph_equal_to_the_cpus(stage: str, optimizer: str, overrides: tuple[str, ...]) -> None:
     """Each stage with each optimizer; the first case has two layers and measured gains. Apollo draws a projection at every other step."""
     overrides = (f"optimizer@{stage}.optimizer={optimizer}", *overrides)
     if optimizer.startswith("apollo"):
@@ -64,9 +62,7 @@ def test_a_step_is_one_graph_that_is_compiled_once_and_computes_what_a_cpu_does(
 
 
 @pytest.mark.parametrize(("stage", "more"), [("stage1_9", (SALIENCY,)), ("stage2", ())])
-def test_held_out_losses_on_the_way_change_no_step_and_compile_once(
-    stage: str, more: tuple[str, ...]
-) -> None:
+def test_held_out_losses_change_no_step(stage: str, more: tuple[str, ...]) -> None:
     """Lambda warms up for four of six steps; whatever it is, the measurement is the same graph."""
     overrides = (*SMALLEST, f"optimizer@{stage}.optimizer=adamw", "eval.at=[]", "eval.every_steps=1", *more)
     without, xla = (run_stage(stage, "xla", *overrides, measured=measured) for measured in (False, True))

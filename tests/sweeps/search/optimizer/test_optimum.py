@@ -144,7 +144,7 @@ def test_a_null_among_the_options_is_a_value_like_others() -> None:
     assert clip["shares"][0] == {"value": "null", "share": 1.0}
 
 
-def test_constraints_that_leave_no_drawn_position_take_no_answer_away() -> None:
+def test_tight_constraints_take_no_answer_away() -> None:
     x, y = (Range(name=name, min=0, max=1, kind="float") for name in "xy")
     case = replace(
         space(), parameters=(x, y), parameter_constraints=("x + y <= 1.01", "x + y >= 0.99", "x <= 0.97")
