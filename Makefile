@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla install-xla test-xla lint format docs pictures bench bench-gpu findings clean
+.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest test-release setup-xla install-xla test-xla lint format docs pictures bench bench-gpu findings clean
 
 setup: $(STAMP)
 
@@ -192,6 +192,34 @@ $(UV_STAMP): $(STAMP)
 	$(UV)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(UV)/torch.txt
 	@touch $@
+
+# What is uploaded: wheel and sdist are built and checked, the wheel is installed into an empty environment with what it
+# requires, both commands start, and the quickstart runs. Then each extra: those of a few megabytes are installed and
+# imported, of the others (torch_xla, Ray, SkyPilot, Jax, lm-eval) it is asked whether they can be resolved; `make
+# test-xla`, `test-ray` and `test-skypilot` install theirs.
+RELEASE := .venv-release
+SMALL_EXTRAS := export:accelerate gguf:gguf lora:peft tensorboard:tensorboardX slurm:submitit kubernetes:kubernetes_validate \
+  tpu-vm:google.cloud.tpu_v2 notebooks:papermill hub:datasets bnb:bitsandbytes
+LARGE_EXTRAS := xla tpu flash ray skypilot eval
+test-release: SHELL := bash
+test-release: $(UV_STAMP)
+	$(UV)/bin/python -m pip install --quiet --disable-pip-version-check 'build>=1.2' 'twine>=6'
+	rm -rf dist $(RELEASE) && $(UV)/bin/python -m build --outdir dist . > /dev/null
+	$(UV)/bin/python -m twine check --strict dist/*
+	$(PYTHON) -m venv --without-pip $(RELEASE)
+	$(UV_INSTALL) --python $(RELEASE)/bin/python dist/*.whl
+	@set -e; mkdir $(RELEASE)/empty && cd $(RELEASE)/empty; export STAGESWEEP_CACHE=$$PWD/cache; \
+	../bin/sweep --version && ../bin/stagesweep --version; \
+	../bin/python -I -c 'import sweeps; assert "$(RELEASE)/lib" in sweeps.__file__, sweeps.__file__'; \
+	../bin/stagesweep quickstart > quickstart.txt 2>&1 || { cat quickstart.txt; exit 1; }; \
+	test -s report.html && ../bin/sweep best --no-surrogate
+	@set -e; wheel=$$(echo dist/*.whl); \
+	for each in $(SMALL_EXTRAS); do echo "the extra $${each%%:*}: installed"; \
+	  $(UV_INSTALL) --python $(RELEASE)/bin/python "$$wheel[$${each%%:*}]"; \
+	  $(RELEASE)/bin/python -I -W ignore -c "import $${each#*:}"; done; \
+	for each in $(LARGE_EXTRAS); do echo "the extra $$each: can be resolved"; \
+	  $(UV)/bin/uv pip compile --quiet --no-header $(addprefix --find-links ,$(PIP_FIND_LINKS)) --python-version 3.11 \
+	    --output-file $(RELEASE)/$$each.txt - <<< "stagesweep[$$each] @ file://$$PWD/$$wheel" > /dev/null; done
 
 # A sweep through a Ray cluster on this machine. Ray is 300 MB: it has an environment of its own, which sees this one.
 RAY := .venv-ray

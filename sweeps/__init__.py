@@ -4,7 +4,10 @@ From Python (docs/how-to/python.md):
 
     sweep = sweeps.create({...})        or sweeps.open("gs://bucket/sweeps/NAME")
     sweep.run(function, n_trials=20)    or sweep.ask() and sweep.tell(trial, result)
-    sweep.best, sweep.answer(), sweep.pareto(), sweep.trials()
+    sweep.best, sweep.answer(), sweep.pareto(), sweep.trials(), sweep.status()
+    sweep.extend(run_cap=40), sweep.confirm()
+
+In a script that a sweep starts: from sweeps.script import parameters, report, finish
 
 What a person can do to a sweep is in `operations`; Python, Hydra, the command line and the dashboard call it.
 The data flows from `space` through `experiment` (ask), `worker` and `experiment` (report) to `export`. The
@@ -15,7 +18,7 @@ only `programs.trainer` the trainer.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeps.api import Result, Sweep, create
+    from sweeps.api import Confirmation, Result, Sweep, create
     from sweeps.api import open_existing as open
     from sweeps.api_trial import AskedTrial
     from sweeps.errors import (
@@ -37,6 +40,7 @@ _ORIGINS = {
     "Sweep": "sweeps.api:Sweep",
     "Result": "sweeps.api:Result",
     "Answer": "sweeps.operations.answer:Answer",
+    "Confirmation": "sweeps.api:Confirmation",
     "AskedTrial": "sweeps.api_trial:AskedTrial",
     "Trial": "sweeps.programs.live_trial:Trial",
     "SweepError": "sweeps.errors:SweepError",
@@ -53,6 +57,7 @@ _ORIGINS = {
 __all__ = [
     "Answer",
     "AskedTrial",
+    "Confirmation",
     "InputError",
     "NothingToAsk",
     "Result",

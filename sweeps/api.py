@@ -2,30 +2,35 @@
 
 What `import sweeps` offers; each name is imported when it is first used. Ax comes with the first candidate
 of a search, pandas with the first table. `api_trial` is a trial that was asked for, `api_run` the loop of
-`Sweep.run`.
+`Sweep.run`, `text.python_words` the wording of errors.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sweeps.api_trial import AskedTrial
-from sweeps.errors import InputError, NothingToAsk
+from sweeps.errors import InputError, NothingToAsk, SpaceError, SweepClosed, SweepError
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.programs.live_trial import Trial
 from sweeps.programs.result import Completed, Failed, Outcome, check_metrics, parse_result, stated_failure
 from sweeps.space import literals
-from sweeps.space.definition import Space, to_plain
+from sweeps.space.definition import BUDGET_KEYS, Space, to_plain
+from sweeps.space.yaml_cursor import nearest
 from sweeps.storage.base import Store
 from sweeps.storage.urls import name_of
 from sweeps.text.columns import PARAMETER
 from sweeps.text.counted import counted
+from sweeps.text.python_words import words
 from sweeps.trials import record
 from sweeps.trials.redaction import redact_trials
 from sweeps.worker.loop import identity
@@ -34,6 +39,28 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeps.operations.answer import Answer
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_python(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function with the errors of this package in Python's words."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except SpaceError:  # it speaks of keys, which a dict has, too
+            raise
+        except SweepError as error:
+            error.args = tuple(words(each) if isinstance(each, str) else each for each in error.args)
+            if isinstance(error, SweepClosed):
+                error.message = words(error.message)
+            raise
+
+    return call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +78,35 @@ class Result:
     metrics: Mapping[str, float | None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """Answer of `Sweep.confirm`: the trial that is best over fresh seeds.
+
+    Args:
+        trial: its index.
+        parameters: its active parameters and their values.
+        metric: the metric that the numbers are of.
+        mean: posterior mean over the seeds.
+        low, high: 95 % interval of that; None after one result alone.
+        chance: probability that it is the best of the trials that were repeated.
+        luck: how much better its first number was than its mean; negative: worse.
+        seeds: number of its repeats with a result.
+        on_test: whether `metric` was measured on the test text.
+    """
+
+    trial: int
+    parameters: Mapping[str, Any]
+    metric: str
+    mean: float
+    low: float | None
+    high: float | None
+    chance: float
+    luck: float
+    seeds: int
+    on_test: bool
+
+
+@in_python
 def create(
     space: str | os.PathLike[str] | Mapping[str, Any],
     *,
@@ -104,6 +160,7 @@ def create(
     return Sweep(create_sweep(found, where, skip_if_exists=skip_if_exists, on_notice=say))
 
 
+@in_python
 def open_existing(storage: str | os.PathLike[str] | None = None, name: str | None = None) -> Sweep:
     """Return a sweep that exists; `sweeps.open` is this function.
 
@@ -179,6 +236,7 @@ class Sweep:
             self._local.mine = (os.getpid(), experiment)
         return experiment
 
+    @in_python
     def ask(self) -> AskedTrial:
         """Return a trial that this process now runs: one that was waiting, or the next candidate.
 
@@ -211,6 +269,7 @@ class Sweep:
             )
         return AskedTrial(experiment, claimed)
 
+    @in_python
     def tell(self, trial: AskedTrial, result: Any) -> str:
         """Report the result of a trial that `ask` returned, and return its status.
 
@@ -254,6 +313,7 @@ class Sweep:
                 raise InputError(f"{outcome.error}; the trial is still open")
         return trial.end(outcome or Completed(metrics={}))
 
+    @in_python
     def run(
         self, function: Callable[[Any], Any] | None = None, *, n_trials: int | None = None, workers: int = 1
     ) -> dict[str, int]:
@@ -285,6 +345,7 @@ class Sweep:
 
         return run_trials(lambda: self.experiment, function, n_trials=n_trials, workers=workers)
 
+    @in_python
     def enqueue(self, parameters: Mapping[str, Any], *, skip_if_exists: bool = False) -> int:
         """Add a trial of one's own, which is run before the search's candidates, and return its index.
 
@@ -313,6 +374,134 @@ class Sweep:
         worker = f"python-{identity()}"
         return self.experiment.enqueue([given], worker, skip_if_exists=skip_if_exists)[0].trial
 
+    @in_python
+    def extend(self, **limits: float | datetime | None) -> dict[str, float | None]:
+        """Change limits of the sweep, up or down, while its workers run, and return all that hold now.
+
+        A worker obeys a new limit from its next claim on; running trials go on. So does `sweep extend`.
+
+        Args:
+            limits: new values in all, by name: `run_cap`, `effective_steps`, `device_hours`, `usd`,
+                `wall_hours`, and `until`, a datetime. None lifts a limit.
+
+        Raises:
+            InputError: there is no such limit, or it cannot have this value; nothing was changed.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "extends", "run_cap": 3})
+            >>> sweep.extend(run_cap=5)["run_cap"]
+            5
+        """
+        from sweeps.operations import limits as operations
+        from sweeps.operations.control import user_name
+        from sweeps.worker.progress import say
+
+        changes = {name: _limit(name, value) for name, value in limits.items()}
+        if not changes:
+            raise InputError("extend: say what to change, such as extend(run_cap=60)")
+        for limit in operations.extend(self.experiment, changes, user_name()).reached:
+            say(f"warning: {limit}; no further trial is begun")
+        return operations.present(self.experiment)
+
+    @in_python
+    def confirm(
+        self,
+        function: Callable[[Any], Any] | None = None,
+        *,
+        top: int | None = None,
+        seeds: int | None = None,
+        budget: int | None = None,
+        objective: str | None = None,
+        at_most: Mapping[str, float] | None = None,
+        seed_name: str | None = None,
+        again: bool = False,
+        workers: int = 1,
+    ) -> Confirmation:
+        """Run the best trials again with fresh seeds, and return the one that is best over these.
+
+        As `sweep confirm` does: after each round those that cannot win any more leave. Called again, it goes
+        on, or returns the answer.
+
+        Args:
+            function: computes a trial, as in `run`; None: the sweep's own program.
+            top: how many trials to run again, from 2; 5 if left out.
+            seeds: fresh seeds for each, from 2; 5 if left out.
+            budget: the most runs in all.
+            objective: metric to confirm; None: the first objective.
+            at_most: only trials with at most this, such as `{"effective_steps": 3000}`.
+            seed_name: the parameter that is the seed; None: `seed`, which the space must have then, unless
+                the program is the trainer.
+            again: plan anew, after more of a search or with other arguments.
+            workers: threads that run trials at once.
+
+        Raises:
+            InputError: the arguments do not fit a confirmation that has begun, or none can be planned.
+            SweepClosed: the sweep is paused or stopped, or has paused itself.
+            SweepError: no repeat has a result, or others have not ended theirs.
+
+        Example:
+            >>> import sweeps
+            >>> parameters = SPACE["parameters"] | {"seed": {"value": 0}}
+            >>> space = SPACE | {"name": "confirms", "parameters": parameters}
+            >>> sweep = sweeps.create(space)
+            >>> def loss(parameters):
+            ...     return parameters["x"] + parameters["seed"] % 7 / 1000
+            >>> counts = sweep.run(loss, n_trials=4)
+            >>> sweep.confirm(loss, top=2, seeds=2).trial == sweep.best.trial
+            True
+        """
+        from sweeps.api_run import run_trials
+        from sweeps.operations import confirmation, confirming
+        from sweeps.operations.control import user_name
+        from sweeps.search.confirm.answer import answer
+        from sweeps.search.confirm.rounds import standing
+        from sweeps.worker.progress import say
+
+        options = {
+            "top": _at_least("top", top, 2),
+            "seeds": _at_least("seeds", seeds, 2),
+            "budget": _at_least("budget", budget, 1),
+            "objective": objective,
+            "bounds": _bounds(at_most),
+            "seed_name": seed_name,
+        }
+        experiment = self.experiment
+        plan = confirming.plan_confirmation(
+            experiment, options, again=again, by=user_name(), on_notice=lambda line: say(words(line))
+        )
+        now = standing(plan, experiment.trials())
+        if not now.finished:
+            confirming.require_running(experiment)
+            run_trials(lambda: self.experiment, function, n_trials=None, workers=workers, confirming=True)
+            now = standing(plan, experiment.trials())
+        found = answer(plan, now) if now.finished else None
+        if found is None:
+            raise SweepError(f"{self.url}: confirm: {confirmation.progress_line(plan, now)}")
+        for line in confirmation.warnings(plan, now, found):
+            say(line)
+        winner = redact_trials([confirmation.winner_of(experiment, found)])[0]
+        return Confirmation(parameters=_result(winner).parameters, **confirmation.winner_document(found))
+
+    @in_python
+    def status(self) -> dict[str, Any]:
+        """Return what `sweep status --format json` prints: counts of trials, the best one, and the state.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "status", "run_cap": 3})
+            >>> counts = sweep.run(lambda parameters: parameters["x"], n_trials=1)
+            >>> now = sweep.status()
+            >>> now["state"], now["run_cap"], now["trials"]["completed"], now["best"]["metrics"]
+            ('running', 3, 1, {'loss': 0.5})
+        """
+        from sweeps.operations.status import status_document
+
+        experiment = self.experiment
+        experiment.amendments.refresh()
+        return status_document(experiment, self._records())
+
+    @in_python
     def trials(self) -> pd.DataFrame:
         """Return all trials as a table, with the columns of `sweep export TABLE.csv`.
 
@@ -333,6 +522,7 @@ class Sweep:
         return pd.DataFrame(rows, columns=table.columns(rows))
 
     @property
+    @in_python
     def best(self) -> Result:
         """Return the best completed trial by the first objective; after `sweep confirm` the winner of that.
 
@@ -356,6 +546,7 @@ class Sweep:
             raise self._without_result(records)
         return _result(winner)
 
+    @in_python
     def answer(self) -> Answer | None:
         """Return what the surrogate says of the best trial, and what further ones are expected to gain.
 
@@ -388,6 +579,36 @@ class Sweep:
         self.experiment.amendments.refresh()
         return self.experiment.why_done()
 
+    @property
+    def best_value(self) -> float:
+        """Return the value of the first objective of `best`.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "value"})
+            >>> counts = sweep.run(lambda parameters: parameters["x"] ** 2, n_trials=1)
+            >>> sweep.best_value
+            0.25
+        """
+        value = self.best.metrics[self._space.metrics()[0]]
+        if value is None:  # `best` has only results that can be compared
+            raise InputError(f"{self.url}: the best trial has no {self._space.metrics()[0]}")
+        return value
+
+    @property
+    def best_parameters(self) -> Mapping[str, Any]:
+        """Return the parameters of `best`.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "parameters"})
+            >>> counts = sweep.run(lambda parameters: parameters["x"] ** 2, n_trials=1)
+            >>> sweep.best_parameters
+            {'x': 0.5}
+        """
+        return self.best.parameters
+
+    @in_python
     def pareto(self) -> list[Result]:
         """Return the completed trials that none beats in all objectives, the best by the first one first.
 
@@ -424,9 +645,43 @@ class Sweep:
         return InputError(f"{self.url}: no trial is completed yet{within}; there are {there or 'no trials'}")
 
 
+def _limit(name: str, value: object) -> float | None:
+    """Return a new limit for `operations.limits`. Raises `InputError`."""
+    known = (*BUDGET_KEYS, "run_cap", "until")
+    if name not in known:
+        hint = "write run_cap=…" if name.endswith("trials") else nearest(name, known)
+        raise InputError(f"extend({name}=…): there is no such limit; {hint}")
+    if value is None:
+        return None
+    if name == "until":
+        if not isinstance(value, datetime):
+            raise InputError(f"extend(until={value!r:.80}): give a datetime, or None")
+        return value.timestamp()
+    try:
+        number = None if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or not 0 < number < math.inf or (name == "run_cap" and number % 1):
+        kind = "a whole number from 1" if name == "run_cap" else "a number above 0"
+        raise InputError(f"extend({name}={value!r:.80}): write {kind}, in all, or None to lift the limit")
+    return int(number) if name == "run_cap" else number
+
+
+def _at_least(name: str, value: object, least: int) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+        return value
+    raise InputError(f"confirm({name}={value!r:.80}): write a whole number from {least}")
+
+
+def _bounds(at_most: Mapping[str, float] | None) -> tuple[str, ...]:
+    if at_most is not None and not isinstance(at_most, Mapping):
+        raise InputError(f'confirm(at_most={at_most!r:.60}): write a dict, such as {{"gpu_hours": 3}}')
+    return tuple(f"{name}={limit}" for name, limit in (at_most or {}).items())
+
+
 def _result(found: record.Trial) -> Result:
     parameters = {name: to_plain(value) for name, value in found.parameters.items()}
     return Result(trial=found.trial, parameters=parameters, metrics=dict(found.metrics))
 
 
-__all__ = ["AskedTrial", "Result", "Sweep", "Trial", "create", "open_existing"]
+__all__ = ["AskedTrial", "Confirmation", "Result", "Sweep", "Trial", "create", "open_existing"]

@@ -63,11 +63,13 @@ def run_trials(
     *,
     n_trials: int | None,
     workers: int,
+    confirming: bool = False,
 ) -> dict[str, int]:
     """Run trials and return how many ended how; see `Sweep.run`.
 
     Args:
         opened: returns the sweep for the calling thread.
+        confirming: run only the repeats of the confirmation, until it is finished.
     """
     n_trials = None if n_trials is None else _count("n_trials", n_trials)
     workers = _count("workers", workers)
@@ -77,7 +79,7 @@ def run_trials(
     stops = [Stop() for _ in range(workers)]
 
     def one(stop: Stop) -> Tally:
-        limits = _Shared(leave_when_braked=True, tickets=tickets)
+        limits = _Shared(leave_when_braked=True, tickets=tickets, confirming=confirming)
         return work(opened(), stop=stop, watcher=_Log(), limits=limits, function=function)
 
     tallies = [one(stops[0])] if workers == 1 else _in_threads(one, stops)

@@ -42,7 +42,8 @@ class AskedTrial(Trial):
         try:
             self._heartbeat = HeartbeatThread(experiment, claimed, lambda record, progress: None)
             heartbeat = self._heartbeat  # the closure must not keep this object alive
-            super().__init__(claimed, heartbeat.folder, lambda: heartbeat.wants_stop)
+            objective = experiment.space.objectives[0]
+            super().__init__(claimed, heartbeat.folder, lambda: heartbeat.wants_stop, objective)
             prefix = record.run_prefix(claimed.trial, claimed.attempt)
             self._uploader = Uploader(experiment.store, heartbeat.folder, prefix)
         except BaseException as error:
@@ -78,11 +79,19 @@ class AskedTrial(Trial):
             self._close(upload=False)
             self._put_back(type(error).__name__)
 
-    def report(self, *, step: float, loss: float | None = None, **more: float | str) -> None:
+    def report(
+        self,
+        value: float | None = None,
+        /,
+        step: float | None = None,
+        *,
+        loss: float | None = None,
+        **more: float | str,
+    ) -> None:
         """Report intermediate values; see `Trial.report`. Raises `TrialLost`, too."""
         if self._heartbeat.lost:
             raise TrialLost(self.index, "another worker or a user has taken it over")
-        super().report(step=step, loss=loss, **more)
+        super().report(value, step, loss=loss, **more)
 
     def end(self, outcome: Outcome) -> str:
         """Report how the trial ended, and return its status.

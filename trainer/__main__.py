@@ -112,7 +112,10 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
             wrong.append(error)
         if folder is None and not is_preflight:
             wrong.append(
-                ConfigError("needs a value: the folder that the result is written to", key="run_dir")
+                ConfigError(
+                    "needs a value: the folder that the result is written to; write run_dir=DIR",
+                    key="run_dir",
+                )
             )
         if wrong or folder is None:
             raise joined(wrong)

@@ -129,11 +129,24 @@ def marginal(view: View, name: str, effect: tuple[EffectPoint, ...], metric: str
 
 
 def parameter_scale(values: list[float]) -> Scale:
-    """Return a scale that has only three ticks if it is logarithmic: the picture is small."""
-    found = scale(values)
-    if axis_type(values) != "log":
-        return found
-    ticks = np.geomspace(min(values), max(values), 3).tolist()
+    """Return a scale for the points along a parameter, logarithmic where they are spaced so.
+
+    The surrogate's points are evenly spaced on the scale that the space file gives the parameter. The picture
+    is small, so a logarithmic scale has three ticks.
+    """
+    if axis_type(values) != "log" and not _is_geometric(values):
+        return scale(values)
+    low, high = min(values), max(values)
+    ticks = np.geomspace(low, high, 3).tolist()
     return Scale(
-        type="log", domain=found.domain, ticks=tuple((tick, labels.number(tick, 2)) for tick in ticks)
+        type="log", domain=(low, high), ticks=tuple((tick, labels.number(tick, 2)) for tick in ticks)
     )
+
+
+def _is_geometric(values: list[float]) -> bool:
+    """Return whether the ratios of neighbours are alike, and their differences are not."""
+    points = np.unique(values)
+    if len(points) < 4 or points[0] <= 0:
+        return False
+    ratios, steps = points[1:] / points[:-1], np.diff(points)
+    return bool(np.ptp(ratios) < 0.02 * ratios.mean() and np.ptp(steps) > 0.2 * steps.mean())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,15 @@ _COMMANDS = {
 }
 
 
+_SECTIONS = {
+    "Every day": "quickstart init worker launch status trials best pareto report dashboard",
+    "Look closer": "list show confirm export history snapshots",
+    "Steer": "pause resume stop extend enqueue retry abandon ask tell pool down",
+    "Put in order": "doctor repair import archive rename delete",
+}
+"""Commands as `sweep --help` lists them: first what is used daily."""
+
+
 class _LazyGroup(click.Group):
     """Group that knows its commands and their one-line help without importing them."""
 
@@ -84,8 +94,9 @@ class _LazyGroup(click.Group):
         return next(c for c in members if isinstance(c, click.Command) and c.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, _COMMANDS[name][1]) for name in names.split()])
 
 
 _OTHERS_WORDS = {"agent": "worker", "run": "worker", "start": "worker", "create": "init", "new": "init"}
@@ -116,6 +127,7 @@ def cli(verbose: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(RedactingFormatter("sweep: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+    _note_misspelt_variables()
 
 
 def main() -> None:
@@ -154,20 +166,49 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else EXIT_DONE)
 
 
-_CLICKS_WORDS = {"a valid integer range": "a whole number", "a valid float range": "a number"}
+_CLICKS_WORDS = (
+    ("a valid integer range", "a whole number"),
+    ("a valid float range", "a number"),
+    (r"^No such option:? '?([^' ]+)'?", r"there is no option \1"),
+    (r"\.? \(?Did you mean (?:one of: )?'?([^',?]+)'?[^?]*\?\)?", r"; did you mean \1?"),
+    (r"^Option '([^']+)' requires an argument", r"\1: a value is missing"),
+    (r"^Missing argument '([^']+)'", r"\1 is missing"),
+    (r"^Missing option '([^']+)'", r"\1 is missing"),
+    (r"^Invalid value for '([^']+)': '?(.+?)'? is ", r"\1 \2: "),
+    (r"^Got unexpected extra arguments? \((.+)\)", r"\1: too much; quote what belongs together"),
+)
+"""Messages of click, and the same as every other message of ours: what, and what is wrong with it."""
 
 
 def _print_usage_error(error: click.ClickException) -> None:
     """Print an error of click in one line; a group without a subcommand shows its help."""
     context = getattr(error, "ctx", None)
-    if context is None or isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
         return
     message = " ".join(error.format_message().split()).rstrip(".")
-    for clicks, ours in _CLICKS_WORDS.items():
-        message = message.replace(clicks, ours)
+    for clicks, ours in _CLICKS_WORDS:
+        message = re.sub(clicks, ours, message)
     see = " See" if message.endswith("?") else "; see"
-    _print_error(f"{message}{see} `{context.command_path} --help`")
+    command = "sweep" if context is None else context.command_path  # the parser knows no command yet
+    _print_error(f"{message}{see} `{command} --help`")
+
+
+_VARIABLES = (
+    "SWEEP_STORAGE", "SWEEP_NAME", "SWEEP_USER", "SWEEP_SCRATCH", "STAGESWEEP_CACHE", "STAGESWEEP_WARM_START"
+)  # fmt: skip
+"""Variables that people set; those of a trial, such as SWEEP_RUN_DIR, are set for programs."""
+
+
+def _note_misspelt_variables() -> None:
+    """Say which variables of the environment look like ours and are not: nothing would read them."""
+    import difflib
+
+    for name in sorted(os.environ.keys() - {*_VARIABLES, "SWEEP_RUN_DIR", "SWEEP_TRIAL"}):
+        if not name.startswith(("SWEEP_", "SWEEPS_", "STAGESWEEP_")):
+            continue
+        if close := difflib.get_close_matches(name, _VARIABLES, n=1, cutoff=0.75):
+            print(f"sweep: {name} is set, and nothing reads it; did you mean {close[0]}?", file=sys.stderr)
 
 
 def _print_error(message: str) -> None:

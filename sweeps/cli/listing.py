@@ -9,7 +9,7 @@ from sweeps.operations.listing import sweep_rows
 from sweeps.operations.opening import latest_name, storage_url
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
-from sweeps.text.timestamp import timestamp
+from sweeps.text.timestamp import iso, timestamp
 
 
 @click.command("list")
@@ -27,7 +27,9 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
     if style == "json":
         print_json(shown)
     elif style == "csv":
-        print_csv(shown)
+        print_csv(
+            [{**row, "last_change": None if (at := row["last_change"]) is None else iso(at)} for row in shown]
+        )
     elif not rows:
         echo(f"no sweep in {url} yet; make one with `sweep init SPACE.yaml`")
     else:

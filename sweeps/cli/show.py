@@ -23,7 +23,7 @@ from sweeps.operations.limits import amendment_lines
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.status import running_rows, status_document
 from sweeps.search.confirm import rounds
-from sweeps.space.definition import Space
+from sweeps.space.definition import Fixed, Space
 from sweeps.stages import sharing
 from sweeps.text.columns import FOR_PEOPLE, metric_column, parameter_column
 from sweeps.text.counted import counted
@@ -176,9 +176,12 @@ def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str
 
 
 def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the trials for people: varying parameters, objectives, what was shared, and failures."""
+    """Return the trials for people: parameters that vary, or all of one trial, objectives, and failures."""
     varied = [
-        p.name for p in space.parameters if len({repr(table.flat_parameter(r, p.name)) for r in records}) > 1
+        p.name
+        for p in space.parameters
+        if len({repr(table.flat_parameter(r, p.name)) for r in records}) > 1
+        or (len(records) == 1 and not isinstance(p, Fixed) and p.name in records[0].parameters)
     ]
     shared = any(costs.reused(record) for record in records)
     branched = any(costs.branched(record) for record in records)

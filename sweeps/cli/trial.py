@@ -54,18 +54,23 @@ def show_trial(storage: str | None, name: str | None, index: int, lines: int, st
             "log": redact(log),
             "files": _location(store, record) if record.attempt else None,
             "record": store.location(records.key(record.trial)),
-            "command": program_of(experiment.space).command_line(record),
+            "command": _command_line(experiment, record),
         }
         print_json(document)
         return
-    for line in _lines(experiment, record):
+    for line in _lines(experiment, record, log):
         echo(line)
     if log:
         echo(f"log      the end of {_location(experiment.store, record, LOG_FILE)}")
         for line in log.splitlines():
             echo(f"  {line}")
     click.echo("run it again")
-    click.echo(f"  {escape_controls(program_of(experiment.space).command_line(record))}")
+    click.echo(f"  {escape_controls(_command_line(experiment, record))}")
+
+
+def _command_line(experiment: Experiment, record: Trial) -> str:
+    """Return the command in a run folder that says which trial it is: this one need not be the best."""
+    return program_of(experiment.space).command_line(record, run_dir=f"runs/trial-{record.trial}")
 
 
 def log_tail(store: Store, record: Trial, lines: int) -> str:
@@ -87,7 +92,7 @@ def _location(store: Store, record: Trial, file: str = "") -> str:
     return store.location(f"{prefix}/{file}" if file else prefix)
 
 
-def _lines(experiment: Experiment, record: Trial) -> Iterator[str]:
+def _lines(experiment: Experiment, record: Trial, log: str) -> Iterator[str]:
     taken = table.seconds(record)
     took = "" if taken is None else f", {taken:.1f} s"
     yield f"trial {record.trial} of {experiment.space.name}: {record.status.replace('_', ' ')}{took}"
@@ -108,7 +113,10 @@ def _lines(experiment: Experiment, record: Trial) -> Iterator[str]:
         yield f"  {attempt.attempt}  {attempt.worker}, {when}, {attempt.reason.replace('_', ' ')}{detail}"
     if record.error:
         yield f"error    {record.failure.replace('_', ' ')}" if record.failure else "error"
-        yield from (f"  {line}" for line in record.error.splitlines())
+        first, _, traceback = record.error.partition("\n")
+        yield f"  {first}"
+        if traceback.strip() not in redact(log):  # else the end of the log follows, which has the same lines
+            yield from (f"  {line}" for line in traceback.splitlines())
     if is_remote(experiment.store.url) or Path(_location(experiment.store, record)).is_dir():
         yield f"files    {_location(experiment.store, record)}"
     yield f"record   {experiment.store.location(records.key(record.trial))}"

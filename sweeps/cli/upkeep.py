@@ -96,17 +96,20 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, checksums:
         print_json(document)
     else:
         states = {
-            f"launch {engine}": f"{health.state}: {health.detail}"
-            + (f"; {health.remedy}" if health.remedy else "")
+            engine: f"{health.state}: {health.detail}" + (f"; {health.remedy}" if health.remedy else "")
             for engine, health in healths.items()
         }
         width = max(map(len, diagnosis.facts))
         for fact, value in diagnosis.facts.items():
             echo(f"{fact:<{width}}  {shorten(value)}")
         click.echo("")
-        width = max(map(len, states))
-        for engine, state in states.items():
-            echo(f"{engine:<{width}}  {' '.join(state.split())}")
+        # A laptop has no Slurm, and needs none: an engine whose commands are not here is named, no more.
+        here = {engine: state for engine, state in states.items() if healths[engine].state != "missing"}
+        width = max(map(len, here), default=0)
+        for engine, state in here.items():
+            echo(f"launch {engine:<{width}}  {' '.join(state.split())}")
+        if missing := [engine for engine in healths if engine not in here]:
+            echo(f"not here: {', '.join(missing)}; `sweep launch ENGINE` says what each needs")
         for finding in diagnosis.findings:
             echo(f"\n{finding.level}: {shorten(finding.what)}")
             echo(f"  where: {finding.where}")

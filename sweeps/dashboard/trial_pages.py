@@ -149,7 +149,7 @@ class TrialPages:
             "remote": poller.reader.store.is_remote,
             "log": files.tail(record, LOG_FILE, LOG_LINES),
             "files": names,
-            "command": program_of(view.space).command_line(record),
+            "command": program_of(view.space).command_line(record, run_dir=f"runs/trial-{record.trial}"),
         }
 
     def _compared_values(

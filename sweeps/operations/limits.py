@@ -45,6 +45,11 @@ def extend(experiment: Experiment, changes: Mapping[str, float | None], by: str)
     )
 
 
+def present(experiment: Experiment) -> dict[str, float | None]:
+    """Return all limits that hold now, by name; None: no limit."""
+    return limits(experiment.amendments.refresh())
+
+
 def _reached(experiment: Experiment, amendment: Amendment, records: Sequence[Trial]) -> list[str]:
     """Return each new limit that the sweep has reached already, as a clause."""
     cap, found = amendment.changes.get("run_cap"), []

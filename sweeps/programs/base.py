@@ -120,8 +120,8 @@ class Program(ABC):
         """
 
     @abstractmethod
-    def command_line(self, record: Trial) -> str:
-        """Return one line for a shell that runs a trial's parameters again."""
+    def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
+        """Return one line for a shell that runs a trial's parameters again, in a run folder of this name."""
 
     def lines_to_rerun(self, record: Trial) -> list[str]:
         """Return what a person reads to run a trial's parameters again: the command line, or more."""

@@ -34,9 +34,6 @@ from sweeps.trials.record import Trial
 PYTHON = "${python}"
 """Placeholder in a command for the Python that the worker itself runs in."""
 
-RERUN_DIR = "runs/best"
-"""Run folder of a command that is run by hand."""
-
 CONFIG_FILE = "config.json"  # the trainer refuses to resume a folder whose config differs
 
 
@@ -103,11 +100,11 @@ class CommandProgram(Program):
         """Return why the program failed; see `result.classify_exit`."""
         return classify_exit(status, output, argv)
 
-    def command_line(self, record: Trial) -> str:
-        values = {PYTHON: "python", "${run_dir}": RERUN_DIR, "${trial}": str(record.trial)}
+    def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
+        values = {PYTHON: "python", "${run_dir}": run_dir, "${trial}": str(record.trial)}
         words = self._filled(record, values)
         # Absolute, because a program may change its working directory before it writes its result.
-        return f'mkdir -p {RERUN_DIR} && SWEEP_RUN_DIR="$PWD/{RERUN_DIR}" {shlex.join(words)}'
+        return f'mkdir -p {run_dir} && SWEEP_RUN_DIR="$PWD/{run_dir}" {shlex.join(words)}'
 
     def _filled(self, record: Trial, values: Mapping[str, str]) -> list[str]:
         """Return the command with a trial's parameters, and with these values for its placeholders.

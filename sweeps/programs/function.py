@@ -63,7 +63,9 @@ class FunctionProgram(Program):
     ) -> Outcome:
         """Call the function in this thread: only `stop` interrupts it, and it may ask its trial."""
         function = _load(self.space.program.function) if self._given is None else self._given
-        trial = live_trial.Trial(record, folder, lambda: stop.requested or wants_stop())
+        trial = live_trial.Trial(
+            record, folder, lambda: stop.requested or wants_stop(), self.space.objectives[0]
+        )
         name = getattr(function, "__qualname__", type(function).__name__)
         # A given function may run in one of several threads, which share environment and path.
         with _as_script(self.variables(record, folder)) if self._given is None else nullcontext():
@@ -80,7 +82,7 @@ class FunctionProgram(Program):
             except BaseException as error:  # noqa: BLE001 - whatever it raises fails its trial, not the worker
                 return failure_of(error)
 
-    def command_line(self, record: Trial) -> str:
+    def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
         if not self.space.program.function:  # a program that only its user knows
             return shlex.join(to_overrides(record.parameters))
         module, _, name = self.space.program.function.partition(":")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sweeps.errors import EnvironmentFault, InputError
 from sweeps.programs.progress_log import HELD_OUT, MAX_LINE, METRICS_FILE
-from sweeps.space.definition import to_plain
+from sweeps.space.definition import Objective, to_plain
 from sweeps.trials import record, storable
 from sweeps.trials.record import LOSS
 
@@ -34,12 +35,14 @@ class Trial:
         stopped: whether `should_stop` has been true: then the returned value is not a result.
     """
 
-    def __init__(self, claimed: record.Trial, folder: Path, wants_stop: Callable[[], bool]) -> None:
+    def __init__(
+        self, claimed: record.Trial, folder: Path, wants_stop: Callable[[], bool], objective: Objective
+    ) -> None:
         self.index: int = claimed.trial
         self.parameters: dict[str, Any] = {n: to_plain(v) for n, v in claimed.parameters.items()}
         self.folder: Path = folder
         self.stopped = False
-        self._wants_stop = wants_stop
+        self._wants_stop, self._objective = wants_stop, objective
         self._file = folder / METRICS_FILE
         self._file.unlink(missing_ok=True)  # of an earlier attempt, or a lost record whose index was reused
 
@@ -68,10 +71,19 @@ class Trial:
             self.stopped = True
         return self.stopped
 
-    def report(self, *, step: float, loss: float | None = None, **more: float | str) -> None:
+    def report(
+        self,
+        value: float | None = None,
+        /,
+        step: float | None = None,
+        *,
+        loss: float | None = None,
+        **more: float | str,
+    ) -> None:
         """Report intermediate values: for `sweep status` and, by `loss`, for early stopping.
 
         Args:
+            value: the loss, as in Optuna's `trial.report(value, step)`.
             step: of the training, from 0, ascending.
             loss: the training's; lower is better, whatever the objective, and NaN is the worst. None: it was
                 not measured at this step. `held_out_loss`, if there is one, is compared in its place.
@@ -87,9 +99,24 @@ class Trial:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "reports"})
             >>> with sweep.ask() as trial:
-            ...     trial.report(step=1, loss=0.7, accuracy=0.4)
+            ...     trial.report(0.9, step=1)
+            ...     trial.report(step=2, loss=0.7, accuracy=0.4)
             ...     status = sweep.tell(trial, 0.7)
         """
+        if step is None:
+            raise InputError(
+                f"trial {self.index}: report(step=None): say which step, such as report(0.5, step=10)"
+            )
+        if value is not None:
+            if loss is not None:
+                raise InputError(f"trial {self.index}: report({value!r:.80}, loss=…): write one of the two")
+            loss = value
+            if self._objective.goal == "maximize":
+                warnings.warn(
+                    f"trial.report({value!r:.80}): early stopping takes lower for better, and "
+                    f"{self._objective.metric} is maximised; write report(loss=…, step=…)",
+                    stacklevel=3,
+                )
         line = {"step": step} | ({} if loss is None else {LOSS: loss}) | more
         document = {name: self._reported(name, value) for name, value in line.items()}
         at = document["step"]

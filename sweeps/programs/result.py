@@ -97,7 +97,10 @@ def read_result(space: Space, file: Path) -> Outcome:
     try:
         document = json_reader.read(file)
     except FileNotFoundError:
-        return _broken(f"the program ended well but wrote no {RESULT_FILE} into {file.parent}")
+        return _broken(
+            f"the program ended well but wrote no {RESULT_FILE} into $SWEEP_RUN_DIR; write the objectives "
+            'there as JSON, such as {"loss": 0.3}, or by `finish` of sweeps.script'
+        )
     except OSError as error:
         return _broken(f"{file}: cannot be read: {error.strerror or error}")
     except ValueError as error:

@@ -249,7 +249,7 @@ class TrainerProgram(CommandProgram):
             return Failed(error=f"config refused: {lines[-1]}\n{output}", failure="bad_config")
         return super().read_exit(status, output, argv)
 
-    def command_line(self, record: Trial) -> str:
+    def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
         count = self.space.program.processes
         start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count)]
         return shlex.join([*start, "-m", "trainer", *self.overrides(record.parameters)])

@@ -99,7 +99,10 @@ def _differences(key: str, there: object, here: object) -> Iterator[str]:
             inner = f"{key}.{part}" if key else str(part)
             yield from _differences(inner, there.get(part, _ABSENT), here.get(part, _ABSENT))
     elif there != here:
-        yield f"{key}: {_shown(there)} there, {_shown(here)} here"
+        if _ABSENT in (there, here) and isinstance(here if there is _ABSENT else there, Mapping):
+            yield f"{key}: only {'here' if there is _ABSENT else 'there'}"
+        else:
+            yield f"{key}: {_shown(there)} there, {_shown(here)} here"
 
 
 def _by_name(value: object) -> object:

@@ -26,7 +26,7 @@ def test_every_subpackage_has_its_sentence(package: str) -> None:
     assert len(rows) == len(subpackages(package))
 
 
-@pytest.mark.parametrize(("package", "modules", "folders"), [("trainer", 11, 19), ("sweeps", 6, 15)])
+@pytest.mark.parametrize(("package", "modules", "folders"), [("trainer", 11, 19), ("sweeps", 7, 15)])
 def test_the_top_of_a_package_stays_small(package: str, modules: int, folders: int) -> None:
     top = [path for path in (ROOT / package).glob("*.py") if path.name != "__init__.py"]
     assert len(top) <= modules

@@ -196,10 +196,39 @@ def test_help_names_groups_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
     for expected in (
         "usage: python -m trainer",
         "optimizer: adamw, adamw_8bit, apollo, apollo_mini, muon, muonclip",
-        "  stage1_9.saliency.ema_decay=0.99            of the columns' L-infinity norms.\n",
+        "  stage2.optimizer.lr=0.004                   peak learning rate.\n",
     ):
         assert expected in text
     assert max(map(len, text.splitlines())) <= 110
+    assert len(text.splitlines()) <= 50
+
+
+def test_help_all_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--help", "all"]) == 0
+    text = capsys.readouterr().out
+    assert "  stage1_9.saliency.ema_decay=0.99            of the columns' L-infinity norms.\n" in text
+    assert [key for key in keys() if f"  {key}=" not in text] == []
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_help_of_the_end_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--help", "lr"]) == 0
+    shown = [line.partition("=")[0] for line in capsys.readouterr().out.splitlines() if line[:1].strip()]
+    assert {"stage1_9.optimizer.lr", "stage2.optimizer.lr"} <= set(shown)
+    assert all(name.endswith(".lr") for name in shown)
+
+
+def test_help_of_a_group_says_which_options_have_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--help", "data"]) == 0
+    parts = re.split(r"^with (.+):$", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    of = {
+        title: re.findall(r"^data\.(\w+)=", text, re.MULTILINE)
+        for title, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+    assert next(iter(of)) == "any data"
+    assert "sequence_length" in of["any data"]
+    assert "files" in of["data=parquet or data=text"]
+    assert sum(map(len, of.values())) == len({name for names in of.values() for name in names})
 
 
 def test_help_of_a_key_has_its_default_values_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,8 +237,7 @@ def test_help_of_a_key_has_its_default_values_and_meaning(capsys: pytest.Capture
         "stage2.optimizer.type=muon\n  muon | muonclip | adamw | adamw_8bit | apollo | apollo_mini\n"
         "  `muon`, `muonclip`, `apollo`, `apollo_mini`: that one for the hidden matrices and AdamW for the\n"
         "  rest; `adamw`: AdamW for everything; `adamw_8bit`: the same with its state in 8 bits.\n\n"
-        "data.files=(required)\n  a list of: text\n"
-        "  of the group data (fineweb, hub, parquet, stdlib, text), whose options have different keys\n"
+        "with data=parquet or data=text:\n\ndata.files=(required)\n  a list of: text\n"
         "  paths, globs or folders, URLs too; one or a list.\n"
     )
 

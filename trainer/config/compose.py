@@ -9,6 +9,8 @@ import copy
 import difflib
 import functools
 import json
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any, cast
@@ -235,11 +237,33 @@ def _parse_one(text: str) -> Override:
     try:
         override = _parser().parse_override(text)
     except HydraException as error:
-        raise ConfigError(f"cannot read the override {text!r}: {_one_line(error)}") from None
+        raise ConfigError(
+            f"cannot read the override {text!r}: {_one_line(error)}{_in_quotes(text)}"
+        ) from None
     _refuse_misleading(override)
     if override.is_sweep_override():
         raise ConfigError("one run takes one value; quote it if it is text", key=override.get_key_element())
     return override
+
+
+def _in_quotes(text: str) -> str:
+    """Return the end of a message: how to write the value so that a shell and Hydra read it as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[+~\w@./-]+", key) or "=" in value.partition(" ")[2]:
+        return ""
+    if value.startswith("[") and value.endswith("]"):
+        texts = ",".join(_double(each.strip()) for each in value[1:-1].split(","))
+        return f"; if these are texts, write {shlex.quote(f'{key}=[{texts}]')}"
+    return f"; if that is text, write {shlex.quote(f'{key}={_double(value)}')}"
+
+
+def _double(value: str) -> str:
+    """Return a text in double quotes of Hydra's grammar."""
+    bare = value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+    # Only backslashes before quotes, also before the closing one, are doubled.
+    escaped = re.sub(r'(\\*)"', lambda found: found[1] * 2 + '\\"', bare)
+    last = len(escaped) - len(escaped.rstrip("\\"))
+    return '"' + escaped + "\\" * last + '"'
 
 
 @functools.cache
@@ -299,7 +323,7 @@ def _diagnose(overrides: Sequence[Override]) -> tuple[list[ConfigError], list[Ov
         if belongs := [home for home, own in homes.items() if above & (own - present)]:
             problem = f"there is no such key here; it belongs to {' or '.join(belongs)}"
         else:
-            problem = f"there is no such key{nearest(name, [*known, *options])}"
+            problem = f"there is no such key{nearest_key(name, [*known, *options])}"
         faults.append(ConfigError(problem, key=name))
     return faults, rest
 
@@ -384,6 +408,26 @@ def nearest(name: str, valid: Sequence[str]) -> str:
         if len(valid) <= 9
         else "; `python -m trainer --help` lists them"
     )
+
+
+_ENDS = 6
+
+
+def nearest_key(name: str, valid: Sequence[str]) -> str:
+    """Return the end of a message about an unknown key: those that end so, or see `nearest`."""
+    last = name.rpartition(".")[2]
+    ends = sorted(key for key in valid if key.endswith(f".{last}"))
+    if not ends:
+        return nearest(name, valid)
+    above = name.rpartition(".")[0]
+    within = [key for key in ends if above and key.startswith(f"{above}.")]
+    if not within and (close := difflib.get_close_matches(name, ends, n=1, cutoff=0.85)):
+        within = close
+    shown = within or ends
+    more = f" and {len(shown) - _ENDS} more" if len(shown) > _ENDS else ""
+    if len(shown) == 1:
+        return f"; did you mean {shown[0]!r}?"
+    return f"; there are {', '.join(shown[:_ENDS])}{more}"
 
 
 def _one_line(error: Exception) -> str:

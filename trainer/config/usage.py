@@ -23,12 +23,23 @@ usage: python -m trainer [OVERRIDE …] run_dir=DIR
        python -m trainer [OVERRIDE …] --cfg job     print the composed configuration, compute nothing
        python -m trainer [OVERRIDE …] --preflight   print what the run would take, compute nothing
        python -m trainer --help KEY                 all that is known of a key, or of those below it
+       python -m trainer --help all                 every key in a line
 
 Trains a ternary student in two stages and writes DIR/result.json and DIR/metrics.jsonl.
 An override is key=value, or group=option. Exit status: 0 finished; 2 configuration refused before any
 compute; 70 diverged; 75 stopped by SIGTERM or SIGINT; 1 anything else.
 """
 CFG = "--cfg"
+_DAILY = (
+    "run_dir", "seed", "device.type", "data.sequence_length",
+    "stage1_9.max_steps", "stage1_9.batch_size", "stage1_9.optimizer.lr", "stage1_9.lm_loss_weight",
+    "stage2.max_steps", "stage2.batch_size", "stage2.optimizer.lr", "stage2.optimizer.weight_decay",
+    "stage2.schedule.warmup_steps", "stage2.schedule.decay_fraction", "stage2.lambda_warmup.warmup_steps",
+    "stage3.max_steps", "recovery.max_steps", "quant.group_size", "eval.batches", "checkpoint.every_seconds",
+)  # fmt: skip
+"""What `--help` shows: the keys that are set in most runs."""
+
+ALL = "all"
 _PER_STAGE = "the optimizer is chosen per stage: optimizer@stage2.optimizer=adamw"
 _WIDTH = 110
 _ENTRY = re.compile(r" {4}(\w+(?:, \w+)*): (.+)")  # of `Args:` in a docstring
@@ -43,17 +54,23 @@ def usage(name: str | None = None) -> str:
     """Return the help: usage, groups with their options, and keys with their defaults and meanings.
 
     Args:
-        name: a key, or the beginning of several: then these alone, with all that is known of them.
+        name: a key, or the beginning or the end of several: then these alone, with all that is known of them;
+            `all`: every key in a line; None: those that are set in most runs.
 
     Raises:
         ConfigError: there is no such key.
     """
-    if name is not None:
+    if name not in (None, ALL):
         return _details(name)
     options = "".join(f"  {name}: {', '.join(choices)}\n" for name, choices in groups().items())
-    sections = groupby(keys().items(), key=lambda item: item[0].partition(".")[0])
+    every = keys()
+    sections = groupby(every.items(), key=lambda item: item[0].partition(".")[0])
     lines = "\n".join("".join(_line(key, value) for key, value in each) for _, each in sections)
-    return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys\n{lines}"
+    daily = "".join(_line(key, every[key]) for key in _DAILY)
+    if name == ALL:
+        return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys\n{lines}"
+    rest = f"{len(every) - len(_DAILY)} more: --help all; of a stage or a group: --help stage2, --help data\n"
+    return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys that are set in most runs\n{daily}\n{rest}"
 
 
 def _line(key: str, value: object) -> str:
@@ -72,6 +89,7 @@ class KeyHelp:
         name: dotted.
         default: as it is written in an override.
         group: whose option decides which keys there are beside it, or None.
+        options: of that group, the ones that have this key, as they are written: `data=text`.
         values: that it takes, in words; "" where nothing says it.
         meanings: what each dataclass with the key says of it.
     """
@@ -79,6 +97,7 @@ class KeyHelp:
     name: str
     default: str
     group: str | None
+    options: tuple[str, ...]
     values: str
     meanings: tuple[str, ...]
 
@@ -86,10 +105,14 @@ class KeyHelp:
 def key_help() -> list[KeyHelp]:
     """Return what is known of every key, those that only some options of a group have included."""
     every: dict[str, Any] = {}
+    options: dict[str, list[str]] = {}
     alternatives = [f"{group}={option}" for group in _GROUPS.values() for option in groups()[group]]
-    for overrides in ((), *([each] for each in alternatives)):
-        for key, value in keys(overrides).items():
+    for override in (None, *alternatives):
+        for key, value in keys([] if override is None else [override]).items():
             every.setdefault(key, value)
+            group = _GROUPS.get(key.rpartition(".")[0])
+            if override is not None and group == override.partition("=")[0]:
+                options.setdefault(key, []).append(override)
     found = []
     for key, value in every.items():
         section, _, last = key.rpartition(".")
@@ -99,6 +122,7 @@ def key_help() -> list[KeyHelp]:
                 name=key,
                 default=_value(value),
                 group=_GROUPS.get(section),
+                options=tuple(options.get(key, ())),
                 values=_describe_type(annotation(owners[0][0], last)) if owners else "",
                 meanings=tuple(dict.fromkeys(text for _, text in owners)),
             )
@@ -109,22 +133,31 @@ def key_help() -> list[KeyHelp]:
 def _details(name: str) -> str:
     every = key_help()
     found = [key for key in every if key.name == name or key.name.startswith(f"{name}.")]
+    found = found or [key for key in every if key.name.endswith(f".{name}")]
     if not found:
         raise ConfigError(f"there is no such key{nearest(name, [key.name for key in every])}", key=name)
     lines = []
-    for key in found:
+    group = None
+    for key in sorted(
+        found, key=lambda key: (key.group or "", len(key.options) < _count(key.group), key.options)
+    ):
+        if key.group is not None and (key.group, key.options) != group:
+            group = (key.group, key.options)
+            is_common = len(key.options) == _count(key.group)
+            lines += [f"with {f'any {key.group}' if is_common else ' or '.join(key.options)}:", ""]
         lines.append(f"{key.name}={key.default}")
         if key.meanings:
             lines.append(f"  {key.values}")
-        if key.group is not None:
-            options = ", ".join(groups()[key.group])
-            lines.append(f"  of the group {key.group} ({options}), whose options have different keys")
         lines += [
             textwrap.fill(text, _WIDTH - 10, initial_indent="  ", subsequent_indent="  ")
             for text in key.meanings
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _count(group: str | None) -> int:
+    return 0 if group is None else len(groups()[group])
 
 
 def _describe_type(kind: Any) -> str:

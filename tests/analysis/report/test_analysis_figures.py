@@ -10,6 +10,7 @@ from drawn_layers import Layer, axis, layer, layers, legend, ticks
 
 from analysis.report.figure import Figure
 from analysis.report.figures import history, tradeoff
+from analysis.report.insight_figures import parameter_scale
 from analysis.report.style import scale
 from analysis.statistics.curve import fit_curve
 from analysis.summaries.summary import pareto
@@ -115,6 +116,21 @@ def test_a_wide_range_gets_a_logarithmic_axis() -> None:
     assert ticks(figure, "x") == [f"1e+{power}" for power in range(9, 16)]
     linear = tradeoff(table, pareto(table, x="signed", y="loss"))
     assert axis(linear, "x")["scale"]["type"] == "linear"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0.002, 0.004, 0.008, 0.016], "log"),  # a narrow range that the space file searches on a log scale
+        ([0.002, 0.006, 0.01, 0.014], "linear"),
+        ([1.0, 1.01, 1.02, 1.031], "linear"),
+        ([8.0, 11.0, 16.0, 23.0], "linear"),  # rounded to whole numbers
+        ([0.0001, 0.01, 0.1], "log"),
+        ([-1.0, 2.0, 4.0, 8.0], "linear"),
+    ],
+)
+def test_points_along_a_parameter_keep_its_scale(values: list[float], kind: str) -> None:
+    assert parameter_scale(values).type == kind
 
 
 def test_a_foreign_table_is_drawn_by_its_rows(length_sweep_file: Any) -> None:
