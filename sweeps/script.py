@@ -10,7 +10,7 @@ script can be run by hand:
         report(step=step, loss=...)                # early stopping reads it
     finish(loss=..., gpu_hours=0.3)                # the objectives, and whatever else is measured
 
-What they read and write, for scripts in other languages: docs/tasks/own_script.md.
+What they read and write, for scripts in other languages: docs/tutorial/own-script.md.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def cleaned(text: str) -> str:
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "TIME"),
         (r"\b[\w.-]+-\d+-[0-9a-f]{6}\b", "WORKER"),
         (r"\b\d+\.\d s\b", "SECONDS"),
-        (r"(\n +\d+  completed .*  )\d+(?:\.\d)?\n", r"\1SECONDS\n"),
+        (r"(\n +\d+  completed .*?) +\d+(?:\.\d)?\n", r"\1  SECONDS\n"),
         (r"\d+\.\d (B|KiB)\b", "SIZE"),
         (r"\(.*?/python3?[\d.]* ", "(PYTHON "),
     ):
@@ -236,6 +236,7 @@ def test_refusals_are_one_line_with_a_way_on() -> None:
     ways = ("`", "write ", "did you mean", "see ", "--", "give ", "choose ", "start this in", "only a failed")
     ways += (
         "the columns are",
+        "must end in",
         "outside of",
         " reasons:",
         "there are ",
