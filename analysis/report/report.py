@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 import numpy as np
+from altair.utils import schemapi
 from markupsafe import Markup
 
 from analysis.labels import number, title
@@ -51,7 +52,9 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         AnalysisError: the document is not an export of a sweep.
     """
     page = contents(document, rate)
-    figures = _figures(page)
+    # Altair checks each part of a figure as it is made, a third of the time, and in the end the whole.
+    with schemapi.debug_mode(False):
+        figures = _figures(page)
     scripts = [vega_bundle(), draw_script()] if figures else []
     heads, rows = _trials_table(page)
     return _template().render(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from altair.utils import schemapi
 from drawn_layers import axis, layer, layers, legend, words
 
 from analysis.report.figure import Figure, combine
@@ -197,3 +198,11 @@ def test_vega_bundle_is_one_embeddable_script() -> None:
     assert "</script" not in bundle.lower()
     assert "<!--" not in bundle
     assert "import(" not in bundle
+
+
+def test_figure_is_checked_as_a_whole_where_its_parts_are_not() -> None:
+    drawing = Drawing(x=Axis(title="x"), y=Axis(title="y"))
+    with schemapi.debug_mode(False):
+        drawing.text([{"x": 1, "y": 2, "text": "a"}], align="nowhere")
+        with pytest.raises(schemapi.SchemaValidationError, match="nowhere"):
+            drawing.figure()
