@@ -87,7 +87,8 @@ class Confirmation:
         parameters: its active parameters and their values.
         metric: the metric that the numbers are of.
         mean: posterior mean over the seeds.
-        low, high: 95 % interval of that; None after one result alone.
+        low: lower end of its 95 % interval; None after one result alone.
+        high: upper end, likewise.
         chance: probability that it is the best of the trials that were repeated.
         luck: how much better its first number was than its mean; negative: worse.
         seeds: number of its repeats with a result.
@@ -387,7 +388,7 @@ class Sweep:
         Raises:
             InputError: there is no such limit, or it cannot have this value; nothing was changed.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "extends", "run_cap": 3})
             >>> sweep.extend(run_cap=5)["run_cap"]
@@ -440,7 +441,7 @@ class Sweep:
             SweepClosed: the sweep is paused or stopped, or has paused itself.
             SweepError: no repeat has a result, or others have not ended theirs.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> parameters = SPACE["parameters"] | {"seed": {"value": 0}}
             >>> space = SPACE | {"name": "confirms", "parameters": parameters}
@@ -487,7 +488,7 @@ class Sweep:
     def status(self) -> dict[str, Any]:
         """Return what `sweep status --format json` prints: counts of trials, the best one, and the state.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "status", "run_cap": 3})
             >>> counts = sweep.run(lambda parameters: parameters["x"], n_trials=1)
@@ -583,7 +584,7 @@ class Sweep:
     def best_value(self) -> float:
         """Return the value of the first objective of `best`.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "value"})
             >>> counts = sweep.run(lambda parameters: parameters["x"] ** 2, n_trials=1)
@@ -599,7 +600,7 @@ class Sweep:
     def best_parameters(self) -> Mapping[str, Any]:
         """Return the parameters of `best`.
 
-        Example:
+        Examples:
             >>> import sweeps
             >>> sweep = sweeps.create(SPACE | {"name": "parameters"})
             >>> counts = sweep.run(lambda parameters: parameters["x"] ** 2, n_trials=1)

@@ -45,7 +45,7 @@ def parameters(
         argv: words of the command line; None: those of this process.
         more: further defaults.
 
-    Example:
+    Examples:
         >>> from sweeps.script import parameters
         >>> parameters(lr=1e-3, layers=4, name="a", argv=["lr=0.01", "--layers=8"])
         {'lr': 0.01, 'layers': 8, 'name': 'a'}
