@@ -100,7 +100,10 @@ def _compose(overrides: Sequence[str]) -> tuple[DictConfig, Config]:
     try:
         values = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
-        raise joined([*found, ConfigError(_one_line(error))]) from None
+        problem = str(error).partition("\n")[0]  # key and type stand on lines after it
+        if unset := re.search(r"Environment variable '(\w+)' not found", problem):
+            problem = f"the environment variable {unset[1]} is not set"
+        raise joined([*found, ConfigError(problem, key=error.full_key or "")]) from None
     try:
         config = _read(values)
     except ValidationError as error:
@@ -395,19 +398,19 @@ def _refusal(refused: ErrorDetails, path: list[str], cause: object) -> ConfigErr
         return ConfigError(f"{context['tag']!r} is unknown; there are: {context['expected_tags']}", key=key)
     if refused["type"] == "unexpected_keyword_argument":
         return ConfigError("there is no such key", key=".".join(path))
+    if refused["type"] == "too_short":
+        return ConfigError(f"needs at least {refused['ctx']['min_length']}{got}", key=".".join(path))
     return ConfigError(refused["msg"][0].lower() + refused["msg"][1:] + got, key=".".join(path))
 
 
 def nearest(name: str, valid: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the most similar one, or where all of them stand."""
+    few = len(valid) <= 9
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    if close:
+    # Three letters are alike by chance: who writes 'tpu' does not mean 'cpu'.
+    if close and not (few and len(name) <= 3):
         return f"; did you mean {close[0]!r}?"
-    return (
-        f"; there are: {', '.join(sorted(valid))}"
-        if len(valid) <= 9
-        else "; `python -m trainer --help` lists them"
-    )
+    return f"; there are: {', '.join(sorted(valid))}" if few else "; `python -m trainer --help` lists them"
 
 
 _ENDS = 6
