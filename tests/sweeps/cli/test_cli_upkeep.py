@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,7 +128,10 @@ def test_the_doctor_knows_the_engines_and_none_is_a_problem(sweep, monkeypatch):
     assert engines["local"]["state"] == "ready"
     assert engines["slurm"]["state"] == "missing"
     assert all(health["remedy"] for health in engines.values() if health["state"] != "ready")
-    assert "launch slurm" in sweep("doctor").out
+    shown = sweep("doctor").out
+    assert "launch local" in shown
+    assert "launch slurm" not in shown  # only named among those that are not here
+    assert re.search(r"^not here: slurm, ", shown, re.MULTILINE)
     assert ran.status == 0
 
 
