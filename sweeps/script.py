@@ -15,6 +15,7 @@ What they read and write, for scripts in other languages: docs/tutorial/own-scri
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
@@ -52,7 +53,7 @@ def parameters(
     """
     known = {**(defaults or {}), **more}
     found = dict(known)
-    for key, text, is_quoted in _pairs(sys.argv[1:] if argv is None else argv):
+    for key, text, is_quoted in _pairs(sys.argv[1:] if argv is None else argv, known):
         if known and key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             _refuse(f"{key}: no such parameter; {f'did you mean {close[0]}?' if close else _list(known)}")
@@ -95,7 +96,8 @@ def finish(metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
     if (folder := _folder()) is None:
         print(text, flush=True)
         return
-    part = folder / "result.json.part"  # a worker that looks meanwhile sees no half of it
+    # A worker that looks meanwhile sees no half of it; each process of a run has a part of its own.
+    part = folder / f".result.json.{os.getpid()}.part"
     part.write_text(text + "\n", encoding="utf-8")
     part.replace(folder / "result.json")
 
@@ -106,7 +108,7 @@ def _folder() -> Path | None:
     return Path(named) if named else None
 
 
-def _pairs(argv: Sequence[str]) -> list[tuple[str, Any, bool]]:
+def _pairs(argv: Sequence[str], known: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
     """Return key, text, and whether the text may stand in quotes, as in a Hydra override, of each word."""
     found: list[tuple[str, Any, bool]] = []
     words = list(argv)
@@ -117,7 +119,9 @@ def _pairs(argv: Sequence[str]) -> list[tuple[str, Any, bool]]:
         if equals and key:
             found.append((key, text, not is_option))
         elif is_option and key:
-            has_value = bool(words) and not words[0].startswith("--") and "=" not in words[0]
+            has_value = bool(words) and not words[0].startswith("--")
+            if has_value and "=" in words[0]:  # only a text has that in it; else it is the next parameter
+                has_value = isinstance(known.get(key, ""), str)
             found.append((key, words.pop(0) if has_value else _FLAG, False))
         else:
             _refuse(f"{word}: write NAME=VALUE or --NAME=VALUE")
@@ -126,13 +130,20 @@ def _pairs(argv: Sequence[str]) -> list[tuple[str, Any, bool]]:
 
 def _typed(key: str, text: Any, default: Any, is_quoted: bool) -> Any:
     """Return a value with the type of its default. Ends the script if it cannot have that."""
-    value = True if text is _FLAG else _guessed(text)
+    if text is _FLAG:
+        if default is not None and not isinstance(default, bool):
+            _refuse(f"--{key}: a value is missing")
+        return True
+    if isinstance(default, str) and text not in _NULLS:
+        return _unquoted(text) if is_quoted else text
+    value = _guessed(text)
+    if not is_quoted and isinstance(value, list):
+        with contextlib.suppress(ValueError):
+            value = json.loads(text)  # noqa: TID251 - as `${args}` writes a list; scripts have no pydantic
     if default is None or value is None or type(value) is type(default):
         return value
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(default, str):
-        return _unquoted(text) if is_quoted else str(text)
     if isinstance(default, tuple) and isinstance(value, list):
         return tuple(value)
     if isinstance(default, bool | int | float | list | tuple):
@@ -143,14 +154,17 @@ def _typed(key: str, text: Any, default: Any, is_quoted: bool) -> Any:
 _KINDS = {
     bool: "true or false", int: "a whole number", float: "a number", list: "a list", tuple: "a list"
 }  # fmt: skip
+_NULLS = ("null", "None")
+"""How a sweep writes that there is no value; "none" is a text, as it is in YAML."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf|nan", re.IGNORECASE)
 
 
 def _guessed(text: str) -> Any:
     """Return what a text looks like: null, a boolean, a number, a list, or a text."""
-    word = text.lower()
-    if word in ("null", "none", "true", "false"):
-        return {"true": True, "false": False}.get(word)
+    if text in _NULLS:
+        return None
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     if _NUMBER.fullmatch(text):
         return int(text) if text.lstrip("+-").isdigit() else float(text)
     if text.startswith("[") and text.endswith("]"):
@@ -161,9 +175,12 @@ def _guessed(text: str) -> Any:
 def _split(inner: str) -> list[str]:
     """Return the members of a list, whose commas may stand in quotes or in lists of their own."""
     parts, depth, quote, start = list[str](), 0, "", 0
+    is_escaped = False
     for at, character in enumerate(inner):
         if quote:
-            quote = "" if character == quote and inner[at - 1] != "\\" else quote
+            if character == quote and not is_escaped:
+                quote = ""
+            is_escaped = character == "\\" and not is_escaped
         elif character in "'\"":
             quote = character
         elif character in "[]":

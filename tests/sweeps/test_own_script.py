@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sweeps.script import finish, parameters, report
-from sweeps.space.overrides import WORDS, to_overrides
+from sweeps.space.overrides import WORDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,9 +33,23 @@ def test_values_keep_their_types(word, value):
     assert parameters(argv=WORDS[word]({"stage2.x": value})) == {"stage2.x": listed(value)}
 
 
-@given(st.text(alphabet="a'\"\\${} ,é[]=1", max_size=8))
-def test_any_text_is_read_back(text):
-    assert parameters({"name": "default"}, argv=to_overrides({"name": text})) == {"name": text}
+ANY_TEXT = st.text(alphabet="a'\"\\${} ,é[]=1", max_size=8)
+
+
+@given(ANY_TEXT, st.sampled_from(["${overrides}", "${args}", "${args_no_equals}"]))
+@example("none", "${args}")
+@example("lr=5", "${args_no_equals}")
+@example("'q'", "${args}")
+def test_any_text_is_read_back(text, word):
+    known = {"name": "default", "lr": 1.0}
+    assert parameters(known, argv=WORDS[word]({"name": text, "lr": 0.1})) == {"name": text, "lr": 0.1}
+
+
+@given(st.lists(ANY_TEXT, max_size=3), st.sampled_from(["${overrides}", "${args}"]))
+@example(["a\\", "b"], "${overrides}")
+@example(["a\n"], "${args}")
+def test_any_texts_of_a_list_are_read_back(texts, word):
+    assert parameters({"names": []}, argv=WORDS[word]({"names": tuple(texts)})) == {"names": texts}
 
 
 @pytest.mark.parametrize(
@@ -58,12 +72,13 @@ def test_a_value_has_the_type_of_its_default(argv, found):
     ("argv", "problem"),
     [
         (["lrr=1"], "lrr: no such parameter; did you mean lr?"),
+        (["--lr"], "--lr: a value is missing"),
         (["--depth=1"], "depth: no such parameter; known are: lr, n"),
         (["n=1.5"], "n=1.5: not a whole number, as its default 4 is"),
         (["lr=fast"], "lr=fast: not a number"),
         (["fast"], "fast: write NAME=VALUE or --NAME=VALUE"),
     ],
-    ids=["misspelt", "unknown", "fraction", "text", "word"],
+    ids=["misspelt", "no value", "unknown", "fraction", "text", "word"],
 )
 def test_a_wrong_word_ends_the_script_in_one_line(argv, problem, capsys):
     with pytest.raises(SystemExit) as ended:
