@@ -32,6 +32,7 @@ from sweeps.text.columns import PARAMETER
 from sweeps.text.counted import counted
 from sweeps.text.python_words import words
 from sweeps.trials import record
+from sweeps.trials.amendments import GAIN
 from sweeps.trials.redaction import redact_trials
 from sweeps.worker.loop import identity
 
@@ -55,6 +56,8 @@ def in_python(function: Callable[P, T]) -> Callable[P, T]:
         except SpaceError:  # it speaks of keys, which a dict has, too
             raise
         except SweepError as error:
+            if isinstance(error, SweepClosed) and error.state == "braked":
+                raise  # it quotes what the user's program printed
             error.args = tuple(words(each) if isinstance(each, str) else each for each in error.args)
             if isinstance(error, SweepClosed):
                 error.message = words(error.message)
@@ -383,7 +386,7 @@ class Sweep:
 
         Args:
             limits: new values in all, by name: `run_cap`, `effective_steps`, `device_hours`, `usd`,
-                `wall_hours`, and `until`, a datetime. None lifts a limit.
+                `wall_hours`, `expected_gain` (of `search.stop`), and `until`, a datetime. None lifts a limit.
 
         Raises:
             InputError: there is no such limit, or it cannot have this value; nothing was changed.
@@ -578,7 +581,7 @@ class Sweep:
             ''
         """
         self.experiment.amendments.refresh()
-        return self.experiment.why_done()
+        return words(self.experiment.why_done())
 
     @property
     def best_value(self) -> float:
@@ -648,7 +651,7 @@ class Sweep:
 
 def _limit(name: str, value: object) -> float | None:
     """Return a new limit for `operations.limits`. Raises `InputError`."""
-    known = (*BUDGET_KEYS, "run_cap", "until")
+    known = (*BUDGET_KEYS, "run_cap", "until", GAIN)
     if name not in known:
         hint = "write run_cap=…" if name.endswith("trials") else nearest(name, known)
         raise InputError(f"extend({name}=…): there is no such limit; {hint}")
@@ -657,7 +660,10 @@ def _limit(name: str, value: object) -> float | None:
     if name == "until":
         if not isinstance(value, datetime):
             raise InputError(f"extend(until={value!r:.80}): give a datetime, or None")
-        return value.timestamp()
+        try:
+            return value.timestamp()
+        except (ValueError, OverflowError, OSError):  # such as the year 1
+            raise InputError(f"extend(until={value!r:.80}): give a datetime of this century") from None
     try:
         number = None if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

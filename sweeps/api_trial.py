@@ -37,6 +37,8 @@ class AskedTrial(Trial):
     trial.
     """
 
+    _stacklevel = 3
+
     def __init__(self, experiment: Experiment, claimed: record.Trial) -> None:
         self._experiment, self._claimed = experiment, claimed
         try:

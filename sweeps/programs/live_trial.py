@@ -35,6 +35,8 @@ class Trial:
         stopped: whether `should_stop` has been true: then the returned value is not a result.
     """
 
+    _stacklevel = 2  # of warnings: the line that calls `report`
+
     def __init__(
         self, claimed: record.Trial, folder: Path, wants_stop: Callable[[], bool], objective: Objective
     ) -> None:
@@ -111,17 +113,17 @@ class Trial:
             if loss is not None:
                 raise InputError(f"trial {self.index}: report({value!r:.80}, loss=…): write one of the two")
             loss = value
-            if self._objective.goal == "maximize":
-                warnings.warn(
-                    f"trial.report({value!r:.80}): early stopping takes lower for better, and "
-                    f"{self._objective.metric} is maximised; write report(loss=…, step=…)",
-                    stacklevel=3,
-                )
         line = {"step": step} | ({} if loss is None else {LOSS: loss}) | more
         document = {name: self._reported(name, value) for name, value in line.items()}
         at = document["step"]
         if at is None or at < 0:
             raise InputError(f"trial {self.index}: report(step={step!r:.80}): write a finite number from 0")
+        if value is not None and self._objective.goal == "maximize":
+            warnings.warn(  # without the value, so that a loop warns once
+                "trial.report(value): early stopping takes lower for better, and "
+                f"{self._objective.metric} is maximised; write report(loss=…, step=…)",
+                stacklevel=self._stacklevel,
+            )
         data = json.dumps(document).encode() + b"\n"
         if len(data) > MAX_LINE:
             raise InputError(

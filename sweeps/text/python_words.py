@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import re
 
+_OPTION = r"(?<![\w/.-])--"
+"""What begins an option, and stands in no path."""
+
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"`sweep worker --storage '?([^`]+?)'?`, or choose another name in the search space file or another "
      r"--storage", r"sweeps.open('\1') or skip_if_exists=True, or choose another name or another storage"),
     (r"`sweep extend --run-cap (\S+) --storage [^`]+`", r"`sweep.extend(run_cap=\1)`"),
     (r"`sweep extend --budget (\w+)=(\S+) --storage [^`]+`", r"`sweep.extend(\1=\2)`"),
+    (r"`sweep extend --expected-gain (\S+) --storage [^`]+`", r"`sweep.extend(expected_gain=\1)`"),
+    (r"`sweep extend --expected-gain none`", "`sweep.extend(expected_gain=None)`"),
     (r"make one with `sweep init SPACE.yaml`(, try `sweep quickstart`)?", "make one with sweeps.create({…})"),
     (r"point --storage(?: and --name)? at one", "give the folder of one to sweeps.open"),
     (r"`sweep status --storage [^`]+`|`sweep status`", "`sweep.status()`"),
@@ -23,12 +28,12 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r", or with `sweep ask` and `sweep tell`", ""),
     (r"by `sweeps\.open\(URL\)\.run\(function\)`", "by sweep.run(function)"),
     (r"--max METRIC=VALUE", "at_most={METRIC: VALUE}"),
-    (r"--max\b", "at_most"),
-    (r"--again", "again=True"),
+    (_OPTION + r"max\b", "at_most"),
+    (_OPTION + r"again\b", "again=True"),
     (r"--seed-name NAME", "seed_name=NAME"),
-    (r"--(top|seeds|budget|objective|seed-name) (?=[^\s:])", r"\1="),
-    (r"--([a-z]+)-([a-z]+)\b", r"\1_\2"),
-    (r"--(storage|name|top|seeds|budget|objective)\b", r"\1"),
+    (_OPTION + r"(top|seeds|budget|objective|seed-name) (?=[^\s:])", r"\1="),
+    (_OPTION + r"(run|wall|seed|expected|skip-if)-([a-z]+)\b", r"\1_\2"),
+    (_OPTION + r"(storage|name|top|seeds|budget|objective)\b", r"\1"),
     (r"seed-name=", "seed_name="),
 )  # fmt: skip
 """What stands in a message, and what stands there in Python; the first that fit go first."""
