@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 GAP_S = 30.0
 """Seconds from the end of a fit to the next one of the same sweep, at least."""
 PATIENCE_S = 600.0
+RETRY_S = 300.0
+"""Seconds until a fit is tried again whose process has failed, without a new result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +46,13 @@ class Answer:
         results: number of results that it was fitted to.
         trial: the choice; None if there is no answer.
         sentences: in words; without an answer, why.
+        is_final: whether another fit to the same results would say the same; no, where its process failed.
     """
 
     results: int
     trial: int | None
     sentences: tuple[str, ...]
+    is_final: bool = True
 
 
 class Answers:
@@ -56,12 +60,19 @@ class Answers:
 
     Args:
         fit: returns the answer for a view.
+        gap_s: see `GAP_S`.
+        retry_s: see `RETRY_S`.
     """
 
     def __init__(
-        self, fit: Callable[[View], Awaitable[Answer]] | None = None, *, gap_s: float = GAP_S
+        self,
+        fit: Callable[[View], Awaitable[Answer]] | None = None,
+        *,
+        gap_s: float = GAP_S,
+        retry_s: float = RETRY_S,
     ) -> None:
-        self._fit, self._gap_s = fit or fit_elsewhere, gap_s
+        self._fit, self._gap_s, self._retry_s = fit or fit_elsewhere, gap_s, retry_s
+        self._found_at: dict[str, float] = {}
         self._known: dict[str, tuple[int, Answer]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._one = asyncio.Lock()
@@ -74,8 +85,11 @@ class Answers:
         """Have the answer for this view found in the background, unless it is known or being found."""
         if poller.name in self._tasks or not optimum.applies(view.space, view.records):
             return
-        if poller.name in self._known and self._known[poller.name][0] == _results(view):
-            return
+        if poller.name in self._known:
+            known, answer = self._known[poller.name]
+            is_new = answer.is_final or time.monotonic() < self._found_at[poller.name] + self._retry_s
+            if known == _results(view) and is_new:
+                return
         task = asyncio.get_running_loop().create_task(self._find(poller), name=f"answer {poller.name}")
         self._tasks[poller.name] = task
         task.add_done_callback(lambda _: self._tasks.pop(poller.name, None))
@@ -98,8 +112,8 @@ class Answers:
                 answer = await self._fit(view)
             except (OSError, SweepError) as error:  # no process can be started, for example
                 why = f"the surrogate could not be fitted: {error}"
-                answer = Answer(results=_completed(view), trial=None, sentences=(why,))
-        self._known[poller.name] = _results(view), answer
+                answer = Answer(results=_completed(view), trial=None, sentences=(why,), is_final=False)
+        self._known[poller.name], self._found_at[poller.name] = (_results(view), answer), time.monotonic()
         poller.change()
 
 
@@ -130,10 +144,10 @@ async def fit_elsewhere(view: View) -> Answer:
         document = json_reader.parse(written)
     except TimeoutError:
         why = f"the surrogate was not fitted within {PATIENCE_S:.0f} s"
-        return Answer(results=results, trial=None, sentences=(why,))
+        return Answer(results=results, trial=None, sentences=(why,), is_final=False)
     except ValueError:  # killed for its memory, for example
         why = f"the surrogate could not be fitted: its process ended with status {process.returncode}"
-        return Answer(results=results, trial=None, sentences=(why,))
+        return Answer(results=results, trial=None, sentences=(why,), is_final=False)
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -82,6 +82,28 @@ def test_no_process_is_no_error_of_the_page(many, tmp_path):
     run(test())
 
 
+def test_failed_process_is_started_again_without_a_new_result(many, tmp_path):
+    fits: list[View] = []
+
+    async def fail_once(view: View) -> Answer:
+        fits.append(view)
+        if len(fits) == 1:
+            raise OSError(12, "Cannot allocate memory")
+        return Answer(results=RESULTS, trial=7, sentences=("trial 7: loss 0.1 by the model",))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            served.site.answers = Answers(fail_once, gap_s=0.0, retry_s=0.2)
+            await changed(served, "Cannot allocate memory")
+            await changed(served, "trial 7</a>: loss 0.1 by the model")
+            for _ in range(3):
+                await asyncio.sleep(0.2)
+                await served.page("/sweep/toy?q=3")
+            assert len(fits) == 2  # what a fit has said is final
+
+    run(test())
+
+
 def test_few_results_are_not_fitted(tmp_path, space):
     make_sweep(tmp_path, space, *(record(at) for at in range(20)))
 
