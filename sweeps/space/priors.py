@@ -126,11 +126,14 @@ def _with_default_priors_of(space: Space, before: Space) -> Space:
     there = {p.name: p for p in before.parameters}
 
     def as_there(parameter: Parameter) -> Parameter:
-        other = there.get(parameter.name)
+        name = parameter.name
+        other = there.get(name)
         if isinstance(parameter, Fixed) or other is None or isinstance(other, Fixed):
             return parameter
         if not (_may_be_of_default(parameter, space) and _may_be_of_default(other, before)):
             return parameter  # a user has stated one of them
+        if parameter.prior and other.prior and not (_has_default(name, space) or _has_default(name, before)):
+            return parameter  # no default is known that they could be around: a user has stated both
         return replace(parameter, prior=other.prior)
 
     return replace(space, parameters=tuple(map(as_there, space.parameters)))
@@ -143,6 +146,10 @@ def _may_be_of_default(parameter: Range | Choice, space: Space) -> bool:
         return True
     if prior.width != PRIOR_WIDTH:
         return False
-    if space.defaults != "first" or first is None or parameter.name not in first:
+    if first is None or not _has_default(parameter.name, space):
         return True  # the default is not known
     return same_value(prior.around, first[parameter.name])
+
+
+def _has_default(name: str, space: Space) -> bool:
+    return space.defaults == "first" and space.baseline is not None and name in space.baseline

@@ -197,6 +197,21 @@ def test_a_stated_prior_is_another_space() -> None:
     assert without_new_defaults(now, before) != before
 
 
+def test_stated_prior_that_is_changed_is_another_space_without_a_known_default() -> None:
+    def stated(around: float) -> Space:
+        parameters = tuple(
+            replace(p, prior=Prior(around=around, width=PRIOR_WIDTH)) if p.name == "lr" else p
+            for p in without_defaults().parameters
+            if isinstance(p, Range)
+        )
+        return replace(
+            without_defaults(), parameters=parameters, search=replace(space().search, prior="defaults")
+        )
+
+    assert without_new_defaults(stated(0.01), stated(0.001)) != stated(0.001)
+    assert without_new_defaults(stated(0.01), stated(0.01)) == stated(0.01)
+
+
 def test_no_first_trial_is_what_a_sweep_without_one_had() -> None:
     before = without_defaults()
     none = space("baseline: none\n", text=re.sub(r", default: [^,}]*", "", SPACE))
