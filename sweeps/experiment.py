@@ -143,14 +143,15 @@ class Experiment:
             name: limit for name, limit in wanted.items() if limit not in (written[name], present[name])
         }
         for name, limit in changed.items():
-            now, lowers = present[name], "raises" if name == GAIN else "lowers"
+            now = present[name]
+            verb = "sets" if now is None else "raises" if name == GAIN else "lowers"
             if limit is not None and (now is None or (limit > now if name == GAIN else limit < now)):
                 named = {"run_cap": f"--run-cap {limit}", GAIN: f"--expected-gain {limit:g}"}
                 option = named.get(name, f"--budget {name}={limit:g}")
                 shown = "not limited" if now is None else f"{now:g}"
                 raise InputError(
                     f"{self.store.url}: {name} is {shown} in the sweep here and {limit:g} in these settings; "
-                    f"`sweep extend {option} --storage {shlex.quote(self.store.url)}` {lowers} it"
+                    f"`sweep extend {option} --storage {shlex.quote(self.store.url)}` {verb} it"
                 )
         return self.extend(changed, by=by) if changed else None
 

@@ -136,8 +136,10 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         limits.append(f"no trial begins after {timestamp(space.budget.until)}")
     if limits:
         lines.append(f"budget  {', '.join(limits)}")
+    most = space.run_cap
     if (standing := experiment.standing()) is not None:
         lines.append(f"stop    {standing}")
+        most = searched if standing.ended else most
     lines += [f"changed {line}" for line in amendment_lines(experiment.amendments)]
     if line := sharing.sweep_line(records):
         lines.append(f"compute {line}")
@@ -147,7 +149,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         from sweeps.cli.snapshots import status_line
 
         lines.append(f"stages  {status_line(experiment, records)}")
-    if line := _cost_line(space, records, rate):
+    if line := _cost_line(most, records, rate):
         lines.append(f"cost    {line}")
     if (planned := rounds.of_store(experiment.store, list(records))) is not None:
         lines.append(f"confirm {confirmation.progress_line(*planned)}")
@@ -158,18 +160,16 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     return lines
 
 
-def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str:
-    """Return dollars so far and expected in words; "" if no cost is known."""
+def _cost_line(cap: int | None, records: Sequence[Trial], rate: Rate | None) -> str:
+    """Return dollars so far, and expected for so many trials, in words; "" if no cost is known."""
     from analysis.summaries.costs import cost
 
     rows = [{**table.nested(record), "seconds": table.seconds(record)} for record in records]
-    estimate = cost(rows, space.run_cap, rate)
+    estimate = cost(rows, cap, rate)
     if rate is None and not estimate.so_far:
         return ""
     expected = (
-        ""
-        if estimate.expected is None
-        else f", about ${estimate.expected:.2f} when all {space.run_cap} are done"
+        "" if estimate.expected is None else f", about ${estimate.expected:.2f} when all {cap} are done"
     )
     unknown = f"; without a price: {counted(estimate.unpriced, 'trial')}" if estimate.unpriced else ""
     return f"${estimate.so_far:.2f} so far{expected}, {estimate.basis}{unknown}"

@@ -108,13 +108,15 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
         if record.status in ("failed", "early_stopped", "abandoned"):
             detail = record.history[-1].detail if record.history else ""
             kinds[record.failure or record.status, kind_of(record.error or detail)[:300]] += 1
+    searched = sum(record.is_own for record in records)
+    cap = searched if view.done else space.run_cap  # a search that has ended by itself makes no more
     best = _best(view)
     gained = None
     if best is not None and not best.confirmed:  # what fresh seeds say is no one run's gain
         gained = gain(space, records, best.record, None)
     return Summary(
         counts=tuple((status, counts[status]) for status in STATUSES if counts[status]),
-        searched=sum(record.is_own for record in records),
+        searched=searched,
         confirming=generators["confirm"],
         imported=generators["imported"],
         run_cap=space.run_cap,
@@ -123,8 +125,8 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
             Limit(name=name, spent=used[name], most=most)
             for name, most in budget.amounts(space.budget).items()
         ),
-        cost=cost(rows, space.run_cap, rate),
-        hours_left=_hours_left(records, space.run_cap),
+        cost=cost(rows, cap, rate),
+        hours_left=_hours_left(records, cap),
         best=best,
         confirmation="" if view.confirmation is None else progress_line(*view.confirmation),
         saved=sharing.sweep_line(records),

@@ -97,13 +97,13 @@ class Standing:
         more, bound = counted(self.stop.trials, "more trial"), shorten(self.stop.expected_gain)
         expected = f"{more} {'is' if self.stop.trials == 1 else 'are'} expected to gain"
         if self.found is None or self.found.trials != self.stop.trials:
-            return f"once {expected} at most {bound}; judged from {FEWEST} results on"
+            return f"once {expected} at most {bound}; judged from {FEWEST} results to {MOST} trials"
         least = 0.01 * self.stop.expected_gain
         gain = f"{self.found.gain:.2g}" if self.found.gain >= least else f"less than {least:.1g}"
         by = counted(self.found.results, "result")
         if self.ended:
             return f"the search is done: {expected} {gain}, no more than search.stop's {bound} ({by})"
-        return f"{expected} {gain} ({by}); the search is done at {bound}"
+        return f"{expected} {gain} ({by}); up to {MOST} trials, the search is done at {bound}"
 
     def document(self) -> dict[str, Any]:
         """Return the standing for programs."""

@@ -206,12 +206,12 @@ def expectation(gain: float, trials: int = 12) -> Expectation:
 @pytest.mark.parametrize(
     ("stop", "found", "ended", "words"),
     [
-        (STOP, None, False, "judged from 30 results on"),
+        (STOP, None, False, "judged from 30 results to 400 trials"),
         (
             STOP,
             expectation(0.0123),
             False,
-            "expected to gain 0.012 (33 results); the search is done at 0.004",
+            "expected to gain 0.012 (33 results); up to 400 trials, the search is done at 0.004",
         ),
         (STOP, expectation(0.0031), True, "the search is done: 12 more trials are expected to gain 0.0031"),
         (STOP, expectation(0.004), True, "gain 0.004, no more than search.stop's 0.004"),
