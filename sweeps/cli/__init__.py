@@ -171,10 +171,12 @@ _CLICKS_WORDS = (
     ("a valid float range", "a number"),
     (r"^No such option:? '?([^' ]+)'?", r"there is no option \1"),
     (r"\.? \(?Did you mean (?:one of: )?'?([^',?]+)'?[^?]*\?\)?", r"; did you mean \1?"),
+    (r"^No such command '([^']+)'", r"there is no command '\1'"),
     (r"^Option '([^']+)' requires an argument", r"\1: a value is missing"),
     (r"^Missing argument '([^']+)'", r"\1 is missing"),
     (r"^Missing option '([^']+)'", r"\1 is missing"),
-    (r"^Invalid value for '([^']+)': '?(.+?)'? is ", r"\1 \2: "),
+    (r"^Invalid value for '([^']+)': '(.+)' is (?=not |none )", r"\1 \2: "),
+    (r"^Invalid value for '([^']+)': (\S+) is ", r"\1 \2: "),
     (r"^Got unexpected extra arguments? \((.+)\)", r"\1: too much; quote what belongs together"),
 )
 """Messages of click, and the same as every other message of ours: what, and what is wrong with it."""
@@ -187,10 +189,16 @@ def _print_usage_error(error: click.ClickException) -> None:
         error.show()
         return
     message = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        # Nearest first; click's message has them by the alphabet.
+        message = f"No such option: {error.option_name} Did you mean {error.possibilities[0]}?"
     for clicks, ours in _CLICKS_WORDS:
         message = re.sub(clicks, ours, message)
     see = " See" if message.endswith("?") else "; see"
-    command = "sweep" if context is None else context.command_path  # the parser knows no command yet
+    if context is None:  # the parser knows no command yet
+        command = " ".join(["sweep", *[word for word in sys.argv[1:] if word in _COMMANDS][:1]])
+    else:
+        command = context.command_path
     _print_error(f"{message}{see} `{command} --help`")
 
 
@@ -207,8 +215,10 @@ def _note_misspelt_variables() -> None:
     for name in sorted(os.environ.keys() - {*_VARIABLES, "SWEEP_RUN_DIR", "SWEEP_TRIAL"}):
         if not name.startswith(("SWEEP_", "SWEEPS_", "STAGESWEEP_")):
             continue
-        if close := difflib.get_close_matches(name, _VARIABLES, n=1, cutoff=0.75):
-            print(f"sweep: {name} is set, and nothing reads it; did you mean {close[0]}?", file=sys.stderr)
+        # Without the prefix, which makes all of them alike.
+        endings = {each.partition("_")[2]: each for each in _VARIABLES}
+        if close := difflib.get_close_matches(name.partition("_")[2], endings, n=1, cutoff=0.75):
+            print(f"sweep: {name} is not read; did you mean {endings[close[0]]}?", file=sys.stderr)
 
 
 def _print_error(message: str) -> None:

@@ -245,7 +245,7 @@ def _parse_one(text: str) -> Override:
         ) from None
     _refuse_misleading(override)
     if override.is_sweep_override():
-        raise ConfigError("one run takes one value; quote it if it is text", key=override.get_key_element())
+        raise ConfigError(f"one run takes one value{_in_quotes(text)}", key=override.get_key_element())
     return override
 
 
@@ -255,6 +255,8 @@ def _in_quotes(text: str) -> str:
     if not equals or not re.fullmatch(r"[+~\w@./-]+", key) or "=" in value.partition(" ")[2]:
         return ""
     if value.startswith("[") and value.endswith("]"):
+        if "[" in value[1:]:
+            return ""
         texts = ",".join(_double(each.strip()) for each in value[1:-1].split(","))
         return f"; if these are texts, write {shlex.quote(f'{key}=[{texts}]')}"
     return f"; if that is text, write {shlex.quote(f'{key}={_double(value)}')}"
@@ -407,8 +409,8 @@ def nearest(name: str, valid: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the most similar one, or where all of them stand."""
     few = len(valid) <= 9
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    # Three letters are alike by chance: who writes 'tpu' does not mean 'cpu'.
-    if close and not (few and len(name) <= 3):
+    # Three letters are alike by chance: who writes 'tpu' does not mean 'cpu', but 'txt' is 'text'.
+    if close and not (few and len(name) <= 3 and close[0][0] != name[0]):
         return f"; did you mean {close[0]!r}?"
     return f"; there are: {', '.join(sorted(valid))}" if few else "; `python -m trainer --help` lists them"
 

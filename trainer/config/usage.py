@@ -132,8 +132,10 @@ def key_help() -> list[KeyHelp]:
 
 def _details(name: str) -> str:
     every = key_help()
+    name = name.replace("/", ".")  # as Hydra writes groups
     found = [key for key in every if key.name == name or key.name.startswith(f"{name}.")]
     found = found or [key for key in every if key.name.endswith(f".{name}")]
+    found = found or [key for key in every if f".{name}." in key.name]
     if not found:
         raise ConfigError(f"there is no such key{nearest(name, [key.name for key in every])}", key=name)
     lines = []
