@@ -248,7 +248,7 @@ docs: $(STAMP)
 # The README's picture, drawn anew from a quickstart of now: some minutes.
 pictures: $(STAMP)
 	@mkdir -p build
-	cd build && $(abspath $(BIN))/sweep quickstart
+	cd build && rm -rf sweep-store && env -u SWEEP_STORAGE -u SWEEP_NAME $(abspath $(BIN))/sweep quickstart
 	$(BIN)/python docs/site/pictures.py build/sweep-store/quickstart docs/pictures
 
 bench: $(STAMP)
@@ -273,4 +273,4 @@ findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(XLA_VENV) $(RAY) $(SKY) $(UV) .venv-newest .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build/site
+	rm -rf $(VENV) $(XLA_VENV) $(RAY) $(SKY) $(UV) .venv-newest .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .venv-release dist build
