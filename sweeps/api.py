@@ -665,7 +665,7 @@ def _limit(name: str, value: object) -> float | None:
         except (ValueError, OverflowError, OSError):  # such as the year 1
             raise InputError(f"extend(until={value!r:.80}): give a datetime of this century") from None
     try:
-        number = None if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
+        number = None if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]  # of any type
     except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or not 0 < number < math.inf or (name == "run_cap" and number % 1):

@@ -57,7 +57,7 @@ def photograph(url: str, out: Path) -> None:
     command = [sys.executable, "-m", "sweeps", "dashboard", "--storage", url, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        address = server.stdout.readline().strip()  # type: ignore[union-attr]
+        address = server.stdout.readline().strip()  # type: ignore[union-attr]  # a pipe was asked for
         with sync_playwright() as playwright:
             path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
@@ -88,6 +88,7 @@ def together(columns: list[list[str]]) -> str:
         y = widest = 0.0
         for svg in column:
             count += 1
+            # vl-convert writes both.
             width, height = (float(re.search(rf'{side}="([\d.]+)"', svg)[1]) for side in ("width", "height"))  # type: ignore[index]
             svg = re.sub(r'(id="|url\(#)(\w+)', rf"\g<1>p{count}-\g<2>", svg)
             parts.append(svg.replace("<svg ", f'<svg x="{x:g}" y="{y:g}" ', 1))

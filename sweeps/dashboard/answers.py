@@ -77,7 +77,7 @@ class Answers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._one = asyncio.Lock()
 
-    def of(self, poller: Poller) -> Answer | None:
+    def last(self, poller: Poller) -> Answer | None:
         """Return the last answer; None before the first one."""
         return self._known[poller.name][1] if poller.name in self._known else None
 
@@ -112,12 +112,12 @@ class Answers:
                 answer = await self._fit(view)
             except (OSError, SweepError) as error:  # no process can be started, for example
                 why = f"the surrogate could not be fitted: {error}"
-                answer = Answer(results=_completed(view), trial=None, sentences=(why,), is_final=False)
+                answer = Answer(results=_count_completed(view), trial=None, sentences=(why,), is_final=False)
         self._known[poller.name], self._found_at[poller.name] = (_results(view), answer), time.monotonic()
         poller.change()
 
 
-def _completed(view: View) -> int:
+def _count_completed(view: View) -> int:
     return sum(each.status == "completed" for each in view.records)
 
 
@@ -128,7 +128,7 @@ def _results(view: View) -> int:
 
 async def fit_elsewhere(view: View) -> Answer:
     """Fit the surrogate in a new process of low priority."""
-    results = _completed(view)
+    results = _count_completed(view)
     given = {"space": to_json(view.space), "records": [_plain(each) for each in view.records]}
     begun = time.monotonic()
     process = await asyncio.create_subprocess_exec(

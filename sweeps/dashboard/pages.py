@@ -162,7 +162,7 @@ class SweepPages:
             "points_address": Query(x=query.x, y=query.y).address().removesuffix("?"),
             "axes": site.once_per_view(poller, view, "columns", fronts.columns),
             "front_chart": _picture(found),
-            "answer": site.answers.of(poller),
+            "answer": site.answers.last(poller),
             "search": searched,
             "search_chart": chart(
                 [Line(name=metric, points=searched.best, steps=True)],

@@ -301,7 +301,7 @@ class _PlainLoader(yaml.SafeLoader):
     depth = documents = 0
 
     def get_event(self) -> yaml.Event:
-        event: yaml.Event = super().get_event()  # type: ignore[no-untyped-call]
+        event: yaml.Event = super().get_event()  # type: ignore[no-untyped-call]  # PyYAML has no types
         problem = ""
         self.documents += isinstance(event, yaml.DocumentStartEvent)
         self.depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(

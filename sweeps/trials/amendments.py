@@ -126,7 +126,9 @@ def amended(space: Space, made: Iterable[Amendment]) -> Space:
         gain, stop = changes[GAIN], search.stop or Stop(expected_gain=1.0)
         stated = replace(stop, expected_gain=gain) if isinstance(gain, int | float) else None
         search = replace(search, stop=stated)
-    return replace(space, **top, budget=replace(space.budget, **budget), search=search)  # type: ignore[arg-type]
+    # The types of changes were checked by name when they were made.
+    budgeted = replace(space.budget, **budget)  # type: ignore[arg-type]
+    return replace(space, **top, budget=budgeted, search=search)  # type: ignore[arg-type]
 
 
 class Amendments:
