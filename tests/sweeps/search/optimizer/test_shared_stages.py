@@ -149,12 +149,12 @@ def test_fresh_first_stage_is_due_after_equal_compute():
     [
         pytest.param(space(search=Search(seed=3)), 8, id="a first stage is shared"),
         pytest.param(space("500", "500", search=Search(seed=3)), 8, id="it is half of the cost"),
-        pytest.param(space("40", "960", search=Search(seed=3)), 12, id="it costs next to nothing"),
-        pytest.param(space(search=Search(seed=3, reuse="none")), 12, id="reuse is off"),
+        pytest.param(space("40", "960", search=Search(seed=3)), 6, id="it costs next to nothing"),
+        pytest.param(space(search=Search(seed=3, reuse="none")), 6, id="reuse is off"),
         pytest.param(space(search=Search(seed=3, sobol=5)), 5, id="the space says how many"),
     ],
 )
-def test_shared_first_stage_shortens_first_design(searched: Space, trials: int):
+def test_sharing_decides_length_of_first_design(searched: Space, trials: int):
     assert require_searchable(searched) == trials
 
 
