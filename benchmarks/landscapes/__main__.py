@@ -30,11 +30,8 @@ REPLAYING = ("replay", "table", "figures", "fit")
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["calibrate"]:
-        calibrating()
-        return
-    if sys.argv[1:2] == ["stop"]:
-        stopping()
+    if sys.argv[1:2] and sys.argv[1] in ("calibrate", "stop"):
+        judging()
         return
     if sys.argv[1:2] and sys.argv[1] in REPLAYING:
         replaying()
@@ -180,64 +177,44 @@ def replaying() -> None:
         print(compare.table(results, arguments.choice))
 
 
-def calibrating() -> None:
-    """Compare what the surrogate states with the truth."""
+def judging() -> None:
+    """Compare what the surrogate states in replayed searches with the truth."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
-    from benchmarks.landscapes import calibration
+    from benchmarks.landscapes import calibration, stopping
 
+    command = sys.argv[1]
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.landscapes calibrate",
-        description=calibration.__doc__,
+        prog=f"python -m benchmarks.landscapes {command}",
+        description=(calibration if command == "calibrate" else stopping).__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
-        "names", nargs="*", choices=[*names(), []], metavar="NAME", help="all, unless some are named"
+    which = (
+        "all, unless some are named" if command == "calibrate" else "all but smollm2, unless some are named"
     )
+    parser.add_argument("names", nargs="*", choices=[*names(), []], metavar="NAME", help=which)
     parser.add_argument(
         "--results",
         type=Path,
-        default=Path("calibrate.jsonl"),
+        default=Path(f"{command}.jsonl"),
         help="JSON lines of the searches; what it has is not run again",
     )
-    parser.add_argument("--seeds", type=int, default=4, help="how many")
-    parser.add_argument("--after", type=int, nargs="+", default=[18, 24, 30], help="trials")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    arguments = parser.parse_args(sys.argv[2:])
-    chosen, seeds = arguments.names or names(), range(arguments.seeds)
-    print(calibration.calibrate(chosen, seeds, arguments.after, arguments.results, arguments.jobs))
-
-
-def stopping() -> None:
-    """Tell what a stop at some expected gains would have saved and given up."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
-    from benchmarks.landscapes import stopping as stops
-
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.landscapes stop",
-        description=stops.__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument(
-        "names",
-        nargs="*",
-        choices=[*names(), []],
-        metavar="NAME",
-        help="all but smollm2, unless some are named",
-    )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("stop.jsonl"),
-        help="JSON lines of the searches; what it has is not run again",
-    )
-    parser.add_argument("--seeds", type=int, default=2, help="how many")
+    parser.add_argument("--seeds", type=int, default=4 if command == "calibrate" else 2, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--trials", type=int, default=54, help="cap of each search")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    if command == "calibrate":
+        parser.add_argument("--after", type=int, nargs="+", default=[18, 24, 30], help="trials")
+    else:
+        parser.add_argument("--trials", type=int, default=54, help="cap of each search")
     arguments = parser.parse_args(sys.argv[2:])
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-    chosen = arguments.names or default_names()
-    print(stops.table(stops.runs(chosen, seeds, arguments.trials, arguments.results, arguments.jobs)))
+    if command == "calibrate":
+        chosen = arguments.names or names()
+        print(calibration.calibrate(chosen, seeds, arguments.after, arguments.results, arguments.jobs))
+    else:
+        chosen = arguments.names or default_names()
+        print(
+            stopping.table(stopping.runs(chosen, seeds, arguments.trials, arguments.results, arguments.jobs))
+        )
 
 
 if __name__ == "__main__":

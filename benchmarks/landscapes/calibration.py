@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
@@ -26,6 +26,7 @@ from sweeps.export import optimum
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
 from sweeps.search.optimizer.optimum import SpacePoints
+from sweeps.space.definition import Space
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
 
@@ -68,15 +69,22 @@ def search(name: str, seed: int, trials: int) -> Search:
     return {"landscape": name, "seed": seed, "best": best_loss(landscape), "trials": found}
 
 
-def searches(names: Sequence[str], seeds: Iterable[int], trials: int, path: Path, jobs: int) -> list[Search]:
-    """Return the searches, from the file where that has them; new ones are appended to it."""
+def searches(
+    names: Sequence[str],
+    seeds: Iterable[int],
+    trials: int,
+    path: Path,
+    jobs: int,
+    run: Callable[[str, int, int], Search] = search,
+) -> list[Search]:
+    """Return the searches, from the file where that has them; new ones are run, and appended to it."""
     wanted = [(name, seed) for seed in seeds for name in names]
     known = {
         (line["landscape"], line["seed"]): line for line in read_lines(path) if len(line["trials"]) >= trials
     }
     end_last_line(path)
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, path.open("a", encoding="utf-8") as lines:
-        waiting = [pool.submit(search, *key, trials) for key in wanted if key not in known]
+        waiting = [pool.submit(run, *key, trials) for key in wanted if key not in known]
         for done in as_completed(waiting):
             line = done.result()
             known[line["landscape"], line["seed"]] = line
@@ -84,14 +92,8 @@ def searches(names: Sequence[str], seeds: Iterable[int], trials: int, path: Path
     return [known[key] for key in wanted]
 
 
-def answers(line: Search, after: Sequence[int], more: int) -> list[Mapping[str, float]]:
-    """Return what the surrogate said after some trials of a search, and what was true.
-
-    Args:
-        line: of `searches`.
-        after: numbers of trials.
-        more: number of trials whose gain is stated.
-    """
+def sweep_of(line: Search) -> tuple[Space, list[Trial]]:
+    """Return the space and the records of a search."""
     space = replace(load(line["landscape"]).space, baseline=None)
     space = replace(space, search=replace(space.search, seed=line["seed"], reuse="none"))
     metric = space.objectives[0].metric
@@ -105,6 +107,18 @@ def answers(line: Search, after: Sequence[int], more: int) -> list[Mapping[str, 
         )
         for at, row in enumerate(line["trials"])
     ]
+    return space, records
+
+
+def answers(line: Search, after: Sequence[int], more: int) -> list[Mapping[str, float]]:
+    """Return what the surrogate said after some trials of a search, and what was true.
+
+    Args:
+        line: of `searches`.
+        after: numbers of trials.
+        more: number of trials whose gain is stated.
+    """
+    space, records = sweep_of(line)
     true = [row["true"] for row in line["trials"]]
     said = {}
     for number in {*after, *(number + more for number in after)}:

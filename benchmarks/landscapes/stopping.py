@@ -7,42 +7,25 @@ the emulator what the choice there lacks of the choice at the cap.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.json_lines import end_last_line, read_lines
-from benchmarks.landscapes.calibration import Search, search
-from benchmarks.landscapes.replay import load
+from benchmarks.landscapes import calibration
+from benchmarks.landscapes.calibration import Search
 from sweeps.export.optimum import FEWEST, MORE
 from sweeps.search.determinism import stable_seed
 from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
-from sweeps.trials.record import Trial
 
 GAINS = (0.001, 0.002, 0.004, 0.008)
 """In nats per token; one run's noise is 0.006 to 0.021."""
 
 
-def stated(line: Search) -> list[Mapping[str, float]]:
+def expectations(line: Search) -> list[Mapping[str, float]]:
     """Return what the surrogate says after each result from the 30th on, with the true loss of its choice."""
-    space = replace(load(line["landscape"]).space, baseline=None)
-    space = replace(space, search=replace(space.search, seed=line["seed"], reuse="none"))
-    metric, optimizer, rows = space.objectives[0].metric, Optimizer(space), []
-    records = [
-        Trial(
-            trial=at,
-            status="completed",
-            generator="botorch",
-            parameters=row["parameters"],
-            metrics={metric: row["told"]},
-        )
-        for at, row in enumerate(line["trials"])
-    ]
+    space, records = calibration.sweep_of(line)
+    optimizer, rows = Optimizer(space), []
     seed = stable_seed(space.search.seed, "optimum") % 2**31
     for results in range(FEWEST, len(records) + 1):
         optimizer.observe(records[:results])
@@ -58,26 +41,22 @@ def stated(line: Search) -> list[Mapping[str, float]]:
     return rows
 
 
-def run(name: str, seed: int, trials: int) -> Search:
-    """Return a search as a line of the results."""
-    line = search(name, seed, trials)
-    return line | {"stated": stated(line)}
+def search(name: str, seed: int, trials: int) -> Search:
+    """Return a search as a line of the results, with what the surrogate said on the way."""
+    line = calibration.search(name, seed, trials)
+    return line | {"stated": expectations(line)}
 
 
 def runs(names: Sequence[str], seeds: Iterable[int], trials: int, path: Path, jobs: int) -> list[Search]:
-    """Return the searches, from the file where that has them; new ones are appended to it."""
-    wanted = [(name, seed) for seed in seeds for name in names]
-    known = {
-        (line["landscape"], line["seed"]): line for line in read_lines(path) if len(line["trials"]) == trials
-    }
-    end_last_line(path)
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool, path.open("a", encoding="utf-8") as lines:
-        waiting = [pool.submit(run, *key, trials) for key in wanted if key not in known]
-        for done in as_completed(waiting):
-            line = done.result()
-            known[line["landscape"], line["seed"]] = line
-            print(json.dumps(line), file=lines, flush=True)
-    return [known[key] for key in wanted]
+    """Return the searches, each up to its cap, from the file where that has them."""
+    lines = calibration.searches(names, seeds, trials, path, jobs, search)
+    return [
+        # A search with a later cap has the same trials up to this one.
+        line
+        | {"trials": line["trials"][:trials]}
+        | {"stated": [row for row in line["stated"] if row["results"] <= trials]}
+        for line in lines
+    ]
 
 
 def end(line: Search, expected_gain: float) -> Mapping[str, Any] | None:
@@ -110,7 +89,7 @@ def table(lines: Sequence[Search]) -> str:
         both = [
             (row, later)
             for line in lines
-            if (row := said(line, after)) and (later := said(line, after + MORE))
+            if (row := expectation(line, after)) and (later := expectation(line, after + MORE))
         ]
         if both:
             stated_gain = statistics.fmean(row["gain"] for row, _ in both)
@@ -119,6 +98,6 @@ def table(lines: Sequence[Search]) -> str:
     return "\n".join(rows)
 
 
-def said(line: Search, results: int) -> Mapping[str, Any] | None:
+def expectation(line: Search, results: int) -> Mapping[str, Any] | None:
     """Return what was stated after so many results."""
     return next((row for row in line["stated"] if row["results"] == results), None)

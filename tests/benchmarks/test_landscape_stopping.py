@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,11 +47,10 @@ def test_the_table_has_what_was_saved_and_given_up() -> None:
 
 
 def test_what_is_stated_follows_from_the_trials(landscape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "load", lambda name: landscape)
     monkeypatch.setattr(stopping, "FEWEST", 13)
     x = np.linspace(0, 1, 14)
     told = bowl([{"x": each} for each in x]) + 0.02 * np.random.default_rng(0).standard_normal(14)
-    rows = stopping.stated(
+    rows = stopping.expectations(
         {
             "landscape": "bowl",
             "seed": 0,
@@ -62,3 +63,11 @@ def test_what_is_stated_follows_from_the_trials(landscape: Any, monkeypatch: pyt
     assert [row["results"] for row in rows] == [13, 14]
     assert all(row["gain"] >= 0 and row["noise"] == pytest.approx(0.02, rel=1e-3) for row in rows)
     assert rows[0]["true"] == pytest.approx((x[int(rows[0]["trial"])] - 0.3) ** 2 + 3)
+
+
+def test_searches_of_a_later_cap_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "stop.jsonl"
+    path.write_text(json.dumps({"landscape": "bowl", "seed": 0, **EARLY}) + "\n")
+    (found,) = stopping.runs(["bowl"], [0], 32, path, 1)
+    assert len(found["trials"]) == 32
+    assert [row["results"] for row in found["stated"]] == [30, 31, 32]
