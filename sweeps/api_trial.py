@@ -75,7 +75,7 @@ class AskedTrial(Trial):
         elif isinstance(error, TrialLost):
             self._close(upload=False)
         elif isinstance(error, Exception):
-            with _logged(f"trial {self.index} could not be marked failed"):
+            with _log_store_errors(f"trial {self.index} could not be marked failed"):
                 self.end(failure_of(error))
         else:  # no time for a long upload
             self._close(upload=False)
@@ -157,7 +157,7 @@ class AskedTrial(Trial):
     def _put_back(self, why: str) -> None:
         """Release the trial; the attempt does not count."""
         worker, attempt = self._claimed.worker or "", self._claimed.attempt
-        with _logged(f"trial {self._claimed.trial} was not put back, its lease will expire"):
+        with _log_store_errors(f"trial {self._claimed.trial} was not put back, its lease will expire"):
             release = lifecycle.Release(worker=worker, attempt=attempt, detail=why)
             self._experiment_here().apply(self._claimed.trial, release)
 
@@ -180,7 +180,7 @@ def _abandon(heartbeat: HeartbeatThread, uploader: Uploader, process: int) -> No
 
 
 @contextlib.contextmanager
-def _logged(problem: str) -> Iterator[None]:
+def _log_store_errors(problem: str) -> Iterator[None]:
     """Log an error of the store, so that the error that led here is the one that is raised."""
     try:
         yield

@@ -57,7 +57,7 @@ def parameters(
         if known and key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             _refuse(f"{key}: no such parameter; {f'did you mean {close[0]}?' if close else _list(known)}")
-        found[key] = _typed(key, text, known.get(key), is_quoted)
+        found[key] = _parse(key, text, known.get(key), is_quoted)
     return found
 
 
@@ -128,15 +128,15 @@ def _pairs(argv: Sequence[str], known: Mapping[str, Any]) -> list[tuple[str, Any
     return found
 
 
-def _typed(key: str, text: Any, default: Any, is_quoted: bool) -> Any:
+def _parse(key: str, text: Any, default: Any, is_quoted: bool) -> Any:
     """Return a value with the type of its default. Ends the script if it cannot have that."""
     if text is _FLAG:
         if default is not None and not isinstance(default, bool):
             _refuse(f"--{key}: a value is missing")
         return True
     if isinstance(default, str) and text not in _NULLS:
-        return _unquoted(text) if is_quoted else text
-    value = _guessed(text)
+        return _strip_quotes(text) if is_quoted else text
+    value = _parse_by_form(text)
     if not is_quoted and isinstance(value, list):
         with contextlib.suppress(ValueError):
             value = json.loads(text)  # noqa: TID251 - as `${args}` writes a list; scripts have no pydantic
@@ -159,7 +159,7 @@ _NULLS = ("null", "None")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf|nan", re.IGNORECASE)
 
 
-def _guessed(text: str) -> Any:
+def _parse_by_form(text: str) -> Any:
     """Return what a text looks like: null, a boolean, a number, a list, or a text."""
     if text in _NULLS:
         return None
@@ -168,8 +168,8 @@ def _guessed(text: str) -> Any:
     if _NUMBER.fullmatch(text):
         return int(text) if text.lstrip("+-").isdigit() else float(text)
     if text.startswith("[") and text.endswith("]"):
-        return [_guessed(each.strip()) for each in _split(text[1:-1])]
-    return _unquoted(text)
+        return [_parse_by_form(each.strip()) for each in _split(text[1:-1])]
+    return _strip_quotes(text)
 
 
 def _split(inner: str) -> list[str]:
@@ -191,7 +191,7 @@ def _split(inner: str) -> list[str]:
     return [*parts, inner[start:]] if inner.strip() else []
 
 
-def _unquoted(text: Any) -> str:
+def _strip_quotes(text: Any) -> str:
     """Return a text without the quotes that `${overrides}` puts around one with unusual characters."""
     if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
         return str(text)

@@ -91,14 +91,14 @@ def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 def without_secrets(value: Any, environment: Mapping[str, str] = os.environ) -> Any:
     """Return the same tree of mappings and sequences, its texts with stars where a secret was."""
-    return _without(value, Redactor(environment))
+    return _redact(value, Redactor(environment))
 
 
-def _without(value: Any, redactor: Redactor, name: str = "") -> Any:
+def _redact(value: Any, redactor: Redactor, name: str = "") -> Any:
     if isinstance(value, str):
         return STARS if name and is_secret_name(name) and not may_be_shown(value) else redactor(value)
     if isinstance(value, Mapping):
-        return {key: _without(inner, redactor, str(key)) for key, inner in value.items()}
+        return {key: _redact(inner, redactor, str(key)) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_without(inner, redactor, name) for inner in value]
+        return [_redact(inner, redactor, name) for inner in value]
     return value

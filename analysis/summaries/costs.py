@@ -102,7 +102,7 @@ def usd(seconds: float | None, reported: float | None, price: Rate | None) -> fl
     return None if seconds is None or not math.isfinite(seconds) else price.usd_per_hour * seconds / 3600
 
 
-def _paid(trial: Mapping[str, Any]) -> float | None:
+def _paid_dollars(trial: Mapping[str, Any]) -> float | None:
     """Return the dollars that a trial reported, less those of stages that others computed; None if unknown.
 
     A trial that ended before its report has paid for the stages that it computed.
@@ -126,7 +126,7 @@ def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate |
     """
     own = [trial for trial in trials if trial.get("generator") != "imported"]
     ran = [trial for trial in own if trial.get("seconds") is not None]
-    prices = [usd(_number(t.get("seconds")), _paid(t), price) for t in own]
+    prices = [usd(_number(t.get("seconds")), _paid_dollars(t), price) for t in own]
     known = [(trial, dollars) for trial, dollars in zip(own, prices, strict=True) if dollars is not None]
     done = [dollars for trial, dollars in known if trial.get("status") == "completed"]
     expected = None

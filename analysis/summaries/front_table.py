@@ -60,7 +60,9 @@ def tradeoff_table(table: TrialsTable, result: ParetoResult, uncertainty: Uncert
         if uncertainty.draws:
             cells.append(labels.share(chances.front))
             cells += [labels.share(chances.most_efficient)] if result.baseline is not None else []
-        names = tuple(name for name, holder in tags if holder == trial) + _confirmed(result.confirmed, trial)
+        names = tuple(name for name, holder in tags if holder == trial) + _confirmation_tag(
+            result.confirmed, trial
+        )
         rows.append(Row(trial=trial, tags=names, cells=tuple(cells)))
     heads = [column_head(x, table, with_error=False), column_head(y, table)]
     if result.baseline is not None:
@@ -94,12 +96,12 @@ def many_objectives_table(table: TrialsTable, found: ManyObjectiveFront) -> Fron
         tags = tuple(
             f"best {o.metric}" for o, v, b in zip(objectives, values[at], best, strict=True) if v == b
         )
-        tags += _confirmed(found.confirmed, trial)
+        tags += _confirmation_tag(found.confirmed, trial)
         rows.append(Row(trial=trial, tags=tags, cells=tuple(cells)))
     return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(found.front) - ROWS))
 
 
-def _confirmed(seeds: Mapping[int, int], trial: int) -> tuple[str, ...]:
+def _confirmation_tag(seeds: Mapping[int, int], trial: int) -> tuple[str, ...]:
     """Return the tag of a confirmed trial; none if no trial is confirmed."""
     if not seeds:
         return ()

@@ -116,8 +116,8 @@ def _chances(result: ParetoResult, shares: Attainment, gained: Floats, spread: F
             front=float(shares.front[at]) if noisy else None,
             knee=float(shares.knee[at]) if noisy else None,
             most_efficient=float(shares.most_efficient[at]) if noisy and measured else None,
-            efficiency=_known(gained[at]),
-            efficiency_range=_known(spread[at]),
+            efficiency=_finite_or_none(gained[at]),
+            efficiency_range=_finite_or_none(spread[at]),
         )
         for at, point in enumerate(result.points)
     }
@@ -148,5 +148,5 @@ def _own_baseline(table: TrialsTable, result: ParetoResult, rows: list[int]) -> 
     return found if result.baseline in values else []
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None

@@ -130,7 +130,7 @@ class TrialsTable:
             table = table.reset_index(drop=True)
         if not set(table.columns) >= OWN_COLUMNS:
             return cls(table, is_sweep=False, trials=np.arange(len(table), dtype=np.int64))
-        values = _converted(table, "trial")
+        values = _numbers_of(table, "trial")
         for row in np.flatnonzero(~(values >= 0) | (values % 1 != 0) | values.duplicated()):
             cell = table["trial"].iloc[row]
             shown = cell.item() if isinstance(cell, np.generic) else cell
@@ -241,7 +241,7 @@ class TrialsTable:
         if not isinstance(column, str):
             raise MissingColumn(column, self.columns)
         if column not in self._numbers:
-            self._numbers[column] = _converted(self.frame, column)
+            self._numbers[column] = _numbers_of(self.frame, column)
         return self._numbers[column]
 
     def floats(self, column: str) -> Floats:
@@ -437,7 +437,7 @@ def is_finite(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
-def _converted(table: pd.DataFrame, column: str) -> pd.Series[Any]:
+def _numbers_of(table: pd.DataFrame, column: str) -> pd.Series[Any]:
     if column not in table.columns:
         raise MissingColumn(column, list(table.columns))
     values = table[column]

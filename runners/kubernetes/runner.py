@@ -64,7 +64,7 @@ class Kubernetes:
         secrets = _values(pool, options)
         existing = kubectl.get("job", pool.label)
         if existing is not None:
-            if not _finished(existing):
+            if not _has_ended(existing):
                 raise PoolError(
                     "workers", f"the job {pool.label} runs already; `sweep down kubernetes` ends it"
                 )
@@ -197,7 +197,7 @@ def _delete_orphan(kubectl: Kubectl, pool: Pool, options: KubernetesOptions) -> 
             kubectl("delete", "secret", secret_name(pool, options), "--ignore-not-found")
 
 
-def _finished(job: dict[str, Any]) -> bool:
+def _has_ended(job: dict[str, Any]) -> bool:
     conditions = job.get("status", {}).get("conditions") or []
     return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions)
 

@@ -31,15 +31,15 @@ class CountActor:
     """Ray actor that holds the number of wanted workers; None: as many as there are."""
 
     def __init__(self) -> None:
-        self._wanted: int | None = None
+        self._requested_workers: int | None = None
 
     def want(self, workers: int) -> None:
         """Set the number of wanted workers."""
-        self._wanted = workers
+        self._requested_workers = workers
 
     def wanted(self) -> int | None:
         """Return the number that was set last."""
-        return self._wanted
+        return self._requested_workers
 
 
 def work(script: str, restarts: int, grace_s: float) -> int:
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     leaving: set[Any] = set()
     statuses: list[int] = []
     while running:
-        wanted = _wanted(ray, actor)
+        wanted = _requested_workers(ray, actor)
         staying = [each for each in running if each not in leaving]
         if wanted is not None:
             for each in staying[wanted:]:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FAILED if any(statuses) else EXIT_DONE
 
 
-def _wanted(ray: Any, actor: Any) -> int | None:
+def _requested_workers(ray: Any, actor: Any) -> int | None:
     """Return the number of wanted workers; None where the actor does not answer: Ray may be restarting it."""
     try:
         wanted: int | None = ray.get(actor.wanted.remote(), timeout=10)

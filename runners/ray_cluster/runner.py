@@ -137,7 +137,7 @@ class Ray:
 
 def submit(pool: Pool) -> tuple[str, ...]:
     """Return the argv of `ray job submit` for the pool. Pure. Raises `PoolError`."""
-    options = _checked(pool)
+    options = _ray_options(pool)
     resources: dict[str, Any] = {"num_cpus": pool.threads or 1}
     if pool.accelerator:
         resources["num_gpus"] = pool.accelerator_count
@@ -159,7 +159,7 @@ def submit(pool: Pool) -> tuple[str, ...]:
     )
 
 
-def _checked(pool: Pool) -> dict[str, Any]:
+def _ray_options(pool: Pool) -> dict[str, Any]:
     options = dict(pool.options)
     if unknown := sorted(set(options) - _OPTIONS):
         raise PoolError("options", f"ray has no option {unknown[0]}; there are {', '.join(sorted(_OPTIONS))}")

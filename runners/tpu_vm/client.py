@@ -177,7 +177,7 @@ class TpuVms:
                     nodes[found.id] = found
         for node in nodes.values():
             yield (
-                replace(node, ended=self._ended(f"{parent}/nodes/{node.id}"))
+                replace(node, ended=self._exit_status(f"{parent}/nodes/{node.id}"))
                 if node.state == "READY"
                 else node
             )
@@ -208,7 +208,7 @@ class TpuVms:
             kind="node", zone=zone, worker=worker, id=id_, state=found.state.name, uid=f"{zone}/{found.id}"
         )
 
-    def _ended(self, node: str) -> str:
+    def _exit_status(self, node: str) -> str:
         try:
             attributes = self._client.get_guest_attributes(
                 tpu_v2.GetGuestAttributesRequest(name=node, query_path=f"/{ENDED}"),

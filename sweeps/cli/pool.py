@@ -56,7 +56,7 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
     with translated_errors():
         pools = _pools(open_sweep(storage, name), runner)
     for engine, pool_ in pools:
-        with _collected(errors):
+        with _collect_error(errors):
             engines.require(engine)
             rows += [{"runner": engine, **worker.row()} for worker in engines.runner(engine).status(pool_)]
     if style == "json":
@@ -160,7 +160,7 @@ def down(
         experiment = open_sweep(storage, name)
         pools = _pools(experiment, runner)
     for engine, pool_ in pools:
-        with _collected(errors):
+        with _collect_error(errors):
             engines.require(engine)
             options = {**pool_.options, **option_values(option)}
             here = engines.runner(engine).down(replace(pool_, grace_s=grace, options=options), notify)
@@ -178,7 +178,7 @@ def down(
 
 
 @contextmanager
-def _collected(errors: list[SweepError]) -> Iterator[None]:
+def _collect_error(errors: list[SweepError]) -> Iterator[None]:
     """Append an error of one engine to `errors`, so that the others are still asked."""
     try:
         with translated_errors():

@@ -70,7 +70,7 @@ def status_line(experiment: Experiment, records: Sequence[Trial]) -> str:
     """Return number and size of the stored snapshots for people."""
     points = {run.key: run.step is not None for record in records for run in record.snapshots}
     taken = sum(stored_stages.sizes(experiment.store, points).values())
-    return f"{_counted(points.values())}, {shown_bytes(taken)}; {_reused(records)}"
+    return f"{_ends_and_points(points.values())}, {shown_bytes(taken)}; {_reuse_line(records)}"
 
 
 def _print(experiment: Experiment, listing: Listing) -> None:
@@ -103,14 +103,14 @@ def _print(experiment: Experiment, listing: Listing) -> None:
             if position:
                 echo("")
             print_table(table)
-        stored = _counted(row["step"] is not None for row in rows)
+        stored = _ends_and_points(row["step"] is not None for row in rows)
         echo(f"\nstored  {stored}, {shown_bytes(totals['bytes'])}")
     if totals["reused"] or totals["branched"]:
         nominal, paid, seconds = (totals[n] for n in ("cost_nominal", "cost_paid", "seconds_saved"))
         share = f" ({(nominal - paid) / nominal:.0%})" if nominal else ""
         time = f", {_duration(seconds)} of training" if seconds else ""
         saved = f"{shorten(nominal - paid)} of {shorten(nominal)} in cost{share}{time}"
-        echo(f"saved   {saved}; {_reused(listing.records)}")
+        echo(f"saved   {saved}; {_reuse_line(listing.records)}")
         fetched = shown_bytes(totals["bytes_fetched"])
         echo(f"traffic {shown_bytes(totals['bytes'])} stored, {fetched} fetched, of what is there now")
     if wrong := [row["key"][:_SHOWN_DIGITS] for row in rows if row["problem"]]:
@@ -158,14 +158,14 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _counted(are_points: Iterable[bool]) -> str:
+def _ends_and_points(are_points: Iterable[bool]) -> str:
     """Return how many ends of stages and points of trunks there are, in words."""
     kinds = Counter(are_points)
     ends = counted(kinds[False], "snapshot") if kinds[False] or not kinds[True] else ""
     return ", ".join(filter(None, (ends, counted(kinds[True], "point") if kinds[True] else "")))
 
 
-def _reused(records: Sequence[Trial]) -> str:
+def _reuse_line(records: Sequence[Trial]) -> str:
     ends = sum(len(costs.reused(record)) for record in records)
     points = sum(len(costs.branched(record)) for record in records)
     reused = f"reused {counted(ends, 'time')}" if ends else ""

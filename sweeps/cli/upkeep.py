@@ -44,7 +44,7 @@ def import_(storage: str | None, name: str | None, again: bool, table: Path) -> 
 
     experiment = open_sweep(storage, name)
     done = import_table(experiment, table, worker=f"import-{identity()}", again=again)
-    click.echo(f"{table}: {_imported(done.trials)}")
+    click.echo(f"{table}: {_import_message(done.trials)}")
     left_out = [f"{count} {status}" for status, count in done.left_out.items()]
     if done.known:
         left_out.append(f"{done.known} here already (--again imports them a second time)")
@@ -57,7 +57,7 @@ def import_(storage: str | None, name: str | None, again: bool, table: Path) -> 
         echo(words, err=True)
 
 
-def _imported(indices: tuple[int, ...]) -> str:
+def _import_message(indices: tuple[int, ...]) -> str:
     if not indices:
         return "nothing new"
     if len(indices) == 1:

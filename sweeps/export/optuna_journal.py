@@ -58,7 +58,7 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
             warnings.simplefilter("ignore")  # naming the metrics is "experimental" since 3.2
             study.set_metric_names([objective.metric for objective in space.objectives])
         distributions = _distributions(optuna, space)
-        study.add_trials([_frozen(optuna, space, record, distributions) for record in records])
+        study.add_trials([_frozen_trial(optuna, space, record, distributions) for record in records])
 
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would greet the new study on stderr
@@ -88,7 +88,7 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
     return found
 
 
-def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, Any]) -> Any:
+def _frozen_trial(optuna: Any, space: Space, record: Trial, distributions: dict[str, Any]) -> Any:
     state = optuna.trial.TrialState[STATES[record.status]]
     values = [record.metrics.get(objective.metric) for objective in space.objectives]
     if record.status == "completed" and None in values:

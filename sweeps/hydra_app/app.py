@@ -51,7 +51,7 @@ def command(
         parser.add_argument(short, long, dest=long)
     options = vars(parser.parse_known_args(list(argv))[0])
     return [
-        *_started_by(sys.modules["__main__"]),
+        *_start_command(sys.modules["__main__"]),
         *(f"{name}={value}" for name, value in options.items() if value is not None),
         "hydra.mode=RUN",
         f"hydra.run.dir=${{oc.env:{RUN_DIR}}}",
@@ -62,7 +62,7 @@ def command(
     ]
 
 
-def _started_by(main: ModuleType) -> list[str]:
+def _start_command(main: ModuleType) -> list[str]:
     """Return the application as `python -m module`, a script or a command, with `${python}` for Python."""
     if main.__spec__ is not None:
         return ["${python}", "-m", main.__spec__.name.removesuffix(".__main__")]

@@ -51,14 +51,14 @@ def result(returned: Any, metrics: Sequence[str]) -> dict[str, Any]:
     try:
         values = by_metric(returned, metrics)
     except ValueError as error:
-        return _failed(f"returned {error}; hydra.sweeper.metric names the metrics")
+        return _failed_result(f"returned {error}; hydra.sweeper.metric names the metrics")
     found: dict[str, float | None] = {}
     for name, value in values.items():
         number = _number(value)
         if number is not None:
             found[str(name)] = number if math.isfinite(number) else None
         elif name in metrics:
-            return _failed(f"returned {value!r} as {name}; return a number")
+            return _failed_result(f"returned {value!r} as {name}; return a number")
     return {"schema": 1, "status": "completed", "metrics": found}
 
 
@@ -72,5 +72,5 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _failed(why: str) -> dict[str, Any]:
+def _failed_result(why: str) -> dict[str, Any]:
     return {"schema": 1, "status": f"failed: the task function {why}"}

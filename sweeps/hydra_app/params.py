@@ -73,10 +73,10 @@ def _add(override: Override, searched: dict[str, dict[str, Any]], fixed: dict[st
             "value there"
         )
     fixed.pop(key, None)
-    searched[key] = _searched(key, override)
+    searched[key] = _parameter(key, override)
 
 
-def _searched(key: str, override: Override) -> dict[str, Any]:
+def _parameter(key: str, override: Override) -> dict[str, Any]:
     value = override.value()
     tags = set(getattr(value, "tags", ()))
     if unknown := tags - {"log"}:

@@ -155,8 +155,8 @@ def space_of(
     """
     from sweeps.space.space_file import loads
 
-    metrics = _listed(settings["metric"])
-    goals = _listed(settings["direction"])
+    metrics = _as_list(settings["metric"])
+    goals = _as_list(settings["direction"])
     goals = goals * len(metrics) if len(goals) == 1 else goals
     if len(goals) != len(metrics):
         raise InputError(
@@ -184,7 +184,7 @@ def space_of(
         raise InputError("\n".join(lines)) from None
 
 
-def _listed(value: Any) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 

@@ -50,7 +50,7 @@ def apply_to_all(
     indices = list(dict.fromkeys(indices))
     event = kind(by=f"{by}: {reason}" if reason else by)
     require_allowed([experiment.trial(index) for index in indices], event, experiment.store.now())
-    with _explained():
+    with _input_errors():
         changed = [experiment.apply(index, event) for index in indices]
     what = actions.about_trials("retry" if kind is lifecycle.Retry else "abandon", indices)
     actions.note(experiment.store, f"{what}: {reason}" if reason else what, by)
@@ -59,13 +59,13 @@ def apply_to_all(
 
 def require_allowed(records: Sequence[Trial], event: lifecycle.Event, now: float) -> None:
     """Raise `InputError` if one of the trials does not allow the event at this time of the store."""
-    with _explained():
+    with _input_errors():
         for record in records:
             lifecycle.apply(record, event, now)
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _input_errors() -> Iterator[None]:
     """Raise `InputError` in place of `IllegalTransition`."""
     try:
         yield

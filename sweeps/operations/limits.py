@@ -40,7 +40,7 @@ def extend(experiment: Experiment, changes: Mapping[str, float | None], by: str)
     records, _ = experiment.readable_trials()
     return Extension(
         differences=differences(before, amendment),
-        reached=_reached(experiment, amendment, records),
+        reached=_reached_limits(experiment, amendment, records),
         is_idle=not any(record.status == "running" for record in records) and not experiment.is_full(records),
     )
 
@@ -50,7 +50,7 @@ def present(experiment: Experiment) -> dict[str, float | None]:
     return limits(experiment.amendments.refresh())
 
 
-def _reached(experiment: Experiment, amendment: Amendment, records: Sequence[Trial]) -> list[str]:
+def _reached_limits(experiment: Experiment, amendment: Amendment, records: Sequence[Trial]) -> list[str]:
     """Return each new limit that the sweep has reached already, as a clause."""
     cap, found = amendment.changes.get("run_cap"), []
     own = sum(record.is_own for record in records)

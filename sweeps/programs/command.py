@@ -90,7 +90,7 @@ class CommandProgram(Program):
     def argv(self, record: Trial, folder: Path, *, snapshots: bool, points: bool) -> list[str]:
         """Return the argument vector of a trial; see `run` for the arguments."""
         values = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
-        return self._filled(record, values)
+        return self._argv(record, values)
 
     def warm_starter(self) -> process.Starter | None:
         """Return a start that is quicker than by the command; None: there is none."""
@@ -102,11 +102,11 @@ class CommandProgram(Program):
 
     def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
         values = {PYTHON: "python", "${run_dir}": run_dir, "${trial}": str(record.trial)}
-        words = self._filled(record, values)
+        words = self._argv(record, values)
         # Absolute, because a program may change its working directory before it writes its result.
         return f'mkdir -p {run_dir} && SWEEP_RUN_DIR="$PWD/{run_dir}" {shlex.join(words)}'
 
-    def _filled(self, record: Trial, values: Mapping[str, str]) -> list[str]:
+    def _argv(self, record: Trial, values: Mapping[str, str]) -> list[str]:
         """Return the command with a trial's parameters, and with these values for its placeholders.
 
         All placeholders of a word are replaced in one pass, so that no value is expanded again.

@@ -114,7 +114,7 @@ class Trial:
                 raise InputError(f"trial {self.index}: report({value!r:.80}, loss=…): write one of the two")
             loss = value
         line = {"step": step} | ({} if loss is None else {LOSS: loss}) | more
-        document = {name: self._reported(name, value) for name, value in line.items()}
+        document = {name: self._json_value(name, value) for name, value in line.items()}
         at = document["step"]
         if at is None or at < 0:
             raise InputError(f"trial {self.index}: report(step={step!r:.80}): write a finite number from 0")
@@ -140,7 +140,7 @@ class Trial:
             problem = (error.strerror or type(error).__name__).lower()
             raise EnvironmentFault(f"{self._file}: cannot be written: {problem}") from error
 
-    def _reported(self, name: str, value: Any) -> Any:
+    def _json_value(self, name: str, value: Any) -> Any:
         """Return a value as JSON has it. Only a loss may be NaN or infinite; another such number is None."""
         if not storable.is_name(name):
             raise InputError(f"trial {self.index}: report({name!a:.80}=…): nothing can be called so")

@@ -72,7 +72,7 @@ def progress(folder: Path) -> dict[str, Value]:
         if not isinstance(written, dict):
             continue
         shown: dict[str, Value] = {
-            name: value for name in _SHOWN if (value := _shown(written.get(name))) is not None
+            name: value for name in _SHOWN if (value := _record_value(written.get(name))) is not None
         }
         if found:
             same_stage = shown.get("stage") == found.get("stage")
@@ -226,6 +226,6 @@ def _held_out_of(stage: object) -> str:
     return HELD_OUT if stage is None else f"{HELD_OUT} in {storable.line(str(stage), _STAGE_CHARACTERS)}"
 
 
-def _shown(value: Any) -> Value | None:
+def _record_value(value: Any) -> Value | None:
     """Return the value if a record can hold it and a person can read it."""
     return storable.line(value, _STAGE_CHARACTERS) if isinstance(value, str) else storable.number(value)

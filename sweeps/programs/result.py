@@ -97,14 +97,14 @@ def read_result(space: Space, file: Path) -> Outcome:
     try:
         document = json_reader.read(file)
     except FileNotFoundError:
-        return _broken(
+        return _contract_failure(
             f"the program ended well but wrote no {RESULT_FILE} into $SWEEP_RUN_DIR; write the objectives "
             'there as JSON, such as {"loss": 0.3}, or by `finish` of sweeps.script'
         )
     except OSError as error:
-        return _broken(f"{file}: cannot be read: {error.strerror or error}")
+        return _contract_failure(f"{file}: cannot be read: {error.strerror or error}")
     except ValueError as error:
-        return _broken(f"{file}: {error}")
+        return _contract_failure(f"{file}: {error}")
     return parse_result(space, document, str(file))
 
 
@@ -118,12 +118,16 @@ def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
     """
     if not isinstance(document, dict):
         scalar = _is_number(document)
-        return check_metrics(space, document, where) if scalar else _broken(f"{where}: not a JSON object")
+        return (
+            check_metrics(space, document, where)
+            if scalar
+            else _contract_failure(f"{where}: not a JSON object")
+        )
     if (stated := stated_failure(document, where)) is not None:
         return stated
     status = document.get("status", "completed")
     if status != "completed" and ("metrics" in document or not _is_number(status)):  # else a metric called so
-        return _broken(f"{where}: status is {status!r:.200}")
+        return _contract_failure(f"{where}: status is {status!r:.200}")
     checked = check_metrics(space, document.get("metrics", document), where)
     if isinstance(checked, Completed) and "metrics" in document:
         return replace(checked, stages=stage_runs.parse(document.get("stages"), where))
@@ -166,11 +170,11 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
         shown = (
             repr(metrics)[:80] if isinstance(metrics, str | bool | None) else f"a {type(metrics).__name__}"
         )
-        return _broken(f"{where}: {shown} is neither a number nor a dict of metrics")
+        return _contract_failure(f"{where}: {shown} is neither a number nor a dict of metrics")
     try:
         metrics = by_metric(metrics, space.metrics())
     except ValueError as error:
-        return _broken(f"{where}: {error}")
+        return _contract_failure(f"{where}: {error}")
     # Those that a record can hold, the needed ones first.
     names = [*(name for name in needed if name in metrics), *(name for name in metrics if name not in needed)]
     numbers: dict[str, float | None] = {}
@@ -192,7 +196,7 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
     for name in needed:
         if name not in metrics:
             there = ", ".join(sorted(numbers)[:20]) or "nothing"
-            return _broken(f"{where}: no metric {name!r}; there is {there}")
+            return _contract_failure(f"{where}: no metric {name!r}; there is {there}")
         if numbers.get(name) is None:
             return Failed(
                 error=f"{where}: {name} is {metrics[name]!r:.200}, not a finite number", failure="diverged"
@@ -233,7 +237,7 @@ def needed_metrics(space: Space) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*space.metrics(), *constrained, *errors)))
 
 
-def _broken(error: str) -> Failed:
+def _contract_failure(error: str) -> Failed:
     """Return the failure of a program that exited with 0 and broke its contract: a retry would not help."""
     return Failed(error=error, failure="bad_config")
 

@@ -84,7 +84,7 @@ class WarmStarts:
     def begin(self) -> None:
         """Start the server in the background, unless a suitable one runs or servers do not work here."""
         server = self._server
-        if server is not None and (server.has_died() or server.inherited != _inherited()):
+        if server is not None and (server.has_died() or server.inherited != _inheritance()):
             if server.has_died():
                 self._count_death(server)
             self.close()
@@ -174,7 +174,7 @@ class _Server:
     """Running `fork_server`, and as a `process.Child` what it has forked last. Raises OSError."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        self.inherited = _inherited()
+        self.inherited = _inheritance()
         self.is_ready = False
         self._status: int | None = None
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -276,7 +276,7 @@ class _Server:
                 self._channel.send(encode("signal", int(signum)))
 
 
-def _inherited() -> tuple[object, ...]:
+def _inheritance() -> tuple[object, ...]:
     """Return what a forked process would inherit from its server, and a started one from this process."""
     limits = [resource.getrlimit(number) for number in _LIMITS]
     try:

@@ -66,7 +66,7 @@ def configuration_of_words(space: Space, words: Sequence[str], where: str) -> Ma
             raise SpaceError(str(error), file=where) from None
         if name in values:
             raise SpaceError("given twice; keep one", file=where, key=name)
-        values[name] = _typed(space, name, text)
+        values[name] = _parse(space, name, text)
     return configuration(space, values, where)
 
 
@@ -96,7 +96,7 @@ def _configuration(section: Cursor, space: Space) -> Mapping[str, Value]:
     return space_checks.baseline(section, space, space.baseline or {})
 
 
-def _typed(space: Space, name: str, text: str) -> Value:
+def _parse(space: Space, name: str, text: str) -> Value:
     """Return a word of a command line as the parameter's value, or as a number or a boolean; else text."""
     parameter = next((each for each in space.parameters if each.name == name), None)
     members: tuple[Value, ...] = ()

@@ -23,7 +23,7 @@ _Advice = Callable[[Cursor], str]
 
 def _goals(directions: Cursor) -> str:
     words = directions.items() if directions.kind() == "a list" else [directions]
-    goals = ", ".join(f"{{metric: LOSS, goal: {_shown(word)}}}" for word in words)
+    goals = ", ".join(f"{{metric: LOSS, goal: {_text(word)}}}" for word in words)
     return f"write objectives: [{goals}]"
 
 
@@ -34,20 +34,20 @@ def _stopping(pruner: Cursor) -> str:
     return f"write early_terminate: {{type: {_RULES.get(kind, 'hyperband')}}}"
 
 
-def _shown(value: Cursor) -> str:
+def _text(value: Cursor) -> str:
     return value.kind().strip("`")
 
 
 def _kind(given: Cursor, suffix: str) -> str:
     """Return what is before the suffix of a class's name: `optuna.samplers.RandomSampler` is `random`."""
-    return _shown(given).rpartition(".")[2].removesuffix(suffix).lower()
+    return _text(given).rpartition(".")[2].removesuffix(suffix).lower()
 
 
 _STUDY: dict[str, _Advice] = {
-    "study_name": lambda value: f"write name: {_shown(value)}",
+    "study_name": lambda value: f"write name: {_text(value)}",
     "direction": _goals,
     "directions": _goals,
-    "n_trials": lambda value: f"write run_cap: {_shown(value)}",
+    "n_trials": lambda value: f"write run_cap: {_text(value)}",
     "sampler": lambda value: f"write search: {{method: {_METHODS.get(_kind(value, 'Sampler'), 'bayes')}}}",
     "pruner": _stopping,
     "n_jobs": lambda value: "leave it out; start so many workers: sweep launch local --workers N",
@@ -57,10 +57,10 @@ _STUDY: dict[str, _Advice] = {
     **{name: lambda value: "write parameters:" for name in _PARAMETERS[1:]},
 }
 _DISTRIBUTION: dict[str, _Advice] = {
-    "low": lambda value: f"write min: {_shown(value)}",
-    "high": lambda value: f"write max: {_shown(value)}",
+    "low": lambda value: f"write min: {_text(value)}",
+    "high": lambda value: f"write max: {_text(value)}",
     "choices": lambda value: "write values:",
-    "log": lambda value: _IS_LOG if _shown(value) == "true" else "leave it out",
+    "log": lambda value: _IS_LOG if _text(value) == "true" else "leave it out",
     "type": lambda value: _TYPED,
     "name": lambda value: _TYPED,
 }

@@ -39,7 +39,7 @@ def parameter_constraints(
     earlier: list[Linear] = []
 
     def add(item: Cursor) -> None:
-        linear = _parsed(item, earlier)
+        linear = _parse_inequality(item, earlier)
         ranges: list[Range] = []
         for name in (each for each in linear.coefficients if each not in wrong):
             if name not in by_name:
@@ -89,7 +89,7 @@ def outcome_constraints(
     bounded: set[str] = set()
 
     def check(item: Cursor) -> str:
-        linear = _parsed(item, earlier)
+        linear = _parse_inequality(item, earlier)
         for objective in objectives:
             metric, goal = objective.metric, objective.goal
             if metric not in linear.coefficients:
@@ -157,7 +157,7 @@ def baseline(
     return MappingProxyType({name: values[name] for name in active})
 
 
-def _parsed(item: Cursor, earlier: list[Linear]) -> Linear:
+def _parse_inequality(item: Cursor, earlier: list[Linear]) -> Linear:
     """Return the inequality and append it to the `earlier` ones, which it must not repeat."""
     try:
         linear = parse(item.text())

@@ -102,7 +102,7 @@ def _differences(key: str, there: object, here: object) -> Iterator[str]:
         if _ABSENT in (there, here) and isinstance(here if there is _ABSENT else there, Mapping):
             yield f"{key}: only {'here' if there is _ABSENT else 'there'}"
         else:
-            yield f"{key}: {_shown(there)} there, {_shown(here)} here"
+            yield f"{key}: {_value_text(there)} there, {_value_text(here)} here"
 
 
 def _by_name(value: object) -> object:
@@ -112,7 +112,7 @@ def _by_name(value: object) -> object:
     return {each.get("name", each.get("metric", at)): each for at, each in enumerate(value)}
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     text = "nothing" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

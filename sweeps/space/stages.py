@@ -129,8 +129,8 @@ class Stages:
         """Return the steps at which trials of all allowed lengths leave a trunk; None if not listed."""
         if (trunk := self.trunk(stage)) is None:
             return None
-        lengths = self._listed(trunk.length)
-        decays = self._listed(trunk.decay) if isinstance(trunk.decay, str) else (trunk.decay,)
+        lengths = self._values(trunk.length)
+        decays = self._values(trunk.decay) if isinstance(trunk.decay, str) else (trunk.decay,)
         if lengths is None or decays is None:
             return None
         return frozenset(
@@ -140,7 +140,7 @@ class Stages:
             if isinstance(length, int) and isinstance(decay, int | float)
         )
 
-    def _listed(self, name: str) -> tuple[Value, ...] | None:
+    def _values(self, name: str) -> tuple[Value, ...] | None:
         match next((parameter for parameter in self._space.parameters if parameter.name == name), None):
             case Choice(values=values):
                 return values

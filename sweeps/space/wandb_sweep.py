@@ -67,7 +67,7 @@ def translate(text: str, file: str) -> Translation:
     """
     reader = _Reader(file)
     root = yaml_cursor.parse(text, file)
-    document = reader.document(dict(_named(root)))
+    document = reader.document(dict(_named_entries(root)))
     reader.problems.check()
     notes = tuple(dict.fromkeys(reader.notes))
     body = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=100)
@@ -117,7 +117,7 @@ class _Reader:
                 found["parameters"][name] = parameter
                 # Where its entries stand, by their keys in the translation.
                 self._sources[path := f"parameters.{name}"] = body
-                for key, entry in _named(body):
+                for key, entry in _named_entries(body):
                     self._sources[f"{path}.{'step' if key == 'q' else key}"] = entry
                     if key == "values" and entry.kind() == "a list":
                         items = {f"{path}.values[{at}]": item for at, item in enumerate(entry.items())}
@@ -146,7 +146,7 @@ class _Reader:
     def _objective(self, entries: Mapping[str, Cursor]) -> dict[str, str]:
         if "metric" not in entries:
             raise self._missing("`metric:` is missing; write such as metric: {name: loss, goal: minimize}")
-        metric = dict(_named(entries["metric"]))
+        metric = dict(_named_entries(entries["metric"]))
         if "name" not in metric:
             raise entries["metric"].refusal("`name:` is missing")
         goal = metric["goal"].one_of(("minimize", "maximize")) if "goal" in metric else "minimize"
@@ -177,7 +177,7 @@ class _Reader:
         return {"command": command}
 
     def _parameter(self, body: Cursor) -> dict[str, Any]:
-        entries = dict(_named(body))
+        entries = dict(_named_entries(body))
         if "value" in entries:
             return {"value": to_plain(entries["value"].value_or_list())}
         if "values" in entries:
@@ -204,9 +204,9 @@ class _Reader:
                 f"`{kind}` is no distribution of W&B's; {nearest(kind, known)}"
             )
         if kind == "q_log_uniform_values":
-            return self._stepped_logarithm(body, entries, low, high)
+            return self._multiples_on_log_scale(body, entries, low, high)
         if kind == "q_uniform":
-            return found | self._stepped(entries, low, high)
+            return found | self._multiples(entries, low, high)
         return found | ({"distribution": _BOUNDED[kind]} if kind else {})
 
     def _normal(self, body: Cursor, entries: Mapping[str, Cursor], kind: str) -> dict[str, Any]:
@@ -216,13 +216,13 @@ class _Reader:
         low, high = mean - WIDTH * sd, mean + WIDTH * sd
         self.notes.append(f"{body.path}: cut off {WIDTH:g} standard deviations from the mean.")
         if kind == "q_normal":
-            steps = self._stepped(entries, low, high)
+            steps = self._multiples(entries, low, high)
             name = "int_normal" if isinstance(steps["step"], int) else name
         else:
             steps = {"min": math.exp(low) if log else low, "max": math.exp(high) if log else high}
         return {**steps, "distribution": name, "mu": mean, "sigma": sd}
 
-    def _stepped(self, entries: Mapping[str, Cursor], low: float, high: float) -> dict[str, Any]:
+    def _multiples(self, entries: Mapping[str, Cursor], low: float, high: float) -> dict[str, Any]:
         """Return the multiples of q within the bounds, as W&B rounds to them."""
         size = entries["q"].number() if "q" in entries else 1
         if size <= 0:
@@ -233,11 +233,11 @@ class _Reader:
         exact = (lambda at: at * size) if isinstance(size, int) else (lambda at: float(f"{at * size:.12g}"))
         return {"min": exact(first), "max": exact(last), "step": size}
 
-    def _stepped_logarithm(
+    def _multiples_on_log_scale(
         self, body: Cursor, entries: Mapping[str, Cursor], low: float, high: float
     ) -> dict[str, Any]:
         """Return the multiples of q within the bounds, to which W&B rounds a logarithmic value."""
-        steps = self._stepped(entries, low, high)
+        steps = self._multiples(entries, low, high)
         first, last, size = steps["min"], steps["max"], steps["step"]
         if first <= 0:
             raise entries["min"].refusal("a logarithmic range must stay above zero")
@@ -258,7 +258,7 @@ class _Reader:
         }
 
     def _early(self, section: Cursor) -> dict[str, Any]:
-        entries = dict(_named(section))
+        entries = dict(_named_entries(section))
         if "type" not in entries or entries["type"].text() != "hyperband":
             raise entries.get("type", section).refusal("W&B knows type: hyperband only")
         eta = entries["eta"].number() if "eta" in entries else 3
@@ -290,7 +290,7 @@ def _word(word: str, values: Sequence[Any]) -> str:
     return ours
 
 
-def _named(mapping: Cursor) -> Iterator[tuple[str, Cursor]]:
+def _named_entries(mapping: Cursor) -> Iterator[tuple[str, Cursor]]:
     for key, value in mapping.pairs():
         yield key.text(), value
 
@@ -299,8 +299,8 @@ def _flat(entries: Mapping[str, Cursor], prefix: str = "") -> Iterator[tuple[str
     """Yield the parameters, nested ones by their dotted names."""
     if "parameters" not in entries:
         return
-    for name, body in _named(entries["parameters"]):
-        inner = dict(_named(body))
+    for name, body in _named_entries(entries["parameters"]):
+        inner = dict(_named_entries(body))
         if "parameters" in inner:
             yield from _flat(inner, f"{prefix}{name}.")
         else:

@@ -92,8 +92,8 @@ class Cursor:
 
     def refusal(self, problem: str) -> SpaceError:
         """Return the error to raise about this node."""
-        key = _shortened(self.path, 120)
-        return SpaceError(_shortened(problem, 300), file=self.file, line=self.line, key=key)
+        key = _one_line(self.path, 120)
+        return SpaceError(_one_line(problem, 300), file=self.file, line=self.line, key=key)
 
     def table(
         self,
@@ -164,7 +164,7 @@ class Cursor:
             return "a list"
         if isinstance(self.node, yaml.MappingNode):
             return "a mapping"
-        return "nothing" if self._is_null() else f"`{_shortened(self.node.value)}`"
+        return "nothing" if self._is_null() else f"`{_one_line(self.node.value)}`"
 
     def text(self) -> str:
         """Return a scalar as it is written, never empty."""
@@ -250,7 +250,7 @@ class Cursor:
         """Return one of the allowed words."""
         word = self.text()
         if word not in allowed:
-            raise self.refusal(f"`{_shortened(word)}` is unknown; {nearest(word, allowed)}")
+            raise self.refusal(f"`{_one_line(word)}` is unknown; {nearest(word, allowed)}")
         return word
 
     def _is_null(self) -> bool:
@@ -313,7 +313,7 @@ class _PlainLoader(yaml.SafeLoader):
         elif getattr(event, "anchor", None):
             problem = "anchors (`&name`) are not supported; write the value out"
         elif tag := getattr(event, "tag", None):
-            problem = f"tags (`{_shortened(tag)}`) are not supported; leave it out"
+            problem = f"tags (`{_one_line(tag)}`) are not supported; leave it out"
         elif self.documents > 1:
             problem = "a second document starts here; one file holds one search space"
         elif self.depth > MAX_DEPTH:
@@ -341,7 +341,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:
     return SpaceError(problem, file=file, line=mark.line + 1 if mark else None)
 
 
-def _shortened(text: str, most: int = 60) -> str:
+def _one_line(text: str, most: int = 60) -> str:
     """Return the text in one line of at most `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."

@@ -82,7 +82,7 @@ class LocalStore:
         Raises:
             Conflict: the key has no such file any more.
         """
-        with self._locked(key) as path:
+        with self._key_lock(key) as path:
             if self.oddity(key) is None:
                 raise Conflict(key)
             target = self._path(aside)
@@ -99,7 +99,7 @@ class LocalStore:
         return found
 
     def create(self, key: str, data: bytes) -> str:
-        with self._locked(key) as path:
+        with self._key_lock(key) as path:
             if os.path.lexists(path):
                 if (reason := self.oddity(key)) is not None:
                     raise DamagedObject(key, reason, self.location(key))
@@ -109,7 +109,7 @@ class LocalStore:
         return version
 
     def replace(self, key: str, data: bytes, expected: str) -> str:
-        with self._locked(key) as path:
+        with self._key_lock(key) as path:
             present = self._stat(path)
             if present is None or _version(present) != expected:
                 raise Conflict(key)
@@ -118,7 +118,7 @@ class LocalStore:
         return version
 
     def delete(self, key: str, expected: str) -> None:
-        with self._locked(key) as path:
+        with self._key_lock(key) as path:
             present = self._stat(path)
             if present is None or _version(present) != expected:
                 raise Conflict(key)
@@ -160,7 +160,7 @@ class LocalStore:
         return self._root.joinpath(*checked_key(key).split("/"))
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[Path]:
+    def _key_lock(self, key: str) -> Iterator[Path]:
         """Hold the key's lock and yield its path. Folders that a failed write leaves empty are removed."""
         path = self._path(key)
         lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")

@@ -104,7 +104,7 @@ def join(url: str, name: str) -> str:
     if not _is_name(name):
         raise InputError(f"--name {name!r}: a sweep's name is one folder's name")
     if is_remote(url):
-        joined = f"{_trimmed(url)}/{name}"
+        joined = f"{_without_last_slash(url)}/{name}"
         parse_url(joined)
         return joined
     return os.path.join(local_path(url), name)  # noqa: PTH118 - keeps the `./` as the user typed it
@@ -116,7 +116,7 @@ def parent(url: str) -> str:
         _, prefix = parse_url(url)
         if not prefix:
             raise InputError(f"{url}: a whole bucket lies in no folder; give gs://bucket/NAME")
-        return _trimmed(url).rpartition("/")[0]
+        return _without_last_slash(url).rpartition("/")[0]
     return os.path.dirname(local_path(url).rstrip("/")) or ("/" if url.startswith("/") else ".")  # noqa: PTH120
 
 
@@ -127,5 +127,5 @@ def name_of(url: str) -> str:
     return os.path.basename(os.path.abspath(local_path(url)))  # noqa: PTH100, PTH119 - `.` has a name, too
 
 
-def _trimmed(url: str) -> str:
+def _without_last_slash(url: str) -> str:
     return SCHEME + url.removeprefix(SCHEME).rstrip("/")

@@ -118,7 +118,7 @@ def _rule(needles: str, pattern: str, replacement: str = STARS) -> _Rule:
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _pattern(pattern: str) -> re.Pattern[str]:
     """Return the pattern, compiled on first use: most commands need few of them."""
     return re.compile(pattern, re.DOTALL)
 
@@ -304,7 +304,7 @@ def _without_cut_key(text: str) -> str:
 def _with_rules(text: str, rules: Iterable[_Rule]) -> str:
     for needles, pattern, replacement in rules:
         if any(needle in text for needle in needles):
-            text = _compiled(pattern).sub(replacement, text)
+            text = _pattern(pattern).sub(replacement, text)
     return text
 
 

@@ -185,10 +185,10 @@ def _explain(value: Any, kind: Any, where: str) -> str:
     for place, part, of in parts:
         if not _check(of)([part]):
             return _explain(part, of, place)
-    return f"{where.removeprefix('.')} is {value!r:.80}, not {_expected(kind)}"
+    return f"{where.removeprefix('.')} is {value!r:.80}, not {_type_words(kind)}"
 
 
-def _expected(kind: Any) -> str:
+def _type_words(kind: Any) -> str:
     if kind in _WORDS:
         return _WORDS[kind]
     origin, arguments = get_origin(kind), get_args(kind)
@@ -196,7 +196,7 @@ def _expected(kind: Any) -> str:
         return " or ".join(map(repr, arguments))
     if origin in (Union, UnionType):
         shown = (each for each in arguments if not (each is int and float in arguments))
-        return " or ".join(dict.fromkeys(map(_expected, shown)))
+        return " or ".join(dict.fromkeys(map(_type_words, shown)))
     if origin is tuple:
         return "a list" if arguments[-1] is Ellipsis else f"a list of {len(arguments)}"
     return "an object"

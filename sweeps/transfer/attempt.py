@@ -64,7 +64,7 @@ class TrialStages:
             self.shared,
             link=self._link,
             ended=self._end_of,
-            stored=self._stored,
+            stored=self._mark_stored,
         )
 
     @property
@@ -106,7 +106,9 @@ class TrialStages:
             is_it, key = name == checkpoint.name, self.shared.ends.get(name, "")
             run = next((run for run in fetched.record.stages if run.name == name), None)
             if run is None:  # published by this trial, but not recorded
-                run = self._computed(Checkpoint(stage=name, key=key), fetched.details if is_it else Details())
+                run = self._computed_run(
+                    Checkpoint(stage=name, key=key), fetched.details if is_it else Details()
+                )
             source = None if is_own else fetched.record.trial
             if is_own and not is_it and not run.snapshot:  # an earlier attempt may have started after it
                 source = self._origin(key)
@@ -119,7 +121,7 @@ class TrialStages:
         # The program goes on from a checkpoint within the trunk of the next one.
         run = fetched.run
         if run is None:  # published by this trial, but not recorded
-            run = self._computed(checkpoint, fetched.details)
+            run = self._computed_run(checkpoint, fetched.details)
         seconds = run.seconds if run.seconds is not None else fetched.details.seconds
         if is_own:
             branch = Branch(
@@ -179,10 +181,10 @@ class TrialStages:
                 stated = replace(stated, seconds=before + time.monotonic() - self._stage_began)
         if checkpoint.step is None and self._stage_began is not None:
             self._stage_began = time.monotonic()
-        computed = self._computed(checkpoint, stated)
+        computed = self._computed_run(checkpoint, stated)
         self._note(computed if branch is None else branch.mark(computed))
 
-    def _stored(self, checkpoint: Checkpoint) -> None:
+    def _mark_stored(self, checkpoint: Checkpoint) -> None:
         runs = self._runs if checkpoint.step is None else self._points
         self._note(replace(runs[checkpoint.name], snapshot=True))
 
@@ -193,7 +195,7 @@ class TrialStages:
         space, parameters = self._experiment.space, self._record.parameters
         return stage_runs.cost_until(space, self._costs, parameters, checkpoint.stage, checkpoint.step)
 
-    def _computed(self, checkpoint: Checkpoint, stated: Details) -> StageRun:
+    def _computed_run(self, checkpoint: Checkpoint, stated: Details) -> StageRun:
         cost = self._cost_until(checkpoint)
         return StageRun(
             name=checkpoint.stage,

@@ -193,7 +193,7 @@ def _upload(
             remote = present.get(target, Remote("0", 0, ""))
             if not remote.holds(content):  # else an earlier try has sent it
                 remote = client.put(target, file, content, replaces=remote.generation)
-        files[name] = _stored(target, content, remote.generation)
+        files[name] = _manifest_entry(target, content, remote.generation)
     return files
 
 
@@ -207,13 +207,13 @@ def _copy(
         _place(folder / name, target, link=link)
         with open_regular(target) as file:
             os.fsync(file.fileno())  # before the manifest, which must not outlast it in a power cut
-        files[name] = _stored(f"{by}/{name}", _digest(target), "0")
+        files[name] = _manifest_entry(f"{by}/{name}", _digest(target), "0")
     for parent in {(base / name).parent for name in names} | {base, base.parent}:
         sync_folder(parent)
     return files
 
 
-def _stored(target: str, content: Digest, generation: str) -> Stored:
+def _manifest_entry(target: str, content: Digest, generation: str) -> Stored:
     return Stored(
         object=target,
         generation=generation,

@@ -98,7 +98,7 @@ class History:
         while True:
             number = self.actions[-1].number + 1 if self.actions else 1
             try:
-                self.actions = (*self.actions, _fetched(self._store, number))
+                self.actions = (*self.actions, _fetch(self._store, number))
             except NotFound:
                 return self.actions
 
@@ -114,27 +114,27 @@ def _read(store: Store, numbers: Sequence[int]) -> Iterator[Action]:
     except DamagedObject:  # one of them is no file; find out which
         for number in numbers:
             with contextlib.suppress(NotFound):
-                yield _fetched(store, number)
+                yield _fetch(store, number)
         return
     for number, content in zip(numbers, contents, strict=True):
         if content is not None:
-            yield _decoded(number, content[0])
+            yield _decode(number, content[0])
 
 
-def _fetched(store: Store, number: int) -> Action:
+def _fetch(store: Store, number: int) -> Action:
     """Return the action of this number. Raises `NotFound`."""
     try:
         data, _ = store.read(key(number))
     except DamagedObject as error:
         return _unreadable(number, error)
-    return _decoded(number, data)
+    return _decode(number, data)
 
 
 def _unreadable(number: int, error: Exception) -> Action:
     return Action(number=number, what=f"{key(number)} cannot be read: {_line(str(error))}")
 
 
-def _decoded(number: int, data: bytes) -> Action:
+def _decode(number: int, data: bytes) -> Action:
     """Return the action in these bytes; if they are not one, `what` says so."""
     try:
         document = json_reader.parse(data)

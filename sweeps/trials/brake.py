@@ -39,7 +39,7 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
     if not last_failed(records):  # the usual case, checked first because this runs for every trial
         return ""
     ended = sorted(
-        (record for record in _counted(records) if (record.started or 0.0) >= since),
+        (record for record in _ended_trials(records) if (record.started or 0.0) >= since),
         key=lambda record: (record.ended or 0.0, record.trial),
         reverse=True,
     )
@@ -47,7 +47,7 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
         return ""
     last, reason = ended[0], _reason(ended[0])
     row = next((i for i, record in enumerate(ended) if _reason(record) != reason), len(ended))
-    has_completed = any(record.status == "completed" for record in _counted(records))
+    has_completed = any(record.status == "completed" for record in _ended_trials(records))
     if last.failure in _EXPECTED:
         limit = 0 if has_completed else limits.later
     else:
@@ -59,7 +59,7 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
 
 def last_failed(records: Sequence[Trial]) -> bool:
     """Return whether the trial that ended last has failed."""
-    last = max(_counted(records), key=lambda record: (record.ended or 0.0, record.trial), default=None)
+    last = max(_ended_trials(records), key=lambda record: (record.ended or 0.0, record.trial), default=None)
     return last is not None and last.status == "failed"
 
 
@@ -71,7 +71,7 @@ def normalized(error: str) -> str:
     return line[:_LONGEST]
 
 
-def _counted(records: Sequence[Trial]) -> list[Trial]:
+def _ended_trials(records: Sequence[Trial]) -> list[Trial]:
     """Return the trials that this sweep ran to an end, without those that a user abandoned."""
     return [r for r in records if r.finished and r.status != "abandoned" and r.generator != "imported"]
 

@@ -189,7 +189,7 @@ def is_stale(record: Trial, now: float, after_s: float) -> bool:
 
 def _claim(record: Trial, event: Claim, now: float) -> Trial:
     if record.status != "pending":
-        raise _refused(record, event, "only a pending trial can be claimed")
+        raise _illegal(record, event, "only a pending trial can be claimed")
     return replace(
         record,
         status="running",
@@ -220,7 +220,7 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
         )
         if same_report:
             return record
-        raise _refused(record, event, "a different end was recorded first")
+        raise _illegal(record, event, "a different end was recorded first")
     _check_holder(record, event)
     detail = event.detail if isinstance(event, StopEarly) else ""
     predicted = dict(event.predicted) if isinstance(event, StopEarly) else {}
@@ -258,7 +258,7 @@ def _release(record: Trial, event: Release, now: float) -> Trial:
 
 def _expire(record: Trial, event: Expire, now: float) -> Trial:
     if not is_stale(record, now, event.after_s):
-        raise _refused(record, event, "its lease has not run out")
+        raise _illegal(record, event, "its lease has not run out")
     silent_s = now - (record.heartbeat or 0.0)
     pending = _back_to_pending(record, now, "expired", silence(silent_s))
     return _unless_lost_too_often(pending, now, event.max_attempts)
@@ -281,7 +281,7 @@ def silence(seconds: float) -> str:
 
 def _abandon(record: Trial, event: Abandon, now: float) -> Trial:
     if record.finished:
-        raise _refused(record, event, "it has ended")
+        raise _illegal(record, event, "it has ended")
     if record.status == "running":
         return _finish(record, now, "abandoned", f"by {event.by}")
     return replace(record, status="abandoned", ended=now, error=f"abandoned by {event.by}")
@@ -289,7 +289,7 @@ def _abandon(record: Trial, event: Abandon, now: float) -> Trial:
 
 def _retry(record: Trial, event: Retry) -> Trial:
     if not record.finished or record.status == "completed":
-        raise _refused(record, event, "only a failed, stopped or abandoned trial can be tried again")
+        raise _illegal(record, event, "only a failed, stopped or abandoned trial can be tried again")
     history = record.history
     if history:
         *earlier, last = history
@@ -314,13 +314,13 @@ def _forget(record: Trial, event: Forget) -> Trial:
     It is refused if the record makes no such claim: of several that remove a checkpoint, one goes on.
     """
     if record.status == "running":  # the next report of its worker would make the claim again
-        raise _refused(record, event, "its worker still reports what it has published")
+        raise _illegal(record, event, "its worker still reports what it has published")
     stages, points = (
         tuple(replace(run, snapshot=False) if run.key == event.key else run for run in runs)
         for runs in (record.stages, record.points)
     )
     if (stages, points) == (record.stages, record.points):
-        raise _refused(record, event, f"it has no stored snapshot {event.key[:12]}")
+        raise _illegal(record, event, f"it has no stored snapshot {event.key[:12]}")
     return replace(record, stages=stages, points=points)
 
 
@@ -333,9 +333,9 @@ def _lost_attempts(record: Trial) -> int:
 
 def _check_holder(record: Trial, event: Heartbeat | Complete | Fail | StopEarly | Release) -> None:
     if record.status != "running":
-        raise _refused(record, event, "it is not running")
+        raise _illegal(record, event, "it is not running")
     if (record.worker, record.attempt) != (event.worker, event.attempt):
-        raise _refused(
+        raise _illegal(
             record,
             event,
             f"attempt {event.attempt} of {event.worker} was taken over by attempt {record.attempt} "
@@ -363,5 +363,5 @@ def _close_attempt(record: Trial, now: float, reason: Reason, detail: str) -> Tr
     return replace(record, worker=None, heartbeat=None, history=(*record.history, attempt))
 
 
-def _refused(record: Trial, event: Event, why: str) -> IllegalTransition:
+def _illegal(record: Trial, event: Event, why: str) -> IllegalTransition:
     return IllegalTransition(record.trial, record.status, type(event).__name__, why, record.history)

@@ -61,12 +61,12 @@ def redact_event(event: Event) -> Event:
         case Fail():
             event = replace(event, error=redactor(event.error))
         case Complete():
-            event = replace(event, metrics=_renamed(event.metrics, redactor))
+            event = replace(event, metrics=_redact_metric_names(event.metrics, redactor))
         case StopEarly():
             event = replace(
                 event,
-                metrics=_renamed(event.metrics, redactor),
-                predicted=_renamed(event.predicted, redactor),
+                metrics=_redact_metric_names(event.metrics, redactor),
+                predicted=_redact_metric_names(event.predicted, redactor),
                 detail=redactor(event.detail),
             )
         case Release():
@@ -93,24 +93,26 @@ def redact_trials(records: Iterable[Trial]) -> list[Trial]:
     redactor, records = lru_cache(maxsize=4096)(Redactor(os.environ)), list(records)
     # The same name for a metric in all records, and so one column of a table.
     names = _redacted_names(dict.fromkeys(name for record in records for name in record.metrics), redactor)
-    return [_redacted(record, names, redactor) for record in records]
+    return [_redact_record(record, names, redactor) for record in records]
 
 
-def _redacted(record: Trial, names: Mapping[str, str], redactor: Redact) -> Trial:
+def _redact_record(record: Trial, names: Mapping[str, str], redactor: Redact) -> Trial:
     clean: dict[str, Any] = {
         "worker": None if record.worker is None else redactor(record.worker),
         "error": None if record.error is None else redactor(record.error),
         "metrics": {names[name]: value for name, value in record.metrics.items() if name in names},
         "progress": _progress(record.progress, redactor),
         "history": tuple(
-            _changed(attempt, {"worker": redactor(attempt.worker), "detail": redactor(attempt.detail)})
+            _replace_changed(
+                attempt, {"worker": redactor(attempt.worker), "detail": redactor(attempt.detail)}
+            )
             for attempt in record.history
         ),
     }
-    return _changed(record, clean)
+    return _replace_changed(record, clean)
 
 
-def _changed(one: _Record, values: Mapping[str, Any]) -> _Record:
+def _replace_changed(one: _Record, values: Mapping[str, Any]) -> _Record:
     """Return the object with these values; itself if nothing changes, as for nearly all records."""
     if all(getattr(one, name) == value for name, value in values.items()):
         return one
@@ -155,7 +157,7 @@ def _without_certain(text: str, redactor: Redactor) -> str:
     return starred(text, assigned(text, flags=False))
 
 
-def _renamed(metrics: Mapping[str, float | None], redactor: Redact) -> dict[str, float | None]:
+def _redact_metric_names(metrics: Mapping[str, float | None], redactor: Redact) -> dict[str, float | None]:
     return {redacted: metrics[name] for name, redacted in _redacted_names(metrics, redactor).items()}
 
 

@@ -125,12 +125,12 @@ class Records:
         """Yield the records of `indices` in their order. Raises as `_fetch` does."""
         found = self._store.read_many([trial.key(index) for index in indices])
         for index, content in zip(indices, found, strict=True):
-            yield self._decoded(index, *content) if content is not None else self._fetch(index)
+            yield self._decode(index, *content) if content is not None else self._fetch(index)
 
     def _fetch(self, index: int) -> tuple[Trial, str]:
-        return self._decoded(index, *self._store.read(trial.key(index)))
+        return self._decode(index, *self._store.read(trial.key(index)))
 
-    def _decoded(self, index: int, data: bytes, version: str) -> tuple[Trial, str]:
+    def _decode(self, index: int, data: bytes, version: str) -> tuple[Trial, str]:
         try:
             record = trial.decode(data)
             if record.trial != index:

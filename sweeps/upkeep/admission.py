@@ -221,7 +221,7 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
         for text in space.parameter_constraints:
             linear = parse(text)
             if not linear.holds({name: float(numbers[name]) for name in linear.coefficients}):
-                shown = ", ".join(f"{name} = {_shown(numbers[name])}" for name in linear.coefficients)
+                shown = ", ".join(f"{name} = {_cell_text(numbers[name])}" for name in linear.coefficients)
                 problems.append(f"breaks `{text}` of the search space ({shown})")
     return chosen
 
@@ -240,20 +240,20 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
         if number is None or not math.isfinite(number):
             raise ValueError(f"{cell!r:.80} is not a finite number")
         if not parameter.min <= number <= parameter.max:
-            raise ValueError(f"{_shown(number)} is outside of {parameter.min} to {parameter.max}")
+            raise ValueError(f"{_cell_text(number)} is outside of {parameter.min} to {parameter.max}")
         if parameter.step is not None and not is_level(parameter, number):
-            raise ValueError(f"{_shown(number)} is no step of {parameter.step:g} from {parameter.min}")
+            raise ValueError(f"{_cell_text(number)} is no step of {parameter.step:g} from {parameter.min}")
         if parameter.kind == "float":
             return float(number)
         if number != int(number):
-            raise ValueError(f"{_shown(number)} is not a whole number")
+            raise ValueError(f"{_cell_text(number)} is not a whole number")
         return int(number)
     allowed = _members(parameter)
     for member in allowed:
         if _matches(cell, member):
             return member
-    shown = ", ".join(_shown(cell_of(member)) for member in allowed)
-    raise ValueError(f"{_shown(cell):.80} is not among its values ({shown})")
+    shown = ", ".join(_cell_text(cell_of(member)) for member in allowed)
+    raise ValueError(f"{_cell_text(cell):.80} is not among its values ({shown})")
 
 
 def _of_repeat(cell: Cell) -> Value:
@@ -302,5 +302,5 @@ _LARGEST_INT = 2**53
 """Limit of exact floats; no count of steps or tokens in a table is as large."""
 
 
-def _shown(value: Cell) -> str:
+def _cell_text(value: Cell) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

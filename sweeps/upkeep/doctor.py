@@ -47,13 +47,13 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool, checksums: 
         facts["trials"] = ", ".join(by_status) or "none"
         findings += diagnostics.examine(found, experiment.space, experiment.store.location)
     except SweepNotFound as error:
-        findings.append(_about("sweep", error, level="problem" if expected else "note"))
+        findings.append(_error_finding("sweep", error, level="problem" if expected else "note"))
     except EnvironmentFault as error:
-        findings.append(_about("store", error))
+        findings.append(_error_finding("store", error))
     findings.sort(key=lambda finding: finding.level == "note")
     return Diagnosis(facts=facts, findings=tuple(findings))
 
 
-def _about(kind: str, error: Exception, *, level: Level = "problem") -> Finding:
+def _error_finding(kind: str, error: Exception, *, level: Level = "problem") -> Finding:
     """Return one of our errors as a finding; its message says where, what, and what to do."""
     return Finding(kind=kind, level=level, what=str(error), where=kind)

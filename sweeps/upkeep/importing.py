@@ -73,7 +73,7 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     then = "import again when they are done, or see `sweep doctor`"
     with lease.awaited(worker, patience_s=PATIENCE_S, then=then):
         records = experiment.trials()
-        new = results if again else _unknown(experiment.space, records, results)
+        new = results if again else _new_results(experiment.space, records, results)
         trials = _write_all(experiment, records[-1].trial + 1 if records else 0, new)
     return Imported(
         trials=tuple(trials),
@@ -84,7 +84,7 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     )
 
 
-def _unknown(space: Space, records: Sequence[Trial], results: Sequence[Result]) -> list[Result]:
+def _new_results(space: Space, records: Sequence[Trial], results: Sequence[Result]) -> list[Result]:
     """Return the results that no trial has; each of several equal rows counts."""
     domain = Domain(space)
     names = {name for result in results for name in result.metrics}

@@ -118,12 +118,12 @@ class StageSnapshots:
         path = self._root / place.folder
         found, problem = None, ""
         try:
-            found = Found(path=path, manifest=self._opened(path, place, identity))
+            found = Found(path=path, manifest=self._read_manifest(path, place, identity))
         except UnusableError as error:
             problem = str(error)
         except OSError as error:
             problem = f"it cannot be read: {error.strerror}"
-        return None if self._refused(path, place, problem) else found
+        return None if self._reject(path, place, problem) else found
 
     def start(self, found: Found, place: Place, student: nn.Module, evaluation: Mapping[str, int]) -> bool:
         """Let the run start from a snapshot, and return whether it does: not if it does not fit the run.
@@ -135,7 +135,7 @@ class StageSnapshots:
         alike, problem = measured_alike(found, evaluation), _misfit(found, student)
         if not alike and place.order > position("stage2", 0):  # too late to measure it again
             problem = "its loss at the start of stage2 is of another evaluation"
-        if self._refused(found.path, place, problem):
+        if self._reject(found.path, place, problem):
             return False
         manifest = found.manifest
         measured = dict(manifest.measured) if alike else {}
@@ -179,10 +179,10 @@ class StageSnapshots:
         path = self._root / place.folder
         if self._ranks.decided_by_first(not path.exists()):
             self._checkpoints.save_stage(
-                place.stage, path, lambda: self._described(place, identity(place.key), numbers())
+                place.stage, path, lambda: self._contents(place, identity(place.key), numbers())
             )
 
-    def _described(
+    def _contents(
         self, place: Place, identity: Identity, numbers: StageNumbers
     ) -> tuple[bytes, Mapping[str, object]]:
         """Return the content of `stage.json`, and what else the manifest has."""
@@ -202,7 +202,7 @@ class StageSnapshots:
             values | {"torch": torch.__version__},
         )
 
-    def _opened(self, path: Path, place: Place, identity: Callable[[str], Identity]) -> Manifest:
+    def _read_manifest(self, path: Path, place: Place, identity: Callable[[str], Identity]) -> Manifest:
         """Return the manifest, which the first process has verified."""
         if not self._ranks.first:
             return decode(read_regular(path / STATE_FILE))
@@ -219,7 +219,7 @@ class StageSnapshots:
                 raise UnusableError(f"its {name} is {theirs.get(name)}, and this run's is {ours}")
         return manifest
 
-    def _refused(self, path: Path, place: Place, problem: str) -> bool:
+    def _reject(self, path: Path, place: Place, problem: str) -> bool:
         """Return whether any process has a problem; hide and report the snapshot then."""
         problems = [each for each in self._ranks.all_gather(problem) if each]
         if problems and self._ranks.first:

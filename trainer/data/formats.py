@@ -121,7 +121,7 @@ class ParquetFormat(Format):
             values: list[str] = []
             size = 0
             try:
-                parquet = self._opened(file)
+                parquet = self._open_file(file)
                 chunk = _column(parquet.metadata.row_group(block), self._column, 0)
                 for batch in parquet.iter_batches(
                     BATCH_ROWS, row_groups=[block], columns=[self._column], use_threads=False
@@ -171,7 +171,7 @@ class ParquetFormat(Format):
                 f"column {self._column!r} of {file.url} holds {kind}, not text", key="data.text_key"
             )
 
-    def _opened(self, file: File) -> Any:
+    def _open_file(self, file: File) -> Any:
         """Return the open file, closing the least recently used one if there are too many."""
         from pyarrow.parquet import ParquetFile
 

@@ -101,11 +101,11 @@ def most_tokens(shards: Shards, enough: int) -> int:
         if trains and bound >= enough:
             break
     if not (trains and bound):
-        raise _none_left(shards.config, "training" if bound else "held-out", passed)
+        raise _no_text_left(shards.config, "training" if bound else "held-out", passed)
     return bound
 
 
-def _none_left(config: StreamConfig, missing: str, passed: int) -> DataError:
+def _no_text_left(config: StreamConfig, missing: str, passed: int) -> DataError:
     return DataError(
         f"data.held_out_fraction={config.held_out_fraction} (data.test_fraction={config.test_fraction}) "
         f"leaves no {missing} text among {counted(passed, 'document')}; change it, or take more text"
@@ -149,7 +149,7 @@ def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
         if test.enough:
             break
     if not chosen.texts or not (trains or any(name == TRAIN for name, _ in documents)):
-        raise _none_left(config, "training" if chosen.texts else "held-out", passed)
+        raise _no_text_left(config, "training" if chosen.texts else "held-out", passed)
     for name, measured in ((HELD_OUT, chosen), (TEST, test)):
         ids = np.concatenate([np.empty(0, dtype=np.int64), *measured.ids])
         (folder / f"{name}.bin").write_bytes(ids.astype(encode.dtype).tobytes())

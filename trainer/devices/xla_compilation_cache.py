@@ -82,12 +82,12 @@ class GraphMirror:
 
     def _new(self) -> dict[str, float]:
         """Return the names that the bucket lacks, with their times of modification."""
-        return {name: self._written(name) for name in self._local() - self._uploaded}
+        return {name: self._modified_at(name) for name in self._local() - self._uploaded}
 
     def _local(self) -> set[str]:
         return {path.name for path in self._folder.iterdir() if not path.name.startswith(".")}
 
-    def _written(self, name: str) -> float:
+    def _modified_at(self, name: str) -> float:
         try:
             return (self._folder / name).stat().st_mtime
         except OSError:  # it was deleted

@@ -228,9 +228,9 @@ def end_of_body(text: str) -> int | None:
     while position < len(text):
         rest = text[position:]
         if rest.startswith("//"):
-            position += _skipped(rest, "\n", 2)
+            position += _end_of(rest, "\n", 2)
         elif rest.startswith("/*"):
-            position += _skipped(rest, "*/", 2)
+            position += _end_of(rest, "*/", 2)
         elif text[position] in "\"'":
             position += _literal_length(rest)
         else:
@@ -241,7 +241,7 @@ def end_of_body(text: str) -> int | None:
     return None
 
 
-def _skipped(rest: str, end: str, start: int) -> int:
+def _end_of(rest: str, end: str, start: int) -> int:
     found = rest.find(end, start)
     return len(rest) if found < 0 else found + len(end)
 

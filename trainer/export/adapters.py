@@ -91,7 +91,7 @@ def write_adapters(folder: Path, taken: TakenAdapters, target: Target) -> None:
     # Set here, it is written in this order; as an argument it becomes a set.
     config.target_modules = [target.module(name) for name in settings.modules]
     config.save_pretrained(place)
-    save_file(_renamed(taken, target), place / WEIGHTS, metadata={"format": "pt"})
+    save_file(_peft_weights(taken, target), place / WEIGHTS, metadata={"format": "pt"})
 
 
 @torch.no_grad()
@@ -112,7 +112,7 @@ def read_adapters_back(folder: Path, taken: TakenAdapters, target: Target) -> fl
         except (ImportError, KeyError, RuntimeError, ValueError) as error:
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ExportError(f"peft cannot load the adapters that were written: {first}") from error
-        written = _renamed(taken, target)
+        written = _peft_weights(taken, target)
         theirs = {as_loaded(name): tensor for name, tensor in loaded.named_parameters() if ADAPTER in name}
         # peft gives an adapter that its file lacks random numbers, and warns.
         if odd := in_order(written.keys() ^ theirs.keys()):
@@ -129,6 +129,6 @@ def read_adapters_back(folder: Path, taken: TakenAdapters, target: Target) -> fl
     return difference
 
 
-def _renamed(taken: TakenAdapters, target: Target) -> dict[str, Tensor]:
+def _peft_weights(taken: TakenAdapters, target: Target) -> dict[str, Tensor]:
     """Return the weights by the names of peft's file."""
     return {f"{_PREFIX}{target.rename(name)}": tensor for name, tensor in taken.tensors.items()}

@@ -49,7 +49,7 @@ def tensors(student: nn.Module, target: Target, form: Form) -> dict[str, Tensor]
             found[target.rename(name)] = tensor.detach().contiguous()
             continue
         if form == "packed":
-            weight, scale = _packed(owner, layer)
+            weight, scale = _packed_weights(owner, layer)
         else:
             weight = layer.effective_weight()
             scale = torch.ones(1, dtype=weight.dtype)
@@ -89,7 +89,7 @@ def unpack(packed: Tensor, rows: int) -> Tensor:
     return codes.flatten(0, 1)[:rows].to(torch.int8) - 1
 
 
-def _packed(name: str, layer: TernaryLinear) -> tuple[Tensor, Tensor]:
+def _packed_weights(name: str, layer: TernaryLinear) -> tuple[Tensor, Tensor]:
     config = layer.config
     reason = None
     if config.group_size is not None:

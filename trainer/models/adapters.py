@@ -120,7 +120,7 @@ def _layer_class() -> type[Any]:
 
 def adapters_of(student: nn.Module) -> Adapters | None:
     """Return the adapters that a student has; None: it has none."""
-    layers = dict(_adapted(student))
+    layers = dict(_adapted_layers(student))
     if not layers:
         return None
     first = cast(Any, next(iter(layers.values())))
@@ -130,7 +130,7 @@ def adapters_of(student: nn.Module) -> Adapters | None:
 
 def remove_adapters(student: nn.Module) -> None:
     """Remove the adapters, in place; what remains is the ternary student as it was before them."""
-    for name, layer in list(_adapted(student)):
+    for name, layer in list(_adapted_layers(student)):
         student.set_submodule(name, cast(Any, layer).base_layer)
     del student.peft_config
 
@@ -145,7 +145,7 @@ def as_loaded(name: str) -> str:
     return name.replace(f".{_NAME}.", ".")
 
 
-def _adapted(student: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _adapted_layers(student: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers that have an adapter, by name."""
     for name, module in student.named_modules():
         if hasattr(module, "lora_A") and hasattr(module, "base_layer"):

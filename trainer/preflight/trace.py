@@ -67,7 +67,7 @@ def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
     """
 
     def run(live: LiveStorages, models: Models, config: Config) -> None:
-        student = _trained(models, stage)
+        student = _training_student(models, stage)
         if device.recompute:
             recompute_layers(student)
         _mark_top_layer(student, live)
@@ -99,7 +99,7 @@ def step_once(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
     student_layers = config.stage1.keep_layers or teacher_layers
     shallow = _without_named_layers(config, student_layers)
     models = _models(shallow, plan, student_layers, teacher_layers)
-    student = _trained(models, stage)
+    student = _training_student(models, stage)
     if device.recompute:
         recompute_layers(student)
     with ExitStack() as stack:
@@ -201,7 +201,7 @@ def _mark_top_layer(student: nn.Module, live: LiveStorages) -> None:
         parameter.register_post_accumulate_grad_hook(arrived)
 
 
-def _trained(models: Models, stage: Stage) -> nn.Module:
+def _training_student(models: Models, stage: Stage) -> nn.Module:
     """Return the student in training mode, with adapters where the stage trains those."""
     if isinstance(stage, RecoveryConfig):
         add_adapters(models.student, adapters_for(models.student, stage), seed=0)

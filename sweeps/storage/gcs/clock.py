@@ -25,7 +25,7 @@ def steady_seconds() -> float:
 
 
 @lru_cache(maxsize=4)  # hundreds of responses share a second
-def _parsed(date: str) -> float:
+def _epoch_seconds(date: str) -> float:
     return parsedate_to_datetime(date).timestamp()
 
 
@@ -48,7 +48,7 @@ class ServerClock:
         if date is None:
             return
         try:
-            second = _parsed(date)
+            second = _epoch_seconds(date)
         except ValueError:
             return  # written by a proxy; the next response will do
         low, high = second - received, second + 1.0 - sent
