@@ -27,7 +27,6 @@ class TableError(AnalysisError):
 
     Args:
         source: the file's name as the user gave it, or what the document is called.
-        problem: what is wrong and what to do instead.
     """
 
     def __init__(self, source: str, problem: str) -> None:

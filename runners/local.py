@@ -20,7 +20,7 @@ class Local:
     """Runner for processes on this machine; `pool.json` names the process that supervises the pool."""
 
     name = "local"
-    takes = frozenset({"threads", "devices", "environment", "secrets", "setup", "grace_s", "restarts"})
+    takes = frozenset({"threads", "devices"})
     keeps = True
     python = ""
 

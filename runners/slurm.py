@@ -74,10 +74,7 @@ class Slurm:
     """Runner for Slurm, which keeps the pool; its jobs are found by their name, the pool's label."""
 
     name = NAME
-    takes = frozenset(
-        {"accelerator", "accelerator_count", "threads", "environment", "secrets", "setup", "grace_s"}
-        | {"restarts", "options"}
-    )
+    takes = frozenset({"accelerator", "accelerator_count", "threads", "options"})
     keeps = False
     python = sys.executable
 

@@ -62,7 +62,6 @@ def supervise_worker(
     If this process is killed, the kernel sends the worker SIGTERM.
 
     Args:
-        argv: the worker's command line.
         restarts: consecutive crashes that are answered by a restart.
         grace_s: seconds between the signal and the worker's SIGKILL.
         env: the worker's environment, instead of this process's.

@@ -51,7 +51,6 @@ class SpaceError(InputError):
     """An error in a search space file.
 
     Args:
-        problem: what is wrong and what to write instead.
         file: the file's name as the user gave it.
         line: one-based line, or None where the error has no line.
         key: dotted path of the key, or "" where there is none.

@@ -127,9 +127,6 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
 class Composition:
     """Configuration that is composed once, and what follows from it without computing anything.
 
-    Attributes:
-        config: the configuration.
-
     Raises:
         ConfigError: as `check`.
     """

@@ -37,7 +37,6 @@ class ConfigError(TrainerError):
     """The configuration is wrong; nothing was computed.
 
     Args:
-        problem: what is wrong and what to write instead.
         key: dotted Hydra key, or "" where no single key is at fault.
     """
 

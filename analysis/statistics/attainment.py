@@ -52,7 +52,6 @@ class Baseline:
 
     Args:
         value: see `efficiency.most_efficient`.
-        sem: its standard error.
         points: positions of the points whose best y is the baseline: its draws are then theirs, without
             `sem`.
     """
@@ -94,7 +93,6 @@ def attainment(
             F @ F.T, and what `y_sem` has beyond that is each point's own. None: all of it is.
         baseline: None: no point is the most efficient.
         knees: also find the knee of each draw, the only part that costs a call per draw.
-        seed: same seed and points, same result.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     errors = Errors.from_sems(y_sem, joint)
@@ -135,7 +133,6 @@ def membership(
         sems: [N, K] standard errors, 0 or missing where a value is exact.
         goals: K goals.
         joint: K factors [N, R], as of `attainment`.
-        seed: same seed and points, same result.
 
     Returns:
         [N] between 0 and 1.

@@ -36,7 +36,6 @@ class Split:
         stage1_9: steps of Stage 1.9, within the budget.
         stage2: steps of Stage 2, the remainder of the budget.
         stage1_9_low: lower end of the 95 % interval of the best `stage1_9`.
-        loss: the fitted loss of the split.
         loss_low: lower end of its 95 % interval.
     """
 

@@ -80,7 +80,6 @@ def parse(cell: object, trial: object = None) -> tuple[Stage, ...]:
     A cell that holds anything else counts as one of a trial without stages, of which there may be some.
 
     Args:
-        cell: of the table or of an export document.
         trial: index of its trial; what that takes from its own earlier attempt counts as computed.
     """
     stages = [_stage(entry, trial) for entry in _entries(cell)]

@@ -25,14 +25,12 @@ class Answer:
 
     Args:
         budget: in the units of column `x`.
-        x: column of compute.
         value: the fitted y at the budget.
         low: lower end of its 95 % interval (of the curve; a single run scatters more).
         stage1_9: steps of Stage 1.9; None if the table does not determine them.
         stage2: steps of Stage 2; None if the table does not determine them.
         stage1_9_interval: 95 % interval of the best length of Stage 1.9; None if the lengths follow from the
             budget alone.
-        formula: the fitted law with its numbers.
         through: the trials that it goes through, in words.
     """
 
@@ -89,10 +87,6 @@ def fit_trials(
     If only the lengths of the stages (and the seed) vary, the curve goes through all completed trials. If
     other parameters vary as well, the curve goes through the Pareto front, whose points are too good to be
     true (selected among noisy ones).
-
-    Args:
-        x: column of compute.
-        y: column of the loss.
 
     Raises:
         MissingColumn: there is no column `x` or `y`.

@@ -29,7 +29,6 @@ class Rate:
 
     Args:
         name: provider and device.
-        usd_per_hour: the price of that kind.
         kind: "on demand" or "spot".
         dated: the month in which the price was read.
     """

@@ -41,7 +41,6 @@ class View:
     Args:
         sensitivity: (parameter, first, total), shares of the variance, the largest total first.
         cross_validation: each trial predicted without it.
-        marginal: effects by parameter.
     """
 
     sensitivity: tuple[tuple[str, float, float], ...]

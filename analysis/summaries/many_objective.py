@@ -48,7 +48,6 @@ class ManyObjectiveFront:
         reference: the reference point of the hypervolume; None without points.
         draws: number of draws of all values; 0 if no value has a standard error, or for too many trials.
         chances: [N] share of the draws in which each trial is on the front; empty without draws.
-        confirmed: see `summary.ParetoResult`.
     """
 
     objectives: tuple[Objective, ...]

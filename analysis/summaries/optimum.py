@@ -46,8 +46,6 @@ class Answer:
     """The surrogate's answer.
 
     Args:
-        trial: that it chooses.
-        sentences: the answer in words.
         parameters: in the order of the export.
     """
 

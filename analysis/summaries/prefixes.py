@@ -26,7 +26,6 @@ class Prefix:
         depth: number of prefixes that it goes on from.
         computed_by: the trials that computed it, by index: one, unless some could not wait for it, or had to
             compute it again.
-        trials: all that have it.
         cost: of computing the stage once; the mean of several prefixes.
         paid: cost of the stage, as often as it was computed.
         rest: cost of the later stages of the trials that share nothing beyond it.

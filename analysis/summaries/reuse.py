@@ -37,7 +37,6 @@ class Reuse:
         paid: cost of what was computed.
         trunks: those that trials branched off, the best first.
         lengths: values against the lengths of each stage with trunks, where it had several.
-        stages: number of stages that were reused.
         branches: number of stages that trials began at a point of another's trunk.
         unit: of the costs in words; "" if unknown.
         unknown: number of trials that ran and whose cost is not known.

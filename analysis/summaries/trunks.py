@@ -77,7 +77,6 @@ class Lengths:
     Args:
         in_steps: whether lengths are steps, else costs.
         trunks: for each trunk that led to several lengths, the best value at each.
-        trial: that has it.
     """
 
     stage: str
@@ -136,7 +135,6 @@ class _Stage:
     """A stage in all rows of the table.
 
     Attributes:
-        name: of the stage.
         runs: by row, for the trials that have ended it.
         points: by row, for those that have published any.
         in_steps: whether `lengths` are steps, else costs.

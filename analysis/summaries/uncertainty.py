@@ -22,8 +22,6 @@ class Chances:
     """The chances of one trial, as shares of the draws; None without any standard errors.
 
     Args:
-        front: to be on the front.
-        knee: to be its knee.
         most_efficient: to be the most efficient; also None without a baseline.
         efficiency: None without a baseline.
         efficiency_range: half its 95 % interval, from the standard errors of loss and baseline; None without.
@@ -69,7 +67,6 @@ def estimate_uncertainty(
 
     Args:
         table: the table that `result` was made from; column `<y>_sem` holds the standard errors.
-        seed: same seed and table, same result.
     """
     table = TrialsTable.from_frame(table).configurations
     xs, ys = (np.array([getattr(point, axis) for point in result.points], dtype=np.float64) for axis in "xy")

@@ -96,7 +96,6 @@ class TrialsTable:
 
     Args:
         frame: [N] rows with columns of different names, all strings. Not to be changed.
-        is_sweep: it is a sweep's own table.
         trials: [N] indices of the trials, each once; also column `trial` of a sweep's own table.
         held_out: losses of each sequence, as far as they are known.
         repeats: of configurations, in a table of `configurations`; else there are none.

@@ -34,10 +34,7 @@ class Kubernetes:
     """Runner for Kubernetes; a worker's id is its index, from 0."""
 
     name = NAME
-    takes = frozenset(
-        {"accelerator", "accelerator_count", "spot", "threads", "environment", "secrets", "setup", "grace_s"}
-        | {"restarts", "max_dollars_per_hour", "options"}
-    )
+    takes = frozenset({"accelerator", "accelerator_count", "spot", "threads", "options"})
     keeps = False
     python = "python"
 

@@ -32,7 +32,9 @@ class Engine:
     mounts: str = ""
 
 
-_COMMON = {"max_dollars_per_hour", "dollars_per_hour", "priced_as"}
+EVERYWHERE = frozenset({"environment", "secrets", "setup", "grace_s", "restarts"})
+"""Fields of a pool that every engine supports."""
+_PRICES = {"max_dollars_per_hour", "dollars_per_hour", "priced_as"}
 """Fields that the command line handles for every engine."""
 
 ENGINES = {
@@ -75,11 +77,9 @@ def _is_installed(module: str) -> bool:
 def check(runner: Runner, pool: Pool) -> None:
     """Raise `PoolError` for a field that the engine does not support."""
     for each in fields(Pool):
-        if (
-            each.name in runner.takes
-            or each.name in _COMMON
-            or (each.default is MISSING and each.default_factory is MISSING)
-        ):
+        if each.name in runner.takes | EVERYWHERE | _PRICES:
+            continue
+        if each.default is MISSING and each.default_factory is MISSING:
             continue
         default = each.default_factory() if each.default_factory is not MISSING else each.default
         if getattr(pool, each.name) != default:

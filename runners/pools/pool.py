@@ -23,11 +23,9 @@ class Pool:
 
     Args:
         name: the sweep's name, for people and labels.
-        storage: the sweep's full URL.
         folder: this machine's folder for the pool's logs and records.
         command: the argv of one worker, see `worker_command`.
         accelerator: accelerator of each worker, as the engine names it ("A100", "v6e-4"); "" for none.
-        accelerator_count: accelerators per worker.
         threads: CPU threads per worker; None: the engine's default.
         devices: `local` only: accelerators as CUDA_VISIBLE_DEVICES names them, or chips of a TPU as `tpu:0`;
             one per worker, in order. Empty: the workers see all that their starter sees.
@@ -40,7 +38,6 @@ class Pool:
         max_dollars_per_hour: cost above which the user is asked; None: the command line's own limit.
         dollars_per_hour: cost of one worker, if known.
         priced_as: source of that price, for people.
-        options: the engine's own options.
     """
 
     name: str

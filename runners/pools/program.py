@@ -28,7 +28,6 @@ def run_command(engine: str, argv: Sequence[str], *, remedy: str, timeout_s: flo
 
     Args:
         remedy: how to install the command where it is missing.
-        timeout_s: seconds until it is killed.
 
     Raises:
         EngineMissing: the command is not installed.

@@ -72,7 +72,7 @@ class Runner(Protocol):
 
     @property
     def takes(self) -> frozenset[str]:
-        """Return the optional fields of a pool that this engine supports; values in others are refused."""
+        """Return the fields of a pool that this engine supports and some do not; it refuses the others."""
 
     @property
     def keeps(self) -> bool:

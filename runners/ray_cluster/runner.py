@@ -35,10 +35,7 @@ class Ray:
     """Runner for a Ray cluster, which keeps the pool as a job with the pool's label as submission id."""
 
     name = NAME
-    takes = frozenset(
-        {"accelerator", "accelerator_count", "threads", "environment", "secrets", "setup", "grace_s"}
-        | {"restarts", "options"}
-    )
+    takes = frozenset({"accelerator", "accelerator_count", "threads", "options"})
     keeps = False
     python = "python3"
 

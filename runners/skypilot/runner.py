@@ -22,10 +22,7 @@ class SkyPilot:
     """Runner for SkyPilot; a worker's id is that of its managed job."""
 
     name = NAME
-    takes = frozenset(
-        {"accelerator", "accelerator_count", "spot", "threads", "environment", "secrets", "setup", "grace_s"}
-        | {"restarts", "max_dollars_per_hour", "options"}
-    )
+    takes = frozenset({"accelerator", "accelerator_count", "spot", "threads", "options"})
     keeps = False
     python = PYTHON
 

@@ -41,7 +41,6 @@ class Wanted:
     """Wanted state of a pool.
 
     Args:
-        zones: zones to try, in this order.
         restarts: crashes that are answered by another VM.
         share: a worker that ends well has only done its share; else no work is left for any worker.
     """

@@ -30,12 +30,9 @@ class Resource:
 
     Args:
         worker: number of the worker that it belongs to, from 1.
-        id: its name in the zone.
-        state: its state, as the service names it.
         uid: distinguishes a node from a later one of the same name.
         ended: exit status of its worker's supervisor, or the step that failed; "" while it works.
         code: google.rpc.Code of a queued resource that FAILED.
-        problem: the message that goes with it.
     """
 
     kind: Kind

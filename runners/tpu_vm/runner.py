@@ -38,10 +38,7 @@ class TpuVm:
     """Runner for TPU VMs; the process that called `up` supervises, `down` needs only the label and zones."""
 
     name = "tpu-vm"
-    takes = frozenset(
-        {"accelerator", "spot", "threads", "environment", "secrets", "setup", "grace_s", "restarts"}
-        | {"max_dollars_per_hour", "options"}
-    )
+    takes = frozenset({"accelerator", "spot", "threads", "options"})
     keeps = True
     python = PYTHON
 

@@ -52,7 +52,6 @@ def watch(
     Args:
         wanted: called at every step; its result may change.
         stopped: polled twice a second.
-        notify: called with each event, as one line.
 
     Returns:
         How each worker ended; None for those that had not.
@@ -81,7 +80,6 @@ def step(
 
     Args:
         memory: of the step before.
-        notify: called with each event, as one line.
         notified: by subject: the last line, so that a repeated one is suppressed; updated in place.
         strict: see `Vms.observe`.
     """
@@ -121,7 +119,6 @@ def clear(
     """Delete all resources of the pool, until none is observed twice in a row: a lost creation may come late.
 
     Args:
-        notify: called with each event, as one line.
         every_s: seconds between observations; None: `CLEAR_EVERY_S`.
         gone_s: seconds until it gives up.
 

@@ -72,7 +72,8 @@ def extend(
     if until is not None:
         changes["until"] = _time(until, experiment.store.now())
     if expected_gain is not None:
-        changes["expected_gain"] = _gain(expected_gain)
+        problem = f"--expected-gain {expected_gain}: write a number above 0, in the unit of the objective"
+        changes["expected_gain"] = _above_0(expected_gain, f"{problem}, or {NONE}")
     if not changes:
         raise InputError(
             "say what to change: --run-cap N, --budget KEY=X, --wall-hours H, --until TIME or "
@@ -103,33 +104,25 @@ def _count(text: str, present_cap: int | None) -> int | None:
 
 
 def _amount(key: str, text: str, present_limit: float | None) -> float | None:
-    if text == NONE:
-        return None
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < float("inf"):
-        raise InputError(f"--budget {key}={text}: write a number above 0, +X for X more, or {NONE}")
-    if not text.startswith("+"):
+    amount = _above_0(text, f"--budget {key}={text}: write a number above 0, +X for X more, or {NONE}")
+    if amount is None or not text.startswith("+"):
         return amount
     if present_limit is None:
         raise InputError(f"--budget {key}={text}: there is no such limit to add to; write the amount in all")
     return present_limit + amount
 
 
-def _gain(text: str) -> float | None:
+def _above_0(text: str, otherwise: str) -> float | None:
+    """Return the number, None for `none`. Raises InputError with the message `otherwise`."""
     if text == NONE:
         return None
     try:
-        gain = float(text)
+        number = float(text)
     except ValueError:
-        gain = 0.0
-    if not 0 < gain < float("inf"):
-        raise InputError(
-            f"--expected-gain {text}: write a number above 0, in the unit of the objective, or {NONE}"
-        )
-    return gain
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InputError(otherwise)
+    return number
 
 
 def _time(text: str, now: float) -> float | None:

@@ -22,28 +22,16 @@ _PLAIN_WIDTH = 10_000
 """Width of a piped table in characters: lines are never wrapped or cut for a program or for `less -S`."""
 
 
-def format_option(function: F) -> F:
-    """Add the option --format to a command."""
+def _format_option(*styles: str) -> Callable[[F], F]:
+    help_text = "For people, or for programs."
     return click.option(
-        "--format",
-        "style",
-        type=click.Choice(["table", "json", "csv"]),
-        default="table",
-        show_default=True,
-        help="For people, or for programs.",
-    )(function)
+        "--format", "style", type=click.Choice(styles), default="table", show_default=True, help=help_text
+    )
 
 
-def document_option(function: F) -> F:
-    """Add the option --format without csv, for what is no table."""
-    return click.option(
-        "--format",
-        "style",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="For people, or for programs.",
-    )(function)
+format_option = _format_option("table", "json", "csv")
+document_option = _format_option("table", "json")
+"""The option --format without csv, for what is no table."""
 
 
 def console() -> Console:

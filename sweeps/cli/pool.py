@@ -12,7 +12,7 @@ import click
 from sweeps.cli.cost_guard import cost_of, guard
 from sweeps.cli.launch import RunnerName, translated_errors
 from sweeps.cli.options import storage_options
-from sweeps.cli.output import echo, notify, print_json
+from sweeps.cli.output import document_option, echo, notify, print_json
 from sweeps.cli.pool_options import option_values
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
@@ -38,14 +38,7 @@ def pool() -> None:
 
 @pool.command()
 @_runner
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people, or for programs.",
-)
+@document_option
 @storage_options
 def status(runner: str | None, style: str, storage: str | None, name: str | None) -> int:
     """Show where the workers are, according to their engine."""

@@ -18,7 +18,6 @@ class Answer:
 
     Args:
         trial: the one with the best posterior mean.
-        parameters: its active parameters and their values.
         noise: standard deviation of one run's result around the true value.
         chance: probability that the true value is within `noise` of the best in the space.
         expected_gain: by how much they are expected to improve the choice; positive whatever the goal.

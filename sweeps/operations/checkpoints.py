@@ -72,7 +72,6 @@ class Listing:
     """Checkpoints of a sweep by its records, with what is stored of each.
 
     Args:
-        records: the trials that can be read.
         verdicts: which checkpoints stay, the best first.
         stored: by key, what the store has of them.
     """

@@ -12,6 +12,8 @@ from sweeps.storage.urls import join, open_store
 from sweeps.trials import control
 from sweeps.trials.record import FINISHED
 
+_COLUMNS = ("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change")
+
 
 def sweep_rows(url: str) -> list[dict[str, Any]]:
     """Return a row for each sweep in a folder of sweeps; of a damaged one `state` says so."""
@@ -19,13 +21,7 @@ def sweep_rows(url: str) -> list[dict[str, Any]]:
 
 
 def _row(url: str, name: str) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "name": name,
-        "state": "damaged, see `sweep doctor`",
-        "trials": None,
-        "run_cap": None,
-    }
-    row |= {"running": None, "metric": None, "best": None, "last_change": None}
+    row: dict[str, Any] = dict.fromkeys(_COLUMNS) | {"name": name, "state": "damaged, see `sweep doctor`"}
     try:
         experiment = Experiment.open(open_store(join(url, name)))
         state = control.read(experiment.store)
@@ -34,18 +30,12 @@ def _row(url: str, name: str) -> dict[str, Any]:
     records, damaged = experiment.readable_trials()
     space, best = experiment.space, table.best(experiment.space, records)
     ended = bool(records) and experiment.is_full(records) and all(r.status in FINISHED for r in records)
-    times = [
-        time for r in records for time in (r.created, r.started, r.heartbeat, r.ended) if time is not None
-    ]
-    if damaged:
-        state_of = row["state"]
-    elif experiment.amendments.archived:
-        state_of = "archived"
-    else:
-        state_of = state if state != "running" else "done" if ended else "open"
-    return {
-        "name": name,
-        "state": state_of,
+    times = [t for r in records for t in (r.created, r.started, r.heartbeat, r.ended) if t is not None]
+    if experiment.amendments.archived and not damaged:
+        row["state"] = "archived"
+    elif not damaged:
+        row["state"] = state if state != "running" else "done" if ended else "open"
+    return row | {
         "trials": len(records),
         "run_cap": space.run_cap,
         "running": sum(record.status == "running" for record in records),

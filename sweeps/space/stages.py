@@ -27,7 +27,6 @@ class Stages:
     """Stages of one sweep, in order. A stage is given by its position.
 
     Attributes:
-        names: of the stages.
         shared: whether trials of this sweep share stages or trunks: there are two stages or more, the space
             asks for it, and a searched parameter belongs to another than the first, or a stage has a trunk.
         later: whether a searched parameter belongs to another than the first.

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runners.pools.engines import ENGINES, runner
+from runners.pools.engines import ENGINES, EVERYWHERE, runner
 from runners.pools.pool import Pool, worker_command
 
 URL = "gs://bucket/sweeps/toy"
@@ -53,8 +53,7 @@ def plain(name: str) -> Pool:
 
 def suited(name: str, pool: Pool, **changes: Any) -> Pool:
     """Return the pool with only those fields that this engine supports."""
-    supported = {field: getattr(pool, field) for field in runner(name).takes}
-    supported.pop("max_dollars_per_hour", None)
+    supported = {field: getattr(pool, field) for field in runner(name).takes | EVERYWHERE}
     return replace(PLAIN, **{**supported, **NEEDED.get(name, {}), **changes})
 
 

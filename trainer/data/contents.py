@@ -74,7 +74,6 @@ def decompress(file: File, name: str) -> File:
 
     Args:
         file: compressed as a whole.
-        name: of the codec.
 
     Raises:
         DataError: it cannot be read, or ends early.

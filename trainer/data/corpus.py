@@ -84,7 +84,6 @@ def stage_text(corpus: Corpus, config: Config, stage: str, batch_size: int, rank
     """Return a feed shuffled by the run's seed and the stage's name, which the caller closes.
 
     Args:
-        corpus: the run's text.
         batch_size: rows of all ranks together.
         ranks: the processes that share each batch; the feed has the rows of this one.
     """

@@ -28,8 +28,6 @@ class File:
     """A file of training text.
 
     Args:
-        filesystem: of fsspec.
-        path: in the file system.
         name: relative to the common folder of all files, and so independent of its location.
         size: in bytes.
         checksum: from the store's metadata; "" on this machine.

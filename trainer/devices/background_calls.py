@@ -70,7 +70,6 @@ def leave(status: int, *, shared: bool = False) -> NoReturn:
     such process of a finished run was aborted ("terminate called without an active exception").
 
     Args:
-        status: of the process.
         shared: whether several processes share the run.
     """
     if status == EXIT_PREEMPTED or shared or anything_hangs():

@@ -130,11 +130,7 @@ def sampled_cross_entropy(
     accidental hits).
 
     Args:
-        label_N: the student's logits of the labels.
-        student_NC: the student's logits of the candidates.
         log_w_C: from `log_weights`.
-        ids_NC: token ids of the candidates.
-        labels_N: token ids of the labels.
     """
     others_NC = at_least_float32(student_NC) + log_w_C
     others_NC = others_NC.masked_fill(ids_NC == labels_N.unsqueeze(-1), NOTHING)

@@ -41,11 +41,7 @@ DOCUMENT, WEIGHTS, TOKENIZER = "student.json", "student.safetensors", "tokenizer
 
 
 class StudentFolderError(TrainerError):
-    """A student folder that cannot be written or read.
-
-    Args:
-        problem: what is wrong, and what to do instead.
-    """
+    """A student folder that cannot be written or read."""
 
     def __init__(self, folder: Path, problem: str) -> None:
         self.folder, self.problem = folder, problem

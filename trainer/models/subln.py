@@ -103,7 +103,6 @@ def make_student(
         teacher: on the device; it is not changed.
         calibration: training batches of token ids [B, T], int64; only read to measure gains. None: all gains
             are 1, for a student whose weights are restored from elsewhere.
-        device: runs the calibration.
         master_dtype: of all the student's weights; `auto`: as the teacher's.
 
     Raises:

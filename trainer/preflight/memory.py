@@ -30,7 +30,6 @@ class StageMemory:
         weights: of the student and its teacher, which stays for the whole run, and the student's average and
             adapters.
         gradients: of what is trained.
-        optimizer: state of the optimizer.
         activations: all other tensors at the peak: activations, logits, temporary copies.
         peak: sum of the above.
     """

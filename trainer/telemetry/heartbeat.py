@@ -37,7 +37,6 @@ class Phase:
 
     Args:
         name: loading, compiling, training, evaluating, saving, ending or ended.
-        detail: in words.
         position: stage, step and number of steps, if there is a step.
         began: on the monotonic clock.
     """

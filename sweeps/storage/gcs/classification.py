@@ -37,7 +37,6 @@ class Transient(Exception):
     """A failed attempt that is worth a retry.
 
     Args:
-        message: what went wrong.
         in_doubt: the server may have acted on the request.
         rate_limited: the server refused the request as one too many.
     """

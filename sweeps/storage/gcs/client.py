@@ -84,7 +84,6 @@ class Client:
     """Thread-safe client of one bucket; a forked child opens its own connections.
 
     Args:
-        bucket: the bucket's name.
         endpoint: base URL of the service; None for gcsfs' own rules (`STORAGE_EMULATOR_HOST`, else Google).
         retries: timeouts and backoff.
         clock: learns the server's time from every response.

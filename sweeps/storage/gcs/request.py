@@ -55,7 +55,6 @@ def send(
 
     Args:
         open_filesystem: returns gcsfs' file system, whose event loop runs in a thread of its own.
-        request: the request.
         url: the object's URL, for messages.
         wait: waits for the result; its second argument is the session's own timeout in seconds. It may raise
             before that (a deadline has passed) or after it (refreshing the credentials blocks the loop).

@@ -70,7 +70,6 @@ class RunFilesClient:
     """Client for the objects below `prefix` of one bucket, for one thread at a time.
 
     Args:
-        store: the store of the bucket.
         prefix: key prefix of the run folder.
         deadline: retries, and the time when to stop them.
     """
@@ -100,7 +99,6 @@ class RunFilesClient:
 
         Args:
             name: name of the object below the prefix.
-            file: the open file.
             content: digest of the bytes.
             replaces: generation to overwrite, "0" for a new object.
             growing: bytes may be appended to the file meanwhile.

@@ -97,7 +97,6 @@ class Deadline:
         """Wait for a thread that works until the deadline, which becomes `timeout` seconds from now.
 
         Args:
-            thread: the thread.
             timeout: seconds.
             leave: polled; once it returns true (the machine is preempted), at most `grace` seconds remain.
             grace: seconds.

@@ -21,9 +21,7 @@ def fetch_files(store: Store, prefix: str, into: Path, *, below: str) -> tuple[s
     """Copy the files of a run folder whose names begin with `below`.
 
     Args:
-        store: the sweep's store.
         prefix: key prefix of the run folder.
-        into: local folder to copy to.
         below: beginning of the files' names relative to the run folder.
 
     Returns:

@@ -39,10 +39,8 @@ def download(
     """Download the run folder that was uploaded to `prefix`.
 
     Args:
-        store: the sweep's store.
         prefix: key prefix of the run folder.
         folder: local folder to write to; for a local store, its own folder of this prefix.
-        config: intervals and backoff.
 
     Returns:
         Names of the files that are there now, each as in the last manifest; None without a complete upload,
@@ -65,10 +63,8 @@ class Uploader:
     Errors are warnings in the log: a trial does not fail because of its uploads.
 
     Args:
-        store: the sweep's store.
         folder: the run folder, as returned by `store.folder(prefix)`.
         prefix: key prefix that no other worker writes to: `runs/000012/attempt-1`.
-        config: intervals and backoff.
         without: name of a folder in the run folder that is not mirrored; "" for none.
 
     Raises:

@@ -101,8 +101,6 @@ def settled(
     Units without files to send come last: a checkpoint must stay until its successor is uploaded.
 
     Args:
-        present: this scan.
-        before: the last scan.
         safe: files as they are in the bucket.
         deferred: frequently rewritten files that were uploaded a short time ago.
         final: no program writes any more, so that everything has settled.
