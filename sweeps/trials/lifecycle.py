@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from sweeps.errors import IllegalTransition
 from sweeps.space.definition import Value
@@ -36,70 +36,77 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heartbeat:
-    """A sign of life of the worker, with its program's progress, losses (step, loss), stages and points."""
+class _ByWorker:
+    """A message of the worker that has the trial; it names the attempt that it has claimed."""
 
     worker: str
     attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithCurve(_ByWorker):
+    """A message with losses (step, loss), stages and points; where it has none, the record keeps its own."""
+
+    curve: tuple[tuple[float, float], ...] = ()
+    curve_of: str = LOSS
+    stages: tuple[StageRun, ...] = ()
+    points: tuple[StageRun, ...] = ()
+
+    def update(self, record: Trial) -> Trial:
+        """Return the record with what the message has of these."""
+        curve = self if self.curve else record
+        return replace(
+            record,
+            curve=curve.curve,
+            curve_of=curve.curve_of,
+            stages=self.stages or record.stages,
+            points=self.points or record.points,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat(_WithCurve):
+    """A sign of life of the worker, with its program's progress."""
+
     progress: Mapping[str, Value] = field(default_factory=dict)
-    curve: tuple[tuple[float, float], ...] = ()
-    curve_of: str = LOSS
-    stages: tuple[StageRun, ...] = ()
-    points: tuple[StageRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Complete:
-    """A report of the final metrics, all intermediate losses (step, loss), all stages and points."""
+class Complete(_WithCurve):
+    """A report of the final metrics."""
 
-    worker: str
-    attempt: int
     metrics: Mapping[str, float | None]
-    curve: tuple[tuple[float, float], ...] = ()
-    curve_of: str = LOSS
-    stages: tuple[StageRun, ...] = ()
-    points: tuple[StageRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fail:
+class Fail(_ByWorker):
     """A failure of the program, which is retried until the trial was lost `max_attempts` times."""
 
-    worker: str
-    attempt: int
     error: str
     failure: Failure
     max_attempts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopEarly:
+class StopEarly(_WithCurve):
     """An early stop of the trial with the metrics so far, for a reason in one line (`detail`).
 
     `predicted` has what the metrics would most likely have become, each with its `<metric>_sem`.
     """
 
-    worker: str
-    attempt: int
     metrics: Mapping[str, float | None]
     predicted: Mapping[str, float | None] = field(default_factory=dict)
-    curve: tuple[tuple[float, float], ...] = ()
-    curve_of: str = LOSS
-    stages: tuple[StageRun, ...] = ()
-    points: tuple[StageRun, ...] = ()
     detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release:
+class Release(_ByWorker):
     """A return of the trial by its worker, with the same index and parameters.
 
     With `max_attempts` the attempt counts as lost, since the trial may be the cause and fail everywhere.
     Without, it does not: the worker was preempted, or could not have run any trial.
     """
 
-    worker: str
-    attempt: int
     detail: str = ""
     max_attempts: int | None = None
 
@@ -151,14 +158,9 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
             return _claim(record, event, now)
         case Heartbeat():
             _check_holder(record, event)
-            return replace(
-                record,
-                heartbeat=now if record.heartbeat is not None else None,
-                progress=dict(event.progress) or record.progress,
-                stages=event.stages or record.stages,
-                points=event.points or record.points,
-                **_curve(record, event),
-            )
+            heartbeat = now if record.heartbeat is not None else None
+            progress = dict(event.progress) or record.progress
+            return replace(event.update(record), heartbeat=heartbeat, progress=progress)
         case Complete():
             return _report(record, event, now, "completed")
         case StopEarly():
@@ -205,12 +207,6 @@ def _claim(record: Trial, event: Claim, now: float) -> Trial:
     )
 
 
-def _curve(record: Trial, event: Heartbeat | Complete | StopEarly) -> dict[str, Any]:
-    """Return the curve of an event with its kind; those of the record where the event has none."""
-    source = event if event.curve else record
-    return {"curve": source.curve, "curve_of": source.curve_of}
-
-
 def _report(record: Trial, event: Complete | StopEarly, now: float, status: End) -> Trial:
     if record.finished:
         same_report = (
@@ -224,15 +220,8 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
     _check_holder(record, event)
     detail = event.detail if isinstance(event, StopEarly) else ""
     predicted = dict(event.predicted) if isinstance(event, StopEarly) else {}
-    reported = replace(
-        record,
-        metrics=dict(event.metrics),
-        error=None,
-        stages=event.stages or record.stages,
-        points=event.points or record.points,
-        **_curve(record, event),
-    )
-    return _finish(replace(reported, predicted=predicted), now, status, detail)
+    reported = replace(event.update(record), metrics=dict(event.metrics), predicted=predicted, error=None)
+    return _finish(reported, now, status, detail)
 
 
 def _fail(record: Trial, event: Fail, now: float) -> Trial:
@@ -331,7 +320,7 @@ def _lost_attempts(record: Trial) -> int:
     )
 
 
-def _check_holder(record: Trial, event: Heartbeat | Complete | Fail | StopEarly | Release) -> None:
+def _check_holder(record: Trial, event: Heartbeat | Complete | StopEarly | Fail | Release) -> None:
     if record.status != "running":
         raise _illegal(record, event, "it is not running")
     if (record.worker, record.attempt) != (event.worker, event.attempt):

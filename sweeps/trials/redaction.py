@@ -15,27 +15,17 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from sweeps.errors import SpaceError
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Space
 from sweeps.space.space_json import to_json
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.secret_patterns import Redactor, assigned, is_secret_name, may_be_shown, starred
-from sweeps.trials.lifecycle import (
-    Abandon,
-    Claim,
-    Complete,
-    Event,
-    Expire,
-    Fail,
-    Forget,
-    Heartbeat,
-    Release,
-    Retry,
-    StopEarly,
-)
+from sweeps.trials.lifecycle import Event
 from sweeps.trials.record import Attempt, Trial
 
 Redact = Callable[[str], str]
+_TEXTS = ("worker", "by", "error", "detail")
+"""Fields of events that programs, libraries and people fill; the others are chosen by us."""
 _Record = TypeVar("_Record", Trial, Attempt)
 
 log = logging.getLogger(__name__)
@@ -57,31 +47,13 @@ def redact_event(event: Event) -> Event:
     Names of metrics are redacted, too. Where they become equal, one stays, with a warning.
     """
     redactor = Redactor(os.environ)
-    match event:
-        case Fail():
-            event = replace(event, error=redactor(event.error))
-        case Complete():
-            event = replace(event, metrics=_redact_metric_names(event.metrics, redactor))
-        case StopEarly():
-            event = replace(
-                event,
-                metrics=_redact_metric_names(event.metrics, redactor),
-                predicted=_redact_metric_names(event.predicted, redactor),
-                detail=redactor(event.detail),
-            )
-        case Release():
-            event = replace(event, detail=redactor(event.detail))
-        case Heartbeat():
-            event = replace(event, progress=_progress(event.progress, redactor))
-    match event:
-        case Expire() | Forget():
-            return event
-        case Abandon(by=by) | Retry(by=by):
-            return replace(event, by=redactor(by))
-        case Claim(worker=worker):
-            return replace(event, worker=redactor(worker))
-        case _:
-            return replace(event, worker=redactor(event.worker))
+    redacted: dict[str, Any] = {}
+    for name, value in vars(event).items():
+        if name in _TEXTS:
+            redacted[name] = redactor(value)
+        elif name in ("metrics", "predicted", "progress"):
+            redacted[name] = _redact_mapping(value, redactor)
+    return replace(event, **redacted)
 
 
 def redact_trials(records: Iterable[Trial]) -> list[Trial]:
@@ -101,7 +73,7 @@ def _redact_record(record: Trial, names: Mapping[str, str], redactor: Redact) ->
         "worker": None if record.worker is None else redactor(record.worker),
         "error": None if record.error is None else redactor(record.error),
         "metrics": {names[name]: value for name, value in record.metrics.items() if name in names},
-        "progress": _progress(record.progress, redactor),
+        "progress": _redact_mapping(record.progress, redactor),
         "history": tuple(
             _replace_changed(
                 attempt, {"worker": redactor(attempt.worker), "detail": redactor(attempt.detail)}
@@ -157,13 +129,10 @@ def _without_certain(text: str, redactor: Redactor) -> str:
     return starred(text, assigned(text, flags=False))
 
 
-def _redact_metric_names(metrics: Mapping[str, float | None], redactor: Redact) -> dict[str, float | None]:
-    return {redacted: metrics[name] for name, redacted in _redacted_names(metrics, redactor).items()}
-
-
-def _progress(progress: Mapping[str, Value], redactor: Redact) -> dict[str, Value]:
-    values = {name: redactor(value) if isinstance(value, str) else value for name, value in progress.items()}
-    return {redacted: values[name] for name, redacted in _redacted_names(values, redactor).items()}
+def _redact_mapping(values: Mapping[str, Any], redactor: Redact) -> dict[str, Any]:
+    """Return the values by their redacted names, texts among them redacted, too."""
+    shown = {name: redactor(value) if isinstance(value, str) else value for name, value in values.items()}
+    return {redacted: shown[name] for name, redacted in _redacted_names(shown, redactor).items()}
 
 
 def _redacted_names(names: Iterable[str], redactor: Redact) -> dict[str, str]:

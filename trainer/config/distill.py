@@ -19,10 +19,8 @@ from trainer.config.fields import (
     NonNegative,
     Positive,
     Text,
-    check_micro_batch,
-    check_warmup,
 )
-from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
+from trainer.config.optimizer import StepsConfig
 
 # How a remote or cached teacher is reached, which does not change its predictions.
 TEACHER_ACCESS = ("url", "timeout_s", "patience_s", "prefetch", "api_key_env", "path", "preload")
@@ -132,13 +130,10 @@ class CachedTeacherConfig(Checked):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Stage3Config(Checked):
+class Stage3Config(StepsConfig):
     """Stage 3 (arXiv:2510.13998 §3.3): CE + λ·logits KL + γ·attention KL.
 
     Args:
-        max_steps: optimizer steps; 0 skips the stage.
-        batch_size: sequences of an optimizer step.
-        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
         logits_weight: λ of eq. 13; by default τ² (arXiv:1503.02531), as eq. 8 has no such factor.
         attention_weight: γ of eq. 13; 0 leaves the attention relations out, and `attention_*` has no effect.
         temperature: τ of eq. 9, of both models' predictions.
@@ -150,9 +145,6 @@ class Stage3Config(Checked):
             in the paper's algorithm 1.
     """
 
-    max_steps: Count
-    batch_size: Positive
-    micro_batch_size: Positive | None
     logits_weight: NonNegative
     attention_weight: NonNegative
     temperature: AboveZero
@@ -162,12 +154,9 @@ class Stage3Config(Checked):
     teacher: Annotated[
         InProcessTeacherConfig | HttpTeacherConfig | CachedTeacherConfig, Field(discriminator="kind")
     ]
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
 
     def contradictions(self) -> Iterator[FieldError]:
-        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
+        yield from super().contradictions()
         if self.teacher.kind != "in_process" and self.attention_weight:
             remote = self.teacher.kind == "http"
             source = "a teacher over HTTP tells its" if remote else "a cache holds its teacher's"

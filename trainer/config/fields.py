@@ -51,30 +51,6 @@ class Checked:
         raise NotImplementedError
 
 
-def check_warmup(warmup: int, steps: int, *, key: str) -> Iterator[FieldError]:
-    """Yield a FieldError for a warmup longer than its stage; a stage of no steps has nothing to check."""
-    if 0 < steps < warmup:
-        yield FieldError(
-            f"{warmup} is longer than the stage's max_steps ({steps}); write {steps} or fewer, "
-            f"or max_steps={warmup} or more",
-            key=key,
-        )
-
-
-def check_micro_batch(micro: int | None, batch: int) -> Iterator[FieldError]:
-    """Yield a FieldError unless micro-batches of one size make up the batch.
-
-    The mean over micro-batches is then the mean over the batch.
-    """
-    if micro is not None and batch % micro:
-        divisor = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
-        yield FieldError(
-            f"{micro} does not divide batch_size ({batch}); write {divisor}, or a batch_size that "
-            f"is a multiple of {micro}",
-            key="micro_batch_size",
-        )
-
-
 def read_trunk_points(value: object) -> int | tuple[int, ...]:
     """Return the steps between points, or the points; a list becomes a tuple.
 

@@ -14,35 +14,23 @@ from trainer.config.fields import (
     FieldError,
     Positive,
     Text,
-    check_micro_batch,
-    check_warmup,
 )
-from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
+from trainer.config.optimizer import StepsConfig
 
 MasterDtype = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TeacherConfig(Checked):
+class TeacherConfig(StepsConfig):
     """Training of the tiny model's full-precision teacher, once for all runs that share it.
 
     Args:
         max_steps: optimizer steps.
-        batch_size: sequences of an optimizer step.
-        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
         seed: of its weights and of the order of its text.
     """
 
-    max_steps: Positive
-    batch_size: Positive
-    micro_batch_size: Positive | None
+    max_steps: Positive  # no teacher without a step
     seed: Count
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
-
-    def contradictions(self) -> Iterator[FieldError]:
-        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

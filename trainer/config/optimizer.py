@@ -157,3 +157,37 @@ class ScheduleConfig:
         decay_steps, left = steps - start, steps - 1 - step  # those that follow this one
         decay = self.final_lr_ratio + (1 - self.final_lr_ratio) * left / decay_steps
         return min(warmup, decay)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class StepsConfig(Checked):
+    """Optimizer steps of a stage, or of the teacher's training.
+
+    Args:
+        max_steps: optimizer steps; 0 skips the stage.
+        batch_size: sequences of an optimizer step.
+        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
+    """
+
+    max_steps: Count
+    batch_size: Positive
+    micro_batch_size: Positive | None
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+
+    def contradictions(self) -> Iterator[FieldError]:
+        warmup, steps = self.schedule.warmup_steps, self.max_steps
+        if 0 < steps < warmup:
+            yield FieldError(
+                f"{warmup} is longer than the stage's max_steps ({steps}); write {steps} or fewer, "
+                f"or max_steps={warmup} or more",
+                key="schedule.warmup_steps",
+            )
+        micro, batch = self.micro_batch_size, self.batch_size
+        if micro is not None and batch % micro:  # the mean over micro-batches is that over the batch
+            divisor = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
+            yield FieldError(
+                f"{micro} does not divide batch_size ({batch}); write {divisor}, or a batch_size that "
+                f"is a multiple of {micro}",
+                key="micro_batch_size",
+            )

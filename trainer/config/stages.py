@@ -14,17 +14,13 @@ from pydantic.dataclasses import dataclass
 from trainer.config.fields import (
     STRICT,
     AboveZero,
-    Checked,
-    Count,
     FieldError,
     Fraction,
     Positive,
     TrunkPoints,
-    check_micro_batch,
-    check_warmup,
 )
 from trainer.config.losses import DistillScheduleConfig, LayerWeights, LossType, Stage2DistillConfig
-from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
+from trainer.config.optimizer import StepsConfig
 from trainer.config.quant import Fp8Config, LambdaWarmupConfig, SaliencyConfig
 
 
@@ -48,13 +44,10 @@ class Stage1Config:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Stage19Config(Checked):
+class Stage19Config(StepsConfig):
     """Stage 1.9: (1-a)·w·distillation + a·(CE + KL)/2.
 
     Args:
-        max_steps: optimizer steps; 0 skips the stage.
-        batch_size: sequences of an optimizer step.
-        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
         loss_type: the distance between hidden states (see `trainer.losses.hidden_distances`).
         layer_weights: how much each layer's distance counts: `progressive` (1, 2, …, L), `uniform`,
             `exponential` (2, 4, …, 2^L) or a number for each of the student's layers; scaled to sum to 1.
@@ -64,21 +57,15 @@ class Stage19Config(Checked):
             or a list of these points, with one more where the learning rate begins to fall; 0: none.
     """
 
-    max_steps: Count
-    batch_size: Positive
-    micro_batch_size: Positive | None
     loss_type: LossType
     layer_weights: LayerWeights
     lm_loss_weight: Fraction
     distill_schedule: DistillScheduleConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
     saliency: SaliencyConfig
     trunk_every: TrunkPoints
 
     def contradictions(self) -> Iterator[FieldError]:
-        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
+        yield from super().contradictions()
         if self.lm_loss_weight == 0 and self.distill_schedule.never_positive:
             yield FieldError(
                 "with lm_loss_weight=0 and a distillation that weighs nothing, nothing is trained; "
@@ -95,33 +82,24 @@ class Stage19Config(Checked):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Stage2Config(Checked):
+class Stage2Config(StepsConfig):
     """Stage 2: continued pre-training.
 
     Args:
-        max_steps: optimizer steps; 0 skips the stage.
-        batch_size: sequences of an optimizer step.
-        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
         fp8: compute the ternary layers' matrix products in 8-bit floating point while training.
         fp8_recipe: which of them, where `fp8` is true.
         trunk_every: steps between the points at which the run leaves its state for runs of other lengths,
             or a list of these points, with one more where the learning rate begins to fall; 0: none.
     """
 
-    max_steps: Count
-    batch_size: Positive
-    micro_batch_size: Positive | None
     fp8: bool
     fp8_recipe: Fp8Config
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
     lambda_warmup: LambdaWarmupConfig
     distill: Stage2DistillConfig
     trunk_every: TrunkPoints
 
     def contradictions(self) -> Iterator[FieldError]:
-        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
+        yield from super().contradictions()
         warmup, steps = self.lambda_warmup.warmup_steps, self.max_steps
         # Lambda is 1 from step `warmup` on, counted from 0.
         if self.lambda_warmup.enabled and 0 < steps <= warmup:
@@ -133,31 +111,23 @@ class Stage2Config(Checked):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class RecoveryConfig(Checked):
+class RecoveryConfig(StepsConfig):
     """Recovery: low-rank adapters (LoRA, arXiv:2106.09685) on the frozen ternary student, after all stages.
 
     Args:
         max_steps: optimizer steps; 0 skips the stage, and the student gets no adapters.
-        batch_size: sequences of an optimizer step.
-        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
         rank: r, of the product B·A that is added to what a ternary matrix computes.
         alpha: B·A counts alpha / rank times.
         targets: which ternary matrices get adapters: those of the attention, of the MLP, or all.
     """
 
-    max_steps: Count
-    batch_size: Positive
-    micro_batch_size: Positive | None
     rank: Positive
     alpha: AboveZero
     targets: Literal["all", "attention", "mlp"]
     distill: Stage2DistillConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
 
     def contradictions(self) -> Iterator[FieldError]:
-        yield from check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
-        yield from check_micro_batch(self.micro_batch_size, self.batch_size)
+        yield from super().contradictions()
         if self.max_steps and self.optimizer.type == "muonclip":
             yield FieldError(
                 "muonclip scales queries and keys, which are frozen here; write muon", key="optimizer.type"
