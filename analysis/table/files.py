@@ -33,6 +33,7 @@ from sweeps.text.columns import (
     metric_column,
 )
 from sweeps.text.csv_format import decimal_points, separator, text_of
+from sweeps.text.shorten import one_line
 
 OWN_COLUMNS = frozenset(("trial", "status", "attempt", "generator"))
 """A table with all of these was exported by a sweep; another may happen to have a column `trial`."""
@@ -115,7 +116,7 @@ def _read_csv(file: Path, source: str) -> pd.DataFrame:
     except pd.errors.ParserWarning:
         raise TableError(source, "not a CSV table: rows have more fields than the header") from None
     except (pd.errors.ParserError, UnicodeDecodeError, csv.Error) as error:
-        raise TableError(source, f"not a CSV table in UTF-8: {_one_line(error)}") from error
+        raise TableError(source, f"not a CSV table in UTF-8: {one_line(error)}") from error
     for name, values in table.items():
         if types.is_object_dtype(values) or types.is_string_dtype(values):
             values = values.map(lambda cell: text_of(cell) if isinstance(cell, str) else cell)
@@ -161,7 +162,7 @@ def _read_parquet(file: Path, source: str) -> pd.DataFrame:
                     raise TableError(source, f"its cells have more than {MOST_BYTES >> 20} MiB")
         table = pd.read_parquet(file, engine="pyarrow")
     except (pyarrow.ArrowException, ValueError) as error:
-        raise TableError(source, f"not a Parquet table: {_one_line(error)}") from error
+        raise TableError(source, f"not a Parquet table: {one_line(error)}") from error
     refuse_repeated([str(name) for name in table.columns], source)
     return table.reset_index(drop=True)
 
@@ -170,7 +171,7 @@ def _read_json(file: Path, source: str) -> pd.DataFrame:
     try:
         document = from_json(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:
-        raise TableError(source, f"not JSON: {_one_line(error)}") from error
+        raise TableError(source, f"not JSON: {one_line(error)}") from error
     if isinstance(document, list):
         return _from_rows(document, source)
     return from_document(document, source=source)
@@ -238,10 +239,6 @@ def refuse_repeated(names: Iterable[str], source: str) -> None:
     for name, times in Counter(names).items():
         if times > 1 and name:
             raise TableError(source, f"the column {name!r} appears {times} times; give each its own name")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def apart(column: str, taken: Collection[str]) -> str:

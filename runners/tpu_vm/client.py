@@ -19,9 +19,9 @@ from runners.errors import EngineFailed
 from runners.pools.pool import Pool
 from runners.tpu_vm import render
 from runners.tpu_vm.decide import Create, Delete, Outcome
-from runners.tpu_vm.names import vm_id, worker_of
 from runners.tpu_vm.observed import Observed, Resource
 from runners.tpu_vm.options import TpuOptions
+from runners.tpu_vm.render import vm_id, worker_of
 from runners.tpu_vm.vm_script import ENDED, vm_script
 
 NAME = "tpu-vm"

@@ -21,8 +21,8 @@ from runners.pools.pool import Pool
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.tpu_vm import render
 from runners.tpu_vm.decide import Wanted
-from runners.tpu_vm.names import vm_id
 from runners.tpu_vm.options import TpuOptions, check_accelerator, options_of
+from runners.tpu_vm.render import vm_id
 from runners.tpu_vm.vm_script import LOG, PYTHON, vm_script
 from sweeps.text.counted import counted
 

@@ -15,7 +15,7 @@ from sweeps.operations.limits import NONE
 from sweeps.operations.opening import open_sweep
 from sweeps.space.definition import BUDGET_HINTS, BUDGET_KEYS
 from sweeps.space.yaml_cursor import nearest
-from sweeps.text.timestamp import timestamp
+from sweeps.text.shorten import timestamp
 from sweeps.trials.amendments import limits as present_limits
 
 

@@ -80,7 +80,6 @@ def launch(
     them and changes their number.
     """
     from runners.pools import engines, launched
-    from runners.pools.launching import launching
 
     with translated_errors():
         engine = engines.runner(runner)
@@ -106,7 +105,7 @@ def launch(
         what = f"launch {counted(pool.workers, 'worker')} on {runner}"
         if engine.keeps:
             actions.note(experiment.store, what, user_name())
-        with launching(engine, pool):
+        with launched.launching(engine, pool):
             status = engine.up(pool, notify)
         if engine.keeps:  # it has ended with this process
             launched.remove(pool.folder)

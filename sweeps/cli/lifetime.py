@@ -1,4 +1,4 @@
-"""Commands about a sweep as a whole: `sweep archive`, `rename`, `delete`."""
+"""Commands about sweeps as a whole: `sweep list`, `history`, `archive`, `rename`, `delete`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,75 @@ import sys
 import click
 
 from sweeps.cli.options import storage_options
-from sweeps.cli.output import echo
+from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table
 from sweeps.errors import InputError
 from sweeps.operations import lifetime
 from sweeps.operations.control import user_name
-from sweeps.operations.opening import is_named, open_sweep
+from sweeps.operations.opening import is_named, latest_name, open_sweep, storage_url
+from sweeps.operations.status import history_rows, sweep_rows
 from sweeps.storage.urls import name_of
 from sweeps.text.counted import counted
-from sweeps.text.shorten import shown_bytes
+from sweeps.text.shorten import iso, shorten, shown_bytes, timestamp
+
+
+@click.command("list")
+@click.option(
+    "--storage", metavar="URL", help="The folder of sweeps. Default: SWEEP_STORAGE, or ./sweep-store."
+)
+@click.option("--all", "everything", is_flag=True, help="Also those that `sweep archive` has put away.")
+@format_option
+def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
+    """List the sweeps under a storage: how far each is, and its best trial."""
+    url = storage_url(storage)
+    rows = sweep_rows(url)
+    shown = [row for row in rows if everything or row["state"] != "archived"]
+    hidden = len(rows) - len(shown)
+    if style == "json":
+        print_json(shown)
+    elif style == "csv":
+        print_csv(
+            [{**row, "last_change": None if (at := row["last_change"]) is None else iso(at)} for row in shown]
+        )
+    elif not rows:
+        echo(f"no sweep in {url} yet; make one with `sweep init SPACE.yaml`")
+    else:
+        latest = latest_name(url)
+        table = []
+        for row in shown:
+            cap = "" if row["run_cap"] is None else f" of {row['run_cap']}"
+            cells = {
+                "name": row["name"] + (" (the default)" if row["name"] == latest else ""),
+                "state": row["state"],
+                "trials": "" if row["trials"] is None else f"{row['trials']}{cap}",
+                "running": shorten(row["running"]),
+                "best": "" if row["best"] is None else f"{row['metric']} {shorten(row['best'])}",
+                "last change": "" if row["last_change"] is None else timestamp(row["last_change"]),
+            }
+            table.append(cells)
+        if table:
+            print_table(table)
+        if hidden:
+            echo(f"{counted(hidden, 'sweep')} put away: `sweep list --all`")
+
+
+@click.command()
+@storage_options
+@format_option
+def history(storage: str | None, name: str | None, style: str) -> None:
+    """Show who did what to the sweep, and when: pauses, retries, new limits, confirmations, pools.
+
+    Workers are left out: `sweep trials` and `sweep show` say what they did.
+    """
+    experiment = open_sweep(storage, name)
+    rows = history_rows(experiment)
+    if style == "json":
+        print_json(rows)
+    elif style == "csv":
+        print_csv(rows, ["at", "by", "what"])
+    elif rows:
+        print_table([{"when": timestamp(row["at"]), "who": row["by"], "what": row["what"]} for row in rows])
+    else:
+        echo("nobody has changed anything since `sweep init`")
 
 
 @click.command()

@@ -28,8 +28,7 @@ from sweeps.stages import sharing
 from sweeps.text.columns import FOR_PEOPLE, metric_column, parameter_column
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
-from sweeps.text.shorten import shorten
-from sweeps.text.timestamp import timestamp
+from sweeps.text.shorten import shorten, timestamp
 from sweeps.trials import brake, budget, control, costs
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials

@@ -22,8 +22,7 @@ from sweeps.stages import sharing
 from sweeps.storage.base import Store
 from sweeps.storage.urls import is_remote
 from sweeps.text.printable import escape_controls
-from sweeps.text.shorten import shorten
-from sweeps.text.timestamp import timestamp
+from sweeps.text.shorten import shorten, timestamp
 from sweeps.trials import record as records
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.redaction import redact, redact_trials

@@ -23,7 +23,7 @@ from sweeps.dashboard.summary import observed_best, state_of, summary
 from sweeps.dashboard.trial_table import Query, metric_column, trial_table
 from sweeps.dashboard.workers import PoolView, pools, workers
 from sweeps.export import table
-from sweeps.text.timestamp import timestamp
+from sweeps.text.shorten import timestamp
 from sweeps.trials.record import STATUSES
 
 TREE_AT_ONCE = 2000

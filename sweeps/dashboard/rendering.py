@@ -20,7 +20,7 @@ from aiohttp import web
 
 from analysis import labels
 from sweeps.text.counted import counted
-from sweeps.text.timestamp import timestamp
+from sweeps.text.shorten import timestamp
 
 _REMEMBERED = 32
 _SMALL = 1024

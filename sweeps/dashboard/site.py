@@ -18,7 +18,7 @@ from sweeps.dashboard.reader import View
 from sweeps.dashboard.rendering import PageCache
 from sweeps.dashboard.run_files import RunFiles
 from sweeps.dashboard.security import Guard
-from sweeps.text.timestamp import timestamp
+from sweeps.text.shorten import timestamp
 
 if TYPE_CHECKING:
     from analysis.summaries.costs import Rate

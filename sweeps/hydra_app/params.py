@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 from sweeps.errors import InputError
 from sweeps.space.definition import from_plain
 from sweeps.space.overrides import to_overrides
+from sweeps.text.shorten import one_line
 
 AX_KEYS = {"type", "bounds", "values", "value", "log_scale", "value_type", "is_ordered"}
 
@@ -56,7 +57,7 @@ def _parse(lines: Sequence[str], config_loader: ConfigLoader | None) -> list[Ove
     try:
         return list(OverridesParser.create(config_loader=config_loader).parse_overrides(list(lines)))
     except HydraException as error:
-        raise InputError(" ".join(str(error).split())) from None
+        raise InputError(one_line(error)) from None
 
 
 def _add(override: Override, searched: dict[str, dict[str, Any]], fixed: dict[str, str]) -> None:

@@ -28,6 +28,7 @@ from sweeps.space.definition import Search, Space, Value, from_plain, is_value, 
 from sweeps.space.overrides import to_overrides
 from sweeps.space.priors import with_defaults
 from sweeps.text.counted import counted
+from sweeps.text.shorten import one_line
 from sweeps.worker.progress import say, watcher
 
 _SECTIONS = ("parameter_constraints", "outcome_constraints", "baseline", "stages")
@@ -113,7 +114,7 @@ def _create_or_open(
         try:
             config_loader.load_sweep_config(master_config=config, sweep_overrides=overrides)
         except (HydraException, OmegaConfBaseException) as error:
-            problem = " ".join(str(error).split())
+            problem = one_line(error)
             raise InputError(f"the application refuses {' '.join(overrides)}: {problem}") from None
     store = new_store(settings["storage"], space.name)
     if exists(store):

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from sweeps.experiment import Experiment
 from sweeps.space.definition import BUDGET_KEYS, Space
 from sweeps.text.counted import counted
-from sweeps.text.shorten import shorten
-from sweeps.text.timestamp import timestamp
+from sweeps.text.shorten import shorten, timestamp
 from sweeps.trials.amendments import GAIN, LIMITS, Amendment, Amendments, limits
 from sweeps.trials.budget import spent
 from sweeps.trials.record import Trial

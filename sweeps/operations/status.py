@@ -1,4 +1,4 @@
-"""State of a sweep as values: its totals, what runs, and what people did to it."""
+"""State of sweeps as values: totals, what runs, what people did, and how far each sweep of a folder is."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sweeps.errors import DamagedObject
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import document, format_limit
+from sweeps.operations.opening import sweep_names
 from sweeps.search.confirm import rounds
 from sweeps.stages import sharing
+from sweeps.storage.urls import join, open_store
 from sweeps.trials import control
 from sweeps.trials.actions import History
 from sweeps.trials.amendments import ARCHIVED, NAME
-from sweeps.trials.record import Trial
+from sweeps.trials.record import FINISHED, Trial
 
 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
@@ -85,3 +88,36 @@ def history_rows(experiment: Experiment) -> list[dict[str, Any]]:
             what = f"extend: {', '.join(limits)}"
         rows.append({"at": amendment.at, "by": amendment.by, "what": what})
     return sorted(rows, key=lambda row: row["at"])
+
+
+_COLUMNS = ("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change")
+
+
+def sweep_rows(url: str) -> list[dict[str, Any]]:
+    """Return a row for each sweep in a folder of sweeps; of a damaged one `state` says so."""
+    return [_row(url, name) for name in sweep_names(url)]
+
+
+def _row(url: str, name: str) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(_COLUMNS) | {"name": name, "state": "damaged, see `sweep doctor`"}
+    try:
+        experiment = Experiment.open(open_store(join(url, name)))
+        state = control.read(experiment.store)
+    except DamagedObject:
+        return row
+    records, damaged = experiment.readable_trials()
+    space, best = experiment.space, table.best(experiment.space, records)
+    ended = bool(records) and experiment.is_full(records) and all(r.status in FINISHED for r in records)
+    times = [t for r in records for t in (r.created, r.started, r.heartbeat, r.ended) if t is not None]
+    if experiment.amendments.archived and not damaged:
+        row["state"] = "archived"
+    elif not damaged:
+        row["state"] = state if state != "running" else "done" if ended else "open"
+    return row | {
+        "trials": len(records),
+        "run_cap": space.run_cap,
+        "running": sum(record.status == "running" for record in records),
+        "metric": space.metrics()[0],
+        "best": None if best is None else best.metrics.get(space.metrics()[0]),
+        "last_change": max(times, default=None),
+    }

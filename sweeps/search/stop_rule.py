@@ -19,7 +19,7 @@ from typing import Any
 
 from sweeps.errors import StoreConflict
 from sweeps.space.definition import Space, Stop
-from sweeps.space.stopping import no_answer
+from sweeps.space.domain import no_answer
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader, typed
 from sweeps.text.counted import counted

@@ -34,7 +34,7 @@ from sweeps.space.definition import (
     Stop,
     Value,
 )
-from sweeps.space.domain import ENUMERABLE, Domain
+from sweeps.space.domain import ENUMERABLE, Domain, no_stop
 from sweeps.space.priors import PRIOR_BY_DEFAULT, PRIOR_WIDTH, with_priors
 from sweeps.space.scale import levels, middle
 from sweeps.space.sections import (
@@ -50,7 +50,6 @@ from sweeps.space.sections import (
     build,
     read,
 )
-from sweeps.space.stopping import no_stop
 from sweeps.space.yaml_cursor import Cursor, D, Problems, T
 from sweeps.text.regular_file import open_regular
 

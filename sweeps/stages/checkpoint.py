@@ -22,6 +22,7 @@ from sweeps.space.definition import Space, Value
 from sweeps.space.stages import Stages
 from sweeps.stages.stage_runs import amount
 from sweeps.text import json_reader
+from sweeps.text.shorten import one_line
 from sweeps.text.step_key import step_key
 
 SNAPSHOTS = "snapshots"
@@ -186,4 +187,4 @@ def clause(error: Exception) -> str:
     """Return an error of a checkpoint as one clause."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error)

@@ -18,7 +18,7 @@ from typing import TypeGuard
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError
 from sweeps.space.definition import Budget, Space, Stop
-from sweeps.space.stopping import no_stop
+from sweeps.space.domain import no_stop
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
 from sweeps.trials import storable

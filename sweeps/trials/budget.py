@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from sweeps.space.definition import Budget
-from sweeps.text.timestamp import timestamp
+from sweeps.text.shorten import timestamp
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun

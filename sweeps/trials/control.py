@@ -73,10 +73,13 @@ def switch(store: Store) -> Switch:
         data, version = store.read(KEY)
     except NotFound:
         return Switch()
-    state = _state(data)
-    if state is None:
+    try:
+        document = json_reader.parse(data)
+        state = document["state"]
+    except (ValueError, KeyError, TypeError):
+        state = None
+    if state not in get_args(State):
         raise DamagedObject(KEY, "state is none of " + ", ".join(get_args(State)), store.location(KEY))
-    document = json_reader.parse(data)
     by, at, why = (document.get(name) for name in ("by", "at", "why"))  # missing, or edited badly: defaults
     return Switch(
         state=state,
@@ -94,13 +97,3 @@ def _put(store: Store, document: dict[str, Any], version: str | None) -> bool:
     except StoreConflict:
         return False
     return True
-
-
-def _state(data: bytes) -> State | None:
-    """Return the state, or None for anything that is no switch."""
-    try:
-        written = json_reader.parse(data)["state"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    states: tuple[State, ...] = get_args(State)
-    return next((state for state in states if state == written), None)

@@ -26,6 +26,7 @@ from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.urls import join, local_path, name_of, open_store, parent
 from sweeps.text import json_reader
+from sweeps.text.shorten import one_line
 from sweeps.trials import amendments, control
 from sweeps.trials.amendments import Amendments
 from sweeps.upkeep.removal import AT_ONCE, LAST, remove_objects
@@ -153,7 +154,7 @@ def _copy_objects(store: Store, target: Store) -> None:
         try:
             files.cp_file(_path(store, key), _path(target, key))
         except Exception as error:  # whatever gcsfs raises, after retries of its own
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = one_line(error)
             raise StoreUnavailable(
                 f"{store.location(key)}: cannot be copied ({reason}); rename it again to go on"
             ) from error

@@ -23,6 +23,7 @@ from sweeps.text import csv_format, json_reader
 from sweeps.text.columns import METRIC, MOST_BYTES, MOST_CELLS, PARAMETER
 from sweeps.text.counted import counted
 from sweeps.text.regular_file import open_regular
+from sweeps.text.shorten import one_line
 from sweeps.trials import storable
 
 _HEAD = 1000
@@ -142,7 +143,7 @@ def _read_parquet(path: Path) -> list[Row]:
                     raise TableError(str(path), [f"{path}: {problem}"])
                 rows += batch.to_pylist()
     except pyarrow.ArrowException as error:
-        raise TableError(str(path), [f"{path}: not a Parquet file: {_one_line(error)}"]) from None
+        raise TableError(str(path), [f"{path}: not a Parquet file: {one_line(error)}"]) from None
     for row in rows:
         for name, value in row.items():
             if isinstance(value, float) and math.isnan(value):
@@ -154,7 +155,7 @@ def _read_json(path: Path) -> list[Row]:
     try:
         document = json_reader.read(path)
     except ValueError as error:
-        raise TableError(str(path), [f"{path}: {_one_line(error)}"]) from None
+        raise TableError(str(path), [f"{path}: {one_line(error)}"]) from None
     of_run = isinstance(document, dict) and "trials" not in document
     if of_run and (path.name == RESULT_FILE or isinstance(document.get("metrics"), dict)):
         parameters = document.get("parameters")
@@ -194,7 +195,3 @@ def _row(number: int, values: Mapping[str, Any]) -> Row:
         is_cell = isinstance(value, bool | int | float)
         cells[name] = value if is_cell else str("" if value is None else value).strip() or None
     return Row(number=number, cells=MappingProxyType(cells))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from sweeps.text.shorten import one_line
 from trainer.config import Config, FieldError
 from trainer.config.fields import FieldErrors
 from trainer.config.run import leaves
@@ -88,7 +89,7 @@ def _compose(overrides: Sequence[str]) -> tuple[DictConfig, Config]:
             # Without a fault to leave out, Hydra's own error is the best there is.
             tree = compose_cached(rest) if faults else compose_files(tuple(map(_line, parsed)))
         except _REFUSED as error:
-            raise joined([*found, ConfigError(_one_line(error))]) from None
+            raise joined([*found, ConfigError(one_line(error))]) from None
     # What an unknown key would have set may be suggested for it, and is then not asked for as well.
     missing = [key for key, value in leaves(OmegaConf.to_container(tree)) if value == "???"]
     suggested = " ".join(each.problem for each in found)
@@ -240,9 +241,7 @@ def _parse_one(text: str) -> Override:
     try:
         override = _parser().parse_override(text)
     except HydraException as error:
-        raise ConfigError(
-            f"cannot read the override {text!r}: {_one_line(error)}{_in_quotes(text)}"
-        ) from None
+        raise ConfigError(f"cannot read the override {text!r}: {one_line(error)}{_in_quotes(text)}") from None
     _refuse_misleading(override)
     if override.is_sweep_override():
         raise ConfigError(f"one run takes one value{_in_quotes(text)}", key=override.get_key_element())
@@ -433,7 +432,3 @@ def nearest_key(name: str, valid: Sequence[str]) -> str:
     if len(shown) == 1:
         return f"; did you mean {shown[0]!r}?"
     return f"; there are {', '.join(shown[:_ENDS])}{more}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -244,15 +244,12 @@ class Config(Checked):
             )
         if self.device.parallel == "ddp":
             return
-        for name, steps, optimizer in (
-            ("stage1_9", self.stage1_9.max_steps, self.stage1_9.optimizer),
-            ("stage2", self.stage2.max_steps, self.stage2.optimizer),
-            ("stage3", self.stage3.max_steps, self.stage3.optimizer),
-        ):
-            if steps and (instead := _NOT_WITH_FSDP.get(optimizer.type)):
-                chips = self.device.type == "auto" and optimizer.type == "muonclip"
+        for name, stage in (("stage1_9", self.stage1_9), ("stage2", self.stage2), ("stage3", self.stage3)):
+            kind = stage.optimizer.type
+            if stage.max_steps and (instead := _NOT_WITH_FSDP.get(kind)):
+                chips = self.device.type == "auto" and kind == "muonclip"
                 yield FieldError(
-                    f"{optimizer.type} cannot train parameters that are in parts; write {instead}, or "
+                    f"{kind} cannot train parameters that are in parts; write {instead}, or "
                     f"device.parallel=ddp{', or on a TPU device=xla' * chips}",
                     key=f"{name}.optimizer.type",
                 )

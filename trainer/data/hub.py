@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sweeps.text.shorten import one_line
 from trainer.config.data import HubConfig
 from trainer.errors import ConfigError, DataError
 
@@ -34,11 +35,11 @@ def dataset_files(config: HubConfig) -> tuple[str, ...]:
     try:
         builder = datasets.load_dataset_builder(config.dataset, config.subset, revision=config.revision)
     except FileNotFoundError as error:  # also for datasets that are not public
-        raise ConfigError(f"there is no {name}: {_one_line(error)}", key="data.dataset") from error
+        raise ConfigError(f"there is no {name}: {one_line(error)}", key="data.dataset") from error
     except ValueError as error:  # no such subset; the message lists those that exist
-        raise ConfigError(f"{name}: {_one_line(error)}", key="data.subset") from error
+        raise ConfigError(f"{name}: {one_line(error)}", key="data.subset") from error
     except Exception as error:  # the hub's client raises dozens of types
-        raise DataError(f"{name} cannot be looked up: {_one_line(error)}") from error
+        raise DataError(f"{name} cannot be looked up: {one_line(error)}") from error
     files: dict[str, Any] = dict(builder.config.data_files or {})
     if config.split not in files:
         raise ConfigError(
@@ -46,7 +47,3 @@ def dataset_files(config: HubConfig) -> tuple[str, ...]:
             key="data.split",
         )
     return tuple(map(str, files[config.split]))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

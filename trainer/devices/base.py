@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer.devices import host_memory, sdpa
+from trainer.devices import sdpa
 from trainer.distributed.ranks import ALONE, Ranks
 
-_STATM = Path("/proc/self/statm")
+_STATM, _MEMINFO = Path("/proc/self/statm"), Path("/proc/meminfo")
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +209,7 @@ class Device:
         """
         if self.kind == "cuda":
             return int(torch.cuda.mem_get_info(self.torch_device)[0])
-        return host_memory.available()
+        return _host_memory("MemAvailable")
 
     def memory_counts(self) -> MemoryCounts:
         """Return all counts of memory, without waiting for the device."""
@@ -216,7 +217,7 @@ class Device:
         return MemoryCounts(
             used_bytes=self.memory_bytes(),
             free_bytes=self.free_memory_bytes(),
-            total_bytes=torch.cuda.mem_get_info(self.torch_device)[1] if cuda else host_memory.total(),
+            total_bytes=torch.cuda.mem_get_info(self.torch_device)[1] if cuda else _host_memory("MemTotal"),
             peak_bytes=self.peak_memory_bytes(),
             reserved_bytes=self.reserved_memory_bytes(),
         )
@@ -242,3 +243,16 @@ class Device:
 def micro_batches(ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
     """Return a batch [B, T] in micro-batches [size, T]; None: in one."""
     return (ids_BT,) if size is None else ids_BT.chunk(len(ids_BT) // size)
+
+
+def _host_memory(name: str) -> int | None:
+    """Return an entry of the kernel's memory in bytes, at most the container's limit; None if unknown."""
+    try:
+        lines = _MEMINFO.read_text().splitlines()
+    except OSError:
+        lines = []
+    known = [int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")]
+    for limit in _LIMITS:
+        with suppress(OSError, ValueError):  # no such file; or "max"
+            known.append(int(limit.read_text()))
+    return min(known, default=None)

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from sweeps.text.shorten import first_line
 from trainer.errors import ConfigError
 from trainer.export import ExportError
 from trainer.export.readback import LOADED_TOLERANCE, difference_of, load_as, probe, quiet
@@ -110,7 +111,7 @@ def read_adapters_back(folder: Path, taken: TakenAdapters, target: Target) -> fl
         try:
             loaded: Any = PeftModel.from_pretrained(base, str(folder / FOLDER)).eval()
         except (ImportError, KeyError, RuntimeError, ValueError) as error:
-            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            first = first_line(error)
             raise ExportError(f"peft cannot load the adapters that were written: {first}") from error
         written = _peft_weights(taken, target)
         theirs = {as_loaded(name): tensor for name, tensor in loaded.named_parameters() if ADAPTER in name}

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sweeps.text.shorten import first_line
 from trainer.export import ExportError
 from trainer.export.target import Target
 from trainer.models import pretrained
@@ -71,7 +72,7 @@ def load_as(folder: Path, target: Target) -> nn.Module:
             AutoModelForCausalLM, folder, attn_implementation="eager", trust_remote_code=bool(target.code)
         )
     except (ImportError, KeyError, RuntimeError, ValueError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        first = first_line(error)
         raise ExportError(f"transformers cannot load what was written: {first}") from error
     if misfits:
         raise ExportError(f"the checkpoint {misfits}, when transformers loads it; nothing was written")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from sweeps.text.shorten import first_line
 from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.config.model import MasterDtype
 from trainer.devices.lazy_tensor import copy_to_host, is_lazy
@@ -120,7 +121,7 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
             AutoModelForCausalLM, name, dtype=dtype, attn_implementation=attention
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        first = first_line(error)
         raise ConfigError(f"cannot load {name!r}: {first}", key="model.name") from error
     if misfits:
         raise ConfigError(

@@ -10,7 +10,7 @@ from runners_pools import PLAIN
 
 from runners.errors import EngineFailed, EngineMissing, PoolError
 from runners.pools import launched
-from runners.pools.launching import launching
+from runners.pools.launched import launching
 from runners.pools.pool import Pool
 from runners.pools.runner import WorkerStatus
 

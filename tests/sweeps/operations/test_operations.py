@@ -11,8 +11,8 @@ from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.operations import lifetime, limits
 from sweeps.operations.creation import create_sweep
-from sweeps.operations.listing import sweep_rows
 from sweeps.operations.opening import latest_name, open_sweep
+from sweeps.operations.status import sweep_rows
 from sweeps.space.space_file import loads
 
 SPACE = """\
