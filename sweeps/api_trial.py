@@ -12,7 +12,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 from sweeps.errors import IllegalTransition, InputError, SweepError, TrialLost
@@ -65,9 +64,7 @@ class AskedTrial(Trial):
     def __enter__(self) -> AskedTrial:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._is_open or self._process != os.getpid():  # a forked child leaves it to its parent
             return
         if error is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
@@ -50,9 +49,7 @@ class Feed(Iterator[Tensor]):
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

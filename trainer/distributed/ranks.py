@@ -9,7 +9,6 @@ import datetime
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -123,9 +122,7 @@ class Ranks:
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Leave the process group; after an error without waiting, as the others may be gone."""
         if not self.alone and error is None:
             dist.destroy_process_group()

@@ -9,7 +9,6 @@ that wraps a projection (with a norm, a quantiser) has the projection's name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -69,9 +68,7 @@ class Projections:
             self._handles.append(module.register_forward_hook(self._capture(index)))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, TextIO
 
 from pydantic_core import from_json
@@ -251,9 +250,7 @@ class Telemetry:
             self._heartbeat.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(0 if error is None else getattr(error, "exit_status", 1))
 
     def _check_health(self, step: Step) -> list[Mapping[str, Any]]:

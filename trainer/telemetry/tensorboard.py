@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from sweeps.text.regular_file import open_regular
+from sweeps.text.shorten import one_line
 from trainer.errors import MachineError
 from trainer.text import Lines
 
@@ -36,7 +38,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, *, metrics: Path) -> None:
         self._writer: Any = None
-        try:
+        with self._off_after_an_error():
             from tensorboardX.event_file_writer import EventsWriter
 
             shutil.rmtree(folder, ignore_errors=True)
@@ -46,21 +48,16 @@ class TensorBoard:
                 for line in lines:
                     self._write(from_json(line))
             self._writer.flush()
-        except Exception as error:  # noqa: BLE001 - the run is worth more
-            self._complain(error)
 
     def tag(self, stage: str) -> None:
         """Do nothing: the stage is in the scalars' names."""
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Write each number of the line, at the step of its stage."""
-        if self._writer is None:
-            return
-        try:
-            self._write(line)
-            self._writer.flush()
-        except Exception as error:  # noqa: BLE001 - see above
-            self._complain(error)
+        if self._writer is not None:
+            with self._off_after_an_error():
+                self._write(line)
+                self._writer.flush()
 
     def summarise(self, metrics: Mapping[str, Any]) -> None:
         """Write the result, as scalars `result/name` at step 0."""
@@ -68,12 +65,9 @@ class TensorBoard:
 
     def close(self, status: int) -> None:
         """Close the file."""
-        if self._writer is None:
-            return
-        try:
-            self._writer.close()
-        except Exception as error:  # noqa: BLE001 - see above
-            self._complain(error)
+        if self._writer is not None:
+            with self._off_after_an_error():
+                self._writer.close()
         self._writer = None
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -90,7 +84,11 @@ class TensorBoard:
             event.wall_time = line["unix_seconds"]
         self._writer.write_event(event)
 
-    def _complain(self, error: Exception) -> None:
-        self._writer = None
-        reason = " ".join(str(error).split())
-        Lines(sys.stderr).write(f"trainer: warning: TensorBoard is off for this run: {reason}")
+    @contextmanager
+    def _off_after_an_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the run is worth more
+            self._writer = None
+            warning = f"TensorBoard is off for this run: {one_line(error)}"
+            Lines(sys.stderr).write(f"trainer: warning: {warning}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -63,9 +62,7 @@ class ParallelStrategy:
     def __enter__(self) -> ParallelStrategy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Unshard the parameters, unless an error is passing."""
 
 
@@ -167,9 +164,7 @@ class FSDPStrategy(ParallelStrategy):
             layer.reshard()
         self._module.reshard()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self._unshard()
 

@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -73,9 +72,7 @@ class RequestThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _serve(self) -> None:
