@@ -19,7 +19,7 @@ def rows(heading: str) -> dict[str, str]:
 
 def test_every_kind_of_finding_is_described():
     source = "".join(file.read_text() for file in UPKEEP.glob("*.py") if file.name != "repair.py")
-    kinds = set(re.findall(r'kind="(\w+)"', source)) | set(re.findall(r'_about\("(\w+)"', source))
+    kinds = set(re.findall(r'kind="(\w+)"', source)) | set(re.findall(r'_error_finding\("(\w+)"', source))
     assert set(rows("sweep doctor")) == kinds
 
 
