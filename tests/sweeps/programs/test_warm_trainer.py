@@ -18,7 +18,7 @@ from worker_processes import trainer_of
 
 import sweeps
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
+from sweeps.space.definition import Choice, Fixed, Lease, Objective, Program, Search, Space
 from sweeps.storage.local import LocalStore
 
 pytestmark = [
@@ -50,16 +50,14 @@ SPACE = Space(
     name="warm",
     objectives=(Objective(metric="final_loss"),),
     parameters=(
-        Range(name="stage2.optimizer.lr", min=1e-3, max=8e-3, kind="float"),
+        Choice(name="stage2.optimizer.lr", values=(2e-3, 4e-3, 8e-3)),
         Fixed(name="stage2.max_steps", value=6),
     ),
     program=Program(kind="trainer", overrides=TRAINER),
-    search=Search(method="random", seed=1),
+    search=Search(method="grid"),  # takes no Ax, which each worker takes seconds to load
     run_cap=3,
     lease=Lease(heartbeat_s=0.5, expire_s=30, max_attempts=2),
 )
-FIRST = {"stage2.optimizer.lr": 2e-3}
-"""A trial that takes no Ax, which each worker takes seconds to load: until then the fork server is up as well."""
 
 
 class Worker:
@@ -146,7 +144,7 @@ def test_the_results_are_the_same_bits(create, start) -> None:
 def test_trial_of_a_stopped_worker_resumes_from_its_checkpoint(create, start) -> None:
     long = tuple(each for each in SPACE.parameters if each.name != "stage2.max_steps")
     program = Program(kind="trainer", overrides=(*TRAINER, "stage2.max_steps=400"))
-    store = create("stopped", parameters=long, program=program, run_cap=1, baseline=FIRST)
+    store = create("stopped", parameters=long, program=program, run_cap=1)
     worker = start(store, warm=True)
     log = store.folder("runs/000000/attempt-1") / "log.txt"
     while not (log.exists() and "stage2 20/400" in log.read_text()):
@@ -180,7 +178,7 @@ def test_a_trainer_that_dies_hard_fails_alone(create, start) -> None:
 
 def test_a_refused_configuration_fails_in_the_trainers_words(create, start) -> None:
     program = Program(kind="trainer", overrides=(*TRAINER, "stage2.optimiser.lr=1"))
-    worker = start(store := create("refused", program=program, run_cap=1, baseline=FIRST), warm=True)
+    worker = start(store := create("refused", program=program, run_cap=1), warm=True)
     assert worker.wait() == 1
     (record,) = Experiment.open(store).trials()
     assert (record.status, record.failure) == ("failed", "bad_config")
