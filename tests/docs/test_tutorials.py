@@ -1,5 +1,6 @@
 """docs/tutorial: what a page shows as files is written, and its commands are run in order, as they stand.
 
+Commands `sweep …` that need no shell run in this process: each would load torch and Ax for some ten seconds.
 The page on one's own script shows what its commands print as well: `test_task_pages.py`.
 """
 
@@ -10,9 +11,11 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Ran
 
 import sweeps
 from sweeps.space.space_file import loads
@@ -52,25 +55,33 @@ def test_the_trainer_accepts_the_command_of_the_tutorial():
     assert check(shlex.split(command)[3:]).data.name == "text"
 
 
-def run(page: str, folder: Path) -> list[str]:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that is the current one, with a cache of its own."""
+    for name in [name for name in os.environ if name.startswith("SWEEP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(page: str, folder: Path, sweep: Callable[..., Ran]) -> list[str]:
     """Run the commands of a page in a folder, and return what each has printed."""
     for name, content in files(page).items():
         smaller = "".join(f"      - {override}\n" for override in SMALLER)
         text = content.replace("      - model=tiny\n", f"      - model=tiny\n{smaller}")
         (folder / name).write_text(text, encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SWEEP_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment["STAGESWEEP_CACHE"] = str(folder / "cache")
     printed = []
     for command in commands(page):
+        if command.startswith("sweep ") and "&" not in command:
+            result = sweep(*shlex.split(command)[1:])
+            assert result.status == 0, f"$ {command}\n{result.out}\n{result.err}"
+            printed.append(result.out)
+            continue
         smaller = f" {shlex.join(SMALLER)}" if command.startswith("python -m trainer ") else ""
         ran = subprocess.run(
-            ["bash", "-c", f"{command}{smaller}"],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            ["bash", "-c", f"{command}{smaller}"], capture_output=True, text=True, check=False
         )
         assert ran.returncode == 0, f"$ {command}\n{ran.stdout}\n{ran.stderr}"
         printed.append(ran.stdout)
@@ -79,8 +90,8 @@ def run(page: str, folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_two_stages_run_as_written(tmp_path):
-    printed = run("two-stages", tmp_path)
+def test_two_stages_run_as_written(folder, sweep):
+    printed = run("two-stages", folder, sweep)
     assert "final_loss" in printed[1]
     assert "are on the front" in printed[4]
     assert "confirmed by 2 fresh seeds" in printed[6]
@@ -88,10 +99,10 @@ def test_two_stages_run_as_written(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_many_machines_run_as_written(tmp_path):
-    printed = run("many-machines", tmp_path)
+def test_many_machines_run_as_written(folder, sweep):
+    printed = run("many-machines", folder, sweep)
     assert "10 of 10: 10 completed" in printed[6]
     attempts = [
-        trial.attempt for trial in sweeps.open(str(tmp_path / "sweep-store"), "fleet").experiment.trials()
+        trial.attempt for trial in sweeps.open(str(folder / "sweep-store"), "fleet").experiment.trials()
     ]
     assert sum(attempts) == 10 + ("1 running" in printed[2]), "the killed worker's trial was taken over"
