@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -33,7 +34,8 @@ from sweeps.storage.run_files.manifest import MANIFEST, decode
 from sweeps.trials.record import run_prefix
 from trainer import api
 
-pytestmark = pytest.mark.timeout(400)  # three processes after each other, each of which loads torch
+# Three processes after each other, each of which loads torch: 360 s on a busy machine.
+pytestmark = pytest.mark.timeout(600)
 
 TRAINER = (
     *("model.hidden_size=32", "model.intermediate_size=48", "model.layers=2", "model.heads=2"),
@@ -62,6 +64,7 @@ class Fleet:
 
     store: Store
     folder: Path
+    cache: Path
     environment: dict[str, str]
     forkserver: ForkServerContext
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -101,8 +104,8 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the prepared text and teacher, shared by the tests."""
-    return tmp_path_factory.mktemp("cache")
+    """Return the folder of the prepared text and teacher, shared by the tests; beside it is the run to compare with."""
+    return tmp_path_factory.mktemp("resumed") / "cache"
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -129,7 +132,7 @@ def fleet(
     )
     Experiment.create(store, space)
     environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]), OMP_NUM_THREADS="1")
-    fleet = Fleet(store, tmp_path, environment, forkserver)
+    fleet = Fleet(store, tmp_path, cache, environment, forkserver)
     yield fleet
     for worker in fleet.started:
         if worker.poll() is None:
@@ -171,12 +174,13 @@ def check_against_a_run_that_was_never_ended(fleet: Fleet) -> None:
     experiment = Experiment.open(fleet.store)
     (record,) = experiment.trials()
     assert (record.status, record.attempt) == ("completed", 2)
-    uninterrupted = fleet.folder / "uninterrupted"
     overrides = TrainerProgram(experiment.space).overrides(record.parameters)
-    _, _, _, _, *given = api.command(overrides, uninterrupted)
-    run = Forked(fleet.forkserver, "trainer.__main__", given, cwd=fleet.folder, folder=fleet.folder)
-    run.communicate(timeout=300)
-    assert run.returncode == 0
+    uninterrupted = fleet.cache.parent / sha256("\n".join(overrides).encode()).hexdigest()
+    if not (uninterrupted / "result.json").exists():  # else an earlier test has run it
+        _, _, _, _, *given = api.command(overrides, uninterrupted)
+        run = Forked(fleet.forkserver, "trainer.__main__", given, cwd=fleet.folder, folder=fleet.folder)
+        run.communicate(timeout=300)
+        assert run.returncode == 0
     expected = json.loads((uninterrupted / "result.json").read_text())["metrics"]
     assert without_times(record.metrics) == without_times(expected)
     assert lines(fleet.run_folder(2)) == lines(uninterrupted)
