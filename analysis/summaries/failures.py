@@ -45,12 +45,18 @@ def failures(table: TrialsTable) -> tuple[Failure, ...]:
 
 
 def reasons(table: TrialsTable) -> tuple[tuple[str, int], ...]:
-    """Count the ten most frequent reasons; reasons that differ in their numbers count as one."""
+    """Count the ten most frequent reasons; of those that differ in numbers alone the first is returned."""
     errors = table.frame.loc[table.has_status(*UNSUCCESSFUL), "error"]
-    counts = Counter(kind_of("" if is_missing(error) else str(error)) for error in errors)
-    return tuple(counts.most_common(10))
+    lines = [first_line("" if is_missing(error) else str(error)) for error in errors]
+    examples = {kind_of(line): line for line in reversed(lines)}
+    return tuple((examples[kind], count) for kind, count in Counter(map(kind_of, lines)).most_common(10))
 
 
-def kind_of(error: str) -> str:
-    """Return the first line of an error with its numbers left out: those of one kind are equal."""
-    return re.sub(r"\d+", "…", error.strip().partition("\n")[0]) or "no reason was recorded"
+def first_line(error: str) -> str:
+    """Return the first line of an error, or that it has none."""
+    return error.strip().partition("\n")[0] or "no reason was recorded"
+
+
+def kind_of(reason: str) -> str:
+    """Return a reason without its numbers: those of one kind are equal."""
+    return re.sub(r"\d+", "…", reason)

@@ -1,6 +1,7 @@
 """Curves as SVG without a style of its own: classes, which the style sheet colours for light and dark.
 
-A chart is drawn for a card as wide as a phone; wider screens show several beside each other.
+A chart is drawn for a card as wide as a phone; wider screens show several beside each other. The style sheet
+chooses the size of text by the width of the card, so that it is about 12 pixels in each.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from markupsafe import Markup
 from analysis.labels import number
 from sweeps.dashboard.curves import thin
 
-WIDTH, HEIGHT = 400, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 8, 36
+WIDTH, HEIGHT = 320, 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 8, 24, 38
+_STAGES = 14
+"""Height of the row of the stages' names."""
+_LETTER = 6.5
+"""Width of a letter, on average, for what must not be wider than its place."""
 COLOURS = 8
 """Classes `c0` to `c7`; more lines than that repeat them, dashed."""
 _LOG_RATIO = 20.0
@@ -26,12 +31,18 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A curve with its name; `steps`: it stays at a value until the next."""
+    """A curve with its name.
+
+    Args:
+        steps: it stays at a value until the next.
+        breaks: places on the horizontal axis that the curve is not joined across.
+    """
 
     name: str
     points: Sequence[Point]
     steps: bool = False
     marks: bool = False
+    breaks: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,25 +102,36 @@ def scale_of(values: Sequence[float], start: float, end: float, *, log: bool | N
     return Scale(low=least, high=high + room, start=start, end=end)
 
 
-def chart(lines: Sequence[Line], *, title: str, x: str, y: str = "", log_y: bool | None = None) -> Markup:
+def chart(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    log_y: bool | None = None,
+    stages: Sequence[tuple[str, float]] = (),
+) -> Markup:
     """Return curves as an SVG element.
 
     Args:
         lines: the curves; those without points are left out, and keep their colour.
         title: for those who do not see it.
         x: title of the axis.
-        y: likewise; "" leaves it out.
+        y: likewise.
         log_y: whether y is logarithmic; None: as its values ask for.
+        stages: (name, where it begins) of stages along x, which are marked if there are several.
     """
     xs = [point[0] for line in lines for point in line.points]
     ys = [point[1] for line in lines for point in line.points]
     across = scale_of(xs, _LEFT, WIDTH - _RIGHT, log=False)
-    up = scale_of(ys, HEIGHT - _BOTTOM, _TOP, log=log_y)
+    several = len(stages) > 1
+    up = scale_of(ys, HEIGHT - _BOTTOM, _TOP + _STAGES * several, log=log_y)
     drawn = Markup("").join(_line(line, at, across, up) for at, line in enumerate(lines) if line.points)
     ends = [f"{line.name} ends at {number(line.points[-1][1])}" for line in lines[:COLOURS] if line.points]
     spoken = f"{title}: {', '.join(ends) or 'nothing to draw yet'}"
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
-        WIDTH, HEIGHT, spoken, _axes(across, up, x, y), drawn
+    marked = _stages(stages, across) if several else Markup("")
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}</svg>').format(
+        WIDTH, HEIGHT, spoken, _axes(across, up, x, y), marked, drawn
     )
 
 
@@ -134,7 +156,7 @@ def scatter(points: Sequence[Point], front: Sequence[Point], *, title: str, x: s
 
 def _line(line: Line, at: int, across: Scale, up: Scale) -> Markup:
     points = thin(line.points, _POINTS)
-    shown = Line(name=line.name, points=points, steps=line.steps)
+    shown = Line(name=line.name, points=points, steps=line.steps, breaks=line.breaks)
     dashed = " dashed" if at >= COLOURS else ""
     path = Markup('<path class="line c{}{}" d="{}"><title>{}</title></path>').format(
         at % COLOURS, dashed, _path(shown, across, up), line.name
@@ -152,9 +174,9 @@ def _line(line: Line, at: int, across: Scale, up: Scale) -> Markup:
 
 def _path(line: Line, across: Scale, up: Scale) -> str:
     parts: list[str] = []
-    for point in line.points:
+    for at, point in enumerate(line.points):
         x, y = _pixel(point, across, up)
-        if not parts:
+        if not parts or any(line.points[at - 1][0] <= place < point[0] for place in line.breaks):
             parts.append(f"M{x} {y}")
         else:
             parts.append(f"H{x}V{y}" if line.steps else f"L{x} {y}")
@@ -177,12 +199,25 @@ def _axes(across: Scale, up: Scale, x: str, y: str) -> Markup:
     parts += [
         label.format(f"{across.at(tick):.1f}", below, "middle", _tick(tick)) for tick in across.ticks(4)
     ]
-    title = f"{y} over {x}" if y else x
-    parts.append(
-        Markup('<text class="axis" x="{}" y="{}" text-anchor="end">{}</text>').format(
-            WIDTH - _RIGHT, HEIGHT - 6, title if len(title) < 60 else f"{title[:58]}…"
-        )
-    )
+    axis = Markup('<text class="axis" x="{}" y="{}" text-anchor="{}">{}</text>')
+    most = int(WIDTH / _LETTER)
+    y, x = (title if len(title) <= most else f"{title[: most - 1]}…" for title in (y, x))
+    parts += [axis.format(2, 13, "start", y), axis.format(WIDTH - _RIGHT, HEIGHT - 5, "end", x)]
+    return Markup("").join(parts)
+
+
+def _stages(stages: Sequence[tuple[str, float]], across: Scale) -> Markup:
+    """Return a line where each stage but the first begins, and the stages' names where there is room."""
+    parts: list[Markup] = []
+    places = [*(across.at(max(begins, across.low)) for _, begins in stages), WIDTH - _RIGHT]
+    for (name, _), start, end in zip(stages, places, places[1:], strict=False):
+        if parts or start > _LEFT:
+            parts.append(
+                Markup('<path class="stage" d="M{} {}V{}"/>').format(f"{start:.1f}", _TOP, HEIGHT - _BOTTOM)
+            )
+        if end - start > _LETTER * len(name):
+            label = Markup('<text class="tick" x="{}" y="{}">{}</text>')
+            parts.append(label.format(f"{start + 3:.1f}", _TOP + _STAGES - 4, name))
     return Markup("").join(parts)
 
 

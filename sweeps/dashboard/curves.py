@@ -163,6 +163,18 @@ class Curves:
             self.series[name] = Series(array("d", (a for a, _ in left)), array("d", (b for _, b in left)))
         self._stride *= 2
 
+    def starts(self, axis: Axis, dollars_per_second: float | None = None) -> list[tuple[str, float]]:
+        """Return the stages by name, and where on the axis each begins; none if nothing is known of x."""
+        along = {"steps": self.steps, "tokens": self.tokens}.get(axis, self.seconds)
+        scale = 1.0 if axis != "dollars" else dollars_per_second
+        if scale is None:
+            return []
+        found = []
+        for stage in self.stages:
+            before = (x for x, step in zip(along, self.steps, strict=True) if step <= stage.first)
+            found.append((stage.name, scale * max(before, default=0.0)))
+        return found
+
     def points(
         self, name: str, axis: Axis, dollars_per_second: float | None = None
     ) -> list[tuple[float, float]]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from analysis.labels import number, with_error
 from analysis.summaries.costs import Cost, Rate, cost
-from analysis.summaries.failures import kind_of
+from analysis.summaries.failures import first_line, kind_of
 from sweeps.dashboard.reader import View
 from sweeps.export import table
 from sweeps.export.gain import gain
@@ -61,7 +61,8 @@ class Summary:
         saved: what shared stages saved, in a line; "" if nothing.
         stop: where the search stands by its `search.stop`, in a line; "" without one.
         gain: of the best trial over the defaults, in a line; "" if that is not known.
-        failures: (failure, reason with numbers left out, how many), the most frequent first.
+        failures: (failure, the first of the reasons that differ in numbers alone, how many), the most
+            frequent first.
     """
 
     counts: tuple[tuple[str, int], ...]
@@ -104,10 +105,13 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
         for record in records
     ]
     kinds: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], str] = {}
     for record in records:
         if record.status in ("failed", "early_stopped", "abandoned"):
             detail = record.history[-1].detail if record.history else ""
-            kinds[record.failure or record.status, kind_of(record.error or detail)[:300]] += 1
+            kind, reason = record.failure or record.status, first_line(record.error or detail)
+            kinds[key := (kind, kind_of(reason))] += 1
+            examples.setdefault(key, reason[:300])
     searched = sum(record.is_own for record in records)
     cap = searched if view.done else space.run_cap  # a search that has ended by itself makes no more
     best = _best(view)
@@ -132,7 +136,7 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
         saved=sharing.sweep_line(records),
         stop=view.stop,
         gain="" if gained is None else str(gained),
-        failures=tuple((failure, reason, count) for (failure, reason), count in kinds.most_common(REASONS)),
+        failures=tuple((key[0], examples[key], count) for key, count in kinds.most_common(REASONS)),
     )
 
 

@@ -127,10 +127,10 @@ class TrialPages:
         found = {} if curves is None else {record.trial: curves}
         grouped = {name for _, names in _GROUPS for name in names}
         others = [name for name in (curves.series if curves else ()) if name not in grouped]
-        cards = []
+        cards, starts = [], [] if curves is None else curves.starts(axis, price)
         for title, series in (*_GROUPS, *((name, (name,)) for name in others)):
             lines = [_line(name, name, curves, axis, price) for name in series]
-            if (card := _card(title, [line for line in lines if line.points], axis)) is not None:
+            if (card := _card(title, [line for line in lines if line.points], axis, starts)) is not None:
                 cards.append(card)
         first = len([card for card in cards if card["title"] in {title for title, _ in _GROUPS}]) or 6
         best = table.best(view.space, view.records)
@@ -212,16 +212,22 @@ def _axis(text: str) -> Axis:
 
 
 def _line(label: str, name: str, curves: Curves | None, axis: Axis, price: float | None) -> Line:
-    points = [] if curves is None else curves.points(name, axis, price)
-    return Line(name=label, points=points, marks=name == "held_out_loss" and len(points) <= 40)
+    if curves is None:
+        return Line(name=label, points=[])
+    points, is_held_out = curves.points(name, axis, price), name == "held_out_loss"
+    # Each stage has a loss of its own: joined, they look like a jump. On held-out text it is the same one.
+    breaks = [] if is_held_out else [begins for _, begins in curves.starts(axis, price)[1:]]
+    return Line(name=label, points=points, marks=is_held_out and len(points) <= 40, breaks=breaks)
 
 
-def _card(title: str, lines: Sequence[Line], axis: Axis) -> dict[str, Any] | None:
+def _card(
+    title: str, lines: Sequence[Line], axis: Axis, stages: Sequence[tuple[str, float]] = ()
+) -> dict[str, Any] | None:
     """Return a chart with its names; None if there is nothing to draw. Colours go by the place of a line."""
     if not any(line.points for line in lines):
         return None
     log_y = False if title in _LINEAR else None
-    svg = chart(lines, title=title, x=_TITLES[axis], y=title, log_y=log_y)
+    svg = chart(lines, title=title, x=_TITLES[axis], y=title, log_y=log_y, stages=stages)
     return {"title": title, "svg": svg, "names": [line.name for line in lines]}
 
 

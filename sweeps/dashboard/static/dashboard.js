@@ -37,6 +37,7 @@ async function refresh() {
 }
 
 function replace(part, fresh) {
+  if (fresh) part.hidden = fresh.hidden;
   if (!fresh || part.innerHTML === fresh.innerHTML) return;
   const active = document.activeElement;
   const inside = part.contains(active) && active !== part;
@@ -241,7 +242,7 @@ class Plot {
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
     }
-    this.left = 58; this.top = 8; this.wide = width - this.left - 8; this.tall = height - this.top - 42;
+    this.left = 58; this.top = 24; this.wide = width - this.left - 8; this.tall = height - this.top - 42;
     pixels.setTransform(ratio, 0, 0, ratio, 0, 0);
     pixels.clearRect(0, 0, width, height);
     const [ink, soft, line, accent] = ["--ink", "--soft", "--line", "--accent"].map(colour);
@@ -257,7 +258,9 @@ class Plot {
       pixels.fillText(short(this.across.value(tick)), this.x(tick), this.top + this.tall + 16);
     }
     pixels.fillStyle = ink; pixels.textAlign = "right";
-    pixels.fillText(`${data.y} over ${data.x}`, this.left + this.wide, height - 8);
+    pixels.fillText(data.x, this.left + this.wide, height - 8);
+    pixels.textAlign = "left";
+    pixels.fillText(data.y, 2, 13);
     pixels.save();
     pixels.beginPath(); pixels.rect(this.left, this.top, this.wide, this.tall); pixels.clip();
     this.paintPoints(soft, accent);

@@ -63,7 +63,21 @@ def test_page_of_a_sweep(tmp_path, space):
         assert "$0.50" in said
         assert "usd 0.75 of 10" in said  # the running one counts as the mean of the completed
         assert re.search(r"host-1 3 .* in the future stage2 step 5 of 50", said)
-        assert "2 crashed it broke at …" in said
+        assert "2 crashed it broke at 12" in said  # of two that differ in a number, the first
+
+    run(test())
+
+
+def test_cards_with_nothing_to_say_are_hidden(tmp_path, space):
+    """On a laptop: neither a limit nor a price (the trainer reports 0 of a CPU), and nobody has switched."""
+    make_sweep(tmp_path, space, record(0, loss=3.0, metrics={"loss": 3.0, "usd": 0.0}))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page("/sweep/toy")
+        assert 'id="cost" data-live hidden' in page
+        assert 'id="control" data-live hidden' in page
+        assert "$0.00" not in page
 
     run(test())
 
@@ -164,7 +178,8 @@ def test_page_of_a_trial(tmp_path, space):
             assert "1 host-1" in said
             assert (await served.get("/sweep/toy/trial/7"))[0] == 400
             seconds = await served.page("/sweep/toy/trial/1?axis=seconds")
-            assert "over training seconds" in seconds
+            assert ">training seconds</text>" in seconds
+            assert ">stage2</text>" in seconds
             assert "price of a second" in text_of(await served.page("/sweep/toy/trial/1?axis=dollars"))
 
     run(test())
@@ -197,7 +212,7 @@ def test_trials_are_compared_by_their_curves_and_what_differs(tmp_path, space):
             page = await served.page("/sweep/toy/compare?t=0&t=2&axis=tokens")
             said = text_of(page)
             assert "trial 0 ends at 5, trial 2 ends at 7" in page
-            assert "over tokens" in said
+            assert ">tokens</text>" in page
             assert "2 parameters differ; 1 parameter is equal" in said
             assert "x 0.0 0.02" in said
             assert "trial 0 ends at 5" in await served.page("/sweep/toy/compare?t=0,1")

@@ -1,0 +1,50 @@
+"""Charts of the dashboard: what is joined, and what stands beside the axes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from sweeps.dashboard.charts import Line, chart
+from sweeps.dashboard.curves import Curves
+
+POINTS = [(step, 1.0 if step <= 20 else 4.0) for step in range(1, 41)]
+STAGES = [("stage1_9", 0.0), ("stage2", 20.0)]
+
+
+def test_a_curve_is_broken_where_a_stage_begins() -> None:
+    broken = chart([Line(name="loss", points=POINTS, breaks=[20.0])], title="t", x="steps", y="loss")
+    joined = chart([Line(name="loss", points=POINTS)], title="t", x="steps", y="loss")
+    pieces = [
+        len(re.search(r'class="line c0" d="([^"]*)"', svg)[1].split("M")) - 1 for svg in (broken, joined)
+    ]
+    assert pieces == [2, 1]
+
+
+def test_stages_are_named_if_there_are_several() -> None:
+    lines = [Line(name="loss", points=POINTS)]
+    several = chart(lines, title="t", x="steps", y="loss", stages=STAGES)
+    assert re.findall(r">(stage\w*)<", several) == ["stage1_9", "stage2"]
+    assert several.count('class="stage"') == 1
+    alone = chart(lines, title="t", x="steps", y="loss", stages=STAGES[:1])
+    assert "stage1_9" not in alone
+    assert 'class="stage"' not in alone
+
+
+def test_each_axis_has_its_title() -> None:
+    svg = chart([Line(name="loss", points=POINTS)], title="t", x="training seconds", y="nats per token")
+    assert re.findall(r'class="axis"[^>]*>([^<]*)<', svg) == ["nats per token", "training seconds"]
+    long = chart([Line(name="loss", points=POINTS)], title="t", x="steps", y="n" * 200)
+    assert f">{'n' * 48}…<" in long
+
+
+def test_a_stage_begins_where_the_one_before_has_ended() -> None:
+    curves = Curves()
+    for stage, first in (("stage1_9", 3.0), ("stage2", 5.0)):
+        for step in (1, 2):
+            line = {"stage": stage, "step": step, "loss": first, "seconds": first + step}
+            curves.add(f"{json.dumps(line)}\n".encode())
+    assert curves.starts("steps") == [("stage1_9", 0.0), ("stage2", 2.0)]
+    assert curves.starts("seconds") == [("stage1_9", 0.0), ("stage2", 5.0)]
+    assert curves.starts("dollars") == []
+    assert curves.starts("dollars", 2.0)[1] == ("stage2", 10.0)
