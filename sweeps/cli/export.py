@@ -90,6 +90,7 @@ def export(
 def report(storage: str | None, name: str | None, out: Path, surrogate: bool, prices: Prices) -> None:
     """Write one self-contained HTML page: best trial, front, what mattered, costs, failures."""
     rate = prices.rate()
+    tables.require_place(out)  # before the surrogate is fitted
     write_report(open_sweep(storage, name), out, surrogate=surrogate, rate=rate)
     click.echo(str(out))
 

@@ -20,7 +20,7 @@ from sweeps.cli.output import console, echo, notify, print_table
 from sweeps.cli.show import rows_for_people, running_line, status_lines
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
-from sweeps.export.table import best, document
+from sweeps.export.table import best, document, require_place
 from sweeps.operations.opening import exists, make_default, new_store
 from sweeps.operations.status import running_rows
 from sweeps.programs.kinds import program_of
@@ -65,6 +65,7 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
     from sweeps.space.space_file import load
 
     started = time.monotonic()
+    require_place(out)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler)  # as Ctrl-C, it also ends the workers

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space import constraints
-from sweeps.space.definition import Objective, Space, cell_of
+from sweeps.space.definition import Objective, Range, Space, cell_of
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
 from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column
@@ -41,6 +42,7 @@ def document(
         "url": url,
         "objectives": [{"metric": o.metric, "goal": o.goal} for o in space.objectives],
         "run_cap": space.run_cap,
+        "log_parameters": [p.name for p in space.parameters if isinstance(p, Range) and p.log],
         "trials": [
             nested(record) | {"worker": _worker(record), "seconds": seconds(record)} for record in trials
         ],
@@ -230,16 +232,25 @@ def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
     """Replace the file at `path` atomically; `write_draft` writes the temporary file that it is given.
 
     Raises:
-        InputError: `path` is a folder.
+        InputError: see `require_place`.
         StoreUnavailable: the file cannot be written.
     """
-    if not path.name or path.is_dir():
-        raise InputError(f"{str(path)!r}: this is a folder; give a file's name")
+    require_place(path)
     try:
         with atomic_write(path) as draft:
             write_draft(draft)
     except OSError as error:
         raise StoreUnavailable(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def require_place(path: Path) -> None:
+    """Raise InputError unless a file can be made at `path`."""
+    if not path.name or path.is_dir():
+        raise InputError(f"{str(path)!r}: this is a folder; give a file's name")
+    if not path.parent.is_dir():
+        raise InputError(f"{str(path)!r}: there is no folder {str(path.parent)!r}; make it, or name another")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{str(path)!r}: its folder may not be written to; name another")
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

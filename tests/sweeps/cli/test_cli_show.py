@@ -314,16 +314,23 @@ class TestExportAndReport:
 
     def test_export_refuses_other_suffixes_and_paths(self, sweep, finished):
         assert sweep("export", "t.xlsx").status == 2
-        ran = sweep("export", "no/such/folder/t.csv")
-        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        for command in (("export", "no/such/folder/t.csv"), ("report", "--out", "no/such/folder/r.html")):
+            ran = sweep(*command)
+            assert (ran.status, ran.err.count("\n")) == (2, 1)
+            assert "there is no folder 'no/such/folder'" in ran.err
 
     def test_the_report_is_one_file_that_names_the_best_trial(self, sweep, finished, tmp_path):
         assert sweep("report", "--out", "page.html", "--no-surrogate").status == 0
         page = (tmp_path / "page.html").read_text()
-        assert "no surrogate's view" in page.replace("&#39;", "'")
+        assert "made without the surrogate" in page
         best = json.loads(sweep("best", "--format", "json").out)
         assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
-        assert f"{best['trial']}" in page
+        assert f"Best trial: {best['trial']}<" in page
+        shown = page.split('id="next"')[1].split("</section>")[0]
+        words = ("extend", "--run-cap", "+5"), ("export", "trials.csv")
+        assert [f"<code>sweep {' '.join(each)} --storage " in shown for each in words] == [True, True]
+        assert "sweep confirm" not in shown  # without a seed a repeat would be the same run
+        assert "sweep worker" not in shown
 
     @pytest.mark.timeout(600)  # Ax fits once
     def test_the_report_says_what_mattered_and_what_it_cost(self, sweep, finished, tmp_path):
