@@ -60,6 +60,8 @@ class Contents:
         reuse: what trials shared; None if nothing was reused.
         answer: what the surrogate says of the best trial; None if it is another one's, or says nothing.
         priced_by_time: dollars are the trials' time at a price, not what they reported.
+        log_parameters: names of the parameters that are searched on a logarithmic scale.
+        next_steps: (text, command) of what a person can do next; the command may be "".
     """
 
     name: str
@@ -85,6 +87,8 @@ class Contents:
     failures: tuple[Failure, ...]
     reasons: tuple[tuple[str, int], ...]
     provenance: tuple[tuple[str, str], ...]
+    log_parameters: frozenset[str]
+    next_steps: tuple[tuple[str, str], ...]
 
     @property
     def trials(self) -> int:
@@ -159,6 +163,12 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         provenance=tuple((str(name), str(value)) for name, value in provenance.items())
         if isinstance(provenance, Mapping)
         else (),
+        log_parameters=frozenset(map(str, document.get("log_parameters") or ())),
+        next_steps=tuple(
+            (str(step.get("text") or ""), str(step.get("command") or ""))
+            for step in document.get("next") or ()
+            if isinstance(step, Mapping)
+        ),
     )
 
 

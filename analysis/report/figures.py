@@ -40,6 +40,9 @@ GENERATORS = {
 
 OTHER_GENERATOR = (GREY, "square")
 
+TRADEOFF_HEIGHT = 370
+"""In pixels: the page's first screen has the front, the best trial and what to do next."""
+
 HOVERED_PARAMETERS = 12
 HOVERED_TRIALS = 500
 """With more trials a point only shows its index when pointed at; the parameters are in the table."""
@@ -58,6 +61,7 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
     drawing = Drawing(
         x=Axis(title=labels.title(result.x), scale=scale([point.x for point in result.points])),
         y=Axis(title=labels.title(result.y), scale=scale([point.y for point in result.points], ends)),
+        height=TRADEOFF_HEIGHT,
     )
     if curve is not None:
         xs = np.geomspace(curve.low, curve.high, 60)

@@ -1,7 +1,7 @@
-"""Footnotes of the report: the column and the formula of each number.
+"""Sources of the report's numbers: the columns and the formula of each.
 
-Every number on the page has a mark that leads to one of these notes, or names its column when pointed at, so
-that a reader can recompute it from the exported table.
+Each part of the page ends in the notes on its numbers, folded, and every number names its column when pointed
+at, so that a reader can recompute it from the exported table.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ STEPS = (
 
 @dataclass(frozen=True)
 class Definition:
-    """A footnote that may be needed.
+    """A note that may be needed.
 
     Args:
-        key: of the note, in the template and in the page's anchors.
+        key: of the note in the template.
         subject: of the numbers.
         source: the columns and the formula, with fields that `_texts` fills.
         condition: key of `_conditions`, if it is not that of the note; the note is needed if that is true.
@@ -185,7 +185,8 @@ DEFINITIONS = (
         "parallel",
         "Every trial as a line",
         "columns {parameter}NAME and column {metric} of the {lines} best completed trials, each axis from "
-        "its least to its largest value, logarithmic beyond a factor of {log_ratio}",
+        "its least to its largest value, logarithmic beyond a factor of {log_ratio} and in field "
+        "log_parameters",
     ),
     Definition(
         "cost",
@@ -208,31 +209,28 @@ DEFINITIONS = (
     Definition(
         "failures",
         "Without a result",
-        "columns trial, status, attempt and error; reasons are first lines of column error, counted with "
-        "their numbers left out",
+        "columns trial, status, attempt and error; reasons are first lines of column error; those "
+        "that differ in numbers alone count as one",
     ),
 )
-"""All footnotes, in the order of the page."""
+"""All notes, in the order of the page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A footnote: its mark, its subject, and the columns and the formula of the subject's numbers."""
+    """A note: its subject, and the columns and the formula of the subject's numbers."""
 
-    mark: int
     subject: str
     source: str
 
 
 def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
-    """Return the footnotes that the page needs, by key, in the order of the page."""
+    """Return the notes that the page needs, by key, in the order of the page."""
     conditions, fields = _conditions(page, figures), _texts(page)
     needed = [definition for definition in DEFINITIONS if conditions[definition.condition or definition.key]]
     return {
-        definition.key: Note(
-            mark=mark, subject=definition.subject, source=definition.source.format_map(fields)
-        )
-        for mark, definition in enumerate(needed, start=1)
+        definition.key: Note(subject=definition.subject, source=definition.source.format_map(fields))
+        for definition in needed
     }
 
 

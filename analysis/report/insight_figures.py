@@ -89,7 +89,9 @@ def marginals(view: View) -> list[tuple[str, tuple[EffectPoint, ...]]]:
     return sorted(view.marginal, key=lambda effect: rank.get(effect[0], len(order)))[:CURVES]
 
 
-def marginal(view: View, name: str, effect: tuple[EffectPoint, ...], metric: str) -> Figure:
+def marginal(
+    view: View, name: str, effect: tuple[EffectPoint, ...], metric: str, *, log: bool = False
+) -> Figure:
     """Draw the predicted metric along one parameter, on the scale that all parameters of the metric share."""
     numbers = [float(point.value) for point in effect if not isinstance(point.value, str | bool)]
     is_numeric = len(numbers) == len(effect)
@@ -103,7 +105,9 @@ def marginal(view: View, name: str, effect: tuple[EffectPoint, ...], metric: str
     ]
     drawing = Drawing(
         x=Axis(
-            title=name, scale=parameter_scale(numbers) if is_numeric else name_scale(cells, "point"), count=4
+            title=name,
+            scale=parameter_scale(numbers, log=log) if is_numeric else name_scale(cells, "point"),
+            count=4,
         ),
         y=Axis(title=labels.title(metric), scale=scale(ends, linear=True), count=6),
         height=270,
@@ -128,25 +132,18 @@ def marginal(view: View, name: str, effect: tuple[EffectPoint, ...], metric: str
     return drawing.figure()
 
 
-def parameter_scale(values: list[float]) -> Scale:
-    """Return a scale for the points along a parameter, logarithmic where they are spaced so.
+def parameter_scale(values: list[float], *, log: bool) -> Scale:
+    """Return a scale for the points along a parameter.
 
-    The surrogate's points are evenly spaced on the scale that the space file gives the parameter. The picture
-    is small, so a logarithmic scale has three ticks.
+    The picture is small, so a logarithmic scale has three ticks.
+
+    Args:
+        log: the parameter is searched on a logarithmic scale.
     """
-    if axis_type(values) != "log" and not _is_geometric(values):
+    if axis_type(values, log=log) != "log":
         return scale(values)
     low, high = min(values), max(values)
     ticks = np.geomspace(low, high, 3).tolist()
     return Scale(
         type="log", domain=(low, high), ticks=tuple((tick, labels.number(tick, 2)) for tick in ticks)
     )
-
-
-def _is_geometric(values: list[float]) -> bool:
-    """Return whether the ratios of neighbours are alike, and their differences are not."""
-    points = np.unique(values)
-    if len(points) < 4 or points[0] <= 0:
-        return False
-    ratios, steps = points[1:] / points[:-1], np.diff(points)
-    return bool(np.ptp(ratios) < 0.02 * ratios.mean() and np.ptp(steps) > 0.2 * steps.mean())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from analysis import labels
 from analysis.report.figure import Figure
@@ -20,16 +20,27 @@ FLOOR = 0.16
 """Share of the axis below everything else, where the interval and its text stand."""
 
 
-def optima(table: TrialsTable, found: Answer, *, minimize: bool = True) -> dict[str, Figure]:
-    """Return the figures of all parameters, by their id on the page."""
+def optima(
+    table: TrialsTable, found: Answer, *, minimize: bool = True, log: Collection[str] = ()
+) -> dict[str, Figure]:
+    """Return the figures of all parameters, by their id on the page.
+
+    Args:
+        log: names of the parameters that are searched on a logarithmic scale.
+    """
     return {
-        f"optimum-{at}": optimum(table, found, parameter, minimize=minimize)
+        f"optimum-{at}": optimum(table, found, parameter, minimize=minimize, log=parameter.name in log)
         for at, parameter in enumerate(found.parameters)
     }
 
 
 def optimum(
-    table: TrialsTable, found: Answer, parameter: ParameterOptimum, *, minimize: bool = True
+    table: TrialsTable,
+    found: Answer,
+    parameter: ParameterOptimum,
+    *,
+    minimize: bool = True,
+    log: bool = False,
 ) -> Figure:
     """Draw the metric along one parameter, the others as chosen, the trials and the optimum's interval."""
     cells = [labels.cell(point.value) for point in parameter.curve]
@@ -42,7 +53,7 @@ def optimum(
     drawing = Drawing(
         x=Axis(
             title=parameter.name,
-            scale=parameter_scale(numbers) if is_numeric else name_scale(cells, "point"),
+            scale=parameter_scale(numbers, log=log) if is_numeric else name_scale(cells, "point"),
             count=4,
         ),
         y=Axis(title=labels.title(found.metric), scale=heights, count=5),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from analysis.report.figure import Figure
 from analysis.report.style import BLUE, Scale, axis_type
 from analysis.report.vega_lite import Axis, Drawing, Row, Series, grey
 from analysis.statistics.pareto import Goal
-from analysis.table import TrialsTable, label
+from analysis.table import PARAMETER, TrialsTable, label
 
 LINES = 500
 """Most trials in the parallel coordinates, the best ones."""
@@ -31,10 +32,15 @@ RANKS = (
 """Shares of the trials, the best first, and the style of those up to each; it reads without colours."""
 
 
-def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure | None:
+def parallel(
+    table: TrialsTable, metric: str, goal: Goal = "minimize", log: Collection[str] = ()
+) -> Figure | None:
     """Draw a line per completed trial through its parameters to its result; None with fewer than two.
 
     The best tenth are thick and dark, the others thinner and paler by rank.
+
+    Args:
+        log: names of the parameters that are searched on a logarithmic scale.
     """
     values = table.numbers(metric)
     done = table.frame[table.completed & np.isfinite(values.to_numpy())]
@@ -43,7 +49,12 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure
     names = [name for name in table.parameters if done[name].map(repr).nunique() > 1]
     if len(done) < 2 or not names:
         return None
-    axes = [_Coordinate.from_values(label(name, table.columns), done[name]) for name in names]
+    axes = [
+        _Coordinate.from_values(
+            label(name, table.columns), done[name], log=name.removeprefix(PARAMETER) in log
+        )
+        for name in names
+    ]
     axes.append(_Coordinate.from_values(labels.title(metric), values.loc[done.index]))
     trials = done["trial"].tolist()
     titles = []
@@ -89,16 +100,18 @@ class _Coordinate:
     ticks: list[tuple[float, str]]
 
     @classmethod
-    def from_values(cls, name: str, values: pd.Series[Any]) -> _Coordinate:
-        """Scale numbers (their logarithm over wide ranges); other values get equal steps in sorted order."""
+    def from_values(cls, name: str, values: pd.Series[Any], *, log: bool = False) -> _Coordinate:
+        """Scale numbers, or their logarithm; other values get equal steps in sorted order."""
         plain = [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
         if all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in plain):
             floats = [float(v) for v in plain]
-            is_log = axis_type(floats) == "log"
+            is_log = axis_type(floats, log=log) == "log"
             scaled = [math.log10(v) for v in floats] if is_log else floats
             low, high = min(scaled), max(scaled)
             span = (high - low) or 1.0
             ticks = [(0.0, labels.number(min(floats), 3)), (1.0, labels.number(max(floats), 3))]
+            if is_log:  # the middle shows that it is one
+                ticks.insert(1, (0.5, labels.number(math.sqrt(min(floats) * max(floats)), 2)))
             return cls(name=name, heights=[(p - low) / span for p in scaled], ticks=ticks)
         cells = [labels.cell(v) for v in plain]
         kinds = sorted(set(cells))

@@ -38,6 +38,9 @@ from analysis.summaries.summary_line import format_cells
 from analysis.table import POINTS, SEM, STAGES, TRIAL_COLUMNS, label
 from sweeps.text.counted import counted
 
+PARAMETERS = 8
+"""Parameters of the best trial on the first screen; the others are folded."""
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -83,6 +86,7 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         words=("status", "generator"),
         notes=notes(page, figures),
         source=functools.partial(column_source, page=page),
+        at_first=PARAMETERS,
     )
 
 
@@ -113,13 +117,15 @@ def _figures(page: Contents) -> dict[str, Figure]:
         for at, drawing in enumerate(layouts(page.reuse.trunks, page.reuse.goal)):
             figures[f"trunks-{at}"] = trunks(drawing, page.reuse)
         for at, curve in enumerate(page.reuse.lengths):
-            figures[f"lengths-{at}"] = lengths(curve, page.reuse, page.objectives[0].metric)
+            figures[f"lengths-{at}"] = lengths(
+                curve, page.reuse, page.objectives[0].metric, page.log_parameters
+            )
         if page.reuse.prefixes:
             figures["prefixes"] = prefixes(page.reuse)
     figures |= _surrogate_figures(page)
     if page.best is not None:
         first = page.objectives[0]
-        lines = parallel(page.table.configurations, first.metric, first.goal)
+        lines = parallel(page.table.configurations, first.metric, first.goal, page.log_parameters)
         if lines is not None:
             figures["parallel"] = lines
         figures["history"] = history(page.table, first.metric, first.goal)
@@ -129,12 +135,14 @@ def _figures(page: Contents) -> dict[str, Figure]:
 def _surrogate_figures(page: Contents) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     if page.answer is not None:
-        figures |= optima(page.table, page.answer, minimize=page.objectives[0].goal == "minimize")
+        minimize = page.objectives[0].goal == "minimize"
+        figures |= optima(page.table, page.answer, minimize=minimize, log=page.log_parameters)
     for at, (metric, view) in enumerate(page.insight.metrics):
         if view.sensitivity:
             figures[f"sensitivity-{at}"] = sensitivities(view)
         for nth, (name, effect) in enumerate(marginals(view)):
-            figures[f"marginal-{at}-{nth}"] = marginal(view, name, effect, metric)
+            is_log = name in page.log_parameters
+            figures[f"marginal-{at}-{nth}"] = marginal(view, name, effect, metric, log=is_log)
         if view.cross_validation:
             figures[f"cross-validation-{at}"] = cross_validation(view, metric)
     return figures

@@ -23,6 +23,9 @@ LOG_RATIO = 20.0
 MARKED_DECADES = 4
 """Up to this many decades a logarithmic axis has ticks at 1, 2 and 5, beyond only at 1."""
 
+FINE_STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""Ticks in a decade of a logarithmic axis that would have fewer than three otherwise."""
+
 MARGIN = 0.04
 """Share of an axis beyond the first and the last value, so that no symbol is cut at the edge."""
 
@@ -71,9 +74,9 @@ def theme(ink: str = LIGHT_INK, font: str = "sans-serif") -> dict[str, Any]:
     }
 
 
-def axis_type(values: Sequence[float]) -> Literal["linear", "log"]:
-    """Return "log" where a linear axis would squeeze most points against one edge, else "linear"."""
-    if not len(values) or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:
+def axis_type(values: Sequence[float], *, log: bool = False) -> Literal["linear", "log"]:
+    """Return "log" if asked for, or where a linear axis would squeeze most points against one edge."""
+    if not len(values) or min(values) <= 0 or not (log or max(values) / min(values) >= LOG_RATIO):
         return "linear"
     return "log"
 
@@ -92,13 +95,19 @@ class Scale:
 
 
 def scale(
-    values: Sequence[float], also: Collection[float] = (), *, linear: bool = False, zero: bool = False
+    values: Sequence[float],
+    also: Collection[float] = (),
+    *,
+    linear: bool = False,
+    log: bool = False,
+    zero: bool = False,
 ) -> Scale:
     """Return the scale of an axis for these values.
 
     Args:
         also: where something else is drawn, such as the ends of error bars.
         linear: never logarithmic.
+        log: logarithmic if all values are positive, however narrow their range.
         zero: begin a linear axis at zero.
     """
     if not len(values):
@@ -108,17 +117,20 @@ def scale(
     if len(set(values)) == 1:
         margin = 0.1 * (high - low or abs(low)) or 1.0
         return Scale(domain=(0.0 if zero and low >= 0 else low - margin, high + margin))
-    if linear or axis_type(values) == "linear":
+    if linear or axis_type(values, log=log) == "linear":
         margin = MARGIN * (high - low)
         return Scale(domain=(0.0 if zero and low >= 0 else low - margin, high + margin))
     low, high = math.log10(min(value for value in both if value > 0)), math.log10(high)
     margin = MARGIN * (high - low)
     powers = range(math.floor(low), math.ceil(high) + 1)
-    steps = (1, 2, 5) if powers[-1] - powers[0] <= MARKED_DECADES else (1,)
     ends = (10 ** (low - margin), 10 ** (high + margin))
-    ticks = [step * 10.0**power for power in powers for step in steps]
-    shown = tuple((tick, labels.number(tick)) for tick in ticks if ends[0] <= tick <= ends[1])
-    return Scale(type="log", domain=ends, ticks=shown)
+    for steps in ((1.0, 2.0, 5.0) if powers[-1] - powers[0] <= MARKED_DECADES else (1.0,), FINE_STEPS):
+        ticks = [
+            tick for power in powers for step in steps if ends[0] <= (tick := step * 10.0**power) <= ends[1]
+        ]
+        if len(ticks) > 2:
+            return Scale(type="log", domain=ends, ticks=tuple((tick, labels.number(tick)) for tick in ticks))
+    return Scale(type="log", domain=ends)  # far less than a decade: Vega's own ticks
 
 
 def name_scale(names: Sequence[str | tuple[str, ...]], kind: Literal["band", "point"] = "band") -> Scale:

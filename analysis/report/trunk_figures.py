@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from analysis import labels
 from analysis.report.figure import Figure, combine
@@ -93,11 +93,15 @@ def _add_branch(figure: Drawing, end: End, trunk_y: float) -> None:
     figure.text(text, dx=10, fontWeight="bold" if end.is_best else "normal")
 
 
-def lengths(curve: Lengths, found: Reuse, metric: str) -> Figure:
-    """Draw the values of all trials against the length of a stage; those of one trunk are joined."""
+def lengths(curve: Lengths, found: Reuse, metric: str, log: Collection[str] = ()) -> Figure:
+    """Draw the values of all trials against the length of a stage; those of one trunk are joined.
+
+    Args:
+        log: names of the parameters that are searched on a logarithmic scale.
+    """
     xs, ys = ([point[axis] for point in curve.points] for axis in (0, 1))
     drawing = Drawing(
-        x=Axis(title=length_title(curve, found), scale=scale(xs)),
+        x=Axis(title=length_title(curve, found), scale=scale(xs, log=f"{curve.stage}.max_steps" in log)),
         y=Axis(title=labels.title(metric), scale=scale(ys)),
     )
     marker = hollow("a trial", 8, crowd=len(curve.points) > MANY_POINTS)

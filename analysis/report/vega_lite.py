@@ -87,7 +87,8 @@ class Axis:
         elif self.scale.domain and not 1e-3 <= max(map(abs, self.scale.domain)) < 1e7:
             given["format"] = ".3~e"
         count = alt.ExprRef("ceil(width / 75)" if name == "x" else "ceil(height / 45)")
-        given["tickCount"] = count if self.count is None else self.count
+        if self.scale.type != "band":  # there Vega would leave out names, and a bar without one says nothing
+            given["tickCount"] = count if self.count is None else self.count
         if not self.line:
             given |= {"domain": False, "ticks": False}
         if self.integers:

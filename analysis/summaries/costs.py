@@ -127,6 +127,8 @@ def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate |
     ran = [trial for trial in own if trial.get("seconds") is not None]
     prices = [usd(_number(t.get("seconds")), _paid_dollars(t), price) for t in own]
     known = [(trial, dollars) for trial, dollars in zip(own, prices, strict=True) if dollars is not None]
+    if price is None and not any(dollars for _, dollars in known):
+        known = []  # the trainer reports 0 of a CPU: that is no price
     done = [dollars for trial, dollars in known if trial.get("status") == "completed"]
     expected = None
     if run_cap is not None and done:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-NOT_ASKED = "The export has no surrogate's view in it: sweep report --surrogate adds one."
+NOT_ASKED = "This page was made without the surrogate; sweep report fits it."
 SKILL = 0.3
 """Below this rank correlation of predicted and observed results, the surrogate is not worth much."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from sweeps.export import table as tables
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.programs.kinds import program_of
+from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 
 
@@ -58,4 +60,47 @@ def report_document(
     if found is not None:
         document["best_trial"] = found.trial
         document["best_command"] = program_of(experiment.space).command_line(found)
+    document["next"] = _next_steps(experiment, records, document, confirmed=confirmed is not None)
     return document
+
+
+def _next_steps(
+    experiment: Experiment, records: Sequence[Trial], document: dict[str, Any], *, confirmed: bool
+) -> list[dict[str, str]]:
+    """Return what a person can do next, each `{"text", "command"}`: what is not certain yet comes first."""
+    space, at = experiment.space, f"--storage {shlex.quote(experiment.store.url)}"
+    steps: list[dict[str, str]] = []
+
+    def add(text: str, command: str) -> None:
+        steps.append({"text": text, "command": command})
+
+    searched = [record for record in records if record.generator not in ("confirm", "imported")]
+    is_open = not experiment.is_full(list(records))
+    if "best_trial" not in document and records and not is_open:
+        add("No trial has a result. What stands in their way:", f"sweep doctor {at}")
+    if is_open or any(not record.finished for record in searched):
+        done = sum(record.finished for record in searched)
+        of = f"{done} of {space.run_cap}" if space.run_cap else str(done)
+        add(f"The search is not over: {of} trials have ended. Go on:", f"sweep worker {at}")
+    has_result = "best_trial" in document
+    if has_result and not confirmed and (program_of(space).has_seed or space.program.kind == "trainer"):
+        add(
+            "Not certain yet: the best trial is one run, and the best of many looks better than it is. "
+            "Repeat the best with fresh seeds:",
+            f"sweep confirm {at}",
+        )
+    if has_result and not is_open:
+        model = document.get("insight", {}).get("optimum")
+        gain = (
+            ""
+            if model is None
+            else f" ({counted(model['more'], 'trial')}: expected gain {model['gain']:.1g})"
+        )
+        if why := experiment.why_done():
+            add(f"{why[0].upper()}{why[1:]}", "")
+        elif space.run_cap:
+            add(f"Search on{gain}:", f"sweep extend --run-cap +{space.run_cap} {at}")
+    if has_result:
+        add("All trials as a table:", f"sweep export trials.csv {at}")
+        add("Run the best trial again, and keep its model:", document["best_command"])
+    return steps

@@ -35,6 +35,9 @@ def sections(page: str) -> dict[str, list[str]]:
 
 
 GUIDE, OTHERS = (sections(page) for page in PAGES)
+_TOP = (DOCS / PAGES[1]).read_text(encoding="utf-8").partition("\n## ")[0]
+(COMMON,) = re.findall(r"^```python\n(.*?)^```", _TOP, re.M | re.S)
+"""The search space of all of ours."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +70,7 @@ def test_the_guide_is_a_script(capsys):
 @pytest.mark.parametrize("tool", OTHERS)
 def test_ours_runs(tool, capsys):
     """Six trials, and the best of them is printed."""
-    sweep = run(OTHERS[tool][1])["sweep"]
+    sweep = run(COMMON + OTHERS[tool][1])["sweep"]
     assert [record.status for record in sweep.experiment.trials()] == ["completed"] * 6
     assert "lr" in capsys.readouterr().out
 
@@ -111,7 +114,7 @@ def test_that_of_wandb_runs_without_its_server(monkeypatch):
     for name, fake in (("sweep", sweep), ("agent", agent), ("init", lambda **settings: Run())):
         monkeypatch.setattr(wandb, name, fake)
     run(OTHERS["W&B sweeps"][0])
-    ours = run(OTHERS["W&B sweeps"][1])["sweep"]
+    ours = run(COMMON + OTHERS["W&B sweeps"][1])["sweep"]
     assert len(logged) == 6
     assert list(given["parameters"]) == [parameter.name for parameter in ours.experiment.space.parameters]
 

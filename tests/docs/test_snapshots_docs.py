@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
-import pytest
 from memory_store import MemoryStore
 from silent_watcher import Silent
 
@@ -22,8 +20,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "sharing.md").read_
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 SPACE, LENGTHS = (text for language, text in BLOCKS if language == "yaml")
 (RESULT,) = (text for language, text in BLOCKS if language == "json")
-COMMAND, FUNCTION, BRANCHING = (text for language, text in BLOCKS if language == "python")
-OF_A_FUNCTION = re.search(r"`(program: \{function: .*?\})`", PAGE)[1]
+COMMAND, BRANCHING = (text for language, text in BLOCKS if language == "python")
 
 
 def results(space: Space) -> list[tuple[dict, float | None, float, float]]:
@@ -34,27 +31,19 @@ def results(space: Space) -> list[tuple[dict, float | None, float, float]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [(SPACE, COMMAND), (re.sub("program: .*", OF_A_FUNCTION, SPACE), FUNCTION)],
-    ids=["command", "function"],
-)
-def test_the_example_computes_each_first_stage_once(text, code, tmp_path, monkeypatch) -> None:
+def test_the_example_computes_each_first_stage_once(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "two_stages.py").write_text(code)
-    sys.modules.pop("two_stages", None)
-    space = loads(text, "space.yaml")
+    (tmp_path / "two_stages.py").write_text(COMMAND)
+    space = loads(SPACE, "space.yaml")
     assert space.stages, "this version reads no stages"
     found = results(space)
     assert [(given["align.steps"], cost, price) for given, _, cost, price in found] == [
         (50, 70, 70), (50, 70, 20), (100, 120, 120), (100, 120, 20)
     ]  # fmt: skip
-    alone = results(loads(text.replace("{method: grid}", "{method: grid, reuse: none}"), "space.yaml"))
+    alone = results(loads(SPACE.replace("{method: grid}", "{method: grid, reuse: none}"), "space.yaml"))
     assert [loss for _, loss, _, _ in found] == [loss for _, loss, _, _ in alone]
     assert len({loss for _, loss, _, _ in found}) == 4
     assert sum(price for _, _, _, price in alone) == sum(cost for _, _, cost, _ in found)
-    sys.modules.pop("two_stages", None)
 
 
 def test_the_example_computes_each_step_of_a_trunk_once(tmp_path, monkeypatch) -> None:

@@ -119,18 +119,31 @@ def test_a_wide_range_gets_a_logarithmic_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "kind"),
+    ("values", "log", "kind"),
     [
-        ([0.002, 0.004, 0.008, 0.016], "log"),  # a narrow range that the space file searches on a log scale
-        ([0.002, 0.006, 0.01, 0.014], "linear"),
-        ([1.0, 1.01, 1.02, 1.031], "linear"),
-        ([8.0, 11.0, 16.0, 23.0], "linear"),  # rounded to whole numbers
-        ([0.0001, 0.01, 0.1], "log"),
-        ([-1.0, 2.0, 4.0, 8.0], "linear"),
+        ([0.002, 0.004, 0.008, 0.016], True, "log"),  # a narrow range that is searched on a log scale
+        ([8.0, 11.0, 16.0, 23.0], True, "log"),
+        ([0.0, 4.0, 8.0], True, "linear"),
+        ([0.002, 0.004, 0.008, 0.016], False, "linear"),
+        ([0.0001, 0.01, 0.1], False, "log"),
+        ([-1.0, 2.0, 4.0, 8.0], False, "linear"),
     ],
 )
-def test_points_along_a_parameter_keep_its_scale(values: list[float], kind: str) -> None:
-    assert parameter_scale(values).type == kind
+def test_points_along_a_parameter_keep_its_scale(values: list[float], log: bool, kind: str) -> None:
+    assert parameter_scale(values, log=log).type == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([0.001, 0.012], ["0.001", "0.002", "0.005", "0.01"]),
+        ([8, 24], ["8", "10", "15", "20"]),
+        ([1, 1e6], ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]),
+        ([90, 110], []),
+    ],
+)
+def test_a_logarithmic_axis_has_a_few_ticks(values: list[float], shown: list[str]) -> None:
+    assert [text for _, text in scale(values, log=True).ticks] == shown
 
 
 def test_a_foreign_table_is_drawn_by_its_rows(length_sweep_file: Any) -> None:

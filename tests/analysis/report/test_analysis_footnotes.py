@@ -1,4 +1,4 @@
-"""Every number on the page says where it comes from: when pointed at, in its column's head, or in a footnote."""
+"""Every number on the page says where it comes from: when pointed at, in its column's head, or in a note."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from analysis.report.report import render
 from analysis.summaries.costs import rate
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
-FIELDS = {"run_cap", "best_trial", "best_command", "best_overrides", "insight", "objectives", "held_out"}
+FIELDS = {
+    "run_cap",
+    "best_trial",
+    "best_command",
+    "best_overrides",
+    "insight",
+    "objectives",
+    "held_out",
+    "next",
+    "log_parameters",
+}
 """Of the export document, that the page shows."""
 
 PLACEHOLDERS = {"param.NAME", "NAME_sem"}
@@ -34,8 +44,7 @@ class Numbers(HTMLParser):
         self.found: list[tuple[str, list[Element], dict[str, str]]] = []
         self.titles: list[str] = []
         self.plots: list[tuple[str, bool]] = []
-        self.ids: set[str] = set()
-        self.links: set[str] = set()
+        self.noted: list[str] = []
         self.heads: list[dict[str, str]] = []
         self.column = -1
         self.feed(html.split("<body>")[1].split("</footer>")[0] + "</footer>")  # behind it is only JavaScript
@@ -43,8 +52,6 @@ class Numbers(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
         self.titles += [attributes["title"]] if "title" in attributes else []
-        self.ids |= {attributes["id"]} if "id" in attributes else set()
-        self.links |= {attributes["href"]} if "href" in attributes else set()
         if tag == "table":
             self.heads = []
         if tag == "tr":
@@ -63,7 +70,10 @@ class Numbers(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         inside = {tag for tag, _ in self.open}
-        if re.search(r"\d", data) and not inside & {"script", "style", "sup", "header", "footer", "noscript"}:
+        if any(attributes.get("class") == "sources" for _, attributes in self.open):
+            self.noted += [data] if self.open[-1][0] == "dt" else []
+            return
+        if re.search(r"\d", data) and not inside & {"script", "style", "header", "footer", "noscript"}:
             head = self.heads[self.column] if "td" in inside else {}
             self.found.append((" ".join(data.split()), [*self.open], head))
 
@@ -147,11 +157,9 @@ def test_every_number_on_the_page_can_be_traced(
     html, page = render(document, price), contents(document, price)
     numbers = Numbers(html)
     assert list(numbers.untraced()) == []
-    # Marks lead to notes that are there, every note is led to, and every plot has its caption.
+    # Every note stands at one place, and every plot has its caption.
     footnotes = notes(page, {name for name, _ in numbers.plots})
-    anchors = {f"#from-{key}" for key in footnotes}
-    assert numbers.links == anchors
-    assert anchors <= {f"#{name}" for name in numbers.ids}
+    assert sorted(numbers.noted) == sorted(note.subject for note in footnotes.values())
     assert all(captioned for _, captioned in numbers.plots)
     assert html.count("<figure>") == html.count("<figcaption>")
     # What is named as a column or a field is one.

@@ -58,7 +58,7 @@ def figures(sweep: Any, branched: Any, mattered: Any) -> dict[str, Figure]:
         "parallel": lines,
         "prefixes": prefixes(shared),
         "trunks": trunks(layouts(shared.trunks, shared.goal)[0], shared),
-        **optima(table, said),
+        **optima(table, said, log=("lr",)),
     }
 
 

@@ -12,6 +12,7 @@ from sweeps.experiment import Experiment
 from sweeps.operations import lifetime, limits
 from sweeps.operations.creation import create_sweep
 from sweeps.operations.opening import latest_name, open_sweep
+from sweeps.operations.report import report_document
 from sweeps.operations.status import sweep_rows
 from sweeps.space.space_file import loads
 
@@ -65,6 +66,19 @@ class TestCreate:
         with pytest.raises(InputError, match="no_such_module"):
             made(storage, SPACE.replace("objectives_for_tests", "no_such_module"))
         assert not Path(storage).exists()
+
+
+def test_report_of_a_new_sweep_says_how_to_begin(storage):
+    (step,) = report_document(made(storage)[0], [])["next"]
+    assert step["command"] == f"sweep worker --storage {storage}/toy"
+    assert "0 of 5 trials" in step["text"]
+
+
+def test_export_names_what_is_searched_on_a_log_scale(storage):
+    text = SPACE.replace(
+        "x: {min: 0.0, max: 1.0}", "x: {min: 0.1, max: 1.0, distribution: log_uniform_values}"
+    )
+    assert report_document(made(storage, text)[0], [])["log_parameters"] == ["x"]
 
 
 def test_extension_says_what_is_reached_already(storage):
