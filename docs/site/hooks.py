@@ -20,10 +20,11 @@ OUTSIDE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    ".github/CITATION.cff": "CITATION.cff",
     "benchmarks/RESULTS.md": "benchmarks.md",
     "benchmarks/landscapes/README.md": "landscapes.md",
 }
-"""Pages that are found at other places in the repository -> where the site has them."""
+"""Pages and files that are found at other places in the repository -> where the site has them."""
 
 LINK = re.compile(r"(\]\(|src=\"|srcset=\")(?!\w+:|#)([^)#\s\"]+)")
 WIDTH = {"max_content_width": 100, "terminal_width": 100}

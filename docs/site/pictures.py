@@ -40,7 +40,8 @@ def main(url: str, out: Path) -> None:
     if found is None:
         raise SystemExit(f"{url}: no trial has shared a stage")
     trunks = [trunk_figures.trunks(layout, found) for layout in layouts(found.trunks, found.goal)]
-    left = [(figures.tradeoff(table, result, curve), 460)]
+    front = figures.tradeoff(table, result, curve)  # as high as the two beside it
+    left = [(Figure(spec={**front.spec, "height": 440}), 460)]
     right = [(combine(trunks, columns=1, width=400), 400)] if trunks else []
     right += [(reuse_figures.prefixes(found), 430)]
     out.mkdir(parents=True, exist_ok=True)
