@@ -44,17 +44,17 @@ def test_the_page_draws_trunks_and_lengths_and_explains_them(branched: dict[str,
     assert "each branches off where its own decay begins" in text
     assert "each end pays for its decay alone" in text
     assert "drawn are" not in text
-    footer = page.split("<footer>")[1]
-    assert "counts as if it had computed it, and so does the part from a trunk" in footer
+    notes = page.split("<h2>The front</h2>")[1]
+    assert "counts as if it had computed it, and so does the part from a trunk" in notes
     for subject in ("Trunks and branches", "Lengths", "whose part saved was not paid", "column trunk_points"):
-        assert subject in footer, subject
+        assert subject in notes, subject
     assert "trunk_points" not in page.split("All trials")[1].split("</table>")[0]  # a list is no cell
 
 
 def test_a_sweep_that_reused_only_ends_has_no_word_of_trunks(shared: dict[str, Any]) -> None:
     page = render(shared)
     assert "trunk" not in words(page)
-    assert "trunk" not in page.split("<footer>")[1].split("</dl>")[0]
+    assert "trunk" not in page.split("<h2>The front</h2>")[1].split("<footer>")[0]
 
 
 def test_branches_without_reuse_have_no_tree_of_prefixes(branched: dict[str, Any]) -> None:

@@ -80,10 +80,20 @@ def test_three_objectives_on_a_dark_phone(browser: Any, three: dict[str, Any], t
     drawn = page.evaluate("[...document.querySelectorAll('.plot')].map(p => p.id)")
     assert {"pair-0", "pair-1", "pair-2"} <= set(drawn)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    # A mark of a footnote leads to it.
-    page.click("a[href='#from-several']")
-    assert page.evaluate("location.hash") == "#from-several"
-    assert "no other one beats" in page.inner_text("#from-several + dd")
+    # The notes on a part's numbers are folded at its end.
+    notes = page.locator("details.sources", has_text="Front in all objectives")
+    assert not notes.locator("dd").first.is_visible()
+    notes.locator("summary").click()
+    assert "no other one beats in all of the columns" in notes.locator("dd").first.inner_text()
+
+
+def test_first_screen_has_best_front_and_next(browser: Any, mattered: dict[str, Any], tmp_path: Path) -> None:
+    steps = [{"text": f"Step {at}:", "command": "sweep confirm --storage x"} for at in range(3)]
+    page, _ = opened(browser, render(mattered | {"next": steps}), tmp_path, "light", 1280, 800)
+    for part in (".card .value", "#tradeoff", ".next"):
+        box = page.locator(part).first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 800, part
 
 
 def test_a_page_of_nothing_is_quiet(browser: Any, document: Any, tmp_path: Path) -> None:
