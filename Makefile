@@ -245,11 +245,11 @@ format: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
 
-# The README's picture, drawn anew from a quickstart of now: some minutes.
+# The pictures of the README and of the docs, drawn anew from a quickstart of now: some minutes.
 pictures: $(STAMP)
 	@mkdir -p build
 	cd build && rm -rf sweep-store && env -u SWEEP_STORAGE -u SWEEP_NAME $(abspath $(BIN))/sweep quickstart
-	$(BIN)/python docs/site/pictures.py build/sweep-store/quickstart docs/pictures
+	cd build && $(abspath $(BIN))/python ../docs/site/pictures.py sweep-store/quickstart ../docs/pictures
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.ask

@@ -66,9 +66,14 @@ class Scale:
         """Return round values within the scale."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            few = len(powers) <= 3
-            found = [m * 10.0**p for p in powers for m in ((1, 2, 5) if few else (1,))]
-            shown = [tick for tick in found if self.low <= tick <= self.high]
+            shown: list[float] = []
+            for factors in (
+                (1.0, 2.0, 5.0) if len(powers) <= 3 else (1.0,),
+                (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0),
+            ):
+                if len(shown) < 3:
+                    found = [factor * 10.0**power for power in powers for factor in factors]
+                    shown = [tick for tick in found if self.low <= tick <= self.high]
             return shown[:: -(-len(shown) // (count + 1)) or 1]  # at most so many
         step = (self.high - self.low) / count
         if step and math.isfinite(step):
@@ -135,11 +140,23 @@ def chart(
     )
 
 
-def scatter(points: Sequence[Point], front: Sequence[Point], *, title: str, x: str, y: str) -> Markup:
-    """Return points, those of the front larger and joined, as an SVG element."""
+def scatter(
+    points: Sequence[Point],
+    front: Sequence[Point],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    log: tuple[bool, bool] = (False, False),
+) -> Markup:
+    """Return points, those of the front larger and joined, as an SVG element.
+
+    Args:
+        log: whether x and y are logarithmic, even where their values do not ask for it.
+    """
     every = [*points, *front]
-    across = scale_of([point[0] for point in every], _LEFT, WIDTH - _RIGHT)
-    up = scale_of([point[1] for point in every], HEIGHT - _BOTTOM, _TOP)
+    across = scale_of([point[0] for point in every], _LEFT, WIDTH - _RIGHT, log=log[0] or None)
+    up = scale_of([point[1] for point in every], HEIGHT - _BOTTOM, _TOP, log=log[1] or None)
     pale = Markup("").join(
         Markup('<circle class="point" cx="{}" cy="{}" r="2.5"/>').format(*_pixel(p, across, up))
         for p in points

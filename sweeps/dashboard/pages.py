@@ -239,4 +239,4 @@ def _picture(found: fronts.Points) -> object:
     front = [(found.xs[at], found.ys[at]) for at in found.front[:_PICTURED]]
     if not front:
         return "No completed trial has both."
-    return scatter(pale, front, title=f"{found.y} against {found.x}", x=found.x, y=found.y)
+    return scatter(pale, front, title=f"{found.y} against {found.x}", x=found.x, y=found.y, log=found.log)

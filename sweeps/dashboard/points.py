@@ -28,6 +28,7 @@ class Points:
 
     Args:
         front: positions of those on the front, by ascending x.
+        log: whether x and y are parameters that are searched on a logarithmic scale.
     """
 
     x: str
@@ -37,6 +38,7 @@ class Points:
     ys: list[float]
     front: list[int]
     goals: tuple[Goal, Goal]
+    log: tuple[bool, bool] = (False, False)
 
 
 def value_of(record: Trial, column: str) -> float | None:
@@ -95,8 +97,16 @@ def points(view: View, x: str, y: str) -> Points:
             fit.append(at)
     positions = front_of([(xs[at], ys[at]) for at in fit], both).tolist()
     front = sorted((fit[at] for at in positions), key=lambda at: xs[at])
+    log = {f"{PARAMETER}{name}" for name in table.log_parameters(view.space)}
     return Points(
-        x=x, y=y, trials=[record.trial for record, _, _ in found], xs=xs, ys=ys, front=front, goals=both
+        x=x,
+        y=y,
+        trials=[record.trial for record, _, _ in found],
+        xs=xs,
+        ys=ys,
+        front=front,
+        goals=both,
+        log=(x in log, y in log),
     )
 
 
@@ -113,4 +123,5 @@ def document(found: Points) -> dict[str, object]:
         "xs": short(found.xs),
         "ys": short(found.ys),
         "front": found.front,
+        "log": found.log,
     }

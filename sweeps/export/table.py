@@ -42,12 +42,17 @@ def document(
         "url": url,
         "objectives": [{"metric": o.metric, "goal": o.goal} for o in space.objectives],
         "run_cap": space.run_cap,
-        "log_parameters": [p.name for p in space.parameters if isinstance(p, Range) and p.log],
+        "log_parameters": log_parameters(space),
         "trials": [
             nested(record) | {"worker": _worker(record), "seconds": seconds(record)} for record in trials
         ],
         **({"held_out": dict(held_out)} if held_out else {}),
     }
+
+
+def log_parameters(space: Space) -> list[str]:
+    """Return the names of the parameters that are searched on a logarithmic scale."""
+    return [each.name for each in space.parameters if isinstance(each, Range) and each.log]
 
 
 def nested(record: Trial) -> dict[str, Any]:

@@ -80,10 +80,10 @@ const short = (value) => {
 };
 
 class Axis {
-  constructor(values) {
+  constructor(values, log) {
     let low = Infinity, high = -Infinity;
     for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
-    this.log = low > 0 && high / low > 20;
+    this.log = low > 0 && (log || high / low > 20);
     const room = 0.05 * (this.plain(high) - this.plain(low)) || 0.5;
     this.full = [this.plain(low) - room, this.plain(high) + room];
     this.low = this.full[0]; this.high = this.full[1];
@@ -96,10 +96,11 @@ class Axis {
   }
   move(share) { const by = share * (this.high - this.low); this.low += by; this.high += by; }
   ticks(count) {
-    if (this.log && this.high - this.low > 0.7) {
-      const found = [], few = this.high - this.low < 3;
+    if (this.log && this.high - this.low > 0.3) {
+      const found = [], span = this.high - this.low;
+      const factors = span < 0.7 ? [1, 1.5, 2, 3, 4, 6, 8] : span < 3 ? [1, 2, 5] : [1];
       for (let power = Math.floor(this.low); power <= this.high && found.length < 40; power++) {
-        for (const factor of few ? [1, 2, 5] : [1]) found.push(power + Math.log10(factor));
+        for (const factor of factors) found.push(power + Math.log10(factor));
       }
       const inside = found.filter((at) => at >= this.low && at <= this.high);
       const stride = Math.ceil(inside.length / (count + 2));
@@ -140,7 +141,7 @@ class Plot {
     const before = this.across;
     const kept = before && (before.low !== before.full[0] || this.up.low !== this.up.full[0]);
     this.data = data;
-    const across = new Axis(data.xs), up = new Axis(data.ys);
+    const across = new Axis(data.xs, data.log[0]), up = new Axis(data.ys, data.log[1]);
     if (!kept || across.log !== this.across.log || up.log !== this.up.log) { this.across = across; this.up = up; }
     this.px = Float64Array.from(data.xs, (value) => this.across.plain(value));
     this.py = Float64Array.from(data.ys, (value) => this.up.plain(value));

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from sweeps.dashboard.charts import Line, chart
+import pytest
+
+from sweeps.dashboard.charts import Line, chart, scale_of
 from sweeps.dashboard.curves import Curves
 
 POINTS = [(step, 1.0 if step <= 20 else 4.0) for step in range(1, 41)]
@@ -36,6 +38,15 @@ def test_each_axis_has_its_title() -> None:
     assert re.findall(r'class="axis"[^>]*>([^<]*)<', svg) == ["nats per token", "training seconds"]
     long = chart([Line(name="loss", points=POINTS)], title="t", x="steps", y="n" * 200)
     assert f">{'n' * 48}…<" in long
+
+
+def test_a_log_axis_is_chosen_by_its_values_or_asked_for() -> None:
+    narrow = [0.002, 0.004, 0.008]
+    assert not scale_of(narrow, 0, 100).log
+    scale = scale_of(narrow, 0, 100, log=True)
+    assert scale.at(0.004) == pytest.approx(50)
+    assert scale.ticks() == [0.002, 0.003, 0.004, 0.006, 0.008]
+    assert not scale_of([0.0, 1.0], 0, 100, log=True).log
 
 
 def test_a_stage_begins_where_the_one_before_has_ended() -> None:

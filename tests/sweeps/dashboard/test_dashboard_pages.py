@@ -94,7 +94,7 @@ def test_the_front_and_its_points_follow_the_axes_in_the_address(tmp_path, space
             points = json.loads(await served.page("/sweep/toy/points.json"))
             assert points == {
                 "x": "steps", "y": "loss", "trials": [0, 1, 2],
-                "xs": [10, 20, 30], "ys": [3, 2, 4], "front": [0, 1],
+                "xs": [10, 20, 30], "ys": [3, 2, 4], "front": [0, 1], "log": [False, False],
             }  # fmt: skip
             other = json.loads(await served.page("/sweep/toy/points.json?x=param.n&y=steps"))
             assert (other["x"], other["xs"], other["front"]) == ("param.n", [1, 2, 3], [0])
