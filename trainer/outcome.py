@@ -243,7 +243,7 @@ def _score_student(
             warn(f"no samples: {type(error).__name__}: {error}")
     if not config.hooks.names:
         return outcome.result
-    with telemetry.during("evaluating", "hooks"), context.stop.heeded():
+    with telemetry.during("evaluating", "hooks"), context.stop.interrupting():
         found = hooks.run(student)
     for name, reason in found.failed.items():
         warn(f"the hook {name} gave no scores ({reason})")

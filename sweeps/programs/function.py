@@ -98,7 +98,7 @@ class FunctionProgram(Program):
 
 def failure_of(error: BaseException) -> Failed:
     """Return the failure of a trial whose Python code raised this."""
-    message = storable.raised(error)
+    message = storable.error_text(error)
     try:
         text = "".join(traceback.format_exception(error))
         lines = "\n".join(text.strip().splitlines()[-process.LAST_LINES :])

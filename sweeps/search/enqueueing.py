@@ -41,7 +41,7 @@ def enqueue(
         InputError: the run cap leaves no room for them.
         StoreUnavailable: others held the lease all the time.
     """
-    with lease.awaited(worker, patience_s=PATIENCE_S, then="enqueue again when they are done"):
+    with lease.hold_in_turn(worker, patience_s=PATIENCE_S, then="enqueue again when they are done"):
         present = records.all()
         domain = Domain(space)
         known = {domain.identity(record.parameters): record for record in present} if skip_if_exists else {}

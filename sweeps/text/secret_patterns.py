@@ -216,7 +216,7 @@ _ALONE = frozenset(
 _FLAGS = frozenset(("key", "token", "pass", "pwd", "pat", "signature", "sig"))
 
 
-def assigned(text: str, *, flags: bool = True) -> Iterator[tuple[int, int]]:
+def secret_spans(text: str, *, flags: bool = True) -> Iterator[tuple[int, int]]:
     """Yield the spans of values of secret names: of `PGPASSWORD=…`, `"api_key": "…"`, `--token …`.
 
     Args:
@@ -271,7 +271,7 @@ class Redactor:
     def __call__(self, text: str) -> str:
         """Return the text with stars for what looks like a secret, or is one of the environment's."""
         text = self.certain(text)
-        text = starred(text, assigned(text))
+        text = mask_spans(text, secret_spans(text))
         return _with_rules(text, LIKELY)
 
     def certain(self, text: str) -> str:
@@ -308,7 +308,7 @@ def _with_rules(text: str, rules: Iterable[_Rule]) -> str:
     return text
 
 
-def starred(text: str, spans: Iterable[tuple[int, int]]) -> str:
+def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """Return the text with stars for these spans, which are in order."""
     parts, at = [], 0
     for start, end in spans:

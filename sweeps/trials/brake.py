@@ -63,7 +63,7 @@ def last_failed(records: Sequence[Trial]) -> bool:
     return last is not None and last.status == "failed"
 
 
-def normalized(error: str) -> str:
+def error_pattern(error: str) -> str:
     """Return the first line of an error with placeholders for numbers, paths and addresses."""
     line = " ".join(error.partition("\n")[0].split())
     for pattern, placeholder in _PLACEHOLDERS:
@@ -80,7 +80,7 @@ def _reason(record: Trial) -> tuple[str, str]:
     """Return the cause of a failure, equal for equal causes, and something unique for other trials."""
     if record.status != "failed":
         return record.status, str(record.trial)
-    return record.failure or "", normalized(_error(record))
+    return record.failure or "", error_pattern(_error(record))
 
 
 def _error(record: Trial) -> str:

@@ -74,7 +74,7 @@ class ObjectLease:
                 self._release()
 
     @contextmanager
-    def awaited(
+    def hold_in_turn(
         self, holder: str, *, patience_s: float, then: str, wait: Callable[[float], object] = time.sleep
     ) -> Iterator[None]:
         """Wait for the lease, then hold it until the block ends.
@@ -144,7 +144,7 @@ class ObjectLease:
                     self._version = None  # taken over: the lease is the new holder's
                     return
             except Exception as error:  # noqa: BLE001 - no error may end the renewals of a held lease
-                message = str(error) if isinstance(error, SweepError) else storable.raised(error)
+                message = str(error) if isinstance(error, SweepError) else storable.error_text(error)
                 if warned != (warned := message):
                     log.warning("%s could not be renewed, trying again: %s", self._key, warned)
         if self._slow:

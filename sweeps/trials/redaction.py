@@ -19,7 +19,7 @@ from sweeps.space.definition import Space
 from sweeps.space.space_json import to_json
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
-from sweeps.text.secret_patterns import Redactor, assigned, is_secret_name, may_be_shown, starred
+from sweeps.text.secret_patterns import Redactor, is_secret_name, mask_spans, may_be_shown, secret_spans
 from sweeps.trials.lifecycle import Event
 from sweeps.trials.record import Attempt, Trial
 
@@ -126,7 +126,7 @@ class RedactingFormatter(logging.Formatter):
 def _without_certain(text: str, redactor: Redactor) -> str:
     """Return the text with stars for certain secrets, including values that it assigns to variables."""
     text = redactor.certain(text)
-    return starred(text, assigned(text, flags=False))
+    return mask_spans(text, secret_spans(text, flags=False))
 
 
 def _redact_mapping(values: Mapping[str, Any], redactor: Redact) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def number(value: Any) -> float | None:
         return None
 
 
-def raised(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the exception's type and message, also where `str` fails."""
     try:
         message = str(error)

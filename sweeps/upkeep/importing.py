@@ -71,7 +71,7 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     leases = experiment.space.lease
     lease = ObjectLease(experiment.store, ASK_KEY, heartbeat_s=leases.heartbeat_s, expire_s=leases.expire_s)
     then = "import again when they are done, or see `sweep doctor`"
-    with lease.awaited(worker, patience_s=PATIENCE_S, then=then):
+    with lease.hold_in_turn(worker, patience_s=PATIENCE_S, then=then):
         records = experiment.trials()
         new = results if again else _new_results(experiment.space, records, results)
         trials = _write_all(experiment, records[-1].trial + 1 if records else 0, new)

@@ -114,7 +114,7 @@ class HeartbeatThread:
             return act()
         except BaseException as error:  # noqa: BLE001 - see above
             with suppress(BaseException):  # such as a log on a full disk
-                message = storable.line(storable.raised(error))
+                message = storable.line(storable.error_text(error))
                 if self._last_errors.get(problem) != message:
                     self._last_errors[problem] = message
                     log.warning("trial %d: %s: %s", self._record.trial, problem, message)
@@ -134,7 +134,7 @@ class HeartbeatThread:
             except (IllegalTransition, NotFound, StoreUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001 - progress that cannot be stored must not lose the lease
-                message = storable.line(storable.raised(error))
+                message = storable.line(storable.error_text(error))
                 log.warning("trial %d: its progress could not be stored: %s", record.trial, message)
                 stored = self._experiment.apply(record.trial, bare)
         except IllegalTransition as refused:

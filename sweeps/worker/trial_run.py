@@ -189,7 +189,7 @@ class TrialRun:
                     raise
                 # Anything else may recur with any worker. The attempt counts as lost, and the worker goes on,
                 # since otherwise one trial would end all workers.
-                detail = storable.line(storable.raised(error))
+                detail = storable.line(storable.error_text(error))
                 log.warning("trial %d is given up here: %s", self.record.trial, detail)
                 log.debug("the traceback:", exc_info=error)
                 return self._report(self._release(detail, self.experiment.space.lease.max_attempts)), ""
@@ -279,7 +279,7 @@ class TrialRun:
     def _hand_back(self, error: BaseException) -> None:
         """Release the trial without counting the attempt: another worker may be able to run it."""
         try:
-            self.experiment.apply(self.record.trial, self._release(storable.line(storable.raised(error))))
+            self.experiment.apply(self.record.trial, self._release(storable.line(storable.error_text(error))))
         except SweepError as failure:
             log.warning("trial %d was not handed back, its lease will expire: %s", self.record.trial, failure)
 

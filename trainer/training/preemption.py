@@ -144,7 +144,7 @@ class StopSignal:
         self._early, self._ignored = None, True
 
     @contextmanager
-    def heeded(self) -> Iterator[None]:
+    def interrupting(self) -> Iterator[None]:
         """Let a signal end the block at once, although the rest is to be done without them (`ignore`)."""
         before, self._ignored = self._ignored, False
         try:

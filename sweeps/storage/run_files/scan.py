@@ -88,7 +88,7 @@ def scan(folder: Path, prefix: str, *, without: str = "") -> dict[str, Stamp]:
     return found
 
 
-def settled(
+def due_batches(
     present: Mapping[str, Stamp],
     before: Mapping[str, Stamp],
     safe: Mapping[str, Stamp],

@@ -22,7 +22,7 @@ from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
-from sweeps.storage.run_files.scan import Batch, Stamp, is_growing, is_volatile, scan, settled, stamp_of
+from sweeps.storage.run_files.scan import Batch, Stamp, due_batches, is_growing, is_volatile, scan, stamp_of
 from sweeps.text.regular_file import open_regular
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class FolderUpload:
         since = math.inf if final else time.monotonic() - self._deadline.config.growing_s
         deferred = frozenset(name for name, at in self._sent_at.items() if at > since)
         torn = False
-        for batch in settled(present, before, self._sent, deferred=deferred, final=final):
+        for batch in due_batches(present, before, self._sent, deferred=deferred, final=final):
             if torn and not batch.changed:
                 continue  # the failed batch may be the successor of what was removed here
             if sum(present[name].size for name in batch.changed) > self._deadline.config.chunk_bytes:

@@ -134,7 +134,7 @@ class TestReason:
         ids=["numbers", "paths", "windows", "addresses", "floats", "tokens", "first-line"],
     )  # fmt: skip
     def test_what_differs_from_trial_to_trial_does_not_count(self, one, other):
-        assert brake.normalized(one) == brake.normalized(other)
+        assert brake.error_pattern(one) == brake.error_pattern(other)
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -146,7 +146,7 @@ class TestReason:
         ids=["name", "class", "key"],
     )
     def test_what_says_why_does(self, one, other):
-        assert brake.normalized(one) != brake.normalized(other)
+        assert brake.error_pattern(one) != brake.error_pattern(other)
 
     @given(st.text(max_size=400))
     def test_any_error_has_a_reason_and_one_line_for_people(self, error):

@@ -147,7 +147,7 @@ def test_signals_are_handled_only_while_hooks_run() -> None:
     try:
         stop.ignore()
         signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(PreemptedError), stop.heeded():
+        with pytest.raises(PreemptedError), stop.interrupting():
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
     finally:

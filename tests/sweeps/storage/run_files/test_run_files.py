@@ -24,7 +24,7 @@ from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.exchange import PART_UNIT, Deadline
 from sweeps.storage.run_files.manifest import Digest, Stored
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
-from sweeps.storage.run_files.scan import Stamp, scan, settled
+from sweeps.storage.run_files.scan import Stamp, due_batches, scan
 from sweeps.storage.run_files.upload import FolderUpload
 
 PREFIX = "runs/000012/attempt-1"
@@ -615,7 +615,7 @@ class TestTheRipe:
     ONE, TWO = Stamp(1, 1, 1), Stamp(2, 2, 2)
 
     def changed(self, present, before, safe=None, **options):
-        return [batch.changed for batch in settled(present, before, safe or {}, **options)]
+        return [batch.changed for batch in due_batches(present, before, safe or {}, **options)]
 
     def test_only_files_of_one_folder_wait_for_each_other(self):
         before = {"a": self.ONE, "ck/a": self.ONE}
@@ -634,7 +634,7 @@ class TestTheRipe:
 
     def test_what_is_only_gone_goes_last(self):
         present, safe = {"ck/2/a": Stamp(9, 1, 1), "b": self.ONE}, {"ck/1/a": self.ONE}
-        batches = settled(present, present, safe)
+        batches = due_batches(present, present, safe)
         assert [(batch.changed, batch.removed) for batch in batches] == [
             (("b",), ()),
             (("ck/2/a",), ()),
