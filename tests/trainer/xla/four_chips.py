@@ -48,7 +48,7 @@ def of_stage(stage: str) -> tuple[str, ...]:
 
 def strategies(stage: str) -> list[str]:
     """How the chips share the stage: graphs take long to compile, and with FSDP the batch is sharded as well."""
-    return ["fsdp"] if stage == CACHED else list(PARALLEL)
+    return list(PARALLEL) if stage == "stage2" else ["fsdp"]
 
 
 def trained(stage: str, *overrides: str) -> Any:

@@ -27,9 +27,9 @@ OF_MATRICES = {
 }
 
 
-@pytest.mark.timeout(1500)  # eleven graphs: 380 s beside the slow suite, on two cores
+@pytest.mark.timeout(1500)  # nine graphs; eleven took 380 s beside the slow suite, on two cores
 def test_one_chip_and_four_have_the_same_losses(tmp_path: Path) -> None:
-    """Whether four share the batches alone, or the weights too; of these each has a quarter then."""
+    """Whether four share the batches alone, in Stage 2, or the weights too; of these each has a quarter then."""
     four = in_four(tmp_path, *RUNS)
     assert four.pop("odd") == [[[6, 2]] * 4, [[6, 7]] * 4]  # by columns; replicated
     for stage in RUNS:

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.xla
 # otherwise, and then the losses of later steps differ more than float32 does.
 TOLERANCE = 2e-3
 BFLOAT16_TOLERANCE = 1e-2
-OPTIMIZERS = ("adamw", "muon", "muonclip", "apollo", "apollo_mini")
 SALIENCY = "stage1_9.saliency.enabled=true"
 
 
@@ -36,16 +35,18 @@ SALIENCY = "stage1_9.saliency.enabled=true"
         pytest.param("stage2", "muonclip", (*SMALLEST, "stage2.distill.weight=0.5"), id="taught"),
         pytest.param("stage2", "apollo", (*SMALLEST, "device.recompute=true"), id="recomputed"),
         pytest.param("stage2", "muon", (*SMALLEST, "device.dtype=bfloat16"), id="bfloat16"),
-        pytest.param("stage2", "apollo_mini", SMALLEST, id="plain"),
         # At the default weight of Stage 3's divergence the rounding of a few steps would be 1 % of that.
         *(
             pytest.param("stage3", name, (*SMALLEST, "stage3.logits_weight=1.0"), id=name)
-            for name in OPTIMIZERS
+            for name in ("adamw", "muonclip")
         ),
     ],
 )
 def test_step_is_one_graph_equal_to_the_cpus(stage: str, optimizer: str, overrides: tuple[str, ...]) -> None:
-    """Each stage with each optimizer; the first case has two layers and measured gains. Apollo draws a projection at every other step."""
+    """Each stage, and each optimizer at least once: an optimizer sees gradients and no stage, but for MuonClip.
+
+    The first case has two layers and measured gains. Apollo draws a projection at every other step.
+    """
     overrides = (f"optimizer@{stage}.optimizer={optimizer}", *overrides)
     if optimizer.startswith("apollo"):
         overrides = (*overrides, f"{stage}.optimizer.{optimizer}.update_interval=2")

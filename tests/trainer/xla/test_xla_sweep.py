@@ -1,4 +1,4 @@
-"""A sweep whose trials are trained through XLA, by the commands that a person types. Four processes of the
+"""A sweep whose trials are trained through XLA, by the commands that a person types. Two processes of the
 trainer, the smallest that there are."""
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ program:
       - eval.batch_size=2
 parameters:
   stage2.optimizer.lr: {min: 1.0e-3, max: 1.2e-2, distribution: log_uniform_values}
-search: {method: bayes, sobol: 4, seed: 0}
-run_cap: 4
+search: {method: bayes, sobol: 2, seed: 0}
+run_cap: 2
 """
 
 
 @pytest.mark.timeout(900)
-def test_a_sweep_of_four_trials_runs_on_xla_from_end_to_end(tmp_path: Path) -> None:
+def test_a_sweep_runs_on_xla_from_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(SPACE)
 
     def sweep(*arguments: str) -> str:
@@ -63,6 +63,6 @@ def test_a_sweep_of_four_trials_runs_on_xla_from_end_to_end(tmp_path: Path) -> N
     sweep("export", str(tmp_path / "trials.csv"))
     with (tmp_path / "trials.csv").open() as table:
         trials = list(csv.DictReader(table))
-    assert [trial["status"] for trial in trials] == ["completed"] * 4
-    assert len({trial["final_loss"] for trial in trials}) == 4
+    assert [trial["status"] for trial in trials] == ["completed"] * 2
+    assert len({trial["final_loss"] for trial in trials}) == 2
     assert all(float(trial["compile_seconds"]) > 0 for trial in trials)
