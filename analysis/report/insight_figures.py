@@ -145,5 +145,7 @@ def parameter_scale(values: list[float], *, log: bool) -> Scale:
     low, high = min(values), max(values)
     ticks = np.geomspace(low, high, 3).tolist()
     return Scale(
-        type="log", domain=(low, high), ticks=tuple((tick, labels.number(tick, 2)) for tick in ticks)
+        type="log",
+        domain=(low, high),
+        ticks=tuple((tick, labels.number(float(f"{tick:.2g}"))) for tick in ticks),
     )

@@ -111,7 +111,8 @@ class _Coordinate:
             span = (high - low) or 1.0
             ticks = [(0.0, labels.number(min(floats), 3)), (1.0, labels.number(max(floats), 3))]
             if is_log:  # the middle shows that it is one
-                ticks.insert(1, (0.5, labels.number(math.sqrt(min(floats) * max(floats)), 2)))
+                middle = math.sqrt(min(floats) * max(floats))
+                ticks.insert(1, (0.5, labels.number(float(f"{middle:.2g}"))))
             return cls(name=name, heights=[(p - low) / span for p in scaled], ticks=ticks)
         cells = [labels.cell(v) for v in plain]
         kinds = sorted(set(cells))

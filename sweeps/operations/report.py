@@ -83,12 +83,12 @@ def _next_steps(
         of = f"{done} of {space.run_cap}" if space.run_cap else str(done)
         add(f"The search is not over: {of} trials have ended. Go on:", f"sweep worker {at}")
     has_result = "best_trial" in document
-    if has_result and not confirmed and (program_of(space).has_seed or space.program.kind == "trainer"):
-        add(
-            "Not certain yet: the best trial is one run, and the best of many looks better than it is. "
-            "Repeat the best with fresh seeds:",
-            f"sweep confirm {at}",
-        )
+    if has_result and not confirmed:
+        doubt = "Not certain yet: the best trial is one run, and the best of many looks better than it is."
+        if program_of(space).has_seed:
+            add(f"{doubt} Repeat the best with fresh seeds:", f"sweep confirm {at}")
+        else:
+            add(f"{doubt} With a parameter `seed` in its space, `sweep confirm` could repeat it.", "")
     if has_result and not is_open:
         model = document.get("insight", {}).get("optimum")
         gain = (
@@ -99,8 +99,8 @@ def _next_steps(
         if why := experiment.why_done():
             add(f"{why[0].upper()}{why[1:]}", "")
         elif space.run_cap:
-            add(f"Search on{gain}:", f"sweep extend --run-cap +{space.run_cap} {at}")
+            add(f"Search on{gain}:", f"sweep extend --run-cap +{space.run_cap} {at} && sweep worker {at}")
     if has_result:
         add("All trials as a table:", f"sweep export trials.csv {at}")
-        add("Run the best trial again, and keep its model:", document["best_command"])
+        add("Run the best trial again:", document["best_command"])
     return steps

@@ -329,8 +329,9 @@ class TestExportAndReport:
         shown = page.split('id="next"')[1].split("</section>")[0]
         words = ("extend", "--run-cap", "+5"), ("export", "trials.csv")
         assert [f"<code>sweep {' '.join(each)} --storage " in shown for each in words] == [True, True]
-        assert "sweep confirm" not in shown  # without a seed a repeat would be the same run
-        assert "sweep worker" not in shown
+        assert "With a parameter `seed`" in shown
+        assert "<code>sweep confirm" not in shown  # without a seed a repeat would be the same run
+        assert "<code>sweep worker" not in shown
 
     @pytest.mark.timeout(600)  # Ax fits once
     def test_the_report_says_what_mattered_and_what_it_cost(self, sweep, finished, tmp_path):
