@@ -189,7 +189,7 @@ class TrialRun:
                     raise
                 # Anything else may recur with any worker. The attempt counts as lost, and the worker goes on,
                 # since otherwise one trial would end all workers.
-                detail = storable.line(storable.error_text(error))
+                detail = _in_one_line(error)
                 log.warning("trial %d is given up here: %s", self.record.trial, detail)
                 log.debug("the traceback:", exc_info=error)
                 return self._report(self._release(detail, self.experiment.space.lease.max_attempts)), ""
@@ -279,7 +279,7 @@ class TrialRun:
     def _hand_back(self, error: BaseException) -> None:
         """Release the trial without counting the attempt: another worker may be able to run it."""
         try:
-            self.experiment.apply(self.record.trial, self._release(storable.line(storable.error_text(error))))
+            self.experiment.apply(self.record.trial, self._release(_in_one_line(error)))
         except SweepError as failure:
             log.warning("trial %d was not handed back, its lease will expire: %s", self.record.trial, failure)
 
@@ -357,3 +357,8 @@ def require_writable(folder: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return the error's text uncut: it is redacted later, and half of a secret would not be recognised."""
+    return " ".join(storable.error_text(error).split())

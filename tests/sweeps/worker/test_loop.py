@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
 import sys
 import threading
@@ -461,6 +462,19 @@ class TestTheMachineIsAtFault:
         assert [a.reason for a in record.history] == ["given_up"] * 3
         assert type(error).__name__ in record.error
         assert "trial 3 is given up" in caplog.text
+
+    @pytest.mark.parametrize("kind", [RecursionError, PermissionError], ids=["given up", "handed back"])
+    def test_no_secret_is_cut_in_half_in_a_reason(self, experiment, monkeypatch, kind):
+        """Half of one would not be recognised, and would be stored."""
+        text = f"{'x' * 460}\n  ghp_{'a' * 36} end"
+
+        def broken(*arguments, **named):
+            raise kind(text)
+
+        monkeypatch.setattr("sweeps.programs.function.FunctionProgram.run", broken)
+        with contextlib.suppress(PermissionError):
+            work(experiment, max_trials=1)
+        assert experiment.trial(0).history[0].detail == f"{kind.__name__}: {'x' * 460} *** end"
 
     def test_a_result_is_kept_until_the_store_answers_again(self, experiment, monkeypatch):
         monkeypatch.setattr(trial_run, "retry_delays", lambda: iter([0.0] * 5))
