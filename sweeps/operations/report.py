@@ -15,7 +15,9 @@ from sweeps.export import table as tables
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.programs.kinds import program_of
+from sweeps.search.grid import Grid
 from sweeps.text.counted import counted
+from sweeps.trials import budget, control
 from sweeps.trials.record import Trial
 
 
@@ -77,11 +79,24 @@ def _next_steps(
     searched = [record for record in records if record.generator not in ("confirm", "imported")]
     is_open = not experiment.is_full(list(records))
     if "best_trial" not in document and records and not is_open:
-        add("No trial has a result. What stands in their way:", f"sweep doctor {at}")
+        if space.outcome_constraints and any(record.status == "completed" for record in records):
+            add(
+                "No completed trial is within the outcome constraints. What they reported:",
+                f"sweep trials {at}",
+            )
+        else:
+            add("No trial has a result. What stands in their way:", f"sweep doctor {at}")
     if is_open or any(not record.finished for record in searched):
-        done = sum(record.finished for record in searched)
-        of = f"{done} of {space.run_cap}" if space.run_cap else str(done)
-        add(f"The search is not over: {of} trials have ended. Go on:", f"sweep worker {at}")
+        count = sum(record.finished for record in searched)
+        of = f"{count} of {space.run_cap}" if space.run_cap else str(count)
+        ended = f"The search is not over: {of} trials have ended"
+        state = control.read(experiment.store)
+        if spent := budget.exceeded(space.budget, records, experiment.store.now()):
+            add(f"{ended}, and the budget is reached: {spent}. `sweep extend` raises it.", "")
+        elif state != "running":
+            add(f"{ended}, and it is {state}. Go on:", f"sweep resume {at} && sweep worker {at}")
+        else:
+            add(f"{ended}. Go on:", f"sweep worker {at}")
     has_result = "best_trial" in document
     if has_result and not confirmed:
         doubt = "Not certain yet: the best trial is one run, and the best of many looks better than it is."
@@ -96,9 +111,11 @@ def _next_steps(
             if model is None
             else f" ({counted(model['more'], 'trial')}: expected gain {model['gain']:.1g})"
         )
-        if why := experiment.why_done():
-            add(f"{why[0].upper()}{why[1:]}", "")
-        elif space.run_cap:
+        standing = experiment.standing()
+        if standing is not None and standing.ended:
+            done = f"{str(standing)[0].upper()}{str(standing)[1:]}"
+            add(f"{done}. Go on:", f"sweep extend --expected-gain none {at} && sweep worker {at}")
+        elif space.run_cap and not (space.search.method == "grid" and not Grid(space).left(records)):
             add(f"Search on{gain}:", f"sweep extend --run-cap +{space.run_cap} {at} && sweep worker {at}")
     if has_result:
         add("All trials as a table:", f"sweep export trials.csv {at}")

@@ -14,7 +14,10 @@ from sweeps.operations.creation import create_sweep
 from sweeps.operations.opening import latest_name, open_sweep
 from sweeps.operations.report import report_document
 from sweeps.operations.status import sweep_rows
+from sweeps.search import stop_rule
 from sweeps.space.space_file import loads
+from sweeps.trials import control
+from sweeps.trials.lifecycle import Complete
 
 SPACE = """\
 name: toy
@@ -72,6 +75,66 @@ def test_report_of_a_new_sweep_says_how_to_begin(storage):
     (step,) = report_document(made(storage)[0], [])["next"]
     assert step["command"] == f"sweep worker --storage {storage}/toy"
     assert "0 of 5 trials" in step["text"]
+
+
+def commands(experiment: Experiment) -> list[str]:
+    return [step["command"] for step in report_document(experiment, experiment.trials())["next"]]
+
+
+@pytest.mark.parametrize("state", ["paused", "stopped"])
+def test_report_resumes_a_sweep_that_is_closed(storage, state):
+    experiment, _ = made(storage)
+    control.write(experiment.store, state, "ada")
+    at = f"--storage {storage}/toy"
+    assert commands(experiment) == [f"sweep resume {at} && sweep worker {at}"]
+
+
+def test_report_starts_no_worker_beyond_the_budget(storage):
+    experiment, _ = made(storage)
+    limits.extend(experiment, {"until": 1577836800.0}, "ada")
+    (step,) = report_document(experiment, [])["next"]
+    assert step["command"] == ""
+    assert "the budget is reached: no trial is begun after 2020" in step["text"]
+
+
+def complete(experiment: Experiment, **metrics: float) -> None:
+    record = experiment.ask("w")
+    experiment.apply(record.trial, Complete(worker="w", attempt=record.attempt, metrics=metrics))
+
+
+def test_report_says_how_a_search_that_is_done_goes_on(storage):
+    space = SPACE.replace("random}", "bayes, stop: {expected_gain: 0.5, trials: 3}}")
+    experiment, _ = made(storage, space)
+    complete(experiment, loss=1.0)
+    stop_rule.keep(experiment.store, stop_rule.Expectation(gain=0.1, trials=3, results=9, digest=""))
+    at = f"--storage {storage}/toy"
+    (step,) = (
+        each
+        for each in report_document(experiment, experiment.trials())["next"]
+        if each["command"] == f"sweep extend --expected-gain none {at} && sweep worker {at}"
+    )
+    assert step["text"].startswith("The search is done: 3 more trials")
+
+
+@pytest.mark.parametrize(("run_cap", "is_left"), [(1, True), (2, False)])
+def test_report_extends_a_grid_only_if_it_has_more(storage, run_cap, is_left):
+    space = SPACE.replace("{min: 0.0, max: 1.0}", "{values: [0.0, 1.0]}").replace(
+        "{min: 1, max: 100}", "{value: 1}"
+    )
+    experiment, _ = made(
+        storage, space.replace("random", "grid").replace("run_cap: 5", f"run_cap: {run_cap}")
+    )
+    for _ in range(run_cap):
+        complete(experiment, loss=1.0)
+    assert any("sweep extend" in command for command in commands(experiment)) is is_left
+
+
+def test_report_says_if_constraints_leave_no_trial(storage):
+    experiment, _ = made(
+        storage, SPACE.replace("run_cap: 5", "run_cap: 1") + 'outcome_constraints: ["size <= 1"]\n'
+    )
+    complete(experiment, loss=1.0, size=2.0)
+    assert commands(experiment) == [f"sweep trials --storage {storage}/toy"]
 
 
 def test_export_names_what_is_searched_on_a_log_scale(storage):
