@@ -38,10 +38,12 @@ class Series(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A stage of the run, and the step of the run before its first."""
+    """A stage of the run, and what step, second and token of the run came before it."""
 
     name: str
     first: float
+    seconds: float
+    tokens: float
 
 
 @dataclass
@@ -90,9 +92,9 @@ class Curves:
         stage = written.get("stage")
         stage = _clean(str(stage)[:_LONGEST_NAME]) if stage is not None else ""
         if not self.stages or (self.stages[-1].name != stage and len(self.stages) < _MOST_STAGES):
-            self.stages.append(Stage(stage, self._last_step))
+            self.stages.append(Stage(stage, self._last_step, *self._previous))
         elif self.stages[-1].name != stage:
-            self.stages[-1] = Stage(stage, self._last_step)
+            self.stages[-1] = Stage(stage, self._last_step, *self._previous)
         where = self.stages[-1].first + max(0.0, step)
         warnings = written.get("warnings")
         for warning in warnings[: _MOST_WARNINGS - len(self.warnings)] if isinstance(warnings, list) else ():
@@ -165,15 +167,12 @@ class Curves:
 
     def starts(self, axis: Axis, dollars_per_second: float | None = None) -> list[tuple[str, float]]:
         """Return the stages by name, and where on the axis each begins; none if nothing is known of x."""
-        along = {"steps": self.steps, "tokens": self.tokens}.get(axis, self.seconds)
+        if axis == "steps":
+            return [(stage.name, stage.first) for stage in self.stages]
+        if axis == "tokens":
+            return [(stage.name, stage.tokens) for stage in self.stages]
         scale = 1.0 if axis != "dollars" else dollars_per_second
-        if scale is None:
-            return []
-        found = []
-        for stage in self.stages:
-            before = (x for x, step in zip(along, self.steps, strict=True) if step <= stage.first)
-            found.append((stage.name, scale * max(before, default=0.0)))
-        return found
+        return [] if scale is None else [(stage.name, scale * stage.seconds) for stage in self.stages]
 
     def points(
         self, name: str, axis: Axis, dollars_per_second: float | None = None

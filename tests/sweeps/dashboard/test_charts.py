@@ -53,9 +53,25 @@ def test_a_stage_begins_where_the_one_before_has_ended() -> None:
     curves = Curves()
     for stage, first in (("stage1_9", 3.0), ("stage2", 5.0)):
         for step in (1, 2):
-            line = {"stage": stage, "step": step, "loss": first, "seconds": first + step}
+            line = {
+                "stage": stage,
+                "step": step,
+                "loss": first,
+                "seconds": first + step,
+                "tokens": 10 * first - 20 + 5 * step,
+            }
             curves.add(f"{json.dumps(line)}\n".encode())
     assert curves.starts("steps") == [("stage1_9", 0.0), ("stage2", 2.0)]
     assert curves.starts("seconds") == [("stage1_9", 0.0), ("stage2", 5.0)]
+    assert curves.starts("tokens") == [("stage1_9", 0.0), ("stage2", 20.0)]
     assert curves.starts("dollars") == []
     assert curves.starts("dollars", 2.0)[1] == ("stage2", 10.0)
+
+
+def test_a_stage_begins_where_its_first_line_is_left_out_of_the_curve() -> None:
+    curves = Curves()
+    for step in range(1, 9000):  # beyond what is kept
+        stage = "b" if step > 8001 else "a"
+        line = {"stage": stage, "step": step - 8001 * (stage == "b"), "loss": 1.0, "seconds": 2.0 * step}
+        curves.add(f"{json.dumps(line)}\n".encode())
+    assert curves.starts("seconds") == [("a", 0.0), ("b", 16002.0)]
