@@ -76,9 +76,10 @@ def theme(ink: str = LIGHT_INK, font: str = "sans-serif") -> dict[str, Any]:
 
 def axis_type(values: Sequence[float], *, log: bool = False) -> Literal["linear", "log"]:
     """Return "log" if asked for, or where a linear axis would squeeze most points against one edge."""
-    if not len(values) or min(values) <= 0 or not (log or max(values) / min(values) >= LOG_RATIO):
+    if not len(values) or min(values) <= 0:
         return "linear"
-    return "log"
+    low, high = min(values), max(values)
+    return "log" if high / low >= LOG_RATIO or (log and low < high) else "linear"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,6 +124,7 @@ def test_a_wide_range_gets_a_logarithmic_axis() -> None:
         ([0.002, 0.004, 0.008, 0.016], True, "log"),  # a narrow range that is searched on a log scale
         ([8.0, 11.0, 16.0, 23.0], True, "log"),
         ([0.0, 4.0, 8.0], True, "linear"),
+        ([4.0, 4.0], True, "linear"),  # a logarithmic axis from 4 to 4 has no place for it
         ([0.002, 0.004, 0.008, 0.016], False, "linear"),
         ([0.0001, 0.01, 0.1], False, "log"),
         ([-1.0, 2.0, 4.0, 8.0], False, "linear"),
