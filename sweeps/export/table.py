@@ -249,9 +249,11 @@ def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
 
 
 def require_place(path: Path) -> None:
-    """Raise InputError unless a file can be made at `path`."""
+    """Raise InputError unless a file can be made at `path`; a device would be replaced by it."""
     if not path.name or path.is_dir():
         raise InputError(f"{str(path)!r}: this is a folder; give a file's name")
+    if path.exists() and (not path.is_file() or path.absolute().parent == Path("/dev")):
+        raise InputError(f"{str(path)!r}: this is a device or a pipe; give a file's name")
     if not path.parent.is_dir():
         raise InputError(f"{str(path)!r}: there is no folder {str(path.parent)!r}; make it, or name another")
     if not os.access(path.parent, os.W_OK):
