@@ -62,6 +62,8 @@ def report_document(
     if found is not None:
         document["best_trial"] = found.trial
         document["best_command"] = program_of(experiment.space).command_line(found)
+    elif experiment.space.outcome_constraints:
+        document["best_trial"] = None  # and not the best of those outside of them
     document["next"] = _next_steps(experiment, records, document, confirmed=confirmed is not None)
     return document
 
@@ -78,7 +80,8 @@ def _next_steps(
 
     searched = [record for record in records if record.generator not in ("confirm", "imported")]
     is_open = not experiment.is_full(list(records))
-    if "best_trial" not in document and records and not is_open:
+    has_result = document.get("best_trial") is not None
+    if not has_result and records and not is_open:
         if space.outcome_constraints and any(record.status == "completed" for record in records):
             add(
                 "No completed trial is within the outcome constraints. What they reported:",
@@ -97,7 +100,6 @@ def _next_steps(
             add(f"{ended}, and it is {state}. Go on:", f"sweep resume {at} && sweep worker {at}")
         else:
             add(f"{ended}. Go on:", f"sweep worker {at}")
-    has_result = "best_trial" in document
     if has_result and not confirmed:
         doubt = "Not certain yet: the best trial is one run, and the best of many looks better than it is."
         if program_of(space).has_seed:

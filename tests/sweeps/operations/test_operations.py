@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from analysis.report.report import render
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.operations import lifetime, limits
@@ -135,6 +136,10 @@ def test_report_says_if_constraints_leave_no_trial(storage):
     )
     complete(experiment, loss=1.0, size=2.0)
     assert commands(experiment) == [f"sweep trials --storage {storage}/toy"]
+    page = render(report_document(experiment, experiment.trials()))
+    assert "No best trial yet" in page
+    assert "Best trial:" not in page
+    assert "No completed trial is within the outcome constraints." in page
 
 
 def test_export_names_what_is_searched_on_a_log_scale(storage):
