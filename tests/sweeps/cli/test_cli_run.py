@@ -328,7 +328,7 @@ class TestRunCapAndSobol:
             ("{sobol: 4}", 5, "", False),
             ("{sobol: 4}", 5, "baseline: {x: 0.5}\n", True),
             ("{sobol: 4}", 6, "baseline: {x: 0.5}\n", False),
-            ("{}", 12, "", True),
+            ("{}", 6, "", True),
             ("{method: random, sobol: 4}", 3, "", False),
         ],
     )
