@@ -279,12 +279,14 @@ def _preflight(
     Raises:
         ConfigError: the preflight refuses the run, and `force` is not set.
     """
-    from trainer.data.files import find_files
     from trainer.preflight import batch_size_search
     from trainer.preflight.preflight import run_preflight, summary_line
 
     # Before a line about memory is printed. In a bucket a listing takes seconds, and the run lists it anyway.
-    find_files([name for name in getattr(config.data, "files", ()) if "://" not in name], ())
+    if names := [name for name in getattr(config.data, "files", ()) if "://" not in name]:
+        from trainer.data.files import find_files
+
+        find_files(names, ())
     fitted = batch_size_search.with_micro_batches(config, device, processes=launch.world)
     found = run_preflight(fitted, device, folder, processes=launch.world)
     forced = long_runs.refuse(found.refusals, force=config.force)
