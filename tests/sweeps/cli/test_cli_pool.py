@@ -140,7 +140,8 @@ def test_a_detached_pool_outlives_its_starter_and_down_ends_it(sweep, space_file
     ended = sweep("down")
     assert (ended.status, "2 processes" in ended.err) == (0, True)
     assert there.alive() == []
-    assert [record.status for record in experiment.trials()] == ["pending"]
+    # The second worker may have begun a trial before it was ended; it handed that back as well.
+    assert {record.status for record in experiment.trials()} == {"pending"}
     assert "no pool" in sweep("down").err
     assert [row["what"] for row in json.loads(sweep("history", "--format", "json").out)] == [
         "launch 1 worker on local",
