@@ -127,8 +127,8 @@ def amended(space: Space, made: Iterable[Amendment]) -> Space:
         stated = replace(stop, expected_gain=gain) if isinstance(gain, int | float) else None
         search = replace(search, stop=stated)
     # The types of changes were checked by name when they were made.
-    budgeted = replace(space.budget, **budget)  # type: ignore[arg-type]
-    return replace(space, **top, budget=budgeted, search=search)  # type: ignore[arg-type]
+    budgeted = replace(space.budget, **budget)  # type: ignore[arg-type]  # a change may be of any type
+    return replace(space, **top, budget=budgeted, search=search)  # type: ignore[arg-type]  # likewise
 
 
 class Amendments:

@@ -68,7 +68,7 @@ def test_a_stage_begins_where_the_one_before_has_ended() -> None:
     assert curves.starts("dollars", 2.0)[1] == ("stage2", 10.0)
 
 
-def test_a_stage_begins_where_its_first_line_is_left_out_of_the_curve() -> None:
+def test_stage_starts_at_its_first_step_in_a_thinned_curve() -> None:
     curves = Curves()
     for step in range(1, 9000):  # beyond what is kept
         stage = "b" if step > 8001 else "a"

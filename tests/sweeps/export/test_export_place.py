@@ -1,4 +1,4 @@
-"""Where an export may be written: the file is replaced, so it must be one."""
+"""An export replaces a regular file or makes one; devices and pipes are refused."""
 
 from __future__ import annotations
 

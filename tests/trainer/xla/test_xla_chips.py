@@ -29,7 +29,7 @@ OF_MATRICES = {
 
 @pytest.mark.timeout(1500)  # nine graphs; eleven took 380 s beside the slow suite, on two cores
 def test_one_chip_and_four_have_the_same_losses(tmp_path: Path) -> None:
-    """Whether four share the batches alone, in Stage 2, or the weights too; of these each has a quarter then."""
+    """Losses agree, whether four chips share batches alone (Stage 2) or the weights as well."""
     four = in_four(tmp_path, *RUNS)
     assert four.pop("odd") == [[[6, 2]] * 4, [[6, 7]] * 4]  # by columns; replicated
     for stage in RUNS:
