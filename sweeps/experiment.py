@@ -25,7 +25,7 @@ from sweeps.storage.base import NotFound, Store
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.amendments import GAIN, Amendment, Amendments, limits
 from sweeps.trials.record import Trial
-from sweeps.trials.redaction import redact
+from sweeps.trials.redaction import redact, redacted_line
 from sweeps.trials.repository import Records
 
 SWEEP_KEY = keys.SWEEP_KEY
@@ -213,7 +213,7 @@ class Experiment:
             SweepClosed: the sweep is paused or stopped, or its budget is spent.
         """
         return self.allocator.ask(
-            redact(storable.line(worker)), leased=leased, make=make, confirming=confirming, wait=wait
+            redacted_line(worker), leased=leased, make=make, confirming=confirming, wait=wait
         )
 
     def enqueue(
@@ -234,7 +234,7 @@ class Experiment:
         self.amendments.refresh()  # the run cap may have been raised
         return enqueue(
             *(self.store, self.space, self._records, self.allocator.lease, configurations),
-            worker=redact(storable.line(worker)),
+            worker=redacted_line(worker),
             skip_if_exists=skip_if_exists,
         )
 

@@ -216,7 +216,7 @@ async def _command(*words: str, by: str) -> str:
         process.kill()
         raise InputError(f"`sweep {words[0]}` did not end within {_COMMAND_S:g} s") from None
     lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-    last = redact(lines[-1][:500]) if lines else ""
+    last = redact(lines[-1])[:500] if lines else ""
     if process.returncode:
         raise InputError(last.removeprefix("sweep: error: ") or f"`sweep {words[0]}` failed")
     return last.removeprefix("sweep: ")

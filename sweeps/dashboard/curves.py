@@ -99,7 +99,7 @@ class Curves:
         warnings = written.get("warnings")
         for warning in warnings[: _MOST_WARNINGS - len(self.warnings)] if isinstance(warnings, list) else ():
             text = warning.get("message", warning) if isinstance(warning, dict) else warning
-            self.warnings.append(redact(f"{f'{stage} step {step:g}'.strip()}: {str(text)[:500]}"))
+            self.warnings.append(redact(f"{f'{stage} step {step:g}'.strip()}: {text}")[:600])
         seconds, tokens = self._elapsed(written, where)
         self._last_step = max(self._last_step, where)
         numbers = {

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from sweeps.errors import AlreadyExists, DamagedObject, StoreConflict, StoreUnavailable
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
-from sweeps.trials import storable
-from sweeps.trials.redaction import redact
+from sweeps.trials.redaction import redacted_line
 
 PREFIX = "actions/"
 SCHEMA = 1
@@ -152,4 +151,4 @@ def _decode(number: int, data: bytes) -> Action:
 
 
 def _line(text: str) -> str:
-    return redact(storable.line(text))[:_LONGEST]
+    return redacted_line(text)[:_LONGEST]

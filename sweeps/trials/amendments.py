@@ -21,8 +21,7 @@ from sweeps.space.definition import Budget, Space, Stop
 from sweeps.space.domain import no_stop
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
-from sweeps.trials import storable
-from sweeps.trials.redaction import redact
+from sweeps.trials.redaction import redacted_line
 
 PREFIX = "amendments/"
 SCHEMA = 1
@@ -61,7 +60,7 @@ def key(number: int) -> str:
 
 def encoded(changes: Mapping[str, Change], by: str, at: float) -> bytes:
     """Return an amendment as JSON that `decoded` can read; no two have the same bytes."""
-    document = {"schema": SCHEMA, "changes": dict(changes), "by": redact(storable.line(by)), "at": at}
+    document = {"schema": SCHEMA, "changes": dict(changes), "by": redacted_line(by), "at": at}
     return json.dumps(document | {"write": uuid.uuid4().hex}, indent=1, allow_nan=False).encode()
 
 

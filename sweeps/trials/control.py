@@ -13,8 +13,7 @@ from typing import Any, Literal, get_args
 from sweeps.errors import DamagedObject, StoreConflict
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader
-from sweeps.trials import storable
-from sweeps.trials.redaction import redact
+from sweeps.trials.redaction import redacted_line
 
 KEY = "control.json"
 
@@ -54,7 +53,7 @@ def read(store: Store) -> State:
 
 def brake(store: Store, observed: Switch, why: str) -> None:
     """Pause the sweep for this reason, unless the switch has changed since it was `observed`."""
-    document = {"state": "paused", "by": BRAKE, "at": store.now(), "why": redact(storable.line(why))}
+    document = {"state": "paused", "by": BRAKE, "at": store.now(), "why": redacted_line(why)}
     _put(store, document, observed.version)
 
 
@@ -62,7 +61,7 @@ def write(store: Store, state: State, by: str) -> None:
     """Change the state, whatever it is now: the last writer wins."""
     if state not in get_args(State):
         raise ValueError(f"{state!r} is none of {', '.join(get_args(State))}")
-    document = {"state": state, "by": redact(storable.line(by)), "at": store.now()}
+    document = {"state": state, "by": redacted_line(by), "at": store.now()}
     while not _put(store, document, switch(store).version):
         pass
 

@@ -20,6 +20,7 @@ from sweeps.space.space_json import to_json
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.secret_patterns import Redactor, is_secret_name, mask_spans, may_be_shown, secret_spans
+from sweeps.trials import storable
 from sweeps.trials.lifecycle import Event
 from sweeps.trials.record import Attempt, Trial
 
@@ -34,6 +35,11 @@ log = logging.getLogger(__name__)
 def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the text with stars for what looks like a secret, or is one of the environment's."""
     return Redactor(environment)(text)
+
+
+def redacted_line(text: str) -> str:
+    """Return the text as `storable.line` cuts it, masked before: half of a secret is not recognised."""
+    return storable.line(redact(text))
 
 
 def printable(text: str) -> str:

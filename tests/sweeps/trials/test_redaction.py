@@ -16,9 +16,16 @@ from sweeps.errors import SpaceError
 from sweeps.experiment import Experiment
 from sweeps.programs.process import last_lines
 from sweeps.space.definition import Fixed, Program
+from sweeps.trials import storable
 from sweeps.trials.lifecycle import Abandon, Complete, Fail, Heartbeat, Release, StopEarly
 from sweeps.trials.record import Attempt, Trial
-from sweeps.trials.redaction import RedactingFormatter, redact, redact_trials, refuse_secrets
+from sweeps.trials.redaction import (
+    RedactingFormatter,
+    redact,
+    redact_trials,
+    redacted_line,
+    refuse_secrets,
+)
 
 SECRET = "s3cr3t-v4lue-0f-mine"
 ENVIRONMENT = {
@@ -238,6 +245,11 @@ def test_worker_name_with_secret_still_holds_trial(experiment, secret):
     ended = experiment.apply(0, Complete(worker=f"worker-{SECRET}", attempt=1, metrics={"final_loss": 1.0}))
     assert ended.status == "completed"
     assert secret.encode() not in stored(experiment)
+
+
+def test_secret_at_the_limit_of_a_line_is_masked_whole(secret):
+    filled = "w" * (storable.MAX_LINE - len("-***"))
+    assert redacted_line(f"{filled} {secret}") == f"{filled} ***"
 
 
 def test_equal_redacted_metric_names_leave_one(experiment, secret, caplog):
