@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -48,7 +49,7 @@ def cleaned(printed: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_shows_what_its_commands_print(page: Path, sweep, tmp_path: Path, monkeypatch) -> None:
+def test_a_page_shows_what_its_commands_print(page: Path, sweep, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     sys.modules.pop("train", None)  # of another test's folder, in this process
@@ -67,13 +68,19 @@ def test_a_page_shows_what_its_commands_print(page: Path, sweep, tmp_path: Path,
     def ran(block: re.Match[str]) -> str:
         lines = []
         for command in (line[2:] for line in block[1].splitlines() if line.startswith("$ ")):
-            if command.startswith("sweep ") and "|" not in command:
-                result = sweep(*shlex.split(command)[1:])
+            piped = re.fullmatch(r"(sweep .*?)( 2>&1)? \| tail -n (\d+)", command)
+            if command.startswith("sweep ") and (piped or "|" not in command):
+                result = sweep(*shlex.split(piped[1] if piped else command)[1:])
                 status, printed = result.status, result.out + result.err
+                if piped:
+                    seen = printed if piped[2] else result.out
+                    printed = "".join(seen.splitlines(keepends=True)[-int(piped[3]) :])
+            elif command == "python compare.py":
+                runpy.run_path("compare.py", run_name="__main__")
+                status, printed = 0, capsys.readouterr().out
             else:
                 done = subprocess.run(
-                    ["bash", "-c", command], capture_output=True, text=True, check=False,
-                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    ["bash", "-c", command], capture_output=True, text=True, check=False
                 )  # fmt: skip
                 status, printed = done.returncode, done.stdout + done.stderr
             if status != (command in FAILS):
