@@ -30,9 +30,9 @@ def loss(parameters: dict[str, Value]) -> float:
 
 @cache
 def asked(name: str) -> list[dict[str, Value]]:
-    """Return the parameters of seven trials, of which the last three are the surrogate's."""
+    """Return the parameters of five trials, of which the last is the surrogate's."""
     searcher, found = find(name)(TASK), []
-    for trial in range(7):
+    for trial in range(5):
         found.append(dict(searcher.ask(trial)))
         searcher.tell(trial, loss(found[-1]))
     return found
