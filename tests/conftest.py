@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import multiprocessing.util
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -92,6 +93,15 @@ def forkserver() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     return context
+
+
+@pytest.fixture
+def keep_signals() -> Iterator[None]:
+    """Give the test process its signal handlers back, which a run or the quickstart replaces."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

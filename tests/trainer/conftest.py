@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,15 +65,6 @@ def remembered(session_folder: Path) -> Callable[[str, Callable[[], str]], str]:
 @pytest.fixture(autouse=True)
 def _own_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGESWEEP_CACHE", str(cache_folder))
-
-
-@pytest.fixture
-def keep_signals() -> Iterator[None]:
-    """Give the test process its signal handlers back, which a run replaces."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
