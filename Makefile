@@ -218,6 +218,9 @@ test-release: $(UV_STAMP)
 	@set -e; mkdir $(RELEASE)/empty && cd $(RELEASE)/empty; export STAGESWEEP_CACHE=$$PWD/cache; \
 	../bin/sweep --version && ../bin/stagesweep --version; \
 	../bin/python -I -c 'import sweeps; assert "$(RELEASE)/lib" in sweeps.__file__, sweeps.__file__'; \
+	space=$$(echo ../lib/python*/site-packages/search_spaces/quickstart.yaml); \
+	sed -i 's/teacher.max_steps=200/teacher.max_steps=10/; s/sobol: 6/sobol: 3/; s/run_cap: 14 /run_cap: 5 /' $$space; \
+	test "$$(grep -Ec 'max_steps=10 |sobol: 3|run_cap: 5 ' $$space)" = 3; \
 	../bin/stagesweep quickstart > quickstart.txt 2>&1 || { cat quickstart.txt; exit 1; }; \
 	test -s report.html && ../bin/sweep best --no-surrogate
 	@set -e; wheel=$$(echo dist/*.whl); \
