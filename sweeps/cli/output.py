@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_MOST_COLOURED = 1000
+"""Rows of a table with colours: laying out one of 10,000 took six seconds."""
+
 _PLAIN_WIDTH = 10_000
 """Width of a piped table in characters: lines are never wrapped or cut for a program or for `less -S`."""
 
@@ -66,23 +69,33 @@ def print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None =
     csv_format.write(sys.stdout, names, rows)
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> None:
-    """Print rows for people: numbers right-aligned and shortened, absent values empty."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows for people: numbers right-aligned and shortened, absent values empty.
+
+    On a terminal it has colours, unless it is long or wider than the window. Lines are never cut.
+    """
+    from rich.cells import cell_len
 
     names = list(dict.fromkeys(key for row in rows for key in row))
+    numeric = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
+    cells = [[shorten(row.get(name)) for name in names] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
     screen = console()
-    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, title=title, pad_edge=False)
-    for name in names:
-        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
-        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(shorten(row.get(name))) for name in names))
-    unlimited = screen.options.update(max_width=_PLAIN_WIDTH)  # else the measure ends at the window's width
-    if screen.measure(table, options=unlimited).maximum > screen.width:  # wrap lines, do not cut columns
-        screen = Console(highlight=False, width=_PLAIN_WIDTH, soft_wrap=True)
-        table.box = None
-    screen.print(table)
+    if sys.stdout.isatty() and len(rows) <= _MOST_COLOURED and sum(widths) + 2 * len(names) <= screen.width:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name, is_number in zip(names, numeric, strict=True):
+            table.add_column(Text(name), justify="right" if is_number else "left", no_wrap=True)
+        for line in cells:
+            table.add_row(*map(Text, line))
+        screen.print(table)
+        return
+    for line in (names, *cells):
+        padded = []
+        for text, width, is_number in zip(line, widths, numeric, strict=True):
+            space = " " * (width - cell_len(text))
+            padded.append(space + text if is_number else text + space)
+        click.echo("  ".join(padded).rstrip())

@@ -184,6 +184,7 @@ def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, 
     ]
     shared = any(costs.reused(record) for record in records)
     branched = any(costs.branched(record) for record in records)
+    has_errors = any(record.error for record in records)
     metrics = {metric: metric_column(metric, FOR_PEOPLE) for metric in space.metrics()}
     parameters = {name: parameter_column(name, metrics.values()) for name in varied}
     rows = []
@@ -201,7 +202,7 @@ def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, 
             row["reused"] = sharing.sources(record)
         if branched:
             row["branched"] = sharing.trunk_sources(record)
-        if any(other.error for other in records):
+        if has_errors:
             row["error"] = (record.error or "").partition("\n")[0][:100]
         rows.append(row)
     return rows

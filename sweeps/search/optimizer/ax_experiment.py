@@ -142,27 +142,44 @@ def metadata(point: Mapping[str, Value], filled: Mapping[str, Value]) -> dict[st
 # ---- Sobol
 
 
-def draw(blank: Experiment, n: int, draws: int, seed: int, start: int) -> tuple[list[Point], int]:
-    """Draw points from Ax's Sobol generator.
+class SobolDraws:
+    """Points from Ax's Sobol generator.
 
     Args:
         blank: an experiment without trials, so that the points depend on no record.
-        draws: how many points may be drawn and rejected because they break constraints.
-        start: position in the sequence of the first draw.
-
-    Returns:
-        The points, and the position in the sequence after them.
     """
-    adapter = Generators.SOBOL(
-        experiment=blank,
-        data=Data(),
-        deduplicate=False,
-        seed=seed,
-        init_position=start,
-        polytope_sampler_kwargs={"n_burnin": 1000, "n_thinning": 1},
-    )
-    run = adapter.gen(n=n, model_gen_options={"max_rs_draws": draws})
-    # Equal arms have become one with more weight.
-    weighted = zip(run.arms, run.weights, strict=True)
-    points = [arm.parameters for arm, weight in weighted for _ in range(round(weight))]
-    return points, adapter.generator.init_position
+
+    def __init__(self, blank: Experiment) -> None:
+        self._blank = blank
+        # The last adapter with its seed: draws that follow one another need no other, and making one takes
+        # longer than a draw.
+        self._last: tuple[int, Any] | None = None
+
+    def __call__(self, n: int, draws: int, seed: int, start: int) -> tuple[list[Point], int]:
+        """Draw points.
+
+        Args:
+            draws: how many points may be drawn and rejected because they break constraints.
+            start: position in the sequence of the first draw.
+
+        Returns:
+            The points, and the position in the sequence after them.
+        """
+        if (last := self._last) is None or (last[0], last[1].generator.init_position) != (seed, start):
+            last = seed, self._new_adapter(seed, start)
+        run = last[1].gen(n=n, model_gen_options={"max_rs_draws": draws})
+        self._last = last
+        # Equal arms have become one with more weight.
+        weighted = zip(run.arms, run.weights, strict=True)
+        points = [arm.parameters for arm, weight in weighted for _ in range(round(weight))]
+        return points, last[1].generator.init_position
+
+    def _new_adapter(self, seed: int, start: int) -> Any:
+        return Generators.SOBOL(
+            experiment=self._blank,
+            data=Data(),
+            deduplicate=False,
+            seed=seed,
+            init_position=start,
+            polytope_sampler_kwargs={"n_burnin": 1000, "n_thinning": 1},
+        )

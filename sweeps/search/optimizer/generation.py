@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -112,7 +111,7 @@ class Optimizer:
         can_share = self._shared.has_choice or self._shared.trunks
         self._costs = StageCosts(self._shared.stages, self._encoding) if can_share else None
         # Drawn from an experiment without trials, so that the sequence depends on no record.
-        self._sobol = SobolSequence(partial(ax_experiment.draw, self._new_experiment()), self._search.seed)
+        self._sobol = SobolSequence(ax_experiment.SobolDraws(self._new_experiment()), self._search.seed)
         self._start_over()
 
     # ---- records
