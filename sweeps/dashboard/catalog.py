@@ -12,7 +12,7 @@ from sweeps.dashboard.readonly import ReadOnlyStore
 from sweeps.errors import StoreUnavailable, SweepError
 from sweeps.operations.opening import latest_name, sweep_names
 from sweeps.storage.base import Store
-from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store
+from sweeps.storage.urls import is_remote, join, local_path, name_of, open_bucket, open_store
 
 
 def reading_store(url: str) -> Store:
@@ -20,11 +20,8 @@ def reading_store(url: str) -> Store:
     if not is_remote(url):
         return ReadOnlyStore(open_store(url))
     from sweeps.storage.gcs.client import RetryPolicy
-    from sweeps.storage.gcs.store import GcsStore
 
-    return ReadOnlyStore(
-        GcsStore(url, retries=RetryPolicy(total_s=15.0, first_answer_s=10.0, attempt_s=10.0))
-    )
+    return ReadOnlyStore(open_bucket(url, RetryPolicy(total_s=15.0, first_answer_s=10.0, attempt_s=10.0)))
 
 
 class Catalog:

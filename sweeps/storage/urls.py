@@ -1,4 +1,4 @@
-"""Storage URLs as users type them: a path, `file:///…` or `gs://bucket/prefix/NAME`.
+"""Storage URLs as users type them: a path, `file:///…`, `gs://bucket/prefix/NAME` or `s3://…`.
 
 A path stays as it was typed (`./sweep-store/x`), since it is printed again.
 """
@@ -6,16 +6,18 @@ A path stays as it was typed (`./sweep-store/x`), since it is printed again.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.names import SCHEME, parse_url
+from sweeps.storage.bucket_url import S3, parse_url
 from sweeps.storage.local import LocalStore
 
 if TYPE_CHECKING:
     from sweeps.storage.gcs.client import RetryPolicy
+    from sweeps.storage.gcs.store import GcsStore
+    from sweeps.storage.objects.store import ObjectStore
 
 
 def open_store(url: str, *, first_answer_s: float | None = None) -> Store:
@@ -28,17 +30,22 @@ def open_store(url: str, *, first_answer_s: float | None = None) -> Store:
     Raises:
         InputError: it is no URL of a store.
     """
-    if is_remote(url):
-        from sweeps.storage.gcs.store import GcsStore
-
-        return GcsStore(url, retries=_retries(first_answer_s))
-    return LocalStore(local_path(url))
-
-
-def _retries(first_answer_s: float | None) -> RetryPolicy | None:
+    if not is_remote(url):
+        return LocalStore(local_path(url))
     from sweeps.storage.gcs.client import RetryPolicy
 
-    return None if first_answer_s is None else RetryPolicy(first_answer_s=first_answer_s)
+    return open_bucket(url, None if first_answer_s is None else RetryPolicy(first_answer_s=first_answer_s))
+
+
+def open_bucket(url: str, retries: RetryPolicy | None = None) -> GcsStore | ObjectStore:
+    """Return the store at the URL of a bucket without contacting it. Raises `InputError`."""
+    if url.startswith(S3):
+        from sweeps.storage.objects.store import ObjectStore
+
+        return ObjectStore(url, retries=retries)
+    from sweeps.storage.gcs.store import GcsStore
+
+    return GcsStore(url, retries=retries)
 
 
 def is_remote(url: str) -> bool:
@@ -46,12 +53,12 @@ def is_remote(url: str) -> bool:
     scheme, separator, _ = url.partition("://")
     if not separator:
         return False
-    if scheme not in ("file", "gs"):
-        advice = (
-            f"write gs://{url.partition('://')[2]}" if scheme == "gcs" else "give a path, file:///… or gs://…"
-        )
+    if scheme not in ("file", "gs", "s3"):
+        meant = {"gcs": "gs", "s3a": "s3"}.get(scheme)
+        rest = url.partition("://")[2]
+        advice = f"write {meant}://{rest}" if meant else "give a path, file:///…, gs://… or s3://…"
         raise InputError(f"{url}: unknown storage {scheme}://; {advice}")
-    return scheme == "gs"
+    return scheme != "file"
 
 
 def local_path(url: str) -> str:
@@ -60,7 +67,9 @@ def local_path(url: str) -> str:
         raise InputError(f"{url}: this is a bucket, not a folder")
     if not url.startswith("file://"):
         if not url:
-            raise InputError("--storage is empty; give a path, file:///… or gs://bucket/prefix")
+            raise InputError(
+                "--storage is empty; give a path, file:///…, gs://bucket/prefix or s3://bucket/prefix"
+            )
         return url
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
@@ -79,9 +88,7 @@ def subfolders(url: str, *, first_answer_s: float | None = None) -> list[str]:
         StoreUnavailable: it cannot be listed.
     """
     if is_remote(url):
-        from sweeps.storage.gcs.store import GcsStore
-
-        found = list(GcsStore(url, retries=_retries(first_answer_s)).folders())
+        found = list(cast("GcsStore | ObjectStore", open_store(url, first_answer_s=first_answer_s)).folders())
     else:
         try:
             with os.scandir(local_path(url)) as entries:
@@ -115,7 +122,7 @@ def parent(url: str) -> str:
     if is_remote(url):
         _, prefix = parse_url(url)
         if not prefix:
-            raise InputError(f"{url}: a whole bucket lies in no folder; give gs://bucket/NAME")
+            raise InputError(f"{url}: a whole bucket lies in no folder; give {url.rstrip('/')}/NAME")
         return _without_last_slash(url).rpartition("/")[0]
     return os.path.dirname(local_path(url).rstrip("/")) or ("/" if url.startswith("/") else ".")  # noqa: PTH120
 
@@ -128,4 +135,5 @@ def name_of(url: str) -> str:
 
 
 def _without_last_slash(url: str) -> str:
-    return SCHEME + url.removeprefix(SCHEME).rstrip("/")
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.rstrip("/")

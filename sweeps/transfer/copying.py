@@ -22,10 +22,11 @@ from sweeps.errors import AlreadyExists, EnvironmentFault, StoreConflict, StoreU
 from sweeps.stages.checkpoint import Unfit
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.run_files import manifest
-from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
+from sweeps.storage.run_files.client import Bucket, Changed, Remote
 from sweeps.storage.run_files.download import FolderDownload
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Digest, Files, Stored
+from sweeps.storage.run_files.opening import open_client
 from sweeps.storage.run_files.scan import Stamp, scan
 from sweeps.text.atomic_file import sync_folder
 from sweeps.text.regular_file import NotRegular, copy_regular, open_regular
@@ -180,7 +181,7 @@ def fetch(store: Store, prefix: str, found: Published, into: Path, *, link: bool
 def _upload(
     store: Bucket, prefix: str, folder: Path, by: str, names: Mapping[str, Stamp], deadline: Deadline
 ) -> Files:
-    client = RunFilesClient(store, prefix, deadline)
+    client = open_client(store, prefix, deadline)
     present = client.listing()
     files = {}
     for name, stamp in names.items():
@@ -230,7 +231,7 @@ def _discard(store: Store, prefix: str, by: str, deadline: Deadline) -> None:
         if not isinstance(store, Bucket):
             shutil.rmtree(store.folder(f"{prefix}/{by}"), ignore_errors=True)
             return
-        client = RunFilesClient(store, prefix, deadline)
+        client = open_client(store, prefix, deadline)
         for name, remote in client.listing().items():
             if name.startswith(f"{by}/"):
                 client.delete(name, remote.generation)

@@ -20,9 +20,10 @@ from sweeps.errors import Conflict, DamagedObject, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import manifest
-from sweeps.storage.run_files.client import Bucket, RunFilesClient
+from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
+from sweeps.storage.run_files.opening import open_client
 from sweeps.storage.urls import local_path
 from sweeps.text import json_reader
 from sweeps.text.regular_file import open_regular
@@ -89,7 +90,9 @@ class StoredStage:
                 return f"{name} is missing"
             if part.size != stored.size:
                 return f"{name} has {part.size} bytes, its manifest says {stored.size}"
-            if part.md5 and part.md5 != stored.md5:
+            # S3 lists no md5, but nobody writes a file of a checkpoint twice.
+            replaced = stored.generation not in ("0", part.version)
+            if part.md5 != stored.md5 if part.md5 else replaced:
                 return f"{name} has other bytes than its manifest says"
         return ""
 
@@ -120,7 +123,7 @@ def stored_stages(store: Store, *, only: str | None = None) -> list[StoredStage]
     if isinstance(store, Bucket) and keys:
         updated_at = {entry.key: entry.updated for entry in entries}  # what was listed since is new
         root = STAGES.rstrip("/") if only is None else prefix(only)
-        for name, remote in RunFilesClient(store, root, Deadline(UploadConfig())).listing().items():
+        for name, remote in open_client(store, root, Deadline(UploadConfig())).listing().items():
             if match := _OBJECT.fullmatch(object_ := f"{root}/{name}"):
                 age = updated_at.get(object_, math.inf)
                 part = StoredFile(remote.size, remote.generation, age, remote.md5)

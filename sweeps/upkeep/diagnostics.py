@@ -14,6 +14,7 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm import plan
 from sweeps.space.definition import Space
 from sweeps.space.domain import Domain
+from sweeps.storage.bucket_url import S3
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.urls import is_remote
 from sweeps.text.counted import counted
@@ -136,8 +137,11 @@ def _missing_records(survey: Survey, where: Where) -> Iterator[Finding]:
         if results:
             file, folder = where(results[-1]), where(results[-1].rpartition("/")[0])
             if is_remote(file):
-                save = f"copy it here (`gcloud storage cp -r {folder} .`), then "
-                file = f"{folder.rpartition('/')[2]}/{RESULT_FILE}"
+                name = folder.rpartition("/")[2]
+                copy = f"aws s3 cp --recursive {folder} {name}"
+                copy = copy if folder.startswith(S3) else f"gcloud storage cp -r {folder} ."
+                save = f"copy it here (`{copy}`), then "
+                file = f"{name}/{RESULT_FILE}"
             save += f"`sweep import {shlex.quote(file)}` brings its result in; "
         yield Finding(
             kind="ownerless",

@@ -39,7 +39,7 @@ CACHE_VARIABLE = "STAGESWEEP_CACHE"
 """As in `trainer.cache`, which this package may not import; a test compares the two."""
 
 _OWN_PACKAGES = ("sweeps", "trainer", "runners", "analysis")
-_PACKAGES = ("torch", "ax-platform", "transformers", "gcsfs", "torch_xla", "libtpu", "jax")
+_PACKAGES = ("torch", "ax-platform", "transformers", "gcsfs", "obstore", "torch_xla", "libtpu", "jax")
 _TPU_NODES = ("dev/accel0", "dev/vfio/0")
 _CACHE_ADVICE = f"let {CACHE_VARIABLE} name a folder that you may write to"
 _SCARCE_BYTES = 2**30

@@ -62,8 +62,7 @@ def stock(experiment: Experiment) -> Stock:
     if (root := local_root(store)) is not None:
         size = folder_size(root)
     elif isinstance(store, Bucket):
-        found = store.filesystem().find(store.location("").removeprefix("gs://"), detail=True)
-        size = sum(int(about["size"]) for about in found.values())
+        size = sum(store.sizes("").values())
     return Stock(
         trials=Counter(record.status for record in records),
         damaged=len(damaged),
@@ -99,6 +98,8 @@ def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
             list(pool.map(lambda entry: _delete(store, entry), entries))
     else:
         raise StoreUnavailable(f"{store.url}: somebody still writes here; end that, and delete it again")
+    if isinstance(store, Bucket):
+        store.clear(last)  # before the sweep may be made again
     for key in last:  # workers see a stopped sweep until there is none
         with suppress(NotFound):
             _delete(store, Entry(key, store.read(key)[1], 0.0))

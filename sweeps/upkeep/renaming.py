@@ -148,12 +148,12 @@ def _copy_objects(store: Store, target: Store) -> None:
     """Copy all objects, then the manifests, which name the generations of the copies."""
     entries = [entry.key for entry in store.list("") if entry.key not in _STAYS]
     manifests = {key for key in entries if key.rpartition("/")[2] == manifest.MANIFEST and "/" in key}
-    files = cast(Bucket, store).filesystem()
+    bucket = cast(Bucket, store)
 
     def copy(key: str) -> None:
         try:
-            files.cp_file(_path(store, key), _path(target, key))
-        except Exception as error:  # whatever gcsfs raises, after retries of its own
+            bucket.copy(key, target.url)
+        except Exception as error:  # whatever gcsfs and obstore raise, after retries of its own
             reason = one_line(error)
             raise StoreUnavailable(
                 f"{store.location(key)}: cannot be copied ({reason}); rename it again to go on"
@@ -176,7 +176,3 @@ def _copy_objects(store: Store, target: Store) -> None:
             target.create(key, data)
             continue
         target.replace(key, data, versions[key])
-
-
-def _path(store: Store, key: str) -> str:
-    return store.location(key).removeprefix("gs://")

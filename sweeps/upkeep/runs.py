@@ -94,12 +94,10 @@ def size(store: Store, run: RunFolder) -> int | None:
         return folder_size(root / run.prefix)
     if not isinstance(store, Bucket):
         return None
-    root_url = store.location("").removeprefix("gs://")
     try:
-        found = store.filesystem().find(f"{root_url}{run.prefix}/", detail=True)
-    except OSError:
+        sizes = store.sizes(f"{run.prefix}/")
+    except (OSError, StoreUnavailable):
         return None
-    sizes = {name.removeprefix(root_url): int(about["size"]) for name, about in found.items()}
     return sum(sizes.get(entry.key, 0) for entry in run.entries)
 
 

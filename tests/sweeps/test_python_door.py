@@ -198,7 +198,7 @@ class TestOddArguments:
 
     @pytest.mark.parametrize(
         "storage",
-        [5, b"x", ["a"], True, {}, float("nan"), "", "\0", "\ud800", "s3://x/y", "gs://", "/dev/null"],
+        [5, b"x", ["a"], True, {}, float("nan"), "", "\0", "\ud800", "ftp://x/y", "gs://", "/dev/null"],
     )
     def test_storage_of_another_type_is_one_line(self, storage):
         for call in (sweeps.open, lambda odd: sweeps.create(GRID, storage=odd)):

@@ -11,25 +11,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-import os
-import shutil
-import tempfile
-import threading
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict, StoreUnavailable
+from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict
 from sweeps.storage.base import Entry, NotFound
+from sweeps.storage.bucket_url import GS, parse_url
 from sweeps.storage.gcs.classification import Response, document, not_a_service
 from sweeps.storage.gcs.client import Client, RecordRequest, RetryPolicy
 from sweeps.storage.gcs.clock import ServerClock
-from sweeps.storage.gcs.names import parse_url
 from sweeps.storage.gcs.request import multipart
 from sweeps.storage.keys import checked_key, checked_prefix
+from sweeps.storage.scratch import Scratch
 
 if TYPE_CHECKING:
     from gcsfs.core import GCSFileSystem
@@ -60,14 +56,13 @@ class GcsStore:
 
     def __init__(self, url: str, *, endpoint: str | None = None, retries: RetryPolicy | None = None) -> None:
         self.url = url.rstrip("/")
-        self._bucket, self._prefix = parse_url(url)
+        self._bucket, self._prefix = parse_url(url, (GS,))
         self._clock = ServerClock()
         self._client = Client(
             self._bucket, endpoint=endpoint, retries=retries or RetryPolicy(), clock=self._clock
         )
         self._bucket_exists = False
-        self._scratch: Path | None = None
-        self._scratch_lock = threading.Lock()
+        self._scratch = Scratch(self.url, self._bucket, self._prefix)
 
     def location(self, key: str) -> str:
         return f"{self.url}/{key}"
@@ -139,26 +134,20 @@ class GcsStore:
             ) from None
 
     def folder(self, prefix: str) -> Path:
-        """Return a folder on this machine: below `SWEEP_SCRATCH`, or temporary and removed with the store."""
-        parts = checked_key(prefix).split("/")
-        if kept := os.environ.get("SWEEP_SCRATCH"):
-            root = Path(kept, self._bucket, *self._prefix.split("/")).absolute()
-        else:
-            with self._scratch_lock:
-                if self._scratch is None:
-                    self._scratch = Path(tempfile.mkdtemp(prefix="stagesweep-"))
-                    weakref.finalize(self, _remove_own, self._scratch, os.getpid())
-                    log.info("%s: bulk files go to %s", self.url, self._scratch)
-                root = self._scratch
-        folder = root.joinpath(*parts)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"{folder}: cannot make this folder: {(error.strerror or str(error)).lower()}; "
-                "let SWEEP_SCRATCH name a folder that you may write to"
-            ) from error
-        return folder
+        return self._scratch.folder(prefix)
+
+    # ---- a bucket's: see `run_files.client.Bucket`
+
+    def sizes(self, prefix: str) -> Mapping[str, int]:
+        root = self.location("").removeprefix(GS)
+        found = self.filesystem().find(f"{root}{prefix}", detail=True)
+        return {name.removeprefix(root): int(about["size"]) for name, about in found.items()}
+
+    def copy(self, key: str, target: str) -> None:
+        self.filesystem().cp_file(self.location(key).removeprefix(GS), f"{target}/{key}".removeprefix(GS))
+
+    def clear(self, kept: Sequence[str]) -> None:
+        """Do nothing: deleted objects leave nothing behind."""
 
     # ---- requests
 
@@ -242,11 +231,6 @@ class GcsStore:
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key
-
-
-def _remove_own(folder: Path, maker: int) -> None:
-    if os.getpid() == maker:  # a forked child must leave its parent's folder
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _content(response: Response, where: str) -> tuple[bytes, str] | None:

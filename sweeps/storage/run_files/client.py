@@ -8,24 +8,26 @@ bytes that changed in transit or in the file.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
+from sweeps.storage.bucket_url import parse_url
 from sweeps.storage.gcs.classification import Response, Transient, document
-from sweeps.storage.gcs.names import parse_url
 from sweeps.storage.gcs.request import multipart
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.keys import checked_key
 from sweeps.storage.run_files.exchange import BulkRequest, Deadline, Retrier, exchange
 from sweeps.storage.run_files.manifest import Digest, digest
 
-_MAX_CONFLICTS = 5
+MAX_CONFLICTS = 5
 _RANGE = re.compile(r"bytes=0-(\d+)")
 _OBJECT = "name,generation,size,md5Hash"
 
@@ -34,8 +36,14 @@ _OBJECT = "name,generation,size,md5Hash"
 class Bucket(Store, Protocol):
     """A store in a bucket: its local folders are not where bulk data is kept."""
 
-    def filesystem(self) -> Any:
-        """Return the gcsfs file system of this process."""
+    def sizes(self, prefix: str) -> Mapping[str, int]:
+        """Return the bytes of all objects whose key starts with `prefix`."""
+
+    def copy(self, key: str, target: str) -> None:
+        """Copy an object, as it is stored, to the same key of the sweep at the URL `target`."""
+
+    def clear(self, kept: Sequence[str]) -> None:
+        """Remove what deleted objects leave behind, but of the keys `kept`; nobody may write meanwhile."""
 
 
 class Remote(NamedTuple):
@@ -46,7 +54,9 @@ class Remote(NamedTuple):
     md5: str
 
     def holds(self, content: Digest) -> bool:
-        return (self.size, self.md5) == (content.size, content.md5)
+        """Return whether the bytes are certainly these; a version of S3 may be their md5, too."""
+        hexadecimal = base64.b64decode(content.md5).hex()
+        return self.size == content.size and (self.md5 == content.md5 or self.generation == hexadecimal)
 
     def contradicts(self, content: Digest) -> bool:
         """Return whether the bytes certainly differ: not every service reports an md5."""
@@ -69,12 +79,18 @@ class _Upload:
 class RunFilesClient:
     """Client for the objects below `prefix` of one bucket, for one thread at a time.
 
+    Attributes:
+        repeats_names: whether a name may be used again after its object was deleted. Where a delete names no
+            version, a late one would remove the new object.
+
     Args:
         prefix: key prefix of the run folder.
         deadline: retries, and the time when to stop them.
     """
 
-    def __init__(self, store: Bucket, prefix: str, deadline: Deadline) -> None:
+    repeats_names = True
+
+    def __init__(self, store: GcsStore, prefix: str, deadline: Deadline) -> None:
         self._store, self._prefix, self._deadline = store, checked_key(prefix), deadline
         self._bucket, self._root = parse_url(store.location(prefix))
         self._chunk = deadline.config.chunk_bytes
@@ -107,8 +123,8 @@ class RunFilesClient:
             Changed: the file no longer has this content.
             StoreUnavailable: no success in time, or another program writes this object.
         """
-        check = _check_prefix(file, content) if growing else _check_untouched(file)
-        for _ in range(_MAX_CONFLICTS):
+        check = check_prefix(file, content) if growing else check_untouched(file)
+        for _ in range(MAX_CONFLICTS):
             response = self._put(name, file, content, replaces, check)
             if response.status != 412:
                 stored = _remote(document(response, self._url(name), needs="generation"))
@@ -250,7 +266,7 @@ class RunFilesClient:
         return f"{self._bucket_path}/o/{quote(f'{self._root}/{checked_key(name)}', safe='')}"
 
 
-def _check_untouched(file: IO[bytes]) -> Callable[[], None]:
+def check_untouched(file: IO[bytes]) -> Callable[[], None]:
     """Return a function that raises `Changed` once the file is written to."""
     written = os.fstat(file.fileno()).st_mtime_ns
 
@@ -261,7 +277,7 @@ def _check_untouched(file: IO[bytes]) -> Callable[[], None]:
     return check
 
 
-def _check_prefix(file: IO[bytes], content: Digest) -> Callable[[], None]:
+def check_prefix(file: IO[bytes], content: Digest) -> Callable[[], None]:
     """Return a function that raises `Changed` once the file no longer begins with this content."""
 
     def check() -> None:

@@ -11,9 +11,10 @@ from typing import IO
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import NotFound
 from sweeps.storage.run_files import manifest
-from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
+from sweeps.storage.run_files.client import Bucket, Changed, Remote
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
+from sweeps.storage.run_files.opening import open_client
 from sweeps.text.atomic_file import Draft
 from sweeps.text.regular_file import open_regular
 
@@ -29,7 +30,7 @@ class FolderDownload:
         self, store: Bucket, prefix: str, folder: Path, deadline: Deadline, *, below: str = ""
     ) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
-        self._client = RunFilesClient(store, prefix, deadline)
+        self._client = open_client(store, prefix, deadline)
         self._below = below
         self._written: set[str] = set()
 

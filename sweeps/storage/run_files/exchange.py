@@ -14,17 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.gcs.classification import Response, Transient, Unauthorized, classify, sign_in_advice
-from sweeps.storage.gcs.request import Request, Result, send
+from sweeps.storage.gcs.request import Request, send
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 PART_UNIT = 256 * 1024
 """Bytes: the service takes parts in multiples of it."""
-_SLOWEST_BYTES_PER_S = 128 * 1024  # a slower connection counts as dead
+SLOWEST_BYTES_PER_S = 128 * 1024  # a slower connection counts as dead
 _POLL_S = 0.25
 _JOIN_S = 0.1
 _SLACK_S = 1.0  # until a running request notices the deadline
@@ -144,8 +146,8 @@ class Retrier:
         """Restart patience and backoff after progress."""
         self._since, self._bound = time.monotonic(), self._deadline.config.first_wait_s
 
-    def call(self, attempt: Callable[[], Response]) -> Response:
-        """Return the response of the first attempt that does not fail. Raises `StoreUnavailable`."""
+    def call(self, attempt: Callable[[], _T]) -> _T:
+        """Return what the first attempt returns that does not fail. Raises `StoreUnavailable`."""
         while True:
             self._deadline.check()
             try:
@@ -178,8 +180,8 @@ def exchange(
             open_filesystem,
             request,
             url,
-            wait=lambda future, limit_s: _wait(future, limit_s + 1.0, deadline),
-            extra_s=size / _SLOWEST_BYTES_PER_S,
+            wait=lambda future, limit_s: wait_for(future, limit_s + 1.0, deadline),
+            extra_s=size / SLOWEST_BYTES_PER_S,
         )
         if response.status not in _OF_PARTS:
             # Without its headers: the checksum in the response to an upload is the object's, not the body's.
@@ -190,7 +192,7 @@ def exchange(
     return response
 
 
-def _wait(future: concurrent.futures.Future[Result], limit_s: float, deadline: Deadline) -> Result:
+def wait_for(future: concurrent.futures.Future[_T], limit_s: float, deadline: Deadline) -> _T:
     """Return the result, polling often enough to notice a deadline."""
     give_up = time.monotonic() + limit_s
     while not concurrent.futures.wait([future], timeout=_POLL_S).done:

@@ -21,6 +21,7 @@ from sweeps.text.counted import counted
 MANIFEST = "manifest.json"
 SCHEMA = 1
 _BLOCK = 2**20
+_GENERATION = re.compile(r"[!-~]{1,128}")  # a number in GCS, an ETag in S3
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -106,7 +107,11 @@ def decode(data: bytes) -> dict[str, Stored]:
         if not isinstance(entry, dict) or {key: type(value) for key, value in entry.items()} != _FIELDS:
             raise ValueError(f"{name!r}: its entry has other fields")
         stored = Stored(**entry)
-        if stored.size < 0 or not stored.generation.isdecimal() or not _SHA256.fullmatch(stored.sha256):
+        if (
+            stored.size < 0
+            or not _GENERATION.fullmatch(stored.generation)
+            or not _SHA256.fullmatch(stored.sha256)
+        ):
             raise ValueError(f"{name!r}: its entry is not a file's")
         checked_key(stored.object)
         found[checked_key(name)] = stored

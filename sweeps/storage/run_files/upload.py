@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -19,9 +20,10 @@ from typing import IO
 from sweeps.errors import StoreConflict, StoreUnavailable
 from sweeps.storage.base import NotFound, put
 from sweeps.storage.run_files import manifest
-from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
+from sweeps.storage.run_files.client import Bucket, Changed, Remote
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
+from sweeps.storage.run_files.opening import open_client
 from sweeps.storage.run_files.scan import Batch, Stamp, due_batches, is_growing, is_volatile, scan, stamp_of
 from sweeps.text.regular_file import open_regular
 
@@ -40,7 +42,7 @@ class FolderUpload:
         self._store, self._folder, self._prefix, self._without = store, folder, prefix, without
         self._key = f"{prefix}/{MANIFEST}"
         self._deadline = deadline
-        self._client = RunFilesClient(store, prefix, deadline)
+        self._client = open_client(store, prefix, deadline)
         self._opened = False
         self._before: dict[str, Stamp] = {}  # the last scan
         self._safe: dict[str, Stamp] = {}  # local files as the manifest in the bucket has them
@@ -50,6 +52,7 @@ class FolderUpload:
         self._committed: dict[str, Stored] = {}
         self._next: dict[str, Stored] = {}
         self._objects: dict[str, Remote] = {}  # all known objects
+        self._retired: set[str] = set()  # deleted objects
         self._superseded: dict[str, str] = {}  # objects that no manifest names any more
 
     def round(self, *, final: bool = False) -> None:
@@ -79,6 +82,7 @@ class FolderUpload:
                 log.debug("%s: not uploaded this time: %s", self._folder, changed)
         self._commit()
         for name, generation in list(self._superseded.items()):
+            self._retired.add(name)
             self._client.delete(name, generation)
             del self._superseded[name]
 
@@ -138,6 +142,9 @@ class FolderUpload:
         named = (*self._committed.values(), *self._next.values())
         taken = any(other.object == name and not other.growing for other in named)
         target = manifest.object_name(name, content, taken)
+        if not growing and not self._client.repeats_names:
+            while target in self._retired or target in self._superseded:
+                target = f"{name}.{secrets.token_hex(6)}"
         remote = self._objects.get(target, Remote("0", 0, ""))
         if not remote.holds(content):
             remote = self._client.put(target, file, content, replaces=remote.generation, growing=growing)

@@ -10,7 +10,7 @@ import golden_messages
 WRONG = """
 no-such-command
 status --no-such-option
-status --storage s3://bucket/x
+status --storage ftp://host/x
 status --name ../x
 status --name nothing
 status --storage ./sweep-store/toy --name other

@@ -410,7 +410,7 @@ class TestWhichSweep:
     @pytest.mark.parametrize(
         ("argv", "expected"),
         [
-            (["--storage", "s3://bucket/x"], "unknown storage s3://"),
+            (["--storage", "ftp://host/x"], "unknown storage ftp://"),
             (["--name", "../x"], "one folder's name"),
             (["--name", "nothing"], "no sweep here"),
             (["--storage", "./sweep-store/toy", "--name", "other"], "leave out --name"),

@@ -7,6 +7,7 @@ import pytest
 from sweeps.errors import InputError
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.objects.store import ObjectStore
 from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store, parent
 
 
@@ -20,6 +21,7 @@ from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store
         ("gs://bucket/sweeps/x", GcsStore, "gs://bucket/sweeps/x"),
         ("gs://bucket/sweeps/x/", GcsStore, "gs://bucket/sweeps/x"),
         ("gs://bucket", GcsStore, "gs://bucket"),
+        ("s3://bucket/sweeps/x/", ObjectStore, "s3://bucket/sweeps/x"),
     ],
 )
 def test_a_store_is_opened_and_shown_as_it_was_typed(url, kind, shown):
@@ -36,6 +38,7 @@ def test_a_store_is_opened_and_shown_as_it_was_typed(url, kind, shown):
         ("file:///data", "x", "/data/x"),
         ("gs://bucket", "x", "gs://bucket/x"),
         ("gs://bucket/p/", "x y", "gs://bucket/p/x y"),
+        ("s3://bucket/p", "x", "s3://bucket/p/x"),
     ],
 )
 def test_join_and_parent_are_each_others_inverse(url, name, joined):
@@ -66,8 +69,9 @@ def test_a_name_is_one_folders_name(url, name):
 @pytest.mark.parametrize(
     ("url", "advice"),
     [
-        ("s3://bucket/x", "gs://"),
+        ("ftp://host/x", "gs://"),
         ("gcs://bucket/x", "gs://bucket/x"),
+        ("s3a://bucket/x", "s3://bucket/x"),
         ("https://storage.googleapis.com/b", "gs://"),
         ("memory://x", "file://"),
         ("", "path"),
@@ -82,6 +86,7 @@ def test_what_is_no_storage_is_refused_with_what_to_write(url, advice):
 
 def test_only_a_bucket_is_remote():
     assert is_remote("gs://bucket/x")
+    assert is_remote("s3://bucket/x")
     assert not is_remote("./gs/x")
     with pytest.raises(InputError, match="a bucket, not a folder"):
         local_path("gs://bucket/x")
