@@ -1,11 +1,11 @@
 """Fault injection into sweeps, round after round: `python -m benchmarks.chaos --faults 1000 --seed 0`.
 
-Rounds of a sweep in a fake bucket, each with fresh trials, until the number of faults is reached. Real worker
-processes are killed and replaced, stopped for longer than a lease and resumed, sent SIGTERM, partitioned from
-the bucket; responses are lost, late, or 429 or 503; clocks of workers and of the service are wrong by a
-minute or an hour. After each round every record is checked against the workers' event logs, and by `sweep
-doctor`. Any problem is printed, and the exit status is 1. The faults are drawn from the seed; their effects
-also depend on the machine's timing.
+Rounds of a sweep in a fake bucket (`--scheme s3`: in a real S3 server), each with fresh trials, until the
+number of faults is reached. Real worker processes are killed and replaced, stopped for longer than a lease
+and resumed, sent SIGTERM, partitioned from the bucket; responses are lost, late, or 429 or 503; clocks of
+workers and of the fake service are wrong by a minute or an hour. After each round every record is checked
+against the workers' event logs, and by `sweep doctor`. Any problem is printed, and the exit status is 1. The
+faults are drawn from the seed; their effects also depend on the machine's timing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.fleet import Fault, Fleet, Remote, bucket, loss_of, nap_space
+from benchmarks.fleet import Doors, Fault, Fleet, Remote, bucket, loss_of, nap_space, open_at, s3_bucket
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Lease
 from sweeps.storage.gcs.client import RetryPolicy
-from sweeps.storage.gcs.store import GcsStore
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 from sweeps.upkeep import diagnostics
@@ -35,6 +34,7 @@ LEASE = Lease(heartbeat_s=0.5, expire_s=3.0, max_attempts=1000)
 RETRIES = RetryPolicy(total_s=20.0, attempt_s=1.0, first_wait_s=0.05, longest_wait_s=0.5)
 SKEWS_S = (0.0, 60.0, -60.0, 3600.0, -3600.0)
 NAP_S = (0.2, 2.0)
+OF_S3 = ("put", "get", "list", "head")
 
 
 @dataclass(kw_only=True)
@@ -50,14 +50,16 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
 
-def run(*, faults: int, seed: int, workers: int, trials: int, gap_s: float) -> Report:
+def run(*, faults: int, seed: int, workers: int, trials: int, gap_s: float, scheme: str = "gs") -> Report:
     """Run rounds of `trials` trials over `workers` workers, with a fault about every `gap_s` seconds."""
     report, chance = Report(), random.Random(seed)
-    with bucket(latency_s=0.01, one_write_per_second=False, seed=seed) as remote:
+    fake = bucket(latency_s=0.01, one_write_per_second=False, seed=seed)
+    with fake if scheme == "gs" else s3_bucket(seed=seed) as remote:
         while report.faults.total() < faults and not report.problems:
-            remote.set(clock_skew_s=chance.choice(SKEWS_S))
-            url = f"gs://bucket/chaos/{uuid.uuid4().hex}"
-            store = GcsStore(url, endpoint=remote.url)
+            if isinstance(remote, Remote):  # a real service has this machine's clock
+                remote.set(clock_skew_s=chance.choice(SKEWS_S))
+            url = f"{scheme}://bucket/chaos/{uuid.uuid4().hex}"
+            store = open_at(url, remote.url)
             space = nap_space(name="chaos", trials=trials, seconds=NAP_S, lease=LEASE)
             experiment = Experiment.create(store, space)
             injector = FaultInjector(Fleet(remote, url, RETRIES), chance)
@@ -72,7 +74,7 @@ class FaultInjector:
 
     def __init__(self, fleet: Fleet, chance: random.Random) -> None:
         self.fleet, self.faults, self._chance = fleet, Counter[str](), chance
-        self._remote: Remote = fleet.remote
+        self._remote: Remote | Doors = fleet.remote
         self._due: list[tuple[float, Callable[[], object]]] = []
         self._kinds: dict[str, Callable[[], object]] = {
             "SIGKILL": self._kill,
@@ -138,7 +140,8 @@ class FaultInjector:
         self._later(self._chance.uniform(0.3, 2.0) * LEASE.expire_s, lambda: self._remote.remove(number))
 
     def _add_fault(self, action: str, **how: float) -> None:
-        operation = self._chance.choice((None, "insert", "get", "list", "delete"))
+        names = ("insert", "get", "list", "delete") if isinstance(self._remote, Remote) else OF_S3
+        operation = self._chance.choice((None, *names))
         times = self._chance.randint(1, 4)
         self._remote.add(Fault(action=action, operation=operation, door=self._victim(), times=times, **how))
 
@@ -200,10 +203,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--trials", type=int, default=60, help="in each round")
     parser.add_argument("--gap-s", type=float, default=0.3, help="seconds between faults, on average")
+    parser.add_argument("--scheme", choices=("gs", "s3"), default="gs", help="s3: a real server, SeaweedFS")
     args = parser.parse_args()
     start = time.monotonic()
     report = run(
-        faults=args.faults, seed=args.seed, workers=args.workers, trials=args.trials, gap_s=args.gap_s
+        faults=args.faults,
+        seed=args.seed,
+        workers=args.workers,
+        trials=args.trials,
+        gap_s=args.gap_s,
+        scheme=args.scheme,
     )
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
     print(f"{report.faults.total()} faults in {time.monotonic() - start:.0f} s: {kinds}")

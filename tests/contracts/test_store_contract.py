@@ -14,21 +14,28 @@ from sweeps.errors import AlreadyExists, Conflict
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.objects.store import ObjectStore
 
 BACKENDS: dict[str, Callable[[Path, str], Store]] = {
     "memory": lambda folder, endpoint: MemoryStore(),
     "local": lambda folder, endpoint: LocalStore(folder / "store"),
     "gcs": lambda folder, endpoint: GcsStore(f"gs://bucket/contract/{uuid.uuid4().hex}", endpoint=endpoint),
+    "s3": lambda folder, endpoint: ObjectStore(f"s3://bucket/contract/{uuid.uuid4().hex}", endpoint=endpoint),
 }
 
 # What a store's clock may be off by: HTTP tells the time in whole seconds.
-CLOCK_TOLERANCE_S = {"memory": 0.05, "local": 0.05, "gcs": 1.05}
+CLOCK_TOLERANCE_S = {"memory": 0.05, "local": 0.05, "gcs": 1.05, "s3": 1.05}
 
 
 @pytest.fixture(params=BACKENDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    endpoint = request.getfixturevalue("gcs").url if request.param == "gcs" else ""
-    return BACKENDS[request.param](tmp_path, endpoint)
+    return BACKENDS[request.param](tmp_path, endpoint_of(request))
+
+
+def endpoint_of(request: pytest.FixtureRequest) -> str:
+    if request.param == "s3":
+        return request.getfixturevalue("s3").door("front")
+    return request.getfixturevalue("gcs").url if request.param == "gcs" else ""
 
 
 class TestStoreContract:
@@ -72,6 +79,35 @@ class TestStoreContract:
         for _ in range(50):
             versions.append(store.replace("k", b"same", versions[-1]))
         assert len(set(versions)) == len(versions)
+
+    def test_no_version_of_the_first_bytes_overwrites_their_return(self, store):
+        first = store.create("k", b"A")
+        third = store.replace("k", b"A", store.replace("k", b"B", first))
+        with pytest.raises(Conflict):
+            store.replace("k", b"C", first)
+        with pytest.raises(Conflict):
+            store.delete("k", first)
+        assert store.read("k") == (b"A", third)
+
+    def test_deleted_key_can_be_created_again(self, store):
+        versions = []
+        for _ in range(3):
+            versions.append(store.create("a/k", b"x"))
+            store.delete("a/k", versions[-1])
+            assert store.list("a/") == []
+            assert store.read_many(["a/k"]) == [None]
+        versions.append(store.create("a/k", b"x"))
+        assert store.read("a/k") == (b"x", versions[-1])
+        for stale in versions[:-1]:
+            with pytest.raises(Conflict):
+                store.delete("a/k", stale)
+        assert [entry.key for entry in store.list("a/")] == ["a/k"]
+
+    def test_of_many_creators_after_a_delete_exactly_one_wins(self, store):
+        store.delete("k", store.create("k", b"0"))
+        outcomes = _race(8, lambda i: store.create("k", b"%d" % i))
+        assert sum(not isinstance(o, Exception) for o in outcomes) == 1
+        assert all(isinstance(o, AlreadyExists) for o in outcomes if isinstance(o, Exception))
 
     def test_replace_and_delete_of_a_missing_key_conflict(self, store):
         with pytest.raises(Conflict):

@@ -40,8 +40,11 @@ GOOD = report("w2", 2, 4.0)
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_every_trial_ends_exactly_once_in_bad_weather():
-    found = chaos.run(faults=16, seed=3, workers=4, trials=16, gap_s=0.3)
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_every_trial_ends_exactly_once_in_bad_weather(request, scheme):
+    if scheme == "s3":
+        request.getfixturevalue("s3")  # skips where there is no server
+    found = chaos.run(faults=16, seed=3, workers=4, trials=16, gap_s=0.3, scheme=scheme)
     assert found.problems == []
     assert found.trials >= 16
     assert found.faults.total() == 16

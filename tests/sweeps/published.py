@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,7 +13,9 @@ from sweeps.space.definition import Snapshots, Space, Stage
 from sweeps.storage.base import Store
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket
+from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.manifest import Stored
+from sweeps.storage.run_files.opening import open_client
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -100,7 +103,12 @@ def store_files(store: Store, key: str, by: str, files: Mapping[str, bytes] = FI
     for name, data in files.items():
         generation = "0"
         if isinstance(store, Bucket):
-            generation = store.create(f"stages/{key}/{by}/{name}", data)
+            client = open_client(store, f"stages/{key}", Deadline(UploadConfig()))
+            with tempfile.TemporaryFile() as file:
+                file.write(data)
+                file.flush()
+                content = manifest.digest(file, len(data))
+                generation = client.put(f"{by}/{name}", file, content, replaces="0").generation
         else:
             path = store.folder(f"stages/{key}") / by / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from memory_store import MemoryStore
-from transfers import bucket
+from transfers import bucket, s3_bucket
 
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
@@ -25,10 +25,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "_rates", {})
 
 
-@pytest.fixture(params=["memory", "folder", "bucket"])
+@pytest.fixture(params=["memory", "folder", "bucket", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "memory":
         return MemoryStore()
     if request.param == "folder":
         return LocalStore(tmp_path / "store")
-    return bucket(request.getfixturevalue("gcs"))
+    return (
+        s3_bucket(request.getfixturevalue("s3"))
+        if request.param == "s3"
+        else bucket(request.getfixturevalue("gcs"))
+    )

@@ -20,6 +20,7 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.objects.store import ObjectStore
 from sweeps.storage.run_files.client import Changed
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
 from sweeps.transfer import copying
@@ -32,12 +33,15 @@ QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_
 PACE = UploadConfig(patience_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
 
 
-@pytest.fixture(params=["memory", "folder", "bucket"])
+@pytest.fixture(params=["memory", "folder", "bucket", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "memory":
         return MemoryStore()
     if request.param == "folder":
         return LocalStore(tmp_path / "store")
+    if request.param == "s3":
+        door = request.getfixturevalue("s3").door("a")
+        return ObjectStore(f"s3://bucket/snapshots/{uuid.uuid4().hex}", endpoint=door, retries=QUICK)
     gcs = request.getfixturevalue("gcs")
     return GcsStore(f"gs://bucket/snapshots/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
 
@@ -248,15 +252,17 @@ class Stored:
 
     def write(self, data: bytes) -> None:
         """Replace the weights."""
-        if self._gcs is None:
+        if not self.store.is_remote:
             (self.store.folder(PREFIX) / "000012-1/weights.bin").write_bytes(data)
         else:
             version = {e.key: e.version for e in self.store.list(PREFIX)}[f"{PREFIX}/000012-1/weights.bin"]
             self.store.replace(f"{PREFIX}/000012-1/weights.bin", data, version)
 
     def remove(self) -> None:
-        if self._gcs is None:
+        if not self.store.is_remote:
             (self.store.folder(PREFIX) / "000012-1/weights.bin").unlink()
+        elif isinstance(self.store, ObjectStore):
+            self.store.remove(f"{PREFIX}/000012-1/weights.bin")
         else:
             name = f"{self.store.url.removeprefix('gs://bucket/')}/{PREFIX}/000012-1/weights.bin"
             self._gcs.objects.delete("bucket", name, {})
@@ -273,7 +279,7 @@ class Stored:
 @pytest.fixture
 def stored(request: pytest.FixtureRequest, store: Store, folder: Path) -> Stored:
     publish(store, folder)
-    return Stored(store, request.getfixturevalue("gcs") if store.is_remote else None)
+    return Stored(store, request.getfixturevalue("gcs") if isinstance(store, GcsStore) else None)
 
 
 def weights(document: dict) -> dict:

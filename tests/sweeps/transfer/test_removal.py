@@ -19,6 +19,7 @@ from sweeps.space.definition import Budget, Choice, Trunk
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.objects.store import ObjectStore
 from sweeps.transfer import removal, stored_stages
 from sweeps.transfer.removal import collect, discard
 from sweeps.trials.record import Trial
@@ -34,12 +35,15 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.fixture(params=["memory", "folder", "bucket"])
+@pytest.fixture(params=["memory", "folder", "bucket", "s3"])
 def store(request, tmp_path):
     if request.param == "memory":
         return MemoryStore()
     if request.param == "folder":
         return LocalStore(tmp_path / "sweep")
+    if request.param == "s3":
+        door = request.getfixturevalue("s3").door("a")
+        return ObjectStore(f"s3://bucket/collection/{uuid.uuid4().hex}", endpoint=door, retries=QUICK)
     gcs = request.getfixturevalue("gcs")
     return GcsStore(f"gs://bucket/collection/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
 

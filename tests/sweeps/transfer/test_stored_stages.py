@@ -15,6 +15,7 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.objects.store import ObjectStore
 from sweeps.storage.run_files.client import Bucket
 from sweeps.transfer import stored_stages as stages
 
@@ -23,12 +24,15 @@ BY = "000000-1"
 QUICK = RetryPolicy(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
 
 
-@pytest.fixture(params=["memory", "folder", "bucket"])
+@pytest.fixture(params=["memory", "folder", "bucket", "s3"])
 def store(request, tmp_path) -> Store:
     if request.param == "memory":
         return MemoryStore()
     if request.param == "folder":
         return LocalStore(tmp_path / "sweep")
+    if request.param == "s3":
+        door = request.getfixturevalue("s3").door("a")
+        return ObjectStore(f"s3://bucket/stages/{uuid.uuid4().hex}", endpoint=door, retries=QUICK)
     gcs = request.getfixturevalue("gcs")
     return GcsStore(f"gs://bucket/stages/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
 
@@ -40,7 +44,11 @@ def only(store: Store, key: str = KEY) -> stages.StoredStage:
 
 def overwrite(store: Store, name: str, data: bytes) -> None:
     key = f"stages/{KEY}/{BY}/{name}"
-    if isinstance(store, Bucket):
+    if isinstance(store, ObjectStore):
+        import obstore
+
+        obstore.put(store.client.store(), store.name(key), data)
+    elif isinstance(store, Bucket):
         store.replace(key, data, store.read(key)[1])
     else:
         (store.folder(f"stages/{KEY}") / BY / name).write_bytes(data)

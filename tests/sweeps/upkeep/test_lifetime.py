@@ -26,11 +26,14 @@ from sweeps.upkeep.repair import carry_out, plan
 KEY = f"stages/{'ab' * 32}"
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", "bucket", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch) -> str:
     """The URL of a folder of sweeps."""
     if request.param == "folder":
         return str(tmp_path / "store")
+    if request.param == "s3":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3").door("a"))
+        return f"s3://bucket/lifetimes/{uuid.uuid4().hex}"
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs").url)
     return f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
 
