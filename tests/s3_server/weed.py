@@ -18,6 +18,18 @@ from types import TracebackType
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 _READY_S = 60
+_FLAGS = (
+    *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", "-s3.iam=false", "-metricsPort=0"),
+    *("-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=20", "-master.volumeSizeLimitMB=64"),
+)
+# Ends the server once its standard input is closed: when this process is gone, even by SIGKILL.
+_WITH_US = """
+exec 3<&0
+"$@" < /dev/null 3<&- &
+server=$!
+(cat <&3 > /dev/null; kill -9 $server; rm -rf "$FOLDER") &
+wait $server
+"""
 _TRIES = 3  # another process may take one of the free ports first
 
 
@@ -60,28 +72,15 @@ class Weed:
         assert binary is not None
         with Path(self._folder, "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    *(
-                        binary,
-                        "server",
-                        f"-dir={self._folder}",
-                        "-ip=127.0.0.1",
-                        "-ip.bind=127.0.0.1",
-                        *flags,
-                    ),
-                    *(
-                        "-filer",
-                        "-s3",
-                        "-s3.iam=false",
-                        "-s3.port.iceberg=0",
-                        "-s3.port.lance=0",
-                        "-metricsPort=0",
-                    ),
-                    *("-volume.max=20", "-master.volumeSizeLimitMB=64"),
-                ],
+                ["sh", "-c", _WITH_US, "sh", binary, "server", *_FLAGS, f"-dir={self._folder}", *flags],
                 # One volume for the first write, which otherwise waits for seven: 5 s.
-                env={**os.environ, **ENVIRONMENT, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
-                stdin=subprocess.DEVNULL,
+                env={
+                    **os.environ,
+                    **ENVIRONMENT,
+                    "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1",
+                    "FOLDER": self._folder,
+                },
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -113,6 +112,8 @@ class Weed:
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGKILL)  # nothing in it is kept
             self._process.wait(timeout=30)
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             self._process = None
         for port in self._ports:  # it makes sockets there, whatever its folder is
             for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
