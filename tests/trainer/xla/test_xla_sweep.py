@@ -7,9 +7,11 @@ import csv
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Ran
 
 pytestmark = pytest.mark.xla
 
@@ -49,18 +51,15 @@ run_cap: 2
 
 
 @pytest.mark.timeout(900)
-def test_a_sweep_runs_on_xla_from_end_to_end(tmp_path: Path) -> None:
+def test_a_sweep_runs_on_xla_from_end_to_end(tmp_path: Path, sweep: Callable[..., Ran]) -> None:
+    """The worker is a process of its own, and so are its trainers; the other commands need none."""
     (tmp_path / "space.yaml").write_text(SPACE)
-
-    def sweep(*arguments: str) -> str:
-        command = [sys.executable, "-m", "sweeps", *arguments, "--storage", str(tmp_path / "store")]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ})
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return done.stdout
-
-    sweep("init", str(tmp_path / "space.yaml"))
-    sweep("worker", "--exit-when-idle")
-    sweep("export", str(tmp_path / "trials.csv"))
+    storage = ("--storage", str(tmp_path / "store"))
+    assert sweep("init", str(tmp_path / "space.yaml"), *storage).status == 0
+    command = [sys.executable, "-m", "sweeps", "worker", "--exit-when-idle", *storage]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert sweep("export", str(tmp_path / "trials.csv"), *storage).status == 0
     with (tmp_path / "trials.csv").open() as table:
         trials = list(csv.DictReader(table))
     assert [trial["status"] for trial in trials] == ["completed"] * 2
