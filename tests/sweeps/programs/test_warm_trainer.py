@@ -55,7 +55,7 @@ SPACE = Space(
     ),
     program=Program(kind="trainer", overrides=TRAINER),
     search=Search(method="grid"),  # takes no Ax, which each worker takes seconds to load
-    run_cap=3,
+    run_cap=2,
     lease=Lease(heartbeat_s=0.5, expire_s=30, max_attempts=2),
 )
 
@@ -136,18 +136,18 @@ def test_the_results_are_the_same_bits(create, start) -> None:
         workers[warm] = start(store, warm=warm)
         assert workers[warm].wait() == 0, workers[warm].stderr()
     assert results(stores[True]) == results(stores[False])
-    assert [status for status, *_ in results(stores[True])] == ["completed"] * 3
+    assert [status for status, *_ in results(stores[True])] == ["completed"] * 2
     assert workers[True].stderr().count("trials are forked from process") == 1
     assert "forked" not in workers[False].stderr()
 
 
 def test_trial_of_a_stopped_worker_resumes_from_its_checkpoint(create, start) -> None:
     long = tuple(each for each in SPACE.parameters if each.name != "stage2.max_steps")
-    program = Program(kind="trainer", overrides=(*TRAINER, "stage2.max_steps=400"))
+    program = Program(kind="trainer", overrides=(*TRAINER, "stage2.max_steps=150"))
     store = create("stopped", parameters=long, program=program, run_cap=1)
     worker = start(store, warm=True)
     log = store.folder("runs/000000/attempt-1") / "log.txt"
-    while not (log.exists() and "stage2 20/400" in log.read_text()):
+    while not (log.exists() and "stage2 20/150" in log.read_text()):
         assert worker.process.poll() is None, worker.stderr()
         time.sleep(0.05)
     children = psutil.Process(worker.process.pid).children(recursive=True)
@@ -163,7 +163,7 @@ def test_trial_of_a_stopped_worker_resumes_from_its_checkpoint(create, start) ->
 
 
 def test_a_trainer_that_dies_hard_fails_alone(create, start) -> None:
-    store = create("killed", run_cap=2)
+    store = create("killed")
     worker = start(store, warm=True)
     while (trainer := trainer_of(worker.process.pid)) is None:
         assert worker.process.poll() is None, worker.stderr()
