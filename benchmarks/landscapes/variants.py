@@ -23,9 +23,10 @@ from ax.adapter.transforms.power_transform_y import PowerTransformY
 from ax.adapter.transforms.standardize_y import StandardizeY
 from ax.adapter.transforms.winsorize import Winsorize
 from ax.core.observation import ObservationData
+from ax.generators.torch.botorch_modular.kernels import DefaultRBFKernel
 from botorch.acquisition import qLogExpectedImprovement
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.acquisition.analytic import LogExpectedImprovement, PosteriorMean
 from botorch.acquisition.input_constructors import acqf_input_constructor
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
@@ -59,6 +60,7 @@ class Change:
         acquisition: class of BoTorch's.
         known_noise: give the surrogate the landscape's standard deviation over seeds.
         lowest: choose the lowest loss, not the lowest posterior mean.
+        exploit_every: one in so many candidates has the lowest posterior mean, however well it is known.
         patience: how long a free worker waits for results, as a share of a trial.
     """
 
@@ -72,6 +74,7 @@ class Change:
     acquisition: type[AcquisitionFunction] | None = None
     known_noise: bool = False
     lowest: bool = False
+    exploit_every: int | None = None
     patience: float = 0.0
 
     def __or__(self, other: Change) -> Change:
@@ -101,6 +104,8 @@ class ChangedOptimizer(Optimizer):
             options["capped"] = True
         if change.acquisition is not None:
             options["botorch_acqf_class"] = change.acquisition
+        if change.exploit_every is not None and results % change.exploit_every == 0:
+            options["botorch_acqf_class"] = PosteriorMean
         if change.transform is not None:
             kept = [each for each in PLAIN_TRANSFORMS if each is not Winsorize]
             kept.insert(kept.index(StandardizeY), change.transform)
@@ -203,6 +208,19 @@ WARPED = {
 """Kumaraswamy's distribution function of each axis, with BoTorch's usual priors."""
 
 
+# ---- kernels
+
+
+class DimensionScaledMatern(DefaultRBFKernel):  # type: ignore[misc]  # Ax's base classes have no types
+    """Matérn 5/2 with the length scales' prior of the kernel that it replaces."""
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        scaled1, scaled2 = x1 / self.lengthscale, x2 / self.lengthscale
+        distance = 5**0.5 * self.covar_dist(scaled1, scaled2, square_dist=False, diag=diag, **params)
+        covariance: Tensor = (1 + distance + distance.square() / 3) * torch.exp(-distance)
+        return covariance
+
+
 # ---- trends
 
 
@@ -297,6 +315,8 @@ CHANGES: dict[str, Change] = {
     "noise": Change(known_noise=True),
     "quadratic": Change(few={"botorch_model_class": QuadraticGP}),
     "bowl": Change(few={"botorch_model_class": BowlGP}),
+    "matern": Change(model={"covar_module_class": DimensionScaledMatern, "name": "Matern"}),
+    "exploit2": Change(exploit_every=2),
     "lowest": Change(lowest=True),
     "wait": Change(patience=0.05),
 }

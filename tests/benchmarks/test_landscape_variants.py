@@ -8,12 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.landscapes import fit
 from benchmarks.landscapes import replay as replaying
 from benchmarks.landscapes.replay import Simulation
 from benchmarks.landscapes.searchers import Ours, Task, find
-from benchmarks.landscapes.variants import CHANGES, ChangedOptimizer, LogExcess, Variant
+from benchmarks.landscapes.variants import (
+    CHANGES,
+    ChangedOptimizer,
+    DimensionScaledMatern,
+    LogExcess,
+    Variant,
+)
 from sweeps.search.determinism import silence
 from sweeps.search.optimizer import generation
 from sweeps.search.optimizer.stage_choice import StageChoice
@@ -38,11 +45,25 @@ def asked(name: str) -> list[dict[str, Value]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["log", "power", "warp", "ei", "qei", "quadratic", "bowl", "log+ei"])
+@pytest.mark.parametrize(
+    "name", ["log", "power", "warp", "ei", "qei", "quadratic", "bowl", "matern", "exploit2", "log+ei"]
+)
 def test_surrogate_variants_change_the_candidate(name: str) -> None:
     changed, ours = asked(f"variant-{name}"), asked("variant-none")
     assert changed[:4] == ours[:4]  # the first design
     assert changed != ours
+
+
+def test_matern_kernel_is_gpytorch_s() -> None:
+    from gpytorch.kernels import MaternKernel  # after Ax, which silences its warnings
+
+    points = torch.rand(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    ours, theirs = (
+        DimensionScaledMatern(ard_num_dims=3).double(),
+        MaternKernel(nu=2.5, ard_num_dims=3).double(),
+    )
+    theirs.lengthscale = ours.lengthscale.detach()
+    torch.testing.assert_close(ours(points).to_dense(), theirs(points).to_dense())
 
 
 def test_no_change_is_ours() -> None:
