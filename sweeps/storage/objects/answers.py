@@ -11,7 +11,10 @@ from sweeps.storage.gcs.classification import Transient
 _STATUS = re.compile(r"status code: (\d{3})")
 _TAG = re.compile(r"<(Code|Message)>([^<]*)<")
 _RETRIABLE = frozenset({408, 409, 429})
-_CREDENTIALS = re.compile(r"169\.254\.|/latest/api/token|/latest/meta-data|CredentialProvider|AssumeRole")
+_CREDENTIALS = re.compile(
+    r"169\.254\.|/latest/api/token|/latest/meta-data|CredentialProvider|AssumeRole"
+    r"|Missing (AccessKeyId|SecretAccessKey)"
+)
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 _OTHER_REGION = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
@@ -87,7 +90,10 @@ def raised_by(error: BaseException, url: str, bucket: str, *, first: bool) -> Ex
         )
     if said.status in (501, 405):
         return InputError(f"{url}: {NO_CONDITIONS} ({said.detail})")
-    if said.status == 0 or said.status in _RETRIABLE or said.status >= 500:
+    if "Generic Config error" in str(error):
+        return InputError(f"{url}: {said.detail}; correct the variable AWS_… that says so")
+    stalled = said.code == "RequestTimeout"  # its status is 400
+    if said.status == 0 or stalled or said.status in _RETRIABLE or said.status >= 500:
         return Transient(said.detail, in_doubt=True, rate_limited=said.status in (429, 503))
     return fault(f"{url}: the storage service refused ({said.detail}); check --storage and AWS_ENDPOINT_URL")
 

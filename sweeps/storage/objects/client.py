@@ -7,16 +7,18 @@ futures run on an event loop in a thread of ours, so that a caller can stop wait
 from __future__ import annotations
 
 import asyncio
+import atexit
 import http.client
 import logging
 import os
 import random
+import re
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,12 +37,23 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_IN_HEADERS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+)
+_HOST = re.compile(r"[\w.:-]+")
 BULK_TIMEOUT_S = 300
 _SIGNED_FOR = timedelta(minutes=15)
 _PASSED_ON = ("AlreadyExistsError", "PreconditionError")
 
+_SETTLE_S = 0.1  # in which obstore's threads let go of the interpreter
+
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
+_ended: set[int] = set()
 
 
 def _loop() -> asyncio.AbstractEventLoop:
@@ -55,7 +68,28 @@ def _loop() -> asyncio.AbstractEventLoop:
                 )
             _loops[process] = loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="s3", daemon=True).start()
+            atexit.register(_end, process, loop)
+        if process in _ended:
+            raise RuntimeError("no request to a bucket once the interpreter ends")
         return _loops[process]
+
+
+def _end(process: int, loop: asyncio.AbstractEventLoop) -> None:
+    """Abandon all requests: a thread of obstore's that comes back from one later aborts the process."""
+    if process != os.getpid():
+        return
+
+    async def cancel() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=_SETTLE_S)
+
+    with _lock:
+        _ended.add(process)
+    wait([asyncio.run_coroutine_threadsafe(cancel(), loop)], timeout=2 * _SETTLE_S)
+    time.sleep(_SETTLE_S)
 
 
 def _renew_lock() -> None:
@@ -69,7 +103,18 @@ if hasattr(os, "register_at_fork"):
 
 def start(coroutine: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
     """Run a coroutine on the loop; cancelling the future abandons its request."""
-    return asyncio.run_coroutine_threadsafe(coroutine(), _loop())
+    loop = _loop()  # first: without one, there must be no coroutine that nobody awaits
+    return asyncio.run_coroutine_threadsafe(coroutine(), loop)
+
+
+def _is_url(endpoint: str) -> bool:
+    """Return whether obstore can send requests there; others make it panic."""
+    try:
+        parts = urlsplit(endpoint)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") is not None
 
 
 class ObjectClient:
@@ -88,11 +133,14 @@ class ObjectClient:
         self.clock = ServerClock()
         name = next((name for name in _ENDPOINTS if os.environ.get(name)), "")
         self._endpoint = endpoint or os.environ.get(name, "")
-        parts = urlsplit(self._endpoint)
-        if self._endpoint and (parts.scheme not in ("http", "https") or not parts.netloc):
+        if self._endpoint and not _is_url(self._endpoint):
             raise InputError(
                 f"{name}: {self._endpoint!r} is not the URL of a storage service; correct or unset it"
             )
+        for name in _IN_HEADERS:
+            value = os.environ.get(name, "")
+            if not (value.isascii() and value.isprintable()):  # obstore would panic
+                raise InputError(f"{name}: it holds a line break or another unfit character; set it anew")
         self.answered = False
         self._stores: dict[bool, S3Store] = {}
 
@@ -110,12 +158,13 @@ class ObjectClient:
                     "connect_timeout": timedelta(
                         seconds=min(self.retries.attempt_s, self.retries.first_answer_s)
                     ),
-                    "allow_http": self._endpoint.startswith("http://"),
+                    "allow_http": urlsplit(self._endpoint).scheme == "http",
                 },
                 retry_config={
                     "max_retries": 10 if bulk else 0,
                     "retry_timeout": timedelta(seconds=patience_s),
                 },
+                conditional_put="etag",  # whatever AWS_CONDITIONAL_PUT says
                 **given,
             )
         return self._stores[bulk]

@@ -19,7 +19,9 @@ from s3_server import Doors, Fault
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.storage.base import NotFound
+from sweeps.storage.gcs.classification import Transient
 from sweeps.storage.gcs.client import RetryPolicy
+from sweeps.storage.objects.answers import raised_by
 from sweeps.storage.objects.store import ObjectStore
 from sweeps.trials.lifecycle import Complete
 
@@ -363,6 +365,65 @@ class TestProcesses:
         )
         assert "was forked" in done.stdout
         assert done.stdout.count("\n") == 1
+
+    def test_an_answer_as_the_interpreter_ends_aborts_nothing(self, s3, url):
+        code = (
+            "import sys, time\n"
+            "from asyncio.selector_events import BaseSelectorEventLoop as Loop\n"
+            "from sweeps.storage.objects.store import ObjectStore\n"
+            "write = Loop._write_to_self\n"
+            "Loop._write_to_self = lambda self: (write(self), time.sleep(0.03))\n"
+            "class Slow:\n"
+            "    def __del__(self, sleep=time.sleep):\n"
+            "        sleep(0.5)\n"
+            "slow = Slow()\n"
+            "ObjectStore(sys.argv[1], endpoint=sys.argv[2]).create('k', b'x')\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code, url, s3.door("a")], timeout=60)
+        assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["localhost:9000", "http://a b", "http://h:99999999", "http://h:x", "http://[", "http://:80"]
+)
+def test_an_unfit_endpoint_is_one_line(endpoint, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(InputError, match=r"AWS_ENDPOINT_URL: .* is not the URL of a storage service"):
+        ObjectStore("s3://bucket/x")
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AWS_REGION"])
+def test_a_line_break_in_a_variable_is_one_line(name, monkeypatch):
+    monkeypatch.setenv(name, "value\r")
+    with pytest.raises(InputError, match=f"{name}: it holds a line break"):
+        ObjectStore("s3://bucket/x")
+
+
+def test_a_key_without_its_secret_is_one_line(s3, url, monkeypatch):
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(InputError, match=r"no credentials were found .*Missing SecretAccessKey"):
+        ObjectStore(url, endpoint=s3.door("a"), retries=QUICK).read("k")
+
+
+def test_a_variable_that_obstore_cannot_read_is_one_line(s3, url, monkeypatch):
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "perhaps")
+    with pytest.raises(InputError, match="AWS_") as raised:
+        ObjectStore(url, endpoint=s3.door("a"), retries=QUICK).read("k")
+    assert "\n" not in str(raised.value)
+
+
+def test_conditions_are_sent_whatever_the_environment_says(s3, url, monkeypatch):
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    store = ObjectStore(url, endpoint=s3.door("a"), retries=QUICK)
+    store.create("k", b"one")
+    with pytest.raises(AlreadyExists):
+        store.create("k", b"two")
+
+
+def test_a_request_that_stalled_is_worth_a_retry():
+    said = "Client error with status code: 400 Bad Request: <Error><Code>RequestTimeout</Code></Error>"
+    found = raised_by(OSError(said), "s3://bucket/k", "bucket", first=False)
+    assert isinstance(found, Transient)
 
 
 def test_obstore_is_imported_only_by_a_request():
