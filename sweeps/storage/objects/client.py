@@ -169,11 +169,19 @@ class ObjectClient:
             )
         return self._stores[bulk]
 
-    def once(self, coroutine: Callable[[], Coroutine[Any, Any, _T]], url: str, *, limit_s: float = 0.0) -> _T:
+    def once(
+        self,
+        coroutine: Callable[[], Coroutine[Any, Any, _T]],
+        url: str,
+        *,
+        limit_s: float = 0.0,
+        holds_errors: bool = False,
+    ) -> _T:
         """Send once.
 
         Args:
             limit_s: seconds in which several requests have to be done; 0 for the time of one.
+            holds_errors: the result may hold errors in place of answers: it does not show that there was one.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -190,7 +198,7 @@ class ObjectClient:
             raise self.raised(error, url) from None
         finally:
             future.cancel()
-        self.answered = True
+        self.answered = self.answered or not holds_errors
         return result
 
     def raised(self, error: Exception, url: str) -> Exception:

@@ -201,12 +201,14 @@ class ObjectStore:
             return [self.client.retried(partial(self._fetch, key), self.location(key)) for key in keys]
         try:
             rounds = -(-len(keys) // _AT_ONCE)
-            results = self.client.once(send, self.url, limit_s=rounds * self.client.retries.attempt_s)
+            limit_s = rounds * self.client.retries.attempt_s
+            results = self.client.once(send, self.url, limit_s=limit_s, holds_errors=True)
         except Transient as error:
             results = [error] * len(keys)
         found: list[tuple[bytes, str] | None] = []
         for key, result in zip(keys, results, strict=True):
             if not isinstance(result, Exception):
+                self.client.answered = True
                 found.append(result)
             elif isinstance(raised := self.client.raised(result, self.location(key)), FileNotFoundError):
                 found.append(None)
@@ -321,7 +323,8 @@ class ObjectStore:
             )
             for item in listed
         ]
-        found = sorted(each for each in found if each.key.startswith(prefix))
+        # S3's console makes a folder by an object whose name ends with "/", which obstore lists without it.
+        found = sorted(each for each in found if each.key and each.key.startswith(prefix))
         if tombstones:
             return found
         unknown = [

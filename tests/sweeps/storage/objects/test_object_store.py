@@ -144,6 +144,11 @@ class TestRefusals:
             ObjectStore(url, endpoint=s3.door("a"), retries=QUICK).read("k")
         assert "\n" not in str(raised.value)
 
+    def test_refused_credentials_are_so_for_many_reads_too(self, s3, url, monkeypatch):
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        with pytest.raises(InputError, match="the credentials are refused"):
+            ObjectStore(url, endpoint=s3.door("a"), retries=SHORT).read_many(["a", "b", "c"])
+
     def test_missing_credentials_are_one_line(self, s3, url, monkeypatch):
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -271,6 +276,21 @@ class TestStored:
                 act()
         assert s3.entries == []
 
+    def test_folder_made_in_a_console_is_no_object(self, store, monkeypatch):
+        """It is an object whose name ends with a slash, which obstore lists, but cannot write."""
+        import obstore
+
+        version = store.create("k", b"x")
+        real = obstore.list
+
+        class Listing:
+            async def collect_async(self):
+                found = await real(store.client.store(), store.name("k").rpartition("/")[0]).collect_async()
+                return [{**found[0], "path": store.name("k").rpartition("/")[0], "size": 0}, *found]
+
+        monkeypatch.setattr(obstore, "list", lambda *_: Listing())
+        assert [(entry.key, entry.version) for entry in store.list("")] == [("k", version)]
+
     def test_listing_goes_on_behind_a_thousand(self, s3, store):
         import obstore
 
@@ -278,7 +298,7 @@ class TestStored:
 
         async def fill() -> None:
             for i in range(1005):
-                await obstore.put_async(store.client.store(), store.name(f"t/{i:04}"), b"x")
+                await obstore.put_async(store.client.store(bulk=True), store.name(f"t/{i:04}"), b"x")
 
         start(fill).result(timeout=60)
         assert len(store.list("t/")) == 1005
