@@ -20,7 +20,7 @@ ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "A
 _READY_S = 60
 _FLAGS = (
     *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", "-s3.iam=false", "-metricsPort=0"),
-    *("-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=20", "-master.volumeSizeLimitMB=64"),
+    *("-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=20", "-master.volumeSizeLimitMB=4096"),
 )
 # Ends the server once its standard input is closed: when this process is gone, even by SIGKILL.
 _WITH_US = """
@@ -105,7 +105,8 @@ class Weed:
 
         names = {name.lower(): value for name, value in ENVIRONMENT.items()}
         store = S3Store("bucket", endpoint=self.url, client_options={"allow_http": True}, **names)
-        obstore.put(store, "first", b"")  # makes the bucket, and the volume that later writes go to
+        # This makes the bucket and, in up to 5 s, the volume that later writes go to.
+        obstore.put(store, "first", b"x")
 
     def _stop(self) -> None:
         if self._process is not None:
