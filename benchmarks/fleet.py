@@ -37,7 +37,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))  # the fake bucket is the tests', and is installed nowhere
 
 from fake_gcs import Fault, Remote  # noqa: E402 - it is found only now
-from s3_server import ENVIRONMENT, Doors, Weed  # noqa: E402
+from s3_server import ENVIRONMENT, Doors, Weed  # noqa: E402 - likewise
 
 __all__ = [
     "Doors",

@@ -246,7 +246,7 @@ class ObjectClient:
             request = urllib.request.Request(self.once(sign, url), method="HEAD")  # noqa: S310 - obstore's
             sent = self.clock.local()
             try:
-                with urllib.request.urlopen(request, timeout=self.retries.attempt_s) as answer:  # noqa: S310
+                with urllib.request.urlopen(request, timeout=self.retries.attempt_s) as answer:  # noqa: S310 - likewise
                     headers = answer.headers
             except urllib.error.HTTPError as error:  # such as 404: it has a Date, too
                 headers = error.headers
