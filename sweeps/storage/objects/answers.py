@@ -27,7 +27,7 @@ SIGN_IN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """What a service said to a request, as far as it said anything.
+    """An error answer of the service, parsed.
 
     Args:
         status: HTTP status; 0 where there was no answer.
