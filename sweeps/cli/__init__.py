@@ -51,6 +51,7 @@ _COMMANDS = {
     "abandon": ("sweeps.cli.control", "Give up trials."),
     "archive": ("sweeps.cli.lifetime", "Stop a sweep and leave it out of `sweep list`."),
     "rename": ("sweeps.cli.lifetime", "Rename a sweep."),
+    "copy": ("sweeps.cli.lifetime", "Copy a sweep into another folder or bucket, verified."),
     "delete": ("sweeps.cli.lifetime", "Delete a sweep with all that it holds."),
     "import": ("sweeps.cli.upkeep", "Import earlier results as completed trials."),
     "export": ("sweeps.cli.export", "Write the trials table to a CSV, Parquet or JSON file."),
@@ -65,7 +66,7 @@ _SECTIONS = {
     "Every day": "quickstart init worker launch status trials best pareto report dashboard",
     "Look closer": "list show confirm export history snapshots",
     "Steer": "pause resume stop extend enqueue retry abandon ask tell pool down",
-    "Put in order": "doctor repair import archive rename delete",
+    "Put in order": "doctor repair import archive rename copy delete",
 }
 """Commands as `sweep --help` lists them: first what is used daily."""
 
@@ -99,7 +100,8 @@ class _LazyGroup(click.Group):
                 formatter.write_dl([(name, _COMMANDS[name][1]) for name in names.split()])
 
 
-_OTHERS_WORDS = {"agent": "worker", "run": "worker", "start": "worker", "create": "init", "new": "init"}
+_OTHERS_WORDS = {"cp": "copy", "move": "copy", "sync": "copy"}
+_OTHERS_WORDS |= {"agent": "worker", "run": "worker", "start": "worker", "create": "init", "new": "init"}
 _OTHERS_WORDS |= {"ls": "list", "rm": "delete", "remove": "delete", "mv": "rename", "logs": "show"}
 _OTHERS_WORDS |= {"info": "show", "cancel": "abandon", "kill": "abandon", "plot": "report", "check": "doctor"}
 """Words of other tools, and the command that does the same."""

@@ -1,4 +1,4 @@
-"""Commands about sweeps as a whole: `sweep list`, `history`, `archive`, `rename`, `delete`."""
+"""Commands about sweeps as a whole: `sweep list`, `history`, `archive`, `rename`, `copy`, `delete`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import sys
 import click
 
 from sweeps.cli.options import storage_options
-from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table
+from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
 from sweeps.errors import InputError
-from sweeps.operations import lifetime
+from sweeps.operations import copying, lifetime
 from sweeps.operations.control import user_name
 from sweeps.operations.opening import is_named, latest_name, open_sweep, storage_url
 from sweeps.operations.status import history_rows, sweep_rows
 from sweeps.storage.urls import name_of
 from sweeps.text.counted import counted
 from sweeps.text.shorten import iso, shorten, shown_bytes, timestamp
+
+_SHOWN = 5
+"""Lines about what a copy left out."""
 
 
 @click.command("list")
@@ -133,3 +136,25 @@ def delete(storage: str | None, name: str | None, yes: bool) -> None:
         click.confirm("sweep: delete all of that for good?", abort=True, err=True)
     lifetime.delete(experiment, user_name())
     echo(f"{url} is deleted")
+
+
+@click.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--live", is_flag=True, help="Also while workers run: their trials are pending in the copy.")
+def copy(source: str, target: str, live: bool) -> None:
+    """Copy the sweep at the URL FROM to the URL TO: between folders and buckets, in any direction.
+
+    It copies records, logs, checkpoints and snapshots, and compares them at the end; only then TO is a sweep.
+    If it was interrupted, call it again to go on. FROM stays as it is: leave one of the two paused.
+    """
+    done = copying.copy(source, target, live=live, on_notice=notify)
+    for line in done.left_out[:_SHOWN]:
+        notify(f"left out: {line}")
+    if len(done.left_out) > _SHOWN:
+        notify(f"left out: {len(done.left_out) - _SHOWN} more")
+    for trial in done.released:
+        notify(f"trial {trial} is running in {source}, and pending in {target}")
+    present = f"; {done.present} were there already" if done.present else ""
+    copied = f"{counted(done.objects, 'object')} copied, {shown_bytes(done.size)}"
+    echo(f"{target}: {copied}{present}; all compared")

@@ -10,6 +10,9 @@ import re
 SWEEP_KEY = "sweep.json"
 """Key of the search space: without this object there is no sweep."""
 
+COPYING_KEY = "copying.json"
+"""Key of the note of a copy that is not complete: `sweep copy` writes it first, and removes it last."""
+
 LONGEST = 224
 """Most bytes of a key in UTF-8: file names may have 255, and objects in a bucket 1,024 with their prefix."""
 

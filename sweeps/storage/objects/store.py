@@ -20,7 +20,7 @@ from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.bucket_url import S3, parse_url
 from sweeps.storage.gcs.classification import Transient
 from sweeps.storage.gcs.client import RetryPolicy
-from sweeps.storage.keys import SWEEP_KEY, checked_key, checked_prefix
+from sweeps.storage.keys import COPYING_KEY, SWEEP_KEY, checked_key, checked_prefix
 from sweeps.storage.objects.answers import NO_CONDITIONS
 from sweeps.storage.objects.client import BULK_TIMEOUT_S, ObjectClient
 from sweeps.storage.objects.stored import (
@@ -87,7 +87,7 @@ class ObjectStore:
         return [self._present(key, found) for key, found in zip(keys, stored, strict=True)]
 
     def create(self, key: str, data: bytes) -> str:
-        if key == SWEEP_KEY:
+        if key in (SWEEP_KEY, COPYING_KEY):
             self._check_conditions()
         return self._write(key, with_nonce(data), None, AlreadyExists)
 

@@ -108,6 +108,15 @@ pool scale some
 pool scale 3
 pool scale 3 local
 show 99
+copy sweep-store/toy
+copy sweep-store there
+copy nowhere there
+copy sweep-store/toy sweep-store/toy
+copy sweep-store/toy sweep-store/toy/runs
+copy sweep-store/toy .
+copy sweep-store/toy t.csv
+copy sweep-store/toy gs://bucket
+copy sweep-store/toy ftp://host/toy
 delete
 """
 
