@@ -32,7 +32,7 @@ _MEASURED = [
     ("trainer.preflight.batch_size_search", "with_micro_batches", "preflight"),
     ("trainer.preflight.preflight", "run_preflight", "preflight"),
     ("trainer.data.inputs", "prepare_inputs", "model"),
-    ("trainer.pipeline", "prepare_teacher", "model"),
+    ("trainer.stages.teacher", "prepare_teacher", "model"),
     ("trainer.pipeline", "make_student", "student"),
 ]
 

@@ -168,7 +168,7 @@ def train_in(
         from trainer.distributed.ranks import join
         from trainer.outcome import save
         from trainer.preflight import oom
-        from trainer.stages.teacher import prepare_all
+        from trainer.stages.teacher import prepare_all, prepare_teacher
         from trainer.telemetry import Heartbeat, Telemetry
         from trainer.telemetry.run import open_channels
         from trainer.training.context import StageContext, StageHooks
@@ -233,12 +233,15 @@ def train_in(
         with telemetry, checkpoints, stop.unwrapped():
             with oom.explain_errors(fitted, device):
                 progress = progress_lines(sys.stdout, telemetry.preparing)
+                inputs = prepare_inputs(fitted, progress)
                 outcome = pipeline.run(
                     fitted,
-                    prepare_inputs(fitted, progress),
+                    inputs,
+                    # Not in a variable, which would hold its memory until the student is saved. Processes do
+                    # not share signals yet: one trains a tiny teacher, and the others wait for the cache.
+                    prepare_teacher(fitted, inputs, device=device, stop=stop, progress=progress),
                     context,
                     telemetry,
-                    progress=progress,
                     snapshots=snapshots,
                     forced=forced,
                     config_sha256=sha256(config),

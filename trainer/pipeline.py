@@ -1,6 +1,6 @@
-"""One run, from its text to its result: teacher → Stage 1 → 1.9 → 2 → 3 → adapters → held-out loss.
+"""One run, from its teacher to its result: Stage 1 → 1.9 → 2 → 3 → adapters → held-out loss.
 
-Called by `__main__`, which handles the run's folder, signals and exit status, and prepares the text.
+Called by `__main__`, which handles the run's folder, signals and exit status, and prepares text and teacher.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from trainer.data.corpus import stage_text
 from trainer.data.inputs import Inputs
 from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
-from trainer.layout import Progress
 from trainer.models.adapters import adapters_for, add_adapters
 from trainer.models.causal_lm import computes_in_bfloat16, seed_everything
 from trainer.models.subln import make_student
@@ -34,8 +33,8 @@ from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
 from trainer.result import Provenance, Result, code_version
 from trainer.stages import distill, layerwise, pretrain, recover
-from trainer.stages.teacher import prepare_teacher, teacher_sha256
-from trainer.teachers.cached import compatibility
+from trainer.stages.teacher import teacher_sha256
+from trainer.teachers.cached import index
 from trainer.teachers.teacher_loss import teacher_loss
 from trainer.telemetry import Telemetry
 from trainer.training.auto_freeze import auto_freeze
@@ -50,10 +49,10 @@ __all__ = ["Outcome", "run"]
 def run(
     config: Config,
     inputs: Inputs,
+    teacher: nn.Module,
     context: StageContext,
     telemetry: Telemetry,
     *,
-    progress: Progress = lambda message, fraction: None,
     snapshots: StageSnapshots | None = None,
     forced: tuple[str, ...] = (),
     config_sha256: str | None = None,
@@ -61,9 +60,9 @@ def run(
     """Train and evaluate. Goes on from a snapshot, or where `context.checkpoints` restores the run.
 
     Args:
+        teacher: of `stages.teacher.prepare_teacher`.
         context: without `watch`, auto-freeze, evaluation, points and average, which are set here.
         telemetry: opened; it gets every step.
-        progress: called while the teacher is loaded or trained.
         forced: refusals of the preflight that `force` has passed over.
         config_sha256: of the configuration as the user gave it; None: of `config`.
 
@@ -72,10 +71,7 @@ def run(
     """
     device, stop, checkpoints = context.device, context.stop, context.checkpoints
     corpus = inputs.corpus
-    # The teacher: loaded, or trained if it is tiny and not cached. Processes do not share signals yet: one of
-    # them trains, while the others wait for the lock of the cache.
-    teacher = prepare_teacher(config, inputs, device=device, stop=stop, progress=progress)
-    caches = compatibility.check(config, corpus, teacher)
+    caches = index.check(config, corpus, teacher)
     require_model(config, teacher)
     if not device.ranks.alone:
         stop.share(device.ranks.any)  # a signal to one process ends all of them at the same step

@@ -32,10 +32,10 @@ from pathlib import Path
 
 from sweeps.text.counted import counted
 from trainer.api import MODEL_FOLDER, check
+from trainer.config.distill import cache_request
 from trainer.devices.background_calls import leave
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
-from trainer.teachers.cached.request import cache_request
 from trainer.text import Lines, byte_size, progress_lines
 
 _OF = "--of"
@@ -87,7 +87,7 @@ def _build(arguments: Sequence[str], stop: StopSignal) -> None:
     with stop.hold("loading"):
         run_dir, overrides = _parse(arguments)
         config = check(overrides)
-        request = cache_request(config, anchor=run_dir is not None)
+        request = cache_request(config.stage3, anchor=run_dir is not None)
         if run_dir is not None and not (run_dir / MODEL_FOLDER).is_dir():
             raise ConfigError(
                 f"there is no student in {str(run_dir)!r}; run it with save_model=true", key=_OF

@@ -80,13 +80,18 @@ def run_config(tmp_path: Path) -> Callable[[Config], Outcome]:
     from trainer.api import METRICS_FILE
     from trainer.data.inputs import prepare_inputs
     from trainer.devices.device import open_device
+    from trainer.stages import teacher
     from trainer.telemetry import Telemetry
     from trainer.training.context import StageContext
 
     def run_config(config: Config) -> Outcome:
         context = StageContext(device=open_device(config.device))
         with Telemetry(tmp_path / METRICS_FILE, every=config.log_every, out=None) as telemetry:
-            return pipeline.run(config, prepare_inputs(config), context, telemetry)
+            inputs = prepare_inputs(config)
+            prepared = teacher.prepare_teacher(
+                config, inputs, device=context.device, stop=context.stop, progress=lambda *_: None
+            )
+            return pipeline.run(config, inputs, prepared, context, telemetry)
 
     return run_config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
@@ -21,7 +22,9 @@ from trainer.config.fields import (
     Text,
 )
 from trainer.config.optimizer import StepsConfig
+from trainer.errors import ConfigError
 
+TEACHER_PATH = "stage3.teacher.path"
 # How a remote or cached teacher is reached, which does not change its predictions.
 TEACHER_ACCESS = ("url", "timeout_s", "patience_s", "prefetch", "api_key_env", "path", "preload")
 
@@ -179,6 +182,47 @@ class Stage3Config(StepsConfig):
     def compares_attention(self) -> bool:
         """Return whether any step computes attention relations."""
         return self.max_steps > 0 and self.attention_weight > 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheRequest:
+    """A cache that a run needs.
+
+    Args:
+        path: a folder or URL.
+        key: of `path` in the configuration.
+        rows: number of rows that the run takes.
+    """
+
+    path: str
+    key: str
+    rows: int
+    teacher: CachedTeacherConfig
+
+
+def cache_request(stage: Stage3Config, *, anchor: bool = False) -> CacheRequest:
+    """Return the request for the teacher's or the anchor's cache; raise ConfigError if the run has none."""
+    if stage.teacher.kind != "cached":
+        raise ConfigError(
+            "a cache is for stage3/teacher=cached; give this command the overrides of the run",
+            key="stage3.teacher",
+        )
+    if not stage.max_steps:
+        raise ConfigError(
+            "a cache has max_steps * batch_size rows, and there are no steps; write how many the run takes",
+            key="stage3.max_steps",
+        )
+    rows = stage.max_steps * stage.batch_size
+    if not anchor:
+        return CacheRequest(path=stage.teacher.path, key=TEACHER_PATH, rows=rows, teacher=stage.teacher)
+    if stage.teacher.anchored is None:
+        raise ConfigError(
+            "without a weight the run takes no anchor; give this command the overrides of the run",
+            key="stage3.teacher.anchor_weight",
+        )
+    return CacheRequest(
+        path=stage.teacher.anchored, key="stage3.teacher.anchor", rows=rows, teacher=stage.teacher
+    )
 
 
 def check_attention_layer(stage3: Stage3Config, layers: int) -> Iterator[FieldError]:

@@ -95,7 +95,7 @@ def checksum(info: Mapping[str, Any]) -> str:
 def local_folder(name: str) -> str:
     """Return a copy in the trainer's cache of the folder at a URL; return other names as they are.
 
-    The folder is copied again when one of its files has changed. A GGUF file is converted into a folder.
+    A GGUF file is converted into a folder.
 
     Raises:
         MissingError: there is no such folder, or it is empty.
@@ -104,8 +104,16 @@ def local_folder(name: str) -> str:
     """
     if name.endswith(gguf.SUFFIX):
         return str(gguf.convert(_local_file(name)))
-    if not is_url(name):
-        return name
+    return str(download(name)) if is_url(name) else name
+
+
+def download(name: str) -> Path:
+    """Return a copy in the trainer's cache of the folder at a URL, made again when a file of it has changed.
+
+    Raises:
+        MissingError: there is no such folder, or it is empty.
+        DataError: it cannot be read.
+    """
     filesystem, root = open_filesystem(name)
     root = root.rstrip("/")
     found = with_retries(lambda: filesystem.find(root, detail=True), name)
@@ -130,7 +138,7 @@ def local_folder(name: str) -> str:
             get = partial(_copy_file, filesystem, f"{root}/{relative}", target, int(info["size"]))
             with_retries(get, f"{name}/{relative}")
 
-    return str(artifact("downloads", spec, copy))
+    return artifact("downloads", spec, copy)
 
 
 def _local_file(name: str) -> Path:

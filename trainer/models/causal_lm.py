@@ -5,6 +5,7 @@ Shapes: B sequences, T tokens, H hidden size, V vocabulary, L layers.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -298,6 +299,15 @@ def computes_in_bfloat16(teacher: nn.Module, dtype: MasterDtype) -> bool:
     if dtype == "auto":
         return any(parameter.dtype == torch.bfloat16 for parameter in teacher.parameters())
     return dtype == "bfloat16"
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Return the digest of a model's parameters, names, shapes and dtypes; takes seconds for billions."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name}:{tuple(parameter.shape)}:{parameter.dtype}:".encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def is_head(model: nn.Module, module: nn.Module) -> bool:

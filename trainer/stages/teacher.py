@@ -1,7 +1,7 @@
 """The teacher that a student is initialised from: a pretrained model, or a tiny one that is trained here.
 
-The first phase of a run: called by `pipeline`, and by `api.prepare` ahead of many runs. `model=tiny` is
-trained once on the corpus and cached; `model=hf` is the pretrained model itself.
+The first phase of a run, before `pipeline`: called by `__main__`, and by `api.prepare` ahead of many runs.
+`model=tiny` is trained once on the corpus and cached; `model=hf` is the pretrained model itself.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from trainer.models.causal_lm import (
     output_head,
     save,
     seed_everything,
+    weights_sha256,
 )
 from trainer.models.documents import separate_documents
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import require_packages
-from trainer.teachers.cached.compatibility import weights_sha256
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
 from trainer.training.loop import train

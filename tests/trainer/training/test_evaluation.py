@@ -128,7 +128,7 @@ def test_too_little_held_out_text_is_refused_early(
 def test_standard_error_is_paired_with_the_teacher(run_small: Run, spy: Callable[[str], Spied]) -> None:
     """By hand, from batches of one sequence: what is hard about the text is hard for both."""
     cut = spy("trainer.data.inputs.eval_batches")
-    teachers = spy("trainer.pipeline.prepare_teacher")
+    teachers = spy("trainer.stages.teacher.prepare_teacher")
     outcome = run_small()
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
     alone = [ids_1T for ids_BT in cut.results[0] for ids_1T in ids_BT.split(1)]
@@ -179,7 +179,7 @@ def test_the_losses_on_the_test_text_by_hand(
     run_small: Run, spy: Callable[[str], Spied], tmp_path: Path
 ) -> None:
     loaded, cut = spy("trainer.data.inputs.load"), spy("trainer.data.inputs.eval_batches")
-    teachers = spy("trainer.pipeline.prepare_teacher")
+    teachers = spy("trainer.stages.teacher.prepare_teacher")
     outcome = run_small(*TESTED)
     corpus = loaded.results[0]
     assert [call["tokens"] is corpus.test for call in cut.arguments] == [False, True]

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
+from trainer.config.distill import CacheRequest
 from trainer.data import Corpus, Feed
 from trainer.data.corpus import stage_text
 from trainer.devices.device import Device
@@ -30,17 +31,19 @@ from trainer.losses.chunked import suitable_elements
 from trainer.losses.next_token import head_inputs
 from trainer.losses.sparse import DTYPES
 from trainer.result import code_version
-from trainer.teachers.cached.compatibility import (
+from trainer.teachers.cached.index import (
+    INDEX,
     STAGE,
+    Index,
+    Location,
+    Shard,
+    encode,
     read_index,
     require_candidates,
     require_same_spec,
     spec,
 )
-from trainer.teachers.cached.index import INDEX, Index, Shard, encode
-from trainer.teachers.cached.location import Location
 from trainer.teachers.cached.reader import IDS, PARTS
-from trainer.teachers.cached.request import CacheRequest
 from trainer.teachers.cached.sampling import Drawn, draw, uniforms
 from trainer.training.preemption import StopSignal
 

@@ -14,14 +14,12 @@ from torch import Tensor
 
 from sweeps.text.regular_file import read_regular
 from trainer.checkpoint.state import State
+from trainer.config.distill import TEACHER_PATH
 from trainer.data.feed import Feed, LabelledFeed
 from trainer.devices.device import Device
 from trainer.errors import DataError, TrainerError
 from trainer.losses.sparse import Sample, Targets
-from trainer.teachers.cached.compatibility import read_index
-from trainer.teachers.cached.index import Index, Shard
-from trainer.teachers.cached.location import Location
-from trainer.teachers.cached.request import PATH
+from trainer.teachers.cached.index import Index, Location, Shard, read_index
 
 _CACHES = ("teacher_cache", "anchor_cache")  # names of their digests in a checkpoint
 IDS = "ids"
@@ -123,7 +121,7 @@ def _join_candidates(tensors: Mapping[str, Tensor]) -> _Rows:
 
 
 def open_cache(path: str, *, rows: int, preload: bool) -> Cache:
-    """Open the cache at a path or URL that `compatibility.check` has accepted.
+    """Open the cache at a path or URL that `index.check` has accepted.
 
     Args:
         path: as in the configuration.
@@ -133,7 +131,7 @@ def open_cache(path: str, *, rows: int, preload: bool) -> Cache:
         TrainerError: it has become too short, or a file is missing or damaged.
     """
     folder = Location(path).local_copy()
-    index = read_index(Location(str(folder)), path, key=PATH)
+    index = read_index(Location(str(folder)), path, key=TEACHER_PATH)
     if index is None or index.rows < rows:
         raise TrainerError(f"the cache at {path} has become shorter than the run")
     return Cache(folder, index, rows=rows, preload=preload)

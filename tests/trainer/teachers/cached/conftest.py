@@ -16,11 +16,11 @@ from torch import nn
 from trainer.api import check
 from trainer.config import Config
 from trainer.config.compose import compose_tree, validate
+from trainer.config.distill import cache_request
 from trainer.data.inputs import prepare_inputs
 from trainer.devices.device import open_device
 from trainer.stages.teacher import prepare_teacher
 from trainer.teachers.cached.build import BuildResult, build
-from trainer.teachers.cached.request import cache_request
 from trainer.training.preemption import StopSignal
 
 
@@ -68,7 +68,7 @@ def make(prepared: Prepared, configured: Callable[..., Config]) -> Make:
             config,
             prepared.corpus,
             model or prepared.teacher,
-            cache_request(config, anchor=model is not None),
+            cache_request(config.stage3, anchor=model is not None),
             device=open_device(config.device),
             stop=StopSignal(),
             **more,

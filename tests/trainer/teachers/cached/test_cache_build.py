@@ -24,8 +24,7 @@ from trainer.losses.sparse import Sample
 from trainer.models.causal_lm import run
 from trainer.teachers.cached import build as module
 from trainer.teachers.cached.build import build
-from trainer.teachers.cached.index import INDEX, Index, decode
-from trainer.teachers.cached.location import Location
+from trainer.teachers.cached.index import INDEX, Index, Location, decode
 from trainer.teachers.cached.reader import Cache
 from trainer.teachers.cached.sampling import Drawn, draw
 

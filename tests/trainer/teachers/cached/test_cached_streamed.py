@@ -12,12 +12,12 @@ from cached_runs import Prepared, cached
 
 from trainer.api import check, quote
 from trainer.config import Config
+from trainer.config.distill import cache_request
 from trainer.data.corpus import stage_text
 from trainer.data.inputs import prepare_inputs
 from trainer.devices.device import open_device
 from trainer.teachers.cached.build import BuildResult, build
 from trainer.teachers.cached.reader import CachedFeed, open_cache
-from trainer.teachers.cached.request import cache_request
 from trainer.training.preemption import StopSignal
 
 
@@ -43,7 +43,7 @@ def test_streamed_cache_is_extended(small: Sequence[str], prepared: Prepared, tm
             config,
             corpus,
             prepared.teacher,
-            cache_request(config),
+            cache_request(config.stage3),
             device=open_device(config.device),
             stop=StopSignal(),
             notify=lambda fraction: None,
