@@ -258,7 +258,7 @@ def _checked_device(config: Config, launch: Launched) -> Device:
     from trainer.distributed.ranks import choose_device
     from trainer.evaluations import hooks
     from trainer.models.causal_lm import import_architectures
-    from trainer.optim.validate import require_device, require_packages
+    from trainer.optim.build import require_device, require_packages
     from trainer.quant import fp8
     from trainer.telemetry.tensorboard import require_package
 

@@ -18,7 +18,7 @@ from trainer.checkpoint.snapshot_place import Identity, StageNumbers
 from trainer.checkpoint.stage_snapshot import StageSnapshots, measured_alike
 from trainer.config import Config, sha256
 from trainer.config.run import step_weights
-from trainer.cost.stage_flops import flops_per_token
+from trainer.cost.flops import flops_per_token
 from trainer.data.corpus import stage_text
 from trainer.data.inputs import Inputs
 from trainer.devices.device import micro_batches
@@ -26,8 +26,8 @@ from trainer.devices.dtypes import dtype_name
 from trainer.models.adapters import adapters_for, add_adapters
 from trainer.models.causal_lm import computes_in_bfloat16, seed_everything
 from trainer.models.subln import make_student
+from trainer.optim.build import optimizers, require_model, require_student
 from trainer.optim.muon import muon_dtype
-from trainer.optim.validate import optimizers, require_model, require_student
 from trainer.outcome import Outcome, Report, stage_usd
 from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
@@ -94,7 +94,8 @@ def run(
 
     # Of a snapshot of a stage or of a point within it: what must agree to start there, and its own numbers.
     evaluation = {name: getattr(config.eval, name) for name in ("batches", "batch_size", "part_batches")}
-    traces: dict[str, StageTrace] = {}  # of the stages that have ended
+    traces: dict[str, StageTrace] = {}  # of the stages that have ended, and their operations
+    flops: dict[str, float] = {}
 
     def identity(key: str) -> Identity:
         return Identity(
@@ -192,18 +193,20 @@ def run(
     def train(name: str, stage: Callable[..., StageTrace]) -> None:
         settings = getattr(config, name)
         if not settings.max_steps:
-            traces[name] = StageTrace()
+            traces[name], flops[name] = StageTrace(), 0.0
             return
+        per_token = flops_per_token(config, name, student, teacher)
         before = (lengths[earlier] for earlier in takewhile(name.__ne__, lengths))
         telemetry.begin(
             name,
             finished=sum(weight * steps for weight, steps in before),
             weight=lengths[name][0],
             device=device,
-            flops_per_token=flops_per_token(config, name, student, teacher),
+            flops_per_token=per_token,
         )
         with stage_text(corpus, config, name, settings.batch_size, device.ranks) as feed:
             traces[name] = stage(student, teacher, lambda_, settings, feed, watched)
+        flops[name] = traces[name].tokens * per_token
 
     train(layerwise.NAME, layerwise.align)
 
@@ -220,10 +223,7 @@ def run(
             inputs=inputs,
             context=context,
             traces=traces,
-            flops={
-                name: trace.tokens * flops_per_token(config, name, student, teacher)
-                for name, trace in traces.items()
-            },
+            flops=flops,
             start=start,
             keys=snapshots.keys if snapshots else {},
         )

@@ -95,8 +95,7 @@ def _build(arguments: Sequence[str], stop: StopSignal) -> None:
         before_torch()
         from trainer.data.inputs import prepare_inputs
         from trainer.devices.device import open_device
-        from trainer.models.causal_lm import freeze, import_architectures
-        from trainer.models.documents import separate_documents
+        from trainer.models.causal_lm import freeze, import_architectures, separate_documents
         from trainer.models.student_folder import load
         from trainer.stages.teacher import prepare_teacher
         from trainer.teachers.cached.build import build

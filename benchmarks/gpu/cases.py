@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from benchmarks.gpu.observer import Observer, Result
 from trainer.api import check
 from trainer.config import Config
+from trainer.cost.flops import flops_per_token
 from trainer.cost.peak_flops import peak_flops_per_second
-from trainer.cost.stage_flops import flops_per_token
 from trainer.devices.device import Device, open_device
 from trainer.devices.dtypes import multiplies_float8
 from trainer.devices.environment import keep_freed_memory

@@ -7,11 +7,13 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from trainer.config import Config
     from trainer.outcome import Outcome
 
@@ -102,3 +104,30 @@ def run_small(small: tuple[str, ...], run_config: Callable[[Config], Outcome]) -
     from trainer.api import check
 
     return lambda *overrides: run_config(check([*small, *overrides]))
+
+
+@pytest.fixture
+def llama() -> Callable[..., nn.Module]:
+    """Return a function that makes a Llama; by default 4 query heads of size 8 share 2 key heads."""
+    import torch
+
+    def build(**changes: Any) -> nn.Module:
+        from transformers.models.llama.configuration_llama import LlamaConfig
+        from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+        options = {
+            "vocab_size": 50,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 16,
+            "tie_word_embeddings": False,
+            "attn_implementation": "eager",
+            "initializer_range": 0.5,
+        }
+        torch.manual_seed(0)
+        return LlamaForCausalLM(LlamaConfig(**options | changes))
+
+    return build

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
+from trainer.config import Config
 from trainer.devices.device import Device
-from trainer.models.causal_lm import attention_width, head_parameters, matmul_parameters
+from trainer.models.adapters import adapters_for, parameter_count
+from trainer.models.causal_lm import (
+    attention_width,
+    depth,
+    embedding_count,
+    head_parameters,
+    matmul_parameters,
+)
+from trainer.models.projections import attention_layers, widths
+from trainer.stages import distill, layerwise, pretrain, recover
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,29 +49,51 @@ RATES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForwardCost:
-    """Operations of one forward pass per token.
+def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.Module) -> float:
+    """Return the operations per trained token of the named stage, including the teacher's in this run.
+
+    Recomputation, the teacher's own training and evaluations are not counted.
+    """
+    length = config.data.sequence_length
+    flops: float = 3 * forward_flops_per_token(student, length)  # forward 1, backward 2
+    runs_teacher = {
+        layerwise.NAME: True,
+        pretrain.NAME: config.stage2.distill.enabled,
+        distill.NAME: config.stage3.runs_teacher,  # the operations of a remote one are not known
+        recover.NAME: config.recovery.distill.enabled,
+    }
+    if runs_teacher[stage]:
+        flops += forward_flops_per_token(teacher, length)
+    if stage == layerwise.NAME and config.stage1_9.loss_type == "kl":
+        # At each layer the teacher's head is applied to the states of both models, and the gradient goes back
+        # through it once.
+        flops += 3 * 2 * head_parameters(teacher) * depth(student)
+    if stage == distill.NAME and config.stage3.compares_attention:
+        # Every token's product with every other, in the student (forward 1, backward 2) and in the teacher.
+        projections = attention_layers(student)[config.stage3.attention_layer]
+        flops += (3 + 1) * 2 * length * sum(widths(projections))
+    if stage == distill.NAME and config.stage3.teacher.kind == "cached":
+        vocabulary = embedding_count(student)
+        flops += candidate_flops_per_token(
+            head_parameters(student) // vocabulary,
+            vocabulary,
+            length,
+            tokens=config.stage3.teacher.logits_read,
+            full=config.stage3.teacher.cross_entropy == "exact",
+        )
+    if stage == recover.NAME and config.recovery.max_steps:
+        count = parameter_count(student, adapters_for(student, config.recovery))
+        flops += adapter_flops_per_token(count, matmul_parameters(student))
+    return flops
+
+
+def forward_flops_per_token(model: nn.Module, sequence_length: int) -> int:
+    """Return the operations of a forward pass at that sequence length.
 
     2·N for the N weights that a token is multiplied with, and 4·T·A for the scores and the weighted sum
     over T tokens, with A the attention width of all layers. Causal masking is not subtracted.
     """
-
-    flops_per_token: int
-
-
-def forward_cost(model: nn.Module, sequence_length: int) -> ForwardCost:
-    """Return the cost of the model's forward pass at that sequence length."""
-    flops = 2 * matmul_parameters(model) + 4 * sequence_length * attention_width(model)
-    return ForwardCost(flops_per_token=flops)
-
-
-def train_flops_per_token(student: ForwardCost, teacher: ForwardCost | None) -> int:
-    """Return three of the student's forward passes (forward 1, backward 2) and one of the teacher's, if any.
-
-    Recomputation, the teacher's own training and evaluations are not counted.
-    """
-    return 3 * student.flops_per_token + (teacher.flops_per_token if teacher else 0)
+    return 2 * matmul_parameters(model) + 4 * sequence_length * attention_width(model)
 
 
 def adapter_flops_per_token(adapters: int, frozen: int) -> int:
@@ -74,15 +105,6 @@ def adapter_flops_per_token(adapters: int, frozen: int) -> int:
         frozen: number of the student's weights that each token is multiplied by.
     """
     return 3 * 2 * adapters - 2 * frozen
-
-
-def head_kl_flops_per_token(teacher: nn.Module, layers: int) -> int:
-    """Return the operations that `stage1_9.loss_type=kl` adds.
-
-    At each layer the teacher's head is applied to the states of both models, and the gradient goes back
-    through it once.
-    """
-    return 3 * 2 * head_parameters(teacher) * layers
 
 
 def candidate_flops_per_token(hidden: int, vocabulary: int, length: int, *, tokens: int, full: bool) -> float:
@@ -97,18 +119,6 @@ def candidate_flops_per_token(hidden: int, vocabulary: int, length: int, *, toke
     """
     computed = tokens + (vocabulary if full else 0)
     return 3 * 2 * hidden * (computed * (length - 1) / length - vocabulary)
-
-
-def relation_flops_per_token(widths: Sequence[int], sequence_length: int) -> int:
-    """Return the operations that Stage 3's attention relations add.
-
-    They are every token's product with every other, per projection, in the student (forward 1, backward 2)
-    and in the teacher (forward).
-
-    Args:
-        widths: of the projections whose relations are compared.
-    """
-    return 4 * 2 * sequence_length * sum(widths)
 
 
 def usd(device: Device, usd_per_hour: float | None, seconds: float, *, spot: bool = False) -> float | None:

@@ -6,16 +6,16 @@ Without a mask, transformers searches the positions for packed texts. Eagerly, t
 device once per forward pass. In a compiled step positions cannot be read, so a mask tensor is built, with
 which SDPA can use neither its flash kernel nor grouped heads. So models are called with a mask of ones, which
 `attention_mask` ignores: no text is padded here, and only windows are masked. With masks between documents
-(`models.documents`) the argument has three dimensions, and transformers passes it on unchanged.
+(`data.document_masks`) the argument has three dimensions, and transformers passes it on unchanged.
 
 Shapes: B sequences, T tokens.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import Tensor
 
 PREFIX = "stagesweep_"
 """Prefix of the names of attention implementations whose mask function is `attention_mask`."""
@@ -23,8 +23,6 @@ RECORDING = "recording_"
 """Prefix of the name of an implementation that records logits and then calls the one named after it."""
 
 NAME = f"{PREFIX}causal"  # with "sdpa" in it, transformers would refuse models that cap their scores
-
-_Model = TypeVar("_Model", bound=nn.Module)
 
 
 def register() -> str:
@@ -56,19 +54,3 @@ def attention_mask(**arguments: Any) -> Tensor | None:
         return None
     full = {"allow_is_causal_skip": False, "attention_mask": None}
     return cast(Tensor | None, sdpa_mask(**arguments | full))
-
-
-def ignores_padding(model: nn.Module) -> bool:
-    """Return whether the model's attention takes its mask from `attention_mask`."""
-    name = str(getattr(getattr(model, "config", None), "_attn_implementation", ""))
-    return name.removeprefix(RECORDING).startswith(PREFIX)
-
-
-def with_supported_attention(model: _Model) -> _Model:
-    """Return the model, with its own eager attention if SDPA cannot compute it, as with capped scores."""
-    this = cast(Any, model)
-    # Before transformers 5.21 a model that caps its scores claims to support SDPA, which does not cap them.
-    caps = getattr(this.config, "attn_logit_softcapping", None) is not None
-    if ignores_padding(model) and (caps or not getattr(this, "_supports_sdpa", False)):
-        this.set_attn_implementation("eager")
-    return model

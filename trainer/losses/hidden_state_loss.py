@@ -17,7 +17,7 @@ from torch import Tensor
 from sweeps.text.counted import counted
 from trainer.config import DistillScheduleConfig
 from trainer.losses.hidden_distances import Distance
-from trainer.quant.shared import SharedScalar
+from trainer.quant.warmup import SharedScalar
 
 
 @dataclass(frozen=True, kw_only=True)

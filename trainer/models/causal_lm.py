@@ -1,5 +1,9 @@
 """Causal language models: a tiny Llama, pretrained ones from transformers, and functions that stages need.
 
+With `data.document_masks` a token attends only to tokens of its own document in a packed window, and
+positions restart at 0 in each. The losses still cover all tokens: the last one of a document, its end,
+predicts the first one of the next.
+
 Shapes: B sequences, T tokens, H hidden size, V vocabulary, L layers.
 """
 
@@ -8,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +22,19 @@ from sweeps.text.shorten import first_line
 from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.config.model import MasterDtype
 from trainer.devices.lazy_tensor import copy_to_host, is_lazy
-from trainer.devices.sdpa import ignores_padding, with_supported_attention
+from trainer.devices.sdpa import PREFIX, RECORDING
 from trainer.errors import ConfigError, TrainerError
-from trainer.models import documents, gguf, pretrained
+from trainer.models import gguf, pretrained
 
 ADAPTER = ".lora_"
 """Part of the names of parameters that are of adapters (see `models.adapters`)."""
 
+_MASKS_KEY = "data.document_masks"
+_DOCUMENT_END = "document_end"  # an attribute of the model, so that its copies have it; it is saved nowhere
 # The settings with which transformers' models cap or scale their logits.
 _HEAD_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +147,16 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
     return with_supported_attention(cast(nn.Module, model))
 
 
+def with_supported_attention(model: _Model) -> _Model:
+    """Return the model, with its own eager attention if SDPA cannot compute it, as with capped scores."""
+    this = cast(Any, model)
+    # Before transformers 5.21 a model that caps its scores claims to support SDPA, which does not cap them.
+    caps = getattr(this.config, "attn_logit_softcapping", None) is not None
+    if ignores_padding(model) and (caps or not getattr(this, "_supports_sdpa", False)):
+        this.set_attn_implementation("eager")
+    return model
+
+
 def save(model: nn.Module, folder: Path) -> None:
     """Save a model as a transformers checkpoint."""
     _silence_progress_bars()
@@ -176,7 +194,83 @@ def inputs(model: nn.Module, ids_BT: Tensor) -> dict[str, Any]:
     # Without a mask transformers reads the positions to detect packed texts: `devices.sdpa`.
     if is_lazy(ids_BT) or ignores_padding(model):
         arguments["attention_mask"] = torch.ones_like(ids_BT)
-    return arguments | documents.arguments(model, ids_BT)
+    numbers_BT = document_numbers(model, ids_BT)
+    if numbers_BT is not None:
+        arguments["position_ids"] = positions(numbers_BT)
+        if ignores_padding(model):  # otherwise transformers finds the documents by their positions
+            # `devices.sdpa` knows it by its three dimensions.
+            arguments["attention_mask"] = numbers_BT.unsqueeze(1)
+    return arguments
+
+
+def ignores_padding(model: nn.Module) -> bool:
+    """Return whether the model's attention takes its mask from `attention_mask`."""
+    name = str(getattr(getattr(model, "config", None), "_attn_implementation", ""))
+    return name.removeprefix(RECORDING).startswith(PREFIX)
+
+
+def separate_documents(model: _Model, end: int | None) -> _Model:
+    """Have the model's forward passes keep documents apart, and return it.
+
+    Args:
+        model: of transformers, on its device. Copies of it do the same.
+        end: id of the token that ends a document; None: the tokenizer has none.
+
+    Raises:
+        ConfigError: the model cannot keep documents apart, or nothing says where they end.
+    """
+    if end is None:
+        raise ConfigError(
+            "the tokenizer has no end-of-text token to tell documents by; write false, or name a "
+            "data.tokenizer that has one",
+            key=_MASKS_KEY,
+        )
+    setattr(model, _DOCUMENT_END, end)
+    weight = next(model.parameters())
+    if isinstance(weight, FakeTensor):  # of `trainer.preflight`: there are no numbers to compare
+        return model
+    apart = ignores_padding(model) or not is_lazy(weight)
+    if not apart or not _keeps_apart(model, end, weight.device):
+        raise ConfigError(
+            f"{type(model).__name__} lets tokens read other documents of their window on this device; "
+            "write false",
+            key=_MASKS_KEY,
+        )
+    return model
+
+
+def document_numbers(model: nn.Module, ids_BT: Tensor) -> Tensor | None:
+    """Return the number of each token's document in its window [B, T], from 0; None: no masks are used."""
+    end: int | None = getattr(model, _DOCUMENT_END, None)
+    if end is None:
+        return None
+    ended_BT: Tensor = (ids_BT == end).long()  # sums of booleans are booleans on XLA
+    return ended_BT.cumsum(dim=-1) - ended_BT  # the end is the last token of its own document
+
+
+def positions(numbers_BT: Tensor) -> Tensor:
+    """Return the position of each token in its document, or the part of it in the window, [B, T]."""
+    index_T = torch.arange(numbers_BT.shape[-1], device=numbers_BT.device)
+    begins_BT = torch.diff(numbers_BT, dim=-1, prepend=numbers_BT[:, :1]) != 0
+    # The running maximum of the indices of first tokens is where the present document began.
+    return index_T - (begins_BT * index_T).cummax(dim=-1).values
+
+
+@torch.no_grad()
+def _keeps_apart(model: nn.Module, end: int, device: torch.device) -> bool:
+    """Return whether another first document leaves the logits of the second one as they are."""
+    first, other, *second = (token for token in range(6) if token != end)
+    ids_BT = torch.tensor([[each, each, end, *second] for each in (first, other)], device=device)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        # A model may refuse the positions, or fail on them.
+        logits = run(model.eval(), ids_BT).logits.float()
+    except (TypeError, ValueError):
+        return False
+    finally:
+        for module, training in modes:
+            module.training = training
+    return torch.allclose(logits[0, 3:], logits[1, 3:], rtol=1e-3, atol=1e-3)
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

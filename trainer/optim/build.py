@@ -1,29 +1,36 @@
-"""Construction of optimizers from their configuration. Called by `training.loop`.
+"""Construction of optimizers from their configuration, and checks of all of a run's before any is built.
 
 Every type updates a hidden matrix by about the root mean square that AdamW does, so that a learning rate
 means about the same for all of them and a search may share one range: Muon's orthogonalised update is scaled
 to it (`match_rms_adamw`, arXiv:2502.16982 §2.2), and so is Apollo's (its `scale`, where that is null).
+
+Called by `training.loop`, and for the checks by `__main__` and `pipeline`: building raises the same errors,
+but only when its stage begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from trainer.config import OptimizerConfig
+from sweeps.text.counted import counted
+from trainer.config import Config, OptimizerConfig
+from trainer.devices.device import Device
 from trainer.devices.lazy_tensor import is_lazy, set_value, to_device
 from trainer.distributed.ranks import ALONE, Ranks
+from trainer.errors import ConfigError, MachineError
+from trainer.models.adapters import require_package as require_peft
 from trainer.models.causal_lm import hidden_matrices
-from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import BatchedMuon, LazyMuon, muon_dtype
-from trainer.optim.qk_clip import QkClip
-from trainer.optim.rounded_adamw import RoundedAdamW
-from trainer.optim.stochastic_rounding import StochasticRounding, require_bfloat16
+from trainer.optim.qk_clip import QkClip, clippable_attentions
+from trainer.optim.stochastic_rounding import RoundedAdamW, StochasticRounding
 
 EPS = 1e-8
 
@@ -129,7 +136,7 @@ def build_optimizer(
         MachineError: the type needs a package that is not installed.
         ConfigError: the optimizer cannot train a model of this kind.
     """
-    require_bfloat16(model, config, key=key)
+    _require_bfloat16(model, config, key=key)
     clip = QkClip(model, config.muonclip.tau, key=key, ranks=ranks) if config.type == "muonclip" else None
     return OptimizerSet(lambda: _optimizers(model, config, key, ranks), clip)
 
@@ -203,6 +210,29 @@ def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig, ranks: Ranks) 
     return AdamW(groups, betas=betas, eps=EPS, fused=True)
 
 
+def build_adamw_8bit(
+    groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float, key: str
+) -> Optimizer:
+    """Return AdamW with its moments in 8 bits, over groups that have their own `lr` and `weight_decay`.
+
+    By bitsandbytes 0.50.2 and not torchao 0.18: it runs with every torch from 2.9 on, while torchao fails on
+    2.9; its first step takes milliseconds, while torchao compiles for 23 s (on a CPU) and needs a C++
+    compiler; and its state is plain tensors, where torchao's is a subclass that safetensors cannot store. It
+    weighs 125 MB, mostly GPU kernels, so it is an optional extra of the package.
+
+    It quantises block by block (256 numbers share a scale, arXiv:2110.02861), and only tensors of at least
+    4,096 elements: smaller ones keep their moments in float32.
+
+    Raises:
+        MachineError: bitsandbytes is not installed.
+    """
+    _require_bitsandbytes(key)
+    from bitsandbytes import optim  # takes 4 s to import
+
+    optimizer: Optimizer = optim.AdamW8bit(groups, betas=betas, eps=eps)
+    return optimizer
+
+
 def _muon(matrices: list[nn.Parameter], config: OptimizerConfig, ranks: Ranks) -> BatchedMuon:
     kind = LazyMuon if is_lazy(matrices[0]) else BatchedMuon
     return kind(
@@ -232,3 +262,102 @@ def _apollo(matrices: list[nn.Parameter], config: OptimizerConfig, ranks: Ranks)
         seed=torch.initial_seed(),  # of the run: `causal_lm.seed_everything`
         rounding=_rounding("apollo", config, ranks),
     )
+
+
+def require_packages(config: Config) -> None:
+    """Raise MachineError if an optimizer, or the adapters, need a package that is not installed."""
+    if config.recovery.max_steps:
+        require_peft("recovery.max_steps")
+    for key, optimizer in optimizers(config):
+        if optimizer.type == "adamw_8bit":
+            _require_bitsandbytes(key)
+
+
+def require_device(config: Config, device: Device) -> None:
+    """Raise ConfigError if the device does not support what the configuration enables in a stage."""
+    for key, optimizer in optimizers(config.model):
+        if optimizer.stochastic_rounding:
+            raise ConfigError(
+                "a tiny teacher's weights are float32, and only bfloat16 is rounded; write false",
+                key=f"model.{key}.stochastic_rounding",
+            )
+    if device.kind != "xla":
+        return
+    for key, optimizer in optimizers(config):
+        if optimizer.type == "adamw_8bit":
+            raise ConfigError("adamw_8bit has no kernels for XLA; write adamw or apollo", key=f"{key}.type")
+        if optimizer.stochastic_rounding:
+            raise ConfigError(
+                "the random numbers of each step would be compiled into XLA's graph; write false, or train "
+                "float32 weights",
+                key=f"{key}.stochastic_rounding",
+            )
+    if device.recompute and config.stage3.max_steps and config.stage3.attention_weight:
+        raise ConfigError(
+            "recomputation on XLA hides from Stage 3 what its layers project; write false, or "
+            "stage3.attention_weight=0",
+            key="device.recompute",
+        )
+    if device.recompute and config.recovery.max_steps:
+        raise ConfigError(
+            "recomputation on XLA gives adapters on frozen weights no gradients; write false, or "
+            "recovery.max_steps=0",
+            key="device.recompute",
+        )
+    for name in ("stage1_9", "stage2", "stage3", "recovery"):
+        stage = getattr(config, name)
+        size = stage.micro_batch_size or stage.batch_size
+        if stage.max_steps and size % device.chips:
+            which = "micro_batch_size" if stage.micro_batch_size else "batch_size"
+            raise ConfigError(
+                f"{counted(size, 'sequence')} cannot be shared out evenly among {device.chips} chips; "
+                f"write a multiple of {device.chips}, or fewer chips in device.num_chips",
+                key=f"{name}.{which}",
+            )
+
+
+def require_model(config: Config, model: nn.Module) -> None:
+    """Raise ConfigError if an optimizer cannot train a model of this kind."""
+    for key, optimizer in optimizers(config):
+        if optimizer.type == "muonclip":
+            clippable_attentions(model, key=key)
+
+
+def require_student(config: Config, student: nn.Module) -> None:
+    """Raise ConfigError if the optimizer of a stage cannot update weights of the student's dtype."""
+    for key, optimizer in optimizers(config):
+        if key != "model.teacher.optimizer":
+            _require_bfloat16(student, optimizer, key=key)
+
+
+def optimizers(part: Any, key: str = "") -> Iterator[tuple[str, OptimizerConfig]]:
+    """Yield the key and the optimizer of each stage below a part of the configuration that has steps."""
+    if isinstance(part, OptimizerConfig):
+        yield key, part
+    elif dataclasses.is_dataclass(part) and getattr(part, "max_steps", None) != 0:
+        for field in dataclasses.fields(part):
+            yield from optimizers(getattr(part, field.name), f"{key}.{field.name}" if key else field.name)
+
+
+def _require_bfloat16(model: nn.Module, config: OptimizerConfig, *, key: str) -> None:
+    """Raise ConfigError for stochastic rounding of a model that has no bfloat16 weights to train.
+
+    Args:
+        key: of `config` in the run's configuration.
+    """
+    trained = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
+    if config.stochastic_rounding and trained and torch.bfloat16 not in trained:
+        (dtype, *_) = sorted(str(each).removeprefix("torch.") for each in trained)
+        raise ConfigError(
+            f"the weights that are trained are {dtype}, and only bfloat16 is rounded; write false, or train "
+            "bfloat16 weights",
+            key=f"{key}.stochastic_rounding",
+        )
+
+
+def _require_bitsandbytes(key: str) -> None:
+    """Raise MachineError if bitsandbytes is not installed; `key` is the optimizer's in the configuration."""
+    if find_spec("bitsandbytes") is None:
+        raise MachineError(
+            "adamw_8bit needs bitsandbytes; pip install 'stagesweep[bnb]', or write adamw", key=f"{key}.type"
+        )

@@ -25,11 +25,15 @@ from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.errors import ConfigError, TrainerError
 from trainer.preflight import fitting, trace
-from trainer.preflight.memory import memory_upper_bound, stages, student_dimensions, trained_dimensions
-from trainer.preflight.meta_model import Blueprint, blueprint
-from trainer.preflight.optimizer import optimizer_memory
+from trainer.preflight.memory import (
+    memory_upper_bound,
+    optimizer_memory,
+    stages,
+    student_dimensions,
+    trained_dimensions,
+)
 from trainer.preflight.preflight import per_process
-from trainer.preflight.trace import Stage
+from trainer.preflight.trace import Blueprint, Stage, blueprint
 
 KIND = "micro_batches"
 _USABLE = 0.9  # of the memory: the estimate counts tensors, and not what libraries take

@@ -11,8 +11,7 @@ from trainer.checkpoint.layout import FOLDER
 from trainer.config import Config
 from trainer.errors import ConfigError, MachineError
 from trainer.preflight.dimensions import Dimensions
-from trainer.preflight.memory import average_bytes, stages, trained_dimensions
-from trainer.preflight.optimizer import optimizer_memory
+from trainer.preflight.memory import average_bytes, optimizer_memory, stages, trained_dimensions
 from trainer.text import byte_size
 
 _SMALL = 2**20  # metrics, configuration and other small files

@@ -16,7 +16,7 @@ from trainer.preflight.memory import (
     stages,
     student_dimensions,
 )
-from trainer.preflight.meta_model import Blueprint
+from trainer.preflight.trace import Blueprint
 from trainer.text import byte_size
 
 _GIB = 2**30

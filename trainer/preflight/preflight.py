@@ -22,7 +22,7 @@ from trainer.preflight.memory import (
     stages,
     student_dimensions,
 )
-from trainer.preflight.meta_model import Blueprint, blueprint
+from trainer.preflight.trace import Blueprint, blueprint
 from trainer.text import byte_size
 
 

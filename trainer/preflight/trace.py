@@ -1,20 +1,21 @@
 """Peak memory of a stage's training step, from a run on fake tensors. Used by `memory`.
 
 The traced program is the real one (student, teacher, losses, recomputation), so that a change there needs
-none here; optimizers, which depend on values, are left to `preflight.optimizer`. Models of two and three
+none here; optimizers, which depend on values, are left to `preflight.memory`. Models of two and three
 layers are traced and extrapolated: the peak at every operation of a step grows linearly with the layers.
 (That of a whole phase need not: with few layers it may lie in the losses of the head, with many elsewhere.)
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from trainer.config import (
     CachedTeacherConfig,
     Config,
+    HfModelConfig,
     RecoveryConfig,
     Stage2Config,
     Stage3Config,
@@ -35,20 +37,81 @@ from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.models.adapters import adapters_for, add_adapters
-from trainer.models.causal_lm import cast_weights, freeze
-from trainer.models.documents import separate_documents
+from trainer.models.causal_lm import (
+    build_tiny,
+    cast_weights,
+    freeze,
+    separate_documents,
+    with_supported_attention,
+)
+from trainer.models.depth import shorten
 from trainer.models.subln import normalised_projections, quantise
-from trainer.preflight.meta_model import Blueprint
+from trainer.preflight.dimensions import Dimensions, teacher_dimensions
 from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
 from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.stages.distill import from_cache
-from trainer.training.activation_checkpointing import recompute_layers
+from trainer.training.loop import recompute_layers
 from trainer.training.train_step import Objective
 
 Stage = Stage19Config | Stage2Config | Stage3Config | RecoveryConfig
 
 FEW, ONE_MORE = 2, 3  # layers; with one, the top layer would be the bottom one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """The teacher's architecture.
+
+    Args:
+        build: makes a model of so many layers.
+    """
+
+    dimensions: Dimensions
+    build: Callable[[int], nn.Module]
+
+
+def blueprint(config: Config, device: Device) -> Blueprint:
+    """Return the architecture of the run's model.
+
+    Raises:
+        OSError: a pretrained model's configuration cannot be read.
+        ValueError: it is not one that transformers knows.
+        ConfigError: it lacks a size.
+    """
+    model = config.model
+    if model.kind == "hf":
+        return _pretrained_blueprint(config, model, device)
+
+    def build(layers: int) -> nn.Module:
+        return build_tiny(
+            dataclasses.replace(model, layers=layers),
+            vocab_size=config.data.vocab_size,
+            sequence_length=config.data.sequence_length,
+            attention=device.attention_for(config.data.sequence_length),
+        )
+
+    return Blueprint(dimensions=teacher_dimensions(config), build=build)
+
+
+def _pretrained_blueprint(config: Config, model: HfModelConfig, device: Device) -> Blueprint:
+    from transformers.models.auto.configuration_auto import AutoConfig
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+    from trainer.data import local_folder
+
+    found = AutoConfig.from_pretrained(local_folder(model.name))
+    dimensions = teacher_dimensions(config, found)
+    dtype = torch.bfloat16 if dimensions.weight_bytes == 2 else torch.float32
+    attention = device.attention_for(config.data.sequence_length)
+
+    def build(layers: int) -> nn.Module:
+        fewer = copy.deepcopy(found)
+        shorten(fewer, range(layers))
+        made: Any = AutoModelForCausalLM.from_config(fewer, dtype=dtype, attn_implementation=attention)
+        return with_supported_attention(cast(nn.Module, made))
+
+    return Blueprint(dimensions=dimensions, build=build)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from trainer.quant.shared import SharedScalar
+from trainer.quant.warmup import SharedScalar
 
 EPS = 1e-5  # lower bound of a scale, as in the paper: a row of zeros must not divide by 0
 INT8_MAX = 127.0

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trainer.config import SaliencyConfig
 from trainer.distributed.tensors import full_tensor
-from trainer.quant.shared import SharedScalar
+from trainer.quant.warmup import SharedScalar
 
 
 class Share(SharedScalar):

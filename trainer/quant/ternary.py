@@ -23,8 +23,7 @@ from torch.nn import functional as F
 from trainer.config import QuantConfig
 from trainer.quant.activations import Int8Input
 from trainer.quant.saliency import ColumnSaliency
-from trainer.quant.shared import SharedScalar
-from trainer.quant.warmup import Lambda
+from trainer.quant.warmup import Lambda, SharedScalar
 from trainer.quant.weights import WeightScale, ternary_weight
 
 _NUMBERED = re.compile(r"(?<=\d)\.")  # where the name of a numbered module ends

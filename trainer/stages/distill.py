@@ -26,9 +26,8 @@ from trainer.losses.candidates import Candidates, candidate_divergence, candidat
 from trainer.losses.gathered import candidate_logits
 from trainer.losses.next_token import GraphInput, NextTokenLoss, head_inputs, next_token_loss
 from trainer.losses.sparse import Sample, Targets, log_weights, sampled_cross_entropy, sparse_divergence
-from trainer.models.causal_lm import depth, embedding_count, key_heads, run
+from trainer.models.causal_lm import depth, document_numbers, embedding_count, key_heads, run
 from trainer.models.depth import matched_layers
-from trainer.models.documents import document_numbers
 from trainer.models.projections import Projections, attention_layers, widths
 from trainer.quant.warmup import Lambda
 from trainer.training.compilation import uncompiled

@@ -39,11 +39,11 @@ from trainer.models.causal_lm import (
     output_head,
     save,
     seed_everything,
+    separate_documents,
     weights_sha256,
 )
-from trainer.models.documents import separate_documents
+from trainer.optim.build import require_packages
 from trainer.optim.muon import muon_dtype
-from trainer.optim.validate import require_packages
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
 from trainer.training.loop import train

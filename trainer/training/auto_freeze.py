@@ -21,7 +21,7 @@ from trainer.checkpoint.state import State, StateError
 from trainer.checkpoint.writer import HostCopies
 from trainer.config import AutoFreezeConfig, Config
 from trainer.errors import ConfigError
-from trainer.optim.validate import optimizers
+from trainer.optim.build import optimizers
 
 PART = "auto_freeze"
 """Name of its state in a checkpoint."""

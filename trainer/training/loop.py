@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,8 @@ from trainer.checkpoint.policy import Parts, StageCheckpoint
 from trainer.checkpoint.state import State, Stateful
 from trainer.data.feed import Feed, LabelledFeed
 from trainer.devices.device import Device
-from trainer.errors import PreemptedError
+from trainer.errors import ConfigError, PreemptedError
 from trainer.optim.build import build_optimizer
-from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.auto_freeze import PART as AUTO_FREEZE
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.parallel import strategy_for
@@ -120,6 +120,36 @@ def train(
     if context.device.recompute:
         recompute_layers(model, context.device.checkpointing())
     return _StageLoop(plan, model, objective, batches, context, prepare, teacher).run(extra_state or {})
+
+
+def recompute_layers(model: nn.Module, by: Callable[..., Any] | None = None) -> None:
+    """Make each decoder layer save its input alone, and recompute the rest for the backward pass.
+
+    It saves memory for one more forward pass of the layers (Chen et al., arXiv:1604.06174).
+
+    Args:
+        by: called with a layer's function and its inputs; None: `torch.utils.checkpoint`.
+
+    Raises:
+        ConfigError: the model does not support it.
+    """
+    this = cast(Any, model)
+    if not getattr(this, "supports_gradient_checkpointing", False):
+        raise ConfigError(
+            f"{type(model).__name__} cannot recompute its activations; write device.recompute=false and, "
+            "for less memory, a smaller micro_batch_size",
+            key="device.recompute",
+        )
+    # Without reentrance: hooks, keyword arguments and torch.compile work as they do without recomputation.
+    settings = {"use_reentrant": False}
+    if hasattr(this, "activation_checkpointing_enable"):
+        this.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
+    else:  # its earlier name
+        this.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+    if by is not None:
+        for module in model.modules():
+            if hasattr(module, "_gradient_checkpointing_func"):
+                cast(Any, module)._gradient_checkpointing_func = by
 
 
 class _StageLoop:

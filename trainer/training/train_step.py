@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 
 from trainer.devices.device import Device, micro_batches
+from trainer.devices.lazy_tensor import is_lazy
+from trainer.distributed.tensors import full_tensor
 from trainer.errors import TrainerError
+from trainer.models.causal_lm import hidden_matrices
 from trainer.optim.build import OptimizerSet
-from trainer.optim.gradient_norms import GradientNorms
 from trainer.quant.ternary import effective_weights, held_weights
 from trainer.training.compilation import compiled, compiled_quantiser, warn_of_failure, with_compiled_layers
 from trainer.training.context import StagePlan
@@ -28,6 +32,38 @@ per layer, say) only where a line is written, as they would be many.
 Each is a mean over sequences that count alike, so that the mean over micro-batches is that over the batch.
 A function of the ids and the weights alone: it may be called again with the same ids, and compiled.
 """
+
+
+KINDS = ("grad_norm_matrices", "grad_norm_ends", "grad_norm_gains")
+"""Gradient norms by kind, to show what diverges: hidden matrices; embeddings and head; gains and biases."""
+
+
+class GradientNorms:
+    """Gradient norms of all parameters of a model, and by kind."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._hidden = model, {id(parameter) for parameter in hidden_matrices(model)}
+
+    def __call__(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the current norm, 0-d, and those of the kinds that have gradients.
+
+        All are made of one norm per parameter, so that each gradient is read once.
+        """
+        trained = [p for p in self._model.parameters() if p.grad is not None]
+        if not trained:
+            return torch.zeros(()), {}
+        gradients = [cast(Tensor, p.grad) for p in trained]
+        # XLA has no norm of a list, and compiles a loop to one graph.
+        lazy = is_lazy(gradients[0])
+        norms = [vector_norm(each) for each in gradients] if lazy else torch._foreach_norm(gradients)
+        norms_P = full_tensor(torch.stack(list(norms)))
+        kinds: dict[str, list[Tensor]] = {}
+        for parameter, norm in zip(trained, norms_P.unbind(), strict=True):
+            ends_or_gains = KINDS[1] if parameter.ndim >= 2 else KINDS[2]
+            kind = KINDS[0] if id(parameter) in self._hidden else ends_or_gains
+            kinds.setdefault(kind, []).append(norm)
+        by_kind = {name: vector_norm(torch.stack(kinds[name])) for name in KINDS if name in kinds}
+        return vector_norm(norms_P), by_kind
 
 
 class TrainStep:

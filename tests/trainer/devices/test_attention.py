@@ -19,9 +19,9 @@ from benchmarks.tensor_memory import most_bytes
 from trainer.api import check
 from trainer.devices import sdpa, xla_attention
 from trainer.devices.device import Device, open_device
-from trainer.models.causal_lm import load_pretrained, run, save
-from trainer.optim.attention_logits import record_logits, recorded_logits
-from trainer.preflight.meta_model import blueprint
+from trainer.models.causal_lm import load_pretrained, run, save, with_supported_attention
+from trainer.optim.qk_clip import record_logits, recorded_logits
+from trainer.preflight.trace import blueprint
 from trainer.stages.pretrain import cross_entropy
 
 IDS = torch.arange(24).reshape(2, 12) % 50
@@ -89,7 +89,7 @@ def _twelve_tokens_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", [sdpa.NAME, xla_attention.NAME])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_gradients_equal_the_models_own_attention(family: str, name: str) -> None:
-    ours, theirs = sdpa.with_supported_attention(build(family, name)), build(family, "eager")
+    ours, theirs = with_supported_attention(build(family, name)), build(family, "eager")
     assert ours.config._attn_implementation == ("eager" if family == "gemma2" else name)
     found, expected = logits(ours), logits(theirs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

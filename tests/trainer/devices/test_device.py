@@ -12,7 +12,6 @@ import torch
 
 from trainer.api import check
 from trainer.config import DeviceConfig
-from trainer.cost.flops import ForwardCost, train_flops_per_token
 from trainer.devices.device import Device, open_device
 from trainer.devices.dtypes import cpu_multiplies_bfloat16
 from trainer.errors import ConfigError, TrainerError
@@ -166,12 +165,6 @@ def test_the_peak_of_a_cuda_device_counts_from_its_reset() -> None:
     assert device.peak_memory_bytes() >= kept + 2**26
     device.reset_peak_memory()
     assert device.peak_memory_bytes() < kept + 2**26
-
-
-def test_token_costs_three_forward_passes_plus_teacher() -> None:
-    student, teacher = ForwardCost(flops_per_token=10), ForwardCost(flops_per_token=100)
-    assert train_flops_per_token(student, None) == 3 * 10
-    assert train_flops_per_token(student, teacher) == 3 * 10 + 100
 
 
 def result(final_loss: float = 3.0) -> Result:

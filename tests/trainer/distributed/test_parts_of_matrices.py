@@ -19,8 +19,7 @@ from trainer.checkpoint.writer import HostCopies, contribute
 from trainer.distributed.tensors import full_tensor, redistribute_like
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import BatchedMuon
-from trainer.optim.rounded_adamw import RoundedAdamW
-from trainer.optim.stochastic_rounding import StochasticRounding
+from trainer.optim.stochastic_rounding import RoundedAdamW, StochasticRounding
 
 pytestmark = pytest.mark.timeout(600)  # processes that load torch, on a busy machine
 

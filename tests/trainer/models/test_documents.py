@@ -25,11 +25,19 @@ from trainer.errors import ConfigError
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.distillation import tempered_divergence
 from trainer.losses.next_token import NextTokenLoss, next_token_loss
-from trainer.models.causal_lm import Outputs, build_tiny, freeze, inputs, run
-from trainer.models.documents import document_numbers, positions, separate_documents
+from trainer.models.causal_lm import (
+    Outputs,
+    build_tiny,
+    document_numbers,
+    freeze,
+    inputs,
+    positions,
+    run,
+    separate_documents,
+)
 from trainer.models.projections import Projections
 from trainer.models.subln import make_student
-from trainer.optim.attention_logits import record_logits, recorded_logits
+from trainer.optim.qk_clip import record_logits, recorded_logits
 from trainer.preflight.preflight import run_preflight
 from trainer.stages import distill, layerwise, pretrain
 from trainer.training.evaluation import held_out_loss

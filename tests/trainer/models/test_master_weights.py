@@ -17,7 +17,7 @@ from trainer.models.causal_lm import cast_weights, load_pretrained, parameter_co
 from trainer.models.subln import make_student
 from trainer.pipeline import Outcome
 from trainer.preflight.memory import stage_memory, student_dimensions
-from trainer.preflight.meta_model import blueprint
+from trainer.preflight.trace import blueprint
 
 Run = Callable[..., Outcome]
 DEVICE = open_device(compose_config(["device=cpu", "device.threads=1"]).device)

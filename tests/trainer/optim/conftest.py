@@ -1,4 +1,4 @@
-"""Fixtures of the optimizers' tests: configurations, and models of a few thousand weights."""
+"""Fixture of the optimizers' tests: their configurations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from trainer.api import check
 from trainer.config import OptimizerConfig
@@ -30,29 +28,3 @@ def configure() -> Configure:
         return dataclasses.replace(config, **{**changes, **deep})
 
     return configured
-
-
-@pytest.fixture
-def llama() -> Callable[..., nn.Module]:
-    """A Llama with fresh weights; by default 4 query heads of size 8 share 2 key heads."""
-
-    def build(**changes: Any) -> nn.Module:
-        from transformers.models.llama.configuration_llama import LlamaConfig
-        from transformers.models.llama.modeling_llama import LlamaForCausalLM
-
-        options = {
-            "vocab_size": 50,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 16,
-            "tie_word_embeddings": False,
-            "attn_implementation": "eager",
-            "initializer_range": 0.5,
-        }
-        torch.manual_seed(0)
-        return LlamaForCausalLM(LlamaConfig(**options | changes))
-
-    return build

@@ -13,9 +13,8 @@ from torch.optim import AdamW
 from trainer import __main__ as program
 from trainer.api import check
 from trainer.errors import ConfigError
-from trainer.optim import adamw_8bit
-from trainer.optim.adamw_8bit import build_adamw_8bit
-from trainer.optim.build import build_optimizer
+from trainer.optim import build
+from trainer.optim.build import build_adamw_8bit, build_optimizer
 
 LR, BETAS, EPS, DECAY, STEPS = 1e-3, (0.9, 0.95), 1e-8, 0.01, 30
 
@@ -78,7 +77,7 @@ def test_the_groups_of_a_model_keep_their_rates(llama: Callable[..., nn.Module],
 def test_missing_package_is_refused_before_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(adamw_8bit, "find_spec", lambda name: None)
+    monkeypatch.setattr(build, "find_spec", lambda name: None)
     status = program.main(["stage2.optimizer.type=adamw_8bit", f"run_dir={tmp_path / 'run'}", "device=cpu"])
     assert status == 2
     err = capsys.readouterr().err
@@ -89,11 +88,11 @@ def test_missing_package_is_refused_before_the_run(
 
 def test_without_the_package_a_configuration_is_still_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep may be set up on a machine that does not train."""
-    monkeypatch.setattr(adamw_8bit, "find_spec", lambda name: None)
+    monkeypatch.setattr(build, "find_spec", lambda name: None)
     assert check(["optimizer@stage2.optimizer=adamw_8bit"]).stage2.optimizer.type == "adamw_8bit"
 
 
 def test_without_the_package_it_cannot_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adamw_8bit, "find_spec", lambda name: None)
+    monkeypatch.setattr(build, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.type: .*bitsandbytes"):
         build_adamw_8bit([], betas=BETAS, eps=EPS, key="stage2.optimizer")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trainer.optim import attention_logits
-from trainer.optim.attention_logits import (
+from trainer.optim import qk_clip
+from trainer.optim.qk_clip import (
     largest_logits,
     record_logits,
     recorded_logits,
@@ -149,7 +149,7 @@ def test_rows_are_taken_in_parts_to_the_same_effect(
     queries_and_keys: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = largest_logits(*queries_and_keys, None, 0.5)
-    monkeypatch.setattr(attention_logits, "MAX_LOGITS", 2 * 4 * 9 * 2)  # two rows at a time
+    monkeypatch.setattr(qk_clip, "MAX_LOGITS", 2 * 4 * 9 * 2)  # two rows at a time
     torch.testing.assert_close(largest_logits(*queries_and_keys, None, 0.5), at_once, rtol=1e-6, atol=0)
 
 

@@ -26,7 +26,7 @@ from trainer.optim.build import build_optimizer
 from trainer.optim.muon import BatchedMuon, LazyMuon, orthogonalised, stack_size, stacks
 from trainer.pipeline import Outcome
 from trainer.preflight.dimensions import Dimensions
-from trainer.preflight.optimizer import optimizer_memory
+from trainer.preflight.memory import optimizer_memory
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 SHAPES = ((6, 6), (5, 9), (12, 4), (9, 5), (6, 6))

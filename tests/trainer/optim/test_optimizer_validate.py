@@ -12,8 +12,8 @@ import torch
 from trainer.api import check
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError
-from trainer.optim import validate
-from trainer.optim.validate import optimizers, require_device, require_model, require_student
+from trainer.optim import build
+from trainer.optim.build import optimizers, require_device, require_model, require_student
 
 
 def test_every_optimizer_is_found_by_its_key() -> None:
@@ -42,7 +42,7 @@ def test_second_stages_optimizer_is_checked_before_training(
     def refuse(model: object, *, key: str) -> None:
         raise ConfigError("no", key=key)
 
-    monkeypatch.setattr(validate, "clippable_attentions", refuse)
+    monkeypatch.setattr(build, "clippable_attentions", refuse)
     with pytest.raises(ConfigError, match=r"^stage2\.optimizer: no"):
         run_small("stage2.optimizer.type=muonclip")
     assert (tmp_path / "metrics.jsonl").read_text() == ""

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from trainer.config import QuantConfig
 from trainer.errors import ConfigError
-from trainer.optim.attention_logits import recorded_logits
 from trainer.optim.build import build_optimizer
-from trainer.optim.qk_clip import QkClip
+from trainer.optim.qk_clip import QkClip, recorded_logits
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
 

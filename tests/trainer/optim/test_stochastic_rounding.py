@@ -14,10 +14,14 @@ from torch import Tensor, nn
 from trainer.config import OptimizerConfig
 from trainer.errors import ConfigError
 from trainer.optim.build import build_optimizer
-from trainer.optim.rounded_adamw import RoundedAdamW, pieces
-from trainer.optim.stochastic_rounding import StochasticRounding, stochastically_rounded
+from trainer.optim.stochastic_rounding import (
+    RoundedAdamW,
+    StochasticRounding,
+    pieces,
+    stochastically_rounded,
+)
 from trainer.preflight.dimensions import Dimensions
-from trainer.preflight.optimizer import optimizer_memory
+from trainer.preflight.memory import optimizer_memory
 
 Build = Callable[..., nn.Module]
 Configure = Callable[..., OptimizerConfig]

@@ -17,7 +17,7 @@ from benchmarks.tensor_memory import peak_bytes
 from trainer.api import check, quote
 from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
-from trainer.cost.flops import forward_cost
+from trainer.cost.flops import forward_flops_per_token
 from trainer.data import Feed
 from trainer.devices.device import Device, open_device
 from trainer.losses.sparse import DTYPES, Sample
@@ -28,13 +28,12 @@ from trainer.optim.build import build_optimizer
 from trainer.preflight.memory import (
     evaluation_memory,
     memory_upper_bound,
+    optimizer_memory,
     stage_memory,
     stages,
     student_dimensions,
 )
-from trainer.preflight.meta_model import Blueprint, blueprint
-from trainer.preflight.optimizer import optimizer_memory
-from trainer.preflight.trace import FEW
+from trainer.preflight.trace import FEW, Blueprint, blueprint
 from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.teachers.cached import reader
 from trainer.training.context import StageContext, StageHooks
@@ -246,7 +245,7 @@ def test_pretrained_dimensions_come_from_the_configuration(architecture: str, tm
     plan = blueprint(config, open_device(config.device))
     model = plan.build(2)
     assert plan.dimensions.parameters == parameter_count(model)
-    assert plan.dimensions.forward_flops(64) == forward_cost(model, 64).flops_per_token
+    assert plan.dimensions.forward_flops(64) == forward_flops_per_token(model, 64)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     student, _ = make_student(
         freeze(model),

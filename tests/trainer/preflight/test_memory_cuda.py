@@ -9,7 +9,7 @@ from test_memory import NO_WARMUP, ONLY, SHAPE, train_stage
 from trainer.api import check
 from trainer.devices.device import Device, open_device
 from trainer.preflight.memory import stage_memory, stages
-from trainer.preflight.meta_model import blueprint
+from trainer.preflight.trace import blueprint
 
 LARGER = (
     "model.layers=6", "model.hidden_size=512", "model.intermediate_size=1536", "model.heads=8",

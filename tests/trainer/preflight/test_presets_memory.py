@@ -13,7 +13,7 @@ import torch
 from trainer.api import check, quote
 from trainer.devices.device import Device
 from trainer.preflight.memory import stage_memory, stages
-from trainer.preflight.meta_model import blueprint
+from trainer.preflight.trace import blueprint
 
 DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "train.md"
 QWEN3 = {

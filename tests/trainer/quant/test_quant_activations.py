@@ -16,9 +16,8 @@ from trainer.config import QuantConfig
 from trainer.models.subln import quantise
 from trainer.quant import activations
 from trainer.quant.activations import Int8Input, int8_activation
-from trainer.quant.shared import SharedScalar
 from trainer.quant.ternary import ternary_layers
-from trainer.quant.warmup import Lambda
+from trainer.quant.warmup import Lambda, SharedScalar
 
 LAYERS = 2
 QUANT = QuantConfig(weight_scale="absmean", group_size=None, activations="int8")

@@ -19,7 +19,7 @@ from trainer.api import METRICS_FILE, check
 from trainer.config.run import sha256
 from trainer.errors import MachineError
 from trainer.models.adapters import adapters_of, remove_adapters
-from trainer.optim.validate import require_packages
+from trainer.optim.build import require_packages
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
 from trainer.training.train_step import TrainStep

@@ -12,9 +12,8 @@ from trainer.config import TinyModelConfig
 from trainer.devices.device import open_device
 from trainer.models.causal_lm import build_tiny
 from trainer.stages.pretrain import cross_entropy
-from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.context import StageContext, StagePlan
-from trainer.training.loop import train
+from trainer.training.loop import recompute_layers, train
 
 LAYERS, HIDDEN, TOKENS = 6, 64, 8 * 32
 SHAPE = (

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from trainer.api import check
 from trainer.devices import xla_attention
 from trainer.devices.device import Device, open_device
-from trainer.models.causal_lm import inputs
-from trainer.models.documents import separate_documents
-from trainer.optim import attention_logits
+from trainer.models.causal_lm import inputs, separate_documents
+from trainer.optim import qk_clip
 
 pytestmark = pytest.mark.xla
 
@@ -159,15 +158,15 @@ def test_the_graph_of_flash_attention_has_no_scores(device: Device, monkeypatch:
 
 def test_muonclip_measures_long_texts_in_few_pieces(exact: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones would be many operations, which take long to compile: 100,000 in a layer of 16,384 tokens."""
-    monkeypatch.setattr(attention_logits, "MAX_LOGITS", 1)
-    monkeypatch.setattr(attention_logits, "MAX_CHUNKS", 3)
+    monkeypatch.setattr(qk_clip, "MAX_LOGITS", 1)
+    monkeypatch.setattr(qk_clip, "MAX_CHUNKS", 3)
     generator = torch.Generator().manual_seed(0)
     q_BHTD, k_BGTD = (torch.randn(2, heads, 16, SIZE, generator=generator) for heads in (HEADS, KEY_HEADS))
     on_device = exact.place(q_BHTD), exact.place(k_BGTD)
     exact.end_step()
-    found_H = attention_logits.largest_logits(*on_device, None, 0.3)
+    found_H = qk_clip.largest_logits(*on_device, None, 0.3)
     assert len(re.findall(r"= \S+ dot\(", exact.recorded_graph([found_H]))) == 3
-    expected_H = attention_logits.largest_logits(q_BHTD, k_BGTD, None, 0.3)
+    expected_H = qk_clip.largest_logits(q_BHTD, k_BGTD, None, 0.3)
     torch.testing.assert_close(*exact.fetch([found_H]), expected_H)
 
 

@@ -10,7 +10,7 @@ from four_chips import CACHED, RUNS, in_four, strategies, trained
 
 from trainer.api import ConfigError, check
 from trainer.devices.device import open_device
-from trainer.optim.validate import require_device
+from trainer.optim.build import require_device
 
 pytestmark = pytest.mark.xla
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.optim.gradient_norms import GradientNorms
+from trainer.training.train_step import GradientNorms
 
 
 def test_they_are_the_norms_of_the_three_kinds(llama: Callable[..., nn.Module]) -> None:
