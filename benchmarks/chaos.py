@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from benchmarks.fleet import Doors, Fault, Fleet, Remote, bucket, loss_of, nap_space, open_at, s3_bucket
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Lease
-from sweeps.storage.gcs.client import RetryPolicy
+from sweeps.storage.retries import RetryPolicy
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 from sweeps.upkeep import diagnostics

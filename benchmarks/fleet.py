@@ -27,9 +27,9 @@ from sweeps.errors import EXIT_PREEMPTED
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space, Value
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.objects.store import ObjectStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 

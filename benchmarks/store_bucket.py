@@ -27,8 +27,8 @@ from benchmarks.fleet import Fleet, Remote, bucket, nap_space, premade
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import Allocator
 from sweeps.space.definition import Lease, Value
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.trials.record import Generator, Trial
 from sweeps.trials.repository import Records
 

@@ -19,7 +19,7 @@ def reading_store(url: str) -> Store:
     """Return a store at the URL that refuses to write and gives up after seconds, not minutes."""
     if not is_remote(url):
         return ReadOnlyStore(open_store(url))
-    from sweeps.storage.gcs.client import RetryPolicy
+    from sweeps.storage.retries import RetryPolicy
 
     return ReadOnlyStore(open_bucket(url, RetryPolicy(total_s=15.0, first_answer_s=10.0, attempt_s=10.0)))
 

@@ -15,9 +15,9 @@ from sweeps.storage.bucket_url import S3, parse_url
 from sweeps.storage.local import LocalStore
 
 if TYPE_CHECKING:
-    from sweeps.storage.gcs.client import RetryPolicy
     from sweeps.storage.gcs.store import GcsStore
     from sweeps.storage.objects.store import ObjectStore
+    from sweeps.storage.retries import RetryPolicy
 
 
 def open_store(url: str, *, first_answer_s: float | None = None) -> Store:
@@ -32,7 +32,7 @@ def open_store(url: str, *, first_answer_s: float | None = None) -> Store:
     """
     if not is_remote(url):
         return LocalStore(local_path(url))
-    from sweeps.storage.gcs.client import RetryPolicy
+    from sweeps.storage.retries import RetryPolicy
 
     return open_bucket(url, None if first_answer_s is None else RetryPolicy(first_answer_s=first_answer_s))
 

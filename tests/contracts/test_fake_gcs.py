@@ -12,8 +12,8 @@ import pytest
 from fake_gcs import FakeGcs, Fault, Remote
 from gcsfs.core import GCSFileSystem
 
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.retries import RetryPolicy
 
 MIB = 2**20
 

@@ -27,6 +27,7 @@ PACKAGES = ("sweeps", "trainer", "runners", "analysis")
 DISTRIBUTIONS = {
     "ax": "ax-platform",
     "google.api_core": "google-api-core",
+    "google.auth": "google-auth",
     "google.cloud.tpu_v2": "google-cloud-tpu",
     "hydra": "hydra-core",
     "jinja2": "jinja2",
@@ -38,12 +39,11 @@ DISTRIBUTIONS = {
 """Modules whose distribution has another name."""
 
 COMES_WITH = {
-    "google.auth": "gcsfs",  # raises its errors
     "google.protobuf": "google-cloud-tpu",  # its messages
     "huggingface_hub": "transformers",  # writes its checkpoints
     "markupsafe": "jinja2",  # its text
     "pydantic_core": "pydantic",  # its parser
-    "yarl": "aiohttp",  # its URLs
+    "requests": "google-auth",  # its session's errors
 }
 """Modules of a distribution that a declared one requires and shows in its own interface."""
 
@@ -75,12 +75,6 @@ INTERNALS = {
     "ax.utils.*": "sensitivities for the report",
     "botorch.acquisition.multi_objective.logei._load_attempted": "the kernel that it would compile, to leave that out",
     "gcsfs.core": "the class that opens no gRPC channel; the package's default probes the bucket for a minute",
-    "gcsfs.retry": "what refreshing the credentials raises",
-    "aiohttp:_retry_connection": "aiohttp repeats a delete by itself, and a conflict could be an echo of our own",
-    "gcsfs:_get_headers": "the credentials of a request that is sent once, on gcsfs' session",
-    "gcsfs:_get_params": "as _get_headers",
-    "gcsfs:_location": "as _get_headers: the endpoint",
-    "gcsfs:_set_session": "as _get_headers: the session",
     "hydra._internal.core_plugins.basic_launcher": "its default launcher's name, to refuse any other",
     "hydra.core.config_loader": "a type that its own sweepers are given",
     "hydra.core.object_type": "whether a name is a group, to say so where a key is misspelt",

@@ -4,6 +4,7 @@
     faults.py    injected faults: which requests, how often
     journal.py   requests, and Google's bill for them
     api.py       the JSON API over `objects`
+    xml_api.py   the XML API over `objects`
     uploads.py   media, multipart and resumable uploads
     partial.py   the `fields` parameter
     server.py    the HTTP server in a thread of the test: `FakeGcs`
@@ -28,7 +29,9 @@ Assumptions about the real service (from its documentation and the gcsfs sources
 - A listing gives at most 1,000 entries a page, sorted by UTF-8 bytes.
 - Resumable: 308 with `Range` while incomplete, parts of 256 KiB except the last, `bytes */N` asks for the state; a
   session is not bound to a process; preconditions are judged when the upload is finished.
-- Class A: insert, copy, patch, compose, list, making a bucket. Class B: reads of data or metadata, failed ones too.
+- XML: a write of an object that has not the generation named answers 412, as in JSON; an upload in parts has no
+  preconditions, its object no MD5, and an ETag of another kind. A missing bucket is `NoSuchBucket`.
+- Class A: insert, parts of an XML upload and its end, copy, patch, compose, list, making a bucket. Class B: reads of data or metadata, failed ones too.
   Free: deletes; parts of a resumable upload after its start.
 - Missing: authentication (every caller is allowed), batch requests, ACLs, versioning, moveTo (gcsfs then copies and
   deletes), customer keys.

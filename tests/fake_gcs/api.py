@@ -45,6 +45,7 @@ class Call:
     names: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)
     data: bytes = b""
+    is_xml: bool = False
 
     @property
     def address(self) -> tuple[str, str]:
@@ -143,7 +144,7 @@ class Api:
 
     def _get(self, call: Call) -> Reply:
         stored = self.objects.get(*call.address, call.query)
-        return _ranged(stored, call.headers.get("Range"))
+        return ranged(stored, call.headers.get("Range"))
 
     def _stat(self, call: Call) -> Reply:
         return _document(self.objects.get(*call.address, call.query).resource(), call)
@@ -292,12 +293,14 @@ def _received(session: Session) -> dict[str, str]:
     return {"Range": f"bytes=0-{len(session.data) - 1}"} if session.data else {}
 
 
-def _ranged(stored: StoredObject, wanted: str | None) -> Reply:
+def ranged(stored: StoredObject, wanted: str | None) -> Reply:
+    """Return the bytes of a range, or all."""
     headers = {
         "Content-Type": str(stored.about.get("contentType", "application/octet-stream")),
         "X-Goog-Generation": str(stored.generation),
         "X-Goog-Metageneration": str(stored.metageneration),
-        "X-Goog-Hash": f"crc32c={stored.crc32c},md5={stored.md5}",
+        "X-Goog-Hash": f"crc32c={stored.crc32c}"
+        + ("" if "composed" in stored.about else f",md5={stored.md5}"),
         "X-Goog-Stored-Content-Length": str(len(stored.data)),
     }
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted or "")

@@ -22,7 +22,9 @@ CLASSES: dict[str, Billing] = {
     "stat": "B",
     "get_bucket": "B",
     "delete": "free",
-    "upload_part": "free",
+    "upload_part": "A",
+    "complete": "A",
+    "abort": "free",
     "other": "free",
 }
 

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 
 import google_crc32c
 
+_UNKNOWN_OF_PARTS = ("composed", "md5Hash")  # of objects that were uploaded in parts
+
 
 class ApiError(Exception):
     """Response with an error status, in Google's words."""
@@ -41,7 +43,7 @@ class StoredObject:
         return base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()
 
     def resource(self) -> dict[str, object]:
-        return {
+        document = {
             **self.about,
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
@@ -57,6 +59,11 @@ class StoredObject:
             "timeCreated": _rfc3339(self.created),
             "updated": _rfc3339(self.updated),
         }
+        return (
+            {name: value for name, value in document.items() if name not in _UNKNOWN_OF_PARTS}
+            if "composed" in self.about
+            else document
+        )
 
 
 class Objects:

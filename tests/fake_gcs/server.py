@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from aiohttp import web
 
-from fake_gcs import control
+from fake_gcs import control, xml_api
 from fake_gcs.api import Api, Call, Quirk, Reply, classify, failure
 from fake_gcs.faults import Fault, Faults
 from fake_gcs.journal import Entry, Journal
@@ -28,7 +28,7 @@ class FakeGcs:
         self.latency_s = 0.0
         for bucket in buckets:
             self.objects.make_bucket(bucket)
-        self._api = Api(self.objects)
+        self._api, self._xml_api = Api(self.objects), xml_api.XmlApi(self.objects)
         self._port = port
         self._doors: dict[str, int] = {}
         self._loop = asyncio.new_event_loop()
@@ -110,7 +110,7 @@ class FakeGcs:
             base_url=f"http://{host}:{port}",
         )
         try:
-            reply, fault = await self._serve(classify(call), door)
+            reply, fault = await self._serve(call if xml_api.classify(call) else classify(call), door)
         except ApiError as error:  # could not even be classified
             reply, fault = failure(error), None
         broken = fault is not None and fault.action in ("lose_request", "lose_response")
@@ -133,11 +133,23 @@ class FakeGcs:
                 self.journal.write(Entry(door, call.operation, call.name, 0, "hang"))
                 await asyncio.Event().wait()
             case Fault(action="status"):
-                return failure(ApiError(fault.status, "injected", "This trouble was ordered.")), fault
-        reply = self._api.answer(call)
+                trouble = ApiError(fault.status, "injected", "This trouble was ordered.")
+                return (xml_api.failure if call.is_xml else failure)(trouble), fault
+        reply = self._answer(call)
         if fault is not None and fault.action == "damage" and reply.body:
             reply.body = bytes([reply.body[0] ^ 1]) + reply.body[1:]
         return reply, fault
+
+    def _answer(self, call: Call) -> Reply:
+        if not call.is_xml:
+            return self._api.answer(call)
+        try:
+            reply = self._xml_api.answer(call)
+        except ApiError as error:
+            return xml_api.failure(error)
+        if "no_generation" in self._api.accent:
+            reply.headers = {n: v for n, v in reply.headers.items() if n.lower() != "x-goog-generation"}
+        return reply
 
     def _response(self, reply: Reply) -> web.Response:
         from email.utils import formatdate

@@ -16,8 +16,8 @@ from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.trials.record import Trial

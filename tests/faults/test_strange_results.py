@@ -12,12 +12,11 @@ import pytest
 from memory_store import MemoryStore
 from what_programs_write import FUNCTION, SPACE, Sweep, must_be_sound, sweep
 
-from sweeps.errors import DamagedObject, InputError, StoreUnavailable, UnstorableRecord
+from sweeps.errors import DamagedObject, InputError, UnstorableRecord
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.programs import progress_log
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Objective
-from sweeps.storage.gcs.classification import Response, document
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import manifest
 from sweeps.text import json_reader
@@ -364,11 +363,6 @@ class TestObjectsOfTheStore:
     def test_a_damaged_manifest_is_a_value_error(self, data):
         with pytest.raises(ValueError, match="not JSON"):
             manifest.decode(data)
-
-    @pytest.mark.parametrize("body", [DEEP, b"<html>", b"[]", b'{"name": "x"}'])
-    def test_an_answer_of_no_storage_service_is_one_line(self, body):
-        with pytest.raises(StoreUnavailable, match="gs://b: "):
-            document(Response(status=200, headers={}, body=body), "gs://b", needs="generation")
 
     @pytest.mark.parametrize(
         "change",

@@ -8,46 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import http.client
-import logging
 import os
-import random
 import re
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sweeps.errors import EnvironmentFault, InputError, StoreUnavailable
-from sweeps.storage.gcs.classification import Transient, not_a_service
-from sweeps.storage.gcs.client import RetryPolicy
-from sweeps.storage.gcs.clock import ServerClock
-from sweeps.storage.objects.answers import is_missing_object, raised_by, refusal
-
-if TYPE_CHECKING:
-    from obstore.store import S3Store
-
-log = logging.getLogger(__name__)
+from sweeps.errors import EnvironmentFault, StoreUnavailable
+from sweeps.storage.clock import ServerClock
+from sweeps.storage.objects.answers import Refusal, is_missing_object, refusal_of
+from sweeps.storage.retries import RetryPolicy, Transient, retry
 
 _T = TypeVar("_T")
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_IN_HEADERS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-)
 _HOST = re.compile(r"[\w.:-]+")
 BULK_TIMEOUT_S = 300
-_SIGNED_FOR = timedelta(minutes=15)
-_PASSED_ON = ("AlreadyExistsError", "PreconditionError")
+_CONFLICTS = ("AlreadyExistsError", "PreconditionError")
 
 _SETTLE_S = 0.1  # in which obstore's threads let go of the interpreter
 
@@ -56,18 +37,18 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _ended: set[int] = set()
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def event_loop() -> asyncio.AbstractEventLoop:
     """Return this process's event loop; obstore's threads do not survive a fork."""
     with _lock:
         process = os.getpid()
         if process not in _loops:
             if _loops:
                 raise EnvironmentFault(
-                    "this process was forked from one that uses an S3 bucket, where obstore does not work; "
+                    "this process was forked from one that uses a bucket, where obstore does not work; "
                     "start it by multiprocessing's 'spawn' or 'forkserver'"
                 )
             _loops[process] = loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="s3", daemon=True).start()
+            threading.Thread(target=loop.run_forever, name="bucket", daemon=True).start()
             atexit.register(_end, process, loop)
         if process in _ended:
             raise RuntimeError("no request to a bucket once the interpreter ends")
@@ -103,11 +84,11 @@ if hasattr(os, "register_at_fork"):
 
 def start(coroutine: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
     """Run a coroutine on the loop; cancelling the future abandons its request."""
-    loop = _loop()  # first: without one, there must be no coroutine that nobody awaits
+    loop = event_loop()  # first: without one, there must be no coroutine that nobody awaits
     return asyncio.run_coroutine_threadsafe(coroutine(), loop)
 
 
-def _is_url(endpoint: str) -> bool:
+def is_url(endpoint: str) -> bool:
     """Return whether obstore can send requests there; others make it panic."""
     try:
         parts = urlsplit(endpoint)
@@ -117,55 +98,74 @@ def _is_url(endpoint: str) -> bool:
     return parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") is not None
 
 
-class ObjectClient:
+class ObjectClient(ABC):
     """Thread-safe client of one bucket.
 
-    Args:
-        endpoint: base URL of the service; None for AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else AWS itself.
-        retries: timeouts and backoff of requests for records.
+    Attributes:
+        answered: whether the service has answered yet.
+        refused: whether it has refused the credentials since its last answer.
 
-    Raises:
-        InputError: the endpoint is not a URL.
+    Args:
+        endpoint: base URL of the service; "" for its own.
+        retries: timeouts and backoff of requests for records.
     """
 
-    def __init__(self, bucket: str, *, endpoint: str | None, retries: RetryPolicy) -> None:
-        self.bucket, self.retries = bucket, retries
+    def __init__(self, bucket: str, *, endpoint: str, retries: RetryPolicy) -> None:
+        self.bucket, self.endpoint, self.retries = bucket, endpoint, retries
         self.clock = ServerClock()
-        name = next((name for name in _ENDPOINTS if os.environ.get(name)), "")
-        self._endpoint = endpoint or os.environ.get(name, "")
-        if self._endpoint and not _is_url(self._endpoint):
-            raise InputError(
-                f"{name}: {self._endpoint!r} is not the URL of a storage service; correct or unset it"
-            )
-        for name in _IN_HEADERS:
-            value = os.environ.get(name, "")
-            if not (value.isascii() and value.isprintable()):  # obstore would panic
-                raise InputError(f"{name}: it holds a line break or another unfit character; set it anew")
-        self.answered = False
-        self._stores: dict[bool, S3Store] = {}
+        self.answered = self.refused = False
+        self._stores: dict[bool, Any] = {}
 
-    def store(self, *, bulk: bool = False) -> S3Store:
+    # ---- what differs between the services
+
+    @abstractmethod
+    def open(self, options: Mapping[str, Any]) -> Any:
+        """Return obstore's client with these options of its HTTP client and its retries."""
+
+    @abstractmethod
+    def version(self, about: Mapping[str, Any], url: str) -> str:
+        """Return the version in an answer of obstore. Raises `StoreUnavailable` if it has none."""
+
+    @abstractmethod
+    def expectation(self, version: str) -> Mapping[str, str]:
+        """Return how obstore names the version that a write expects."""
+
+    @abstractmethod
+    def condition(self, version: str) -> Mapping[str, str]:
+        """Return how obstore names the version that a read wants."""
+
+    @abstractmethod
+    def fault(self, said: Refusal, url: str) -> Exception | None:
+        """Return the error of a refusal that no retry changes, None for another."""
+
+    @abstractmethod
+    def observe_clock(self, name: str, url: str) -> None:
+        """Learn the server's time. Raises `StoreUnavailable`."""
+
+    def sign_in(self, url: str) -> None:
+        """Find the credentials, where obstore does not do it itself. Raises as `once` does."""
+        return
+
+    # ---- requests
+
+    def store(self, *, bulk: bool = False) -> Any:
         """Return obstore's client: for records without its retries, for `bulk` data with them."""
         if bulk not in self._stores:
-            from obstore.store import S3Store
-
-            given: dict[str, Any] = {"endpoint": self._endpoint} if self._endpoint else {}
             patience_s = self.retries.total_s if bulk else self.retries.attempt_s
-            self._stores[bulk] = S3Store(
-                self.bucket,
-                client_options={
-                    "timeout": timedelta(seconds=BULK_TIMEOUT_S if bulk else self.retries.attempt_s),
-                    "connect_timeout": timedelta(
-                        seconds=min(self.retries.attempt_s, self.retries.first_answer_s)
-                    ),
-                    "allow_http": urlsplit(self._endpoint).scheme == "http",
-                },
-                retry_config={
-                    "max_retries": 10 if bulk else 0,
-                    "retry_timeout": timedelta(seconds=patience_s),
-                },
-                conditional_put="etag",  # whatever AWS_CONDITIONAL_PUT says
-                **given,
+            self._stores[bulk] = self.open(
+                {
+                    "client_options": {
+                        "timeout": timedelta(seconds=BULK_TIMEOUT_S if bulk else self.retries.attempt_s),
+                        "connect_timeout": timedelta(
+                            seconds=min(self.retries.attempt_s, self.retries.first_answer_s)
+                        ),
+                        "allow_http": urlsplit(self.endpoint).scheme == "http",
+                    },
+                    "retry_config": {
+                        "max_retries": 10 if bulk else 0,
+                        "retry_timeout": timedelta(seconds=patience_s),
+                    },
+                }
             )
         return self._stores[bulk]
 
@@ -175,12 +175,14 @@ class ObjectClient:
         url: str,
         *,
         limit_s: float = 0.0,
+        wait_for: Callable[[Future[_T], float], _T] = lambda future, limit_s: future.result(limit_s),
         holds_errors: bool = False,
     ) -> _T:
         """Send once.
 
         Args:
             limit_s: seconds in which several requests have to be done; 0 for the time of one.
+            wait_for: returns the future's result within so many seconds; it may raise before that.
             holds_errors: the result may hold errors in place of answers: it does not show that there was one.
 
         Raises:
@@ -189,72 +191,54 @@ class ObjectClient:
             Transient: a retry may succeed; the request may have taken effect.
             StoreUnavailable, InputError: a retry would fail, too.
         """
+        event_loop()  # first: it refuses in a forked child
+        self.sign_in(url)
         future = start(coroutine)
         try:
-            result = future.result(timeout=(limit_s or self.retries.attempt_s) + 1.0)
+            result = wait_for(future, (limit_s or self.retries.attempt_s) + 1.0)
         except FutureTimeout:
             raise Transient("no answer", in_doubt=True) from None
-        except Exception as error:  # noqa: BLE001 - `raised` says what it is
-            raise self.raised(error, url) from None
+        except Exception as error:  # noqa: BLE001 - `meaning` says what it is
+            raise self.meaning(error, url) from None
         finally:
             future.cancel()
-        self.answered = self.answered or not holds_errors
+        if not holds_errors:
+            self.answered, self.refused = True, False
         return result
 
-    def raised(self, error: Exception, url: str) -> Exception:
+    def meaning(self, error: Exception, url: str) -> Exception:
         """Return what `once` raises for an error of obstore."""
         missing = isinstance(error, FileNotFoundError)
         if not missing and type(error).__module__ != "obstore.exceptions":
             return error
+        said = refusal_of(error)
         # A 409 is no verdict: another change of the object was under way.
-        passed_on = type(error).__name__ in _PASSED_ON and refusal(error).status != 409
-        if passed_on or is_missing_object(error):
+        if is_missing_object(error) or (type(error).__name__ in _CONFLICTS and said.status != 409):
             self.answered = True
             return error
-        found = raised_by(error, url, self.bucket, first=not self.answered)
-        if isinstance(found, Transient) and refusal(error).status:
-            self.answered = True
-        return found
+        return self.verdict(said, url)
 
-    def retried(self, attempt: Callable[[], _T], url: str) -> _T:
+    def verdict(self, said: Refusal, url: str) -> Exception:
+        """Return the error to raise for a refusal."""
+        if (fault := self.fault(said, url)) is not None:
+            return fault
+        if "certificate" in said.detail and not said.status:
+            return StoreUnavailable(
+                f"{url}: the storage service's certificate is not trusted ({said.detail}); "
+                "check the machine's clock and its proxy"
+            )
+        if said.is_passing:
+            self.answered = self.answered or said.status > 0
+            return Transient(said.detail, in_doubt=said.status != 429, rate_limited=said.status in (429, 503))
+        return StoreUnavailable(
+            f"{url}: the storage service refused ({said.detail}); check --storage and the service's endpoint"
+        )
+
+    def retry(self, attempt: Callable[[], _T], url: str) -> _T:
         """Return what the first attempt returns that does not fail transiently. Raises `StoreUnavailable`."""
-        began, bound = time.monotonic(), self.retries.first_wait_s
-        while True:
-            try:
-                return attempt()
-            except Transient as error:
-                limit_s = self.retries.total_s if self.answered else self.retries.first_answer_s
-                least = bound if error.rate_limited else 0.0
-                wait_s = random.uniform(least, bound + least / 2)  # noqa: S311 - spreads clients out
-                if time.monotonic() - began + wait_s > limit_s:
-                    raise StoreUnavailable(
-                        f"{url}: the storage service did not do this within {limit_s:g} s "
-                        f"(last: {error}); check the network, then run the same command again"
-                    ) from None
-                log.info("%s: %s; trying again", url, error)
-                time.sleep(wait_s)
-                bound = min(2 * bound, self.retries.longest_wait_s)
 
-    def observe_clock(self, name: str, url: str) -> None:
-        """Learn the server's time: obstore shows no headers, so a signed URL is asked for its `Date`."""
-        import obstore
+        def limit_s() -> float:
+            total_s = self.retries.total_s
+            return total_s if self.answered else min(total_s, self.retries.first_answer_s)
 
-        async def sign() -> str:
-            return await obstore.sign_async(self.store(), "HEAD", name, _SIGNED_FOR)
-
-        def attempt() -> None:
-            request = urllib.request.Request(self.once(sign, url), method="HEAD")  # noqa: S310 - obstore's
-            sent = self.clock.local()
-            try:
-                with urllib.request.urlopen(request, timeout=self.retries.attempt_s) as answer:  # noqa: S310 - likewise
-                    headers = answer.headers
-            except urllib.error.HTTPError as error:  # such as 404: it has a Date, too
-                headers = error.headers
-                error.close()
-            except (OSError, http.client.HTTPException) as error:
-                raise Transient(str(error), in_doubt=False) from None
-            self.clock.observe(headers.get("Date"), sent, self.clock.local())
-
-        self.retried(attempt, url)
-        if self.clock.age() == float("inf"):
-            raise not_a_service(f"{url}: the storage service's answers carry no Date, which leases need")
+        return retry(attempt, url, limit_s, self.retries)

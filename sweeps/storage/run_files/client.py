@@ -1,35 +1,34 @@
-"""Client for large objects: in parts, resumed after an interruption, checked by md5.
+"""Client for large objects, through obstore, which sends them in parts and repeats those.
 
-Connections and credentials are those of the store's gcsfs; the retries are our own, for the reasons in
-`gcs.client`, and because an upload in parts resumes behind the last part that arrived. Every write names the
-generation that it replaces and carries its md5: a late duplicate of an earlier attempt is refused, and so are
-bytes that changed in transit or in the file.
+Small files and logs go in one request, which names the version that it replaces: a late duplicate is refused.
+There is no conditional upload in parts: large files go to names that only this uploader writes.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
-from urllib.parse import quote
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
+from typing import IO, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.bucket_url import parse_url
-from sweeps.storage.gcs.classification import Response, Transient, document
-from sweeps.storage.gcs.request import multipart
-from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.keys import checked_key
-from sweeps.storage.run_files.exchange import BulkRequest, Deadline, Retrier, exchange
+from sweeps.storage.objects.bucket import BucketStore
+from sweeps.storage.retries import Transient
+from sweeps.storage.run_files.exchange import SLOWEST_BYTES_PER_S, Deadline, Retrier, wait_for
 from sweeps.storage.run_files.manifest import Digest, digest
 
-MAX_CONFLICTS = 5
-_RANGE = re.compile(r"bytes=0-(\d+)")
-_OBJECT = "name,generation,size,md5Hash"
+_T = TypeVar("_T")
+
+_MAX_CONFLICTS = 5
+_AT_ONCE = 4
+"""Parts on their way at the same time: each is in memory."""
+_MOST_PARTS = 9_000  # the services take 10,000
+_LARGEST_GROWING = 512 * 2**20
+_MD5 = re.compile("[0-9a-f]{32}")
 
 
 @runtime_checkable
@@ -67,46 +66,23 @@ class Changed(EnvironmentFault):
     """A file or object that was written or removed during its transfer."""
 
 
-@dataclass(kw_only=True)
-class _Upload:
-    """State of a resumable upload: URL of its parts, bytes that arrived, whether that count is uncertain."""
-
-    url: str = ""
-    arrived: int = 0
-    in_doubt: bool = False
-
-
 class RunFilesClient:
     """Client for the objects below `prefix` of one bucket, for one thread at a time.
-
-    Attributes:
-        repeats_names: whether a name may be used again after its object was deleted. Where a delete names no
-            version, a late one would remove the new object.
 
     Args:
         prefix: key prefix of the run folder.
         deadline: retries, and the time when to stop them.
     """
 
-    repeats_names = True
-
-    def __init__(self, store: GcsStore, prefix: str, deadline: Deadline) -> None:
+    def __init__(self, store: BucketStore, prefix: str, deadline: Deadline) -> None:
         self._store, self._prefix, self._deadline = store, checked_key(prefix), deadline
-        self._bucket, self._root = parse_url(store.location(prefix))
         self._chunk = deadline.config.chunk_bytes
 
     def listing(self) -> dict[str, Remote]:
         """Return every object below the prefix, by its name relative to it."""
-        start = f"{self._root}/"
-        query = {"prefix": start, "maxResults": "1000", "fields": f"items({_OBJECT}),nextPageToken"}
-        found: dict[str, Remote] = {}
-        while True:
-            request = BulkRequest(method="GET", path=f"{self._bucket_path}/o", query=query)
-            page = document(self._request(request, ""), self._url(""))
-            found |= {item["name"][len(start) :]: _remote(item) for item in page.get("items") or ()}
-            if not page.get("nextPageToken"):
-                return found
-            query = {**query, "pageToken": page["nextPageToken"]}
+        start = len(self._prefix) + 1
+        found = self._store.objects(f"{self._prefix}/")
+        return {each.key[start:]: Remote(each.version, each.size, each.md5) for each in found}
 
     def put(
         self, name: str, file: IO[bytes], content: Digest, *, replaces: str, growing: bool = False
@@ -124,15 +100,18 @@ class RunFilesClient:
             StoreUnavailable: no success in time, or another program writes this object.
         """
         check = check_prefix(file, content) if growing else check_untouched(file)
-        for _ in range(MAX_CONFLICTS):
-            response = self._put(name, file, content, replaces, check)
-            if response.status != 412:
-                stored = _remote(document(response, self._url(name), needs="generation"))
-                if stored.contradicts(content):
-                    raise StoreUnavailable(
-                        f"{self._url(name)}: the storage service keeps other bytes than sent"
-                    )
-                return stored
+        if content.size > (_LARGEST_GROWING if growing else self._chunk):
+            return self._put_parts(name, file, content, check)
+        data = os.pread(file.fileno(), content.size, 0)
+        if len(data) != content.size:
+            raise Changed("the file became shorter while it was uploaded")
+        for _ in range(_MAX_CONFLICTS):
+            try:
+                version = self._send(name, partial(self._put, name, data, replaces), content.size, check)
+                return Remote(version, content.size, "")
+            except Exception as error:
+                if not _is_refusal(error):
+                    raise
             # Our own earlier attempt, or another writer's object: only its content matters.
             present = self.stat(name)
             if present.holds(content):
@@ -142,11 +121,18 @@ class RunFilesClient:
 
     def stat(self, name: str) -> Remote:
         """Return the object's metadata; generation "0" where there is no object."""
-        request = BulkRequest(method="GET", path=self._object_path(name), query={"fields": _OBJECT})
-        response = self._request(request, name, missing=True)
-        if response.status == 404:
+        import obstore
+
+        async def send() -> Remote:
+            found = await obstore.head_async(self._bulk, self._name(name))
+            e_tag = (found["e_tag"] or "").strip('"')  # often the bytes' md5
+            md5 = base64.b64encode(bytes.fromhex(e_tag)).decode() if _MD5.fullmatch(e_tag) else ""
+            return Remote(self._version(found, name), found["size"], md5)
+
+        try:
+            return self._send(name, send)
+        except FileNotFoundError:
             return Remote("0", 0, "")
-        return _remote(document(response, self._url(name), needs="generation"))
 
     def get(self, name: str, generation: str, size: int, file: IO[bytes]) -> None:
         """Append the object's bytes to the file until it has `size` of them.
@@ -154,116 +140,117 @@ class RunFilesClient:
         Raises:
             Changed: the object no longer has this generation.
         """
-        while (start := file.tell()) < size:
-            stop = min(start + self._chunk, size)
-            request = BulkRequest(
-                method="GET",
-                path=f"/download{self._object_path(name)}",
-                query={"alt": "media", "generation": generation},
-                headers={"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"},
-                expected_bytes=stop - start,
-            )
-            response = self._request(request, name, missing=True)
-            if response.status != 206 or len(response.body) != stop - start:
+        import obstore
+
+        while (begin := file.tell()) < size:
+            stop = min(begin + self._chunk, size)
+
+            async def send(begin: int = begin, stop: int = stop) -> bytes:
+                options: Any = {"range": (begin, stop), **self._store.client.condition(generation)}
+                found = await obstore.get_async(self._bulk, self._name(name), options=options)
+                return bytes(await found.bytes_async())
+
+            try:
+                part = self._send(name, send, stop - begin)
+            except Exception as error:
+                if not _is_refusal(error):
+                    raise
+                raise Changed(f"{self._url(name)}: it is not there as its manifest says") from None
+            if len(part) != stop - begin:
                 raise Changed(f"{self._url(name)}: it is not there as its manifest says")
-            file.write(response.body)
+            file.write(part)
 
     def delete(self, name: str, generation: str) -> None:
-        """Remove this generation of the object, if it exists."""
-        request = BulkRequest(
-            method="DELETE", path=self._object_path(name), query={"ifGenerationMatch": generation}
-        )
-        self._request(request, name, missing=True)
-
-    # ---- uploads
-
-    def _put(
-        self, name: str, file: IO[bytes], content: Digest, replaces: str, check: Callable[[], None]
-    ) -> Response:
-        metadata = {
-            "name": f"{self._root}/{checked_key(name)}",
-            "contentType": "application/octet-stream",
-            "cacheControl": "no-store",
-            "md5Hash": content.md5,
-        }
-        query = {"ifGenerationMatch": replaces, "fields": _OBJECT}
-        path = f"/upload{self._bucket_path}/o"
-        retrier, upload = Retrier(self._deadline, self._url(name)), _Upload()
-
-        def attempt() -> Response:
-            before = upload.arrived
-            try:
-                if content.size <= self._chunk:
-                    headers, body = multipart(metadata, os.pread(file.fileno(), content.size, 0))
-                    once = query | {"uploadType": "multipart"}
-                    request = BulkRequest(method="POST", path=path, query=once, headers=headers, body=body)
-                    return self._attempt(request, name)
-                start = BulkRequest(
-                    method="POST",
-                    path=path,
-                    query=query | {"uploadType": "resumable"},
-                    headers={"Content-Type": "application/json; charset=UTF-8"},
-                    body=json.dumps(metadata).encode(),
-                )
-                return self._send_parts(upload, start, file, content.size)
-            except Transient:
-                check()
-                upload.in_doubt = True
-                if upload.arrived > before:
-                    retrier.refresh()
-                raise
-
-        response = retrier.call(attempt)
-        if response.status == 404:
-            raise StoreUnavailable(f"{self._url(name)}: there is no bucket {self._bucket}")
-        return response
-
-    def _send_parts(self, upload: _Upload, start: BulkRequest, file: IO[bytes], size: int) -> Response:
-        """Send the remaining parts; return the response to the last, or to `start` if that was refused."""
-        if not upload.url:
-            response = self._attempt(start, "")
-            if "Location" not in response.headers:
-                return response
-            upload.url, upload.arrived, upload.in_doubt = response.headers["Location"], 0, False
-        while True:
-            part, shown = b"", f"*/{size}"  # the question how many bytes arrived
-            if not upload.in_doubt:
-                part = os.pread(file.fileno(), min(self._chunk, size - upload.arrived), upload.arrived)
-                if not part:
-                    raise Changed("the file became shorter while it was uploaded")
-                shown = f"{upload.arrived}-{upload.arrived + len(part) - 1}/{size}"
-            headers = {"Content-Range": f"bytes {shown}"}
-            response = self._attempt(
-                BulkRequest(method="PUT", path=upload.url, headers=headers, body=part), ""
-            )
-            if response.status in (404, 410):
-                upload.url = ""
-                raise Transient("the service has forgotten this upload", in_doubt=False)
-            if response.status != 308:
-                return response
-            arrived = _RANGE.fullmatch(response.headers.get("Range", ""))
-            upload.arrived, upload.in_doubt = int(arrived[1]) + 1 if arrived else 0, False
+        """Remove this generation of the object, if it exists: nobody writes this name again."""
+        self._deadline.check()
+        self._store.discard(f"{self._prefix}/{checked_key(name)}", generation)
 
     # ---- requests
 
-    def _request(self, request: BulkRequest, name: str, *, missing: bool = False) -> Response:
-        response = Retrier(self._deadline, self._url(name)).call(lambda: self._attempt(request, name))
-        if response.status == 404 and not missing:
-            raise StoreUnavailable(f"{self._url(name)}: there is no bucket {self._bucket}")
-        return response
+    async def _put(self, name: str, data: bytes, expected: str) -> str:
+        import obstore
 
-    def _attempt(self, request: BulkRequest, name: str) -> Response:
-        return exchange(self._store.filesystem, request, self._url(name), self._deadline)
+        mode: Any = "create" if expected == "0" else self._store.client.expectation(expected)
+        result = await obstore.put_async(
+            self._bulk,
+            self._name(name),
+            data,
+            mode=mode,
+            attributes={"Cache-Control": "no-store"},
+            use_multipart=False,
+        )
+        return self._version(result, name)
 
-    def _url(self, name: str) -> str:
-        return self._store.location(f"{self._prefix}/{name}" if name else self._prefix)
+    def _put_parts(self, name: str, file: IO[bytes], content: Digest, check: Callable[[], None]) -> Remote:
+        import obstore
+
+        length = max(self._chunk, -(-content.size // _MOST_PARTS))
+
+        def parts() -> Iterator[bytes]:
+            for begin in range(0, content.size, length):
+                part = os.pread(file.fileno(), min(length, content.size - begin), begin)
+                if not part:
+                    raise Changed("the file became shorter while it was uploaded")
+                yield part
+
+        async def send() -> str:
+            result = await obstore.put_async(
+                self._bulk,
+                self._name(name),
+                parts(),
+                use_multipart=True,
+                chunk_size=length,
+                max_concurrency=_AT_ONCE,
+                attributes={"Cache-Control": "no-store"},
+            )
+            return self._version(result, name)
+
+        patience_s = self._store.client.retries.total_s  # for retries of obstore's
+        version = self._send(name, send, content.size, check, patience_s=patience_s)
+        stored = self.stat(name)
+        if (stored.generation, stored.size) != (version, content.size):
+            raise StoreUnavailable(f"{self._url(name)}: the storage service keeps other bytes than sent")
+        return stored
+
+    def _send(
+        self,
+        name: str,
+        coroutine: Callable[[], Coroutine[Any, Any, _T]],
+        size: int = 0,
+        check: Callable[[], None] = lambda: None,
+        *,
+        patience_s: float = 0.0,
+    ) -> _T:
+        """Return what a request returns; a deadline abandons it. Raises what `ObjectClient.once` raises."""
+        client, url = self._store.client, self._url(name)
+        limit_s = (patience_s or client.retries.attempt_s) + size / SLOWEST_BYTES_PER_S
+
+        def attempt() -> _T:
+            try:
+                return client.once(
+                    coroutine,
+                    url,
+                    limit_s=limit_s,
+                    wait_for=lambda future, limit_s: wait_for(future, limit_s, self._deadline),
+                )
+            except Transient:
+                check()
+                raise
+
+        return Retrier(self._deadline, url).call(attempt)
+
+    def _version(self, about: Any, name: str) -> str:
+        return self._store.client.version(about, self._url(name))
 
     @property
-    def _bucket_path(self) -> str:
-        return f"/storage/v1/b/{quote(self._bucket, safe='')}"
+    def _bulk(self) -> Any:
+        return self._store.client.store(bulk=True)
 
-    def _object_path(self, name: str) -> str:
-        return f"{self._bucket_path}/o/{quote(f'{self._root}/{checked_key(name)}', safe='')}"
+    def _name(self, name: str) -> str:
+        return self._store.name(f"{self._prefix}/{checked_key(name)}")
+
+    def _url(self, name: str) -> str:
+        return self._store.location(f"{self._prefix}/{name}")
 
 
 def check_untouched(file: IO[bytes]) -> Callable[[], None]:
@@ -291,6 +278,9 @@ def check_prefix(file: IO[bytes], content: Digest) -> Callable[[], None]:
     return check
 
 
-def _remote(item: Mapping[str, Any]) -> Remote:
-    # A composed object has no md5; we never write one. Servers written in Go omit fields that are zero.
-    return Remote(str(item["generation"]), int(item.get("size") or 0), item.get("md5Hash") or "")
+def _is_refusal(error: Exception) -> bool:
+    """Return whether the object has another version, or there is none."""
+    return isinstance(error, FileNotFoundError) or type(error).__name__ in (
+        "AlreadyExistsError",
+        "PreconditionError",
+    )

@@ -14,11 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.gcs.classification import Response, Transient, Unauthorized, classify, sign_in_advice
-from sweeps.storage.gcs.request import Request, send
+from sweeps.storage.retries import Transient
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +29,6 @@ SLOWEST_BYTES_PER_S = 128 * 1024  # a slower connection counts as dead
 _POLL_S = 0.25
 _JOIN_S = 0.1
 _SLACK_S = 1.0  # until a running request notices the deadline
-# Beyond what `classify` knows: a range, more parts wanted, a forgotten upload, no such range.
-_OF_PARTS = frozenset({206, 308, 410, 416})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,17 +121,6 @@ class Deadline:
                 time.sleep(0.05)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BulkRequest(Request):
-    """A request for bulk data.
-
-    Args:
-        expected_bytes: size of the response, which extends the timeout.
-    """
-
-    expected_bytes: int = 0
-
-
 class Retrier:
     """Retries after transient failures, until there was no progress for `patience_s`."""
 
@@ -163,33 +149,6 @@ class Retrier:
                 least = self._bound if error.rate_limited else self._bound / 2
                 self._deadline.back_off(random.uniform(least, 1.5 * least))  # noqa: S311 - spreads clients out
                 self._bound = min(2 * self._bound, self._deadline.config.longest_wait_s)
-
-
-def exchange(
-    open_filesystem: Callable[[], Any], request: BulkRequest, url: str, deadline: Deadline
-) -> Response:
-    """Send a request once and return the response.
-
-    Raises:
-        Transient: a retry may succeed.
-        StoreUnavailable: a retry would fail, too, or the deadline has passed.
-    """
-    size = len(request.body or b"") + request.expected_bytes
-    try:
-        response = send(
-            open_filesystem,
-            request,
-            url,
-            wait=lambda future, limit_s: wait_for(future, limit_s + 1.0, deadline),
-            extra_s=size / SLOWEST_BYTES_PER_S,
-        )
-        if response.status not in _OF_PARTS:
-            # Without its headers: the checksum in the response to an upload is the object's, not the body's.
-            bare = dataclasses.replace(response, headers={})
-            classify(bare, url, url.removeprefix("gs://").partition("/")[0])
-    except Unauthorized as error:
-        raise Transient(sign_in_advice(url, str(error)), in_doubt=False) from None
-    return response
 
 
 def wait_for(future: concurrent.futures.Future[_T], limit_s: float, deadline: Deadline) -> _T:

@@ -142,7 +142,7 @@ class FolderUpload:
         named = (*self._committed.values(), *self._next.values())
         taken = any(other.object == name and not other.growing for other in named)
         target = manifest.object_name(name, content, taken)
-        if not growing and not self._client.repeats_names:
+        if not growing:  # an upload in parts names no version, and not every delete does
             while target in self._retired or target in self._superseded:
                 target = f"{name}.{secrets.token_hex(6)}"
         remote = self._objects.get(target, Remote("0", 0, ""))

@@ -19,9 +19,9 @@ from sweeps.dashboard.server import Watch
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.trials import control
 
 

@@ -12,8 +12,8 @@ from fake_gcs import FakeGcs
 from fake_gcs.api import Quirk
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files.exchange import PART_UNIT
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
 from sweeps.trials.record import Trial

@@ -18,10 +18,10 @@ from memory_store import MemoryStore
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.objects.store import ObjectStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files.client import Changed
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
 from sweeps.transfer import copying
@@ -269,7 +269,7 @@ class Stored:
         if not self.store.is_remote:
             (self.store.folder(PREFIX) / "000012-1/weights.bin").unlink()
         elif isinstance(self.store, ObjectStore):
-            self.store.remove(f"{PREFIX}/000012-1/weights.bin")
+            self.store.discard(f"{PREFIX}/000012-1/weights.bin", "")
         else:
             name = f"{self.store.url.removeprefix('gs://bucket/')}/{PREFIX}/000012-1/weights.bin"
             self._gcs.objects.delete("bucket", name, {})

@@ -16,10 +16,10 @@ from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Budget, Choice, Trunk
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.objects.store import ObjectStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.transfer import removal, stored_stages
 from sweeps.transfer.removal import collect, discard
 from sweeps.trials.record import Trial

@@ -12,10 +12,10 @@ from published import FILES, key_of, publish, store_files
 
 from sweeps.errors import Conflict, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.objects.store import ObjectStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files.client import Bucket
 from sweeps.transfer import stored_stages as stages
 

@@ -9,9 +9,9 @@ import pytest
 from fake_gcs import FakeGcs
 from s3_server import Doors
 
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.objects.store import ObjectStore
+from sweeps.storage.retries import RetryPolicy
 
 
 def bucket(gcs: FakeGcs) -> GcsStore:

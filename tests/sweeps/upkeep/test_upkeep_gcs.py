@@ -12,8 +12,8 @@ from published import put
 from upkeep_cases import healthy, made, tear
 
 from sweeps.experiment import Experiment
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.upload import FolderUpload
 from sweeps.upkeep import diagnostics, doctor

@@ -20,9 +20,9 @@ from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Program
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files import fetch
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.trials.lifecycle import Release

@@ -13,8 +13,8 @@ from fake_gcs import FakeGcs, Fault
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Program, Space
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files.mirror import download
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete

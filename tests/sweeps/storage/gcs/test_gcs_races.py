@@ -9,8 +9,8 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import AlreadyExists, Conflict
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.retries import RetryPolicy
 
 SLOW_WAITS = RetryPolicy(total_s=20.0, attempt_s=2.0, first_wait_s=5.0, longest_wait_s=5.0)
 

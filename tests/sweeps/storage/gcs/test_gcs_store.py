@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import os
@@ -11,17 +10,18 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
-import aiohttp
 import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.storage.base import NotFound
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.retries import RetryPolicy
 
 QUICK = RetryPolicy(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
 SHORT = RetryPolicy(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
@@ -51,14 +51,14 @@ class TestLostAnswers:
     def test_create_with_a_lost_answer_makes_one_generation(self, gcs, store):
         gcs.faults.add(Fault(action="lose_response", operation="insert"))
         version = store.create("trials/000000.json", b'{"token": "t1"}')
-        assert statuses(gcs, "insert") == [0, 412]
+        assert statuses(gcs, "insert") == [0]  # it was read back
         assert store.read("trials/000000.json") == (b'{"token": "t1"}', version)
 
     def test_replace_with_a_lost_answer_makes_one_generation(self, gcs, store):
         first = store.create("k", b"one")
         gcs.faults.add(Fault(action="lose_response", operation="insert"))
         second = store.replace("k", b"two", first)
-        assert statuses(gcs, "insert") == [200, 0, 412]
+        assert statuses(gcs, "insert") == [200, 0]
         assert store.read("k") == (b"two", second)
         assert second != first
 
@@ -74,10 +74,28 @@ class TestLostAnswers:
         assert store.read("k") == (b"one", version)
 
     def test_answer_lost_again_and_again_is_recognised(self, gcs, store):
-        gcs.faults.add(Fault(action="lose_response", operation="insert", times=3))
+        gcs.faults.add(Fault(action="lose_response", operation="insert"))
+        gcs.faults.add(Fault(action="lose_request", operation="get", times=3))
         version = store.create("k", b"one")
-        assert statuses(gcs, "insert") == [0, 0, 0, 412]
+        assert statuses(gcs, "insert") == [0, 412, 412, 412]
+        assert statuses(gcs, "get") == [0, 0, 0, 200]
         assert store.read("k") == (b"one", version)
+
+    def test_a_write_that_arrives_late_is_done_once(self, gcs, store):
+        """It is not there when it is looked for, and then another try is refused because of it."""
+        first = store.create("k", b"one")
+        gcs.faults.add(Fault(action="lose_response", operation="insert"))
+        gcs.faults.add(Fault(action="status", status=503, operation="get"))
+        second = store.replace("k", b"two", first)
+        assert statuses(gcs, "insert") == [200, 0, 412]
+        assert store.read("k") == (b"two", second)
+
+    def test_a_lost_write_of_what_is_there_is_sent_again(self, gcs, store):
+        first = store.create("k", b"one")
+        gcs.faults.add(Fault(action="lose_request", operation="insert"))
+        second = store.replace("k", b"one", first)
+        assert statuses(gcs, "insert") == [200, 0, 200]
+        assert store.read("k") == (b"one", second)
 
     def test_a_taken_key_is_not_mistaken_for_our_own_write(self, gcs, store, other):
         version = other.create("k", b"theirs")
@@ -94,7 +112,7 @@ class TestLostAnswers:
     def test_write_overwritten_before_its_echo_is_a_conflict(self, gcs, store, other):
         first = store.create("k", b"one")
         gcs.faults.add(Fault(action="lose_response", operation="insert", door="a"))
-        gcs.faults.add(Fault(action="delay", delay_s=0.3, operation="insert", door="a"))
+        gcs.faults.add(Fault(action="delay", delay_s=0.3, operation="get", door="a"))
         outcome: list[BaseException] = []
 
         def write() -> None:
@@ -139,12 +157,6 @@ class TestRefusals:
         store.replace("k", b"two", version)
         assert 0.9 < time.monotonic() - began < 2.0
         assert statuses(gcs, "insert") == [200, 429, 200]
-
-    def test_answers_damaged_on_their_way_are_fetched_again(self, gcs, store):
-        version = store.create("k", b"one")
-        gcs.faults.add(Fault(action="damage", operation="get"))
-        assert store.read("k") == (b"one", version)
-        assert len(statuses(gcs, "get")) == 2
 
     def test_a_forbidden_bucket_is_one_line_with_the_role_to_grant(self, gcs, store):
         gcs.faults.add(Fault(action="status", status=403, times=None))
@@ -224,10 +236,10 @@ class TestPartitions:
 
     def test_endless_search_for_credentials_is_given_up(self, url, monkeypatch):
         looking = threading.Event()
-        monkeypatch.setattr("gcsfs.core.GCSFileSystem.__init__", lambda self, **_: looking.wait(20) and None)
+        monkeypatch.setattr("google.auth.default", lambda **_: looking.wait(20))
         hurried = replace(QUICK, total_s=30.0, first_answer_s=0.3)
         with pytest.raises(StoreUnavailable, match=r"credentials .* 0\.3 s"):
-            GcsStore(url, endpoint="http://127.0.0.1:9", retries=hurried).read("k")
+            GcsStore(url, endpoint="https://127.0.0.1:9", retries=hurried).read("k")
         looking.set()
 
     def test_a_partition_of_one_client_leaves_the_other_alone(self, gcs, store, other):
@@ -255,14 +267,14 @@ class TestClock:
         gcs.objects.clock_skew_s = skew
         assert store.now() == pytest.approx(time.time() + skew, abs=1.2)
 
-    def test_a_server_clock_that_is_set_while_we_run_is_followed(self, gcs, store):
+    def test_a_server_clock_that_is_set_while_we_run_is_followed(self, gcs, store, monkeypatch):
         store.now()
+        monkeypatch.setattr("sweeps.storage.objects.bucket.CLOCK_FRESH_S", 0.0)
         gcs.objects.clock_skew_s = -3600.0
-        store.create("k", b"x")
         assert store.now() == pytest.approx(time.time() - 3600, abs=1.2)
 
     def test_the_clock_costs_no_request_right_after_one(self, gcs, store):
-        store.create("k", b"x")
+        store.list("")
         gcs.journal.clear()
         first, second = store.now(), store.now()
         assert first <= second
@@ -397,7 +409,7 @@ class TestProcesses:
             "import sys, json\n"
             "from sweeps.errors import AlreadyExists\n"
             "from sweeps.storage.gcs.store import GcsStore\n"
-            "from sweeps.storage.gcs.client import RetryPolicy\n"
+            "from sweeps.storage.retries import RetryPolicy\n"
             "store, me = GcsStore(sys.argv[1], retries=RetryPolicy(first_wait_s=0.02)), sys.argv[2].encode()\n"
             "store.list('')\n"
             "print('ready', flush=True)\n"
@@ -441,85 +453,113 @@ class TestProcesses:
         }
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-    def test_a_forked_child_opens_connections_of_its_own(self, store):
-        version = store.create("k", b"parent")
-        child = os.fork()
-        if child == 0:
-            try:
-                os._exit(0 if store.replace("k", b"child", version) else 1)
-            except BaseException:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert store.read("k")[0] == b"child"
+    def test_a_forked_child_is_refused_and_does_not_hang(self, gcs, url):
+        code = (
+            "import os, sys\n"
+            "from sweeps.storage.gcs.store import GcsStore\n"
+            "store = GcsStore(sys.argv[1], endpoint=sys.argv[2])\n"
+            "store.create('k', b'x')\n"
+            "if os.fork() == 0:\n"
+            "    for act in (lambda: store.read('k'), lambda: store.list('')):\n"
+            "        try:\n"
+            "            act()\n"
+            "        except Exception as error:\n"
+            "            print(error, flush=True)\n"
+            "    os._exit(0)\n"
+            "os.wait()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, url, gcs.url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.count("was forked") == 2
+        assert done.stdout.count("\n") == 2
 
-    def test_gcsfs_is_imported_only_by_a_request(self):
+    def test_clients_are_imported_only_by_a_request(self):
         check = (
             "import sys; from sweeps.storage.urls import open_store; open_store('./x').list('a/');"
-            "open_store('gs://bucket/x'); print([m for m in ('gcsfs', 'aiohttp', 'google.auth') if m in sys.modules])"
+            "open_store('gs://bucket/x');"
+            "print([m for m in ('gcsfs', 'aiohttp', 'google.auth', 'obstore') if m in sys.modules])"
         )
         done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
 
 
+class Credentials:
+    """Stand-in of google-auth's credentials; they expire with their first token.
+
+    Attributes:
+        refresh: what refreshing does besides.
+    """
+
+    quota_project_id = "billed"
+
+    def __init__(self, refresh: Callable[[], object] = lambda: None) -> None:
+        self.tokens, self._refresh = 0, refresh
+        self.token, self.expiry = "", datetime(2020, 1, 1)
+
+    @property
+    def valid(self) -> bool:
+        return self.tokens > 1
+
+    def refresh(self, request: object) -> None:
+        self._refresh()
+        self.tokens += 1
+        self.token, self.expiry = f"token {self.tokens}", datetime(2030, 1, 1)
+
+
 class TestCredentials:
-    def test_no_token_travels_to_an_emulator(self, gcs, store, monkeypatch, url):
-        assert store.filesystem().credentials.credentials is None
+    SECURE = "https://127.0.0.1:9"  # nobody answers there
+
+    def test_no_token_travels_to_an_emulator(self, gcs, monkeypatch, url):
+        monkeypatch.setattr("google.auth.default", lambda **_: pytest.fail("it looked for credentials"))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url.removeprefix("http://"))
-        by_environment = GcsStore(url, retries=QUICK)
-        by_environment.create("k", b"x")
-        assert store.read("k")[0] == b"x"
-        assert by_environment.filesystem().credentials.credentials is None
+        store = GcsStore(url, retries=QUICK)
+        version = store.create("k", b"x")
+        assert [entry.version for entry in store.list("")] == [version]
+        assert store.client.token() == {"token": "", "expires_at": None}
 
-    def test_blocked_refresh_ends_with_the_patience(self, gcs, url, other, monkeypatch):
-        retries = RetryPolicy(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
-        store = GcsStore(url, endpoint=gcs.url, retries=retries)
-        store.list("")
-        refreshed = threading.Event()
-        filesystem = store.filesystem()
-        real = filesystem._get_headers
+    def test_google_auth_finds_the_credentials_and_refreshes_them(self, url, monkeypatch):
+        """Both clients have the present token: obstore asks for it again when it is about to expire."""
+        found, scopes = Credentials(), []
+        monkeypatch.setattr(
+            "google.auth.default", lambda scopes_=scopes, **how: scopes_.append(how) or (found, None)
+        )
+        client = GcsStore(url, endpoint=self.SECURE, retries=QUICK).client
+        client.sign_in(url)
+        assert client.token()["token"] == "token 1"
+        client.sign_in(url)
+        assert client.token() == {"token": "token 2", "expires_at": datetime(2030, 1, 1, tzinfo=UTC)}
+        client.sign_in(url)
+        assert found.tokens == 2
+        assert scopes == [{"scopes": ["https://www.googleapis.com/auth/devstorage.read_write"]}]
 
-        def refresh(*args: object) -> dict[str, str]:
-            refreshed.wait(10)
-            return real(*args)
+    def test_blocked_refresh_ends_with_the_patience(self, url, monkeypatch):
+        blocked = threading.Event()
+        found = Credentials(lambda: blocked.wait(20))
+        monkeypatch.setattr("google.auth.default", lambda **_: (found, None))
+        with pytest.raises(StoreUnavailable, match=r"no credentials were found within 0\.3 s"):
+            GcsStore(url, endpoint=self.SECURE, retries=SHORT).create("late", b"x")
+        blocked.set()
 
-        monkeypatch.setattr(filesystem, "_get_headers", refresh)
-        with pytest.raises(StoreUnavailable, match="TimeoutError"):
-            store.create("late", b"x")
-        refreshed.set()
-        assert other.list("") == []
-        assert gcs.journal.entries("insert") == []
+    def test_expired_sign_in_is_one_line(self, url, monkeypatch):
+        from google.auth.exceptions import RefreshError
 
-    def test_a_request_that_fails_while_it_is_given_up_is_not_logged(self, gcs, url, monkeypatch, caplog):
-        """An abandoned task that fails must not be logged as "Task exception was never retrieved"."""
-        retries = RetryPolicy(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
-        store = GcsStore(url, endpoint=gcs.url, retries=retries)
-        store.list("")
-        filesystem, torn_down = store.filesystem(), threading.Event()
+        def refuse() -> None:
+            raise RefreshError(
+                "invalid_grant: Token has been expired or revoked.", {"error": "invalid_grant"}
+            )
 
-        async def connect() -> None:
-            try:
-                await asyncio.sleep(10)
-            except asyncio.CancelledError:  # as aiohttp does where its own limit is over at that moment
-                torn_down.set()
-                raise aiohttp.ServerTimeoutError from None
-
-        with monkeypatch.context() as patched:
-            patched.setattr(filesystem, "_set_session", connect)
-            with pytest.raises(StoreUnavailable, match="TimeoutError"):
-                store.create("late", b"x")
-            assert torn_down.wait(10)
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.1), filesystem.loop).result()
-        gc.collect()
-        assert [record.message for record in caplog.records if record.name == "asyncio"] == []
-
-    def test_a_service_by_https_signs_in_by_gcsfs_own_rules(self, monkeypatch, url):
-        from gcsfs.credentials import GoogleCredentials
-
-        tried = []
-        monkeypatch.setattr(GoogleCredentials, "connect", lambda self, method=None: tried.append(method))
-        GcsStore(url, endpoint="https://storage.googleapis.com").filesystem()
-        assert tried == [None]
+        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+        found = Credentials(refuse)
+        monkeypatch.setattr("google.auth.default", lambda **_: (found, None))
+        store = GcsStore(url, endpoint=self.SECURE, retries=SHORT)
+        for act in (lambda: store.read("k"), lambda: store.list("")):
+            with pytest.raises(StoreUnavailable, match=r"expired or revoked.*gcloud auth") as caught:
+                act()
+            assert "\n" not in str(caught.value)
 
 
 class TestScratch:

@@ -19,10 +19,10 @@ from s3_server import Doors, Fault
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.storage.base import NotFound
-from sweeps.storage.gcs.classification import Transient
-from sweeps.storage.gcs.client import RetryPolicy
-from sweeps.storage.objects.answers import raised_by
+from sweeps.storage.objects.answers import refusal_of
+from sweeps.storage.objects.s3 import S3Client
 from sweeps.storage.objects.store import ObjectStore
+from sweeps.storage.retries import RetryPolicy, Transient
 from sweeps.trials.lifecycle import Complete
 
 QUICK = RetryPolicy(total_s=10.0, attempt_s=2.0, first_wait_s=0.02, longest_wait_s=0.1)
@@ -324,7 +324,7 @@ class TestProcesses:
             "import sys, json\n"
             "from sweeps.errors import AlreadyExists\n"
             "from sweeps.storage.objects.store import ObjectStore\n"
-            "from sweeps.storage.gcs.client import RetryPolicy\n"
+            "from sweeps.storage.retries import RetryPolicy\n"
             "store = ObjectStore(sys.argv[1], endpoint=sys.argv[3], retries=RetryPolicy(first_wait_s=0.02))\n"
             "me = sys.argv[2].encode()\n"
             "store.list('')\n"
@@ -442,7 +442,8 @@ def test_conditions_are_sent_whatever_the_environment_says(s3, url, monkeypatch)
 
 def test_a_request_that_stalled_is_worth_a_retry():
     said = "Client error with status code: 400 Bad Request: <Error><Code>RequestTimeout</Code></Error>"
-    found = raised_by(OSError(said), "s3://bucket/k", "bucket", first=False)
+    client = S3Client("bucket", endpoint=None, retries=QUICK)
+    found = client.verdict(refusal_of(OSError(said)), "s3://bucket/k")
     assert isinstance(found, Transient)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from s3_server import Doors, Fault
 
-from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.objects.store import ObjectStore
+from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.exchange import PART_UNIT, Deadline
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
@@ -125,7 +125,7 @@ def test_an_object_that_is_not_as_the_manifest_says_is_noticed(store, folder, up
     (folder / "model.bin").write_bytes(b"x")
     upload.round(final=True)
     if how == "removed":
-        store.remove(f"{PREFIX}/model.bin")
+        store.discard(f"{PREFIX}/model.bin", "")
     else:
         import obstore
 

@@ -7,7 +7,7 @@ from email.utils import formatdate
 
 import pytest
 
-from sweeps.storage.gcs.clock import ServerClock, steady_seconds
+from sweeps.storage.clock import ServerClock, steady_seconds
 
 OFFSET = 1_700_000_000.4  # what the server's clock shows when the local one shows 0
 
