@@ -122,7 +122,8 @@ def create(
     Args:
         space: a search space file, or a dict with its keys. A dict may leave `program` out: then the trials
             are run from Python, by `Sweep.run` or `Sweep.ask`.
-        storage: the folder, `gs://…` or `s3://…` to make it in; None: SWEEP_STORAGE, or ./sweep-store.
+        storage: the folder, `gs://…`, `s3://…` or `az://…` to make it in; None: SWEEP_STORAGE, or
+            ./sweep-store.
         skip_if_exists: return the sweep that is there, if it has the same space. A larger `run_cap` or budget
             extends it, as `sweep extend` does.
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext
 
 import pytest
+from azurite import ACCOUNT, Azurite, azurite_binary
+from azurite import ENVIRONMENT as AZURE_ENVIRONMENT
 from command_line import sweep
 from fake_gcs import FakeGcs
 from forked import PRELOAD
@@ -107,6 +109,25 @@ def s3(
     yield _doors
     let_go_of_leases()
     _doors.reset()
+
+
+@pytest.fixture(scope="session")
+def _azurite() -> Iterator[Azurite]:
+    if azurite_binary() is None:
+        pytest.skip("azurite-blob is not installed")
+    with Azurite() as server:
+        yield server
+
+
+@pytest.fixture
+def azure(
+    _azurite: Azurite, monkeypatch: pytest.MonkeyPatch, let_go_of_leases: Callable[[], None]
+) -> Iterator[str]:
+    """Return the URL of the session's account in Azurite; take a prefix of your own in its container `bucket`."""
+    for name, value in AZURE_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    yield f"{_azurite.url}/{ACCOUNT}"
+    let_go_of_leases()
 
 
 @pytest.fixture(scope="session")

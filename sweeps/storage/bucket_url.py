@@ -9,12 +9,14 @@ from sweeps.storage.keys import LONGEST, path_problem
 
 GS = "gs://"
 S3 = "s3://"
-SCHEMES = (GS, S3)
+AZ = "az://"
+SCHEMES = (GS, S3, AZ)
 _BUCKET = {
     GS: re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
     S3: re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+    AZ: re.compile(r"(?=.{3,63}$)[a-z0-9]+(-[a-z0-9]+)*"),
 }
-_CHARACTERS = {GS: "'-', '_' and '.'", S3: "'-' and '.'"}
+_CHARACTERS = {GS: "'-', '_' and '.'", S3: "'-' and '.'", AZ: "'-'"}
 _LONGEST_PREFIX = 1024 - LONGEST  # bytes: the services' limit for an object's name, less the longest key
 
 

@@ -1,4 +1,4 @@
-"""Storage URLs as users type them: a path, `file:///…`, `gs://bucket/prefix/NAME` or `s3://…`.
+"""Storage URLs as users type them: a path, `file:///…`, `gs://bucket/prefix/NAME`, `s3://…`, `az://…`.
 
 A path stays as it was typed (`./sweep-store/x`), since it is printed again.
 """
@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.bucket_url import S3, parse_url
+from sweeps.storage.bucket_url import GS, parse_url
 from sweeps.storage.local import LocalStore
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def open_store(url: str, *, first_answer_s: float | None = None) -> Store:
 
 def open_bucket(url: str, retries: RetryPolicy | None = None) -> GcsStore | ObjectStore:
     """Return the store at the URL of a bucket without contacting it. Raises `InputError`."""
-    if url.startswith(S3):
+    if not url.startswith(GS):
         from sweeps.storage.objects.store import ObjectStore
 
         return ObjectStore(url, retries=retries)
@@ -53,10 +53,10 @@ def is_remote(url: str) -> bool:
     scheme, separator, _ = url.partition("://")
     if not separator:
         return False
-    if scheme not in ("file", "gs", "s3"):
-        meant = {"gcs": "gs", "s3a": "s3"}.get(scheme)
+    if scheme not in ("file", "gs", "s3", "az"):
+        meant = {"gcs": "gs", "s3a": "s3", "azure": "az"}.get(scheme)
         rest = url.partition("://")[2]
-        advice = f"write {meant}://{rest}" if meant else "give a path, file:///…, gs://… or s3://…"
+        advice = f"write {meant}://{rest}" if meant else "give a path, file:///…, gs://…, s3://… or az://…"
         raise InputError(f"{url}: unknown storage {scheme}://; {advice}")
     return scheme != "file"
 
@@ -68,7 +68,8 @@ def local_path(url: str) -> str:
     if not url.startswith("file://"):
         if not url:
             raise InputError(
-                "--storage is empty; give a path, file:///…, gs://bucket/prefix or s3://bucket/prefix"
+                "--storage is empty; give a path, file:///…, gs://bucket/prefix, s3://bucket/prefix or "
+                "az://container/prefix"
             )
         return url
     parts = urlsplit(url)

@@ -14,7 +14,7 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm import plan
 from sweeps.space.definition import Space
 from sweeps.space.domain import Domain
-from sweeps.storage.bucket_url import S3
+from sweeps.storage.bucket_url import AZ, S3, parse_url
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.urls import is_remote
 from sweeps.text.counted import counted
@@ -138,8 +138,12 @@ def _missing_records(survey: Survey, where: Where) -> Iterator[Finding]:
             file, folder = where(results[-1]), where(results[-1].rpartition("/")[0])
             if is_remote(file):
                 name = folder.rpartition("/")[2]
-                copy = f"aws s3 cp --recursive {folder} {name}"
-                copy = copy if folder.startswith(S3) else f"gcloud storage cp -r {folder} ."
+                copy = f"gcloud storage cp -r {folder} ."
+                if folder.startswith(S3):
+                    copy = f"aws s3 cp --recursive {folder} {name}"
+                elif folder.startswith(AZ):
+                    bucket, name = parse_url(folder)  # the command keeps the folders above
+                    copy = f"az storage blob download-batch -d . -s {bucket} --pattern '{name}/*'"
                 save = f"copy it here (`{copy}`), then "
                 file = f"{name}/{RESULT_FILE}"
             save += f"`sweep import {shlex.quote(file)}` brings its result in; "

@@ -23,7 +23,8 @@ BACKENDS: dict[str, Callable[[Path, str], tuple[Store, Store]]] = {
     "memory": lambda folder, endpoint: (MemoryStore(),) * 2,
     "local": lambda folder, endpoint: (LocalStore(folder / "store"), LocalStore(folder / "store")),
     "gcs": lambda folder, endpoint: _gcs_pair(endpoint),
-    "s3": lambda folder, endpoint: _s3_pair(endpoint),
+    "s3": lambda folder, endpoint: _pair("s3", endpoint),
+    "az": lambda folder, endpoint: _pair("az", endpoint),
 }
 
 
@@ -32,14 +33,16 @@ def _gcs_pair(endpoint: str) -> tuple[Store, Store]:
     return GcsStore(url, endpoint=endpoint), GcsStore(url, endpoint=endpoint)
 
 
-def _s3_pair(endpoint: str) -> tuple[Store, Store]:
-    url = f"s3://bucket/bulk/{uuid.uuid4().hex}"
+def _pair(scheme: str, endpoint: str) -> tuple[Store, Store]:
+    url = f"{scheme}://bucket/bulk/{uuid.uuid4().hex}"
     return ObjectStore(url, endpoint=endpoint), ObjectStore(url, endpoint=endpoint)
 
 
 @pytest.fixture(params=BACKENDS)
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Store]:
     endpoint = request.getfixturevalue("gcs").url if request.param == "gcs" else ""
+    if request.param == "az":
+        endpoint = request.getfixturevalue("azure")
     if request.param == "s3":
         endpoint = request.getfixturevalue("s3").door("front")
     return BACKENDS[request.param](tmp_path, endpoint)

@@ -21,10 +21,11 @@ BACKENDS: dict[str, Callable[[Path, str], Store]] = {
     "local": lambda folder, endpoint: LocalStore(folder / "store"),
     "gcs": lambda folder, endpoint: GcsStore(f"gs://bucket/contract/{uuid.uuid4().hex}", endpoint=endpoint),
     "s3": lambda folder, endpoint: ObjectStore(f"s3://bucket/contract/{uuid.uuid4().hex}", endpoint=endpoint),
+    "az": lambda folder, endpoint: ObjectStore(f"az://bucket/contract/{uuid.uuid4().hex}", endpoint=endpoint),
 }
 
 # What a store's clock may be off by: HTTP tells the time in whole seconds.
-CLOCK_TOLERANCE_S = {"memory": 0.05, "local": 0.05, "gcs": 1.05, "s3": 1.05}
+CLOCK_TOLERANCE_S = {"memory": 0.05, "local": 0.05, "gcs": 1.05, "s3": 1.05, "az": 1.05}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -35,6 +36,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 def endpoint_of(request: pytest.FixtureRequest) -> str:
     if request.param == "s3":
         return request.getfixturevalue("s3").door("front")
+    if request.param == "az":
+        return request.getfixturevalue("azure")
     return request.getfixturevalue("gcs").url if request.param == "gcs" else ""
 
 

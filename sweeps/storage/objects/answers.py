@@ -40,7 +40,8 @@ def refusal_of(error: BaseException) -> Refusal:
     status = _STATUS.search(text)
     tags = dict(_TAG.findall(text))
     code = tags.get("Code", "")
-    detail = " ".join(filter(None, (status and status[1], code, tags.get("Message", ""))))
+    message = tags.get("Message", "").partition("\nRequestId:")[0]  # Azure's goes on in further lines
+    detail = " ".join(filter(None, (status and status[1], code, message)))
     if not tags:
         detail = text.rpartition(" - ")[2]
     return Refusal(

@@ -213,7 +213,9 @@ class ObjectClient(ABC):
             return error
         said = refusal_of(error)
         # A 409 is no verdict: another change of the object was under way.
-        if is_missing_object(error) or (type(error).__name__ in _CONFLICTS and said.status != 409):
+        if is_missing_object(error) or (
+            type(error).__name__ in _CONFLICTS and (said.status != 409 or said.code == "BlobAlreadyExists")
+        ):
             self.answered = True
             return error
         return self.verdict(said, url)

@@ -7,6 +7,7 @@ import os
 import re
 import urllib.error
 import urllib.request
+from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -43,7 +44,49 @@ NO_CONDITIONS = (
 )
 
 
-class S3Client(ObjectClient):
+class ETagClient(ObjectClient):
+    """Client of a service whose versions are ETags."""
+
+    @abstractmethod
+    async def clock_url(self, name: str) -> str:
+        """Return the URL of an object that an HTTP client without credentials may ask for its `Date`."""
+
+    def version(self, about: Mapping[str, Any], url: str) -> str:
+        if not (e_tag := about["e_tag"]):
+            raise StoreUnavailable(
+                f"{url}: the storage service names no ETag, without which no change is safe"
+            )
+        return str(e_tag).strip('"')
+
+    def expectation(self, version: str) -> Mapping[str, str]:
+        return {"e_tag": f'"{version}"'}
+
+    def condition(self, version: str) -> Mapping[str, str]:
+        return {"if_match": f'"{version}"'}
+
+    def observe_clock(self, name: str, url: str) -> None:
+        """Learn the server's time: obstore shows no headers, so a URL is asked for its `Date`."""
+
+        def attempt() -> None:
+            address = self.once(lambda: self.clock_url(name), url)
+            request = urllib.request.Request(address, method="HEAD")  # noqa: S310 - the service's
+            sent = self.clock.local()
+            try:
+                with urllib.request.urlopen(request, timeout=self.retries.attempt_s) as answer:  # noqa: S310 - likewise
+                    headers = answer.headers
+            except urllib.error.HTTPError as error:  # such as 404: it has a Date, too
+                headers = error.headers
+                error.close()
+            except (OSError, http.client.HTTPException) as error:
+                raise Transient(str(error), in_doubt=False) from None
+            self.clock.observe(headers.get("Date"), sent, self.clock.local())
+
+        self.retry(attempt, url)
+        if self.clock.age() == float("inf"):
+            raise not_a_service(f"{url}: the storage service's answers carry no Date, which leases need")
+
+
+class S3Client(ETagClient):
     """Client of a bucket of S3.
 
     Args:
@@ -71,19 +114,6 @@ class S3Client(ObjectClient):
         given: dict[str, Any] = {"endpoint": self.endpoint} if self.endpoint else {}
         # Conditions are sent whatever AWS_CONDITIONAL_PUT says.
         return S3Store(self.bucket, conditional_put="etag", **given, **options)
-
-    def version(self, about: Mapping[str, Any], url: str) -> str:
-        if not (e_tag := about["e_tag"]):
-            raise StoreUnavailable(
-                f"{url}: the storage service names no ETag, without which no change is safe"
-            )
-        return str(e_tag).strip('"')
-
-    def expectation(self, version: str) -> Mapping[str, str]:
-        return {"e_tag": f'"{version}"'}
-
-    def condition(self, version: str) -> Mapping[str, str]:
-        return {"if_match": f'"{version}"'}
 
     def fault(self, said: Refusal, url: str) -> Exception | None:
         # Before anything has worked, the fault is the user's input and not a passing one.
@@ -120,26 +150,7 @@ class S3Client(ObjectClient):
             )
         return None
 
-    def observe_clock(self, name: str, url: str) -> None:
-        """Learn the server's time: obstore shows no headers, so a signed URL is asked for its `Date`."""
+    async def clock_url(self, name: str) -> str:
         import obstore
 
-        async def sign() -> str:
-            return await obstore.sign_async(self.store(), "HEAD", name, _SIGNED_FOR)
-
-        def attempt() -> None:
-            request = urllib.request.Request(self.once(sign, url), method="HEAD")  # noqa: S310 - obstore's
-            sent = self.clock.local()
-            try:
-                with urllib.request.urlopen(request, timeout=self.retries.attempt_s) as answer:  # noqa: S310 - likewise
-                    headers = answer.headers
-            except urllib.error.HTTPError as error:  # such as 404: it has a Date, too
-                headers = error.headers
-                error.close()
-            except (OSError, http.client.HTTPException) as error:
-                raise Transient(str(error), in_doubt=False) from None
-            self.clock.observe(headers.get("Date"), sent, self.clock.local())
-
-        self.retry(attempt, url)
-        if self.clock.age() == float("inf"):
-            raise not_a_service(f"{url}: the storage service's answers carry no Date, which leases need")
+        return await obstore.sign_async(self.store(), "HEAD", name, _SIGNED_FOR)

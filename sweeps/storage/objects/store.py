@@ -1,4 +1,4 @@
-"""Store in a bucket of S3, or of a service that speaks its protocol.
+"""Store in a bucket of S3, or of a service that speaks its protocol, or in a container of Azure.
 
 Versions are ETags, and writes name the one they expect. What is stored is never the same twice (`stored`), so
 that the look after a failed write shows for certain whose it was.
@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict
-from sweeps.storage.bucket_url import S3, parse_url
+from sweeps.storage.bucket_url import AZ, S3, parse_url
 from sweeps.storage.keys import COPYING_KEY, SWEEP_KEY, checked_key, checked_prefix
+from sweeps.storage.objects.azure import AzureClient
 from sweeps.storage.objects.bucket import BucketStore, Object
 from sweeps.storage.objects.s3 import NO_CONDITIONS, S3Client
 from sweeps.storage.objects.stored import (
@@ -32,11 +33,11 @@ log = logging.getLogger(__name__)
 
 
 class ObjectStore(BucketStore):
-    """`Store` under `s3://bucket/prefix`.
+    """`Store` under `s3://bucket/prefix` or `az://container/prefix`.
 
     Args:
         url: `s3://bucket/prefix/NAME`, literal: nothing in it is unquoted.
-        endpoint: base URL of the service; None for AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else AWS itself.
+        endpoint: base URL of the service; None for the environment's, see `S3Client` and `AzureClient`.
         retries: timeouts and backoff of requests.
 
     Raises:
@@ -46,8 +47,9 @@ class ObjectStore(BucketStore):
     _unique = True
 
     def __init__(self, url: str, *, endpoint: str | None = None, retries: RetryPolicy | None = None) -> None:
-        bucket, prefix = parse_url(url, (S3,))
-        super().__init__(url, prefix, S3Client(bucket, endpoint=endpoint, retries=retries or RetryPolicy()))
+        bucket, prefix = parse_url(url, (S3, AZ))
+        client = AzureClient if url.startswith(AZ) else S3Client
+        super().__init__(url, prefix, client(bucket, endpoint=endpoint, retries=retries or RetryPolicy()))
         self._tombstones: dict[str, str] = {}  # the last seen of each key
         self._records: dict[str, str] = {}  # the last versions that were known to end with a nonce
 
