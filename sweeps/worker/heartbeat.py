@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+POLL_S = 1.0
+"""Longest time between two looks at the program's progress."""
+
 
 class HeartbeatThread:
     """Context manager that sends heartbeats until it exits, even if some of them fail.
@@ -86,7 +89,7 @@ class HeartbeatThread:
     def _beat(self) -> None:
         heartbeat_s = self._experiment.space.lease.heartbeat_s
         next_beat = time.monotonic() + heartbeat_s
-        while not self._done.wait(min(1.0, heartbeat_s / 2)):
+        while not self._done.wait(min(POLL_S, heartbeat_s / 2)):
             nothing: Mapping[str, Value] = {}
             progress = self._try("its progress could not be read", self._progress, nothing)
             if progress:
