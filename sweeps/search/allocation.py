@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 ASK_KEY = "ask.lock"
 _POLL_S = (0.05, 0.25)
+# A wait between two tries is up to this share of the time waited so far: of many workers that wait each
+# lists the trials a few times in all, not several times a second.
+_WAIT_SHARE = 0.5
 # Claims lost to other workers before the trials are listed again: most of an old list is taken by then.
 _TRIES = 3
 # How long a trial is skipped after its record was found locked by another process.
@@ -73,6 +76,7 @@ class Allocator:
             return claimed
         searching = make and not confirming
         rivals: set[str] = set()
+        began = time.monotonic()
         while True:
             records = self._records.all()
             self._must_be_open(records)
@@ -81,6 +85,7 @@ class Allocator:
             if claimed is not None:
                 return claimed
             if self._claimable(wanted):
+                wait(_longer(began))
                 continue  # other workers won the race, but some trials remain
             if not self._may_create(records, searching=searching):
                 return None
@@ -93,7 +98,7 @@ class Allocator:
                     return made
             if not mine:
                 rivals.add(self.lease.rival)
-                wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
+                wait(random.uniform(*_POLL_S) + _longer(began))  # noqa: S311 - spreads workers out, guards nothing
 
     def is_full(self, records: list[Trial]) -> bool:
         """Return whether its run cap, its grid or `search.stop` allows the sweep no more trials of its own.
@@ -269,13 +274,13 @@ class Allocator:
     ) -> None:
         """Generate pending trials for the workers that wait for the lease.
 
-        In a bucket the lease changes hands about every two seconds (one write per second and object), so
-        sixteen workers that start together would wait half a minute. Each trial is stored before the next is
-        generated, so a worker gets the same candidate as if it had held the lease itself. This worker's own
-        trial is already running and waits: this ends before its heartbeat is overdue, and errors are only
-        logged.
+        In a bucket of Google the lease changes hands about every two seconds (one write per second and
+        object), in S3 twice a second, so a hundred workers that start together would wait for minutes. Each
+        trial is stored before the next is generated: a worker gets the same candidate as if it had held the
+        lease itself. This worker's own trial is already running and waits: this ends before its heartbeat
+        is overdue, and errors are only logged.
         """
-        if self._store.write_interval_s == 0:
+        if not self._store.is_remote:
             return
         until = time.monotonic() + self._space.lease.heartbeat_s / 2
         newest: Trial | None = made
@@ -357,9 +362,17 @@ def _wanted(records: list[Trial], *, confirming: bool) -> list[Trial]:
 def _spare(newest: Trial, rivals: int) -> int:
     """Return how many trials to create for others after `rivals` other workers held the lease.
 
-    A point of the Sobol sequence does not depend on when it is drawn, so spare ones cost nothing. A candidate
-    of the surrogate is better the later it is made, so their number follows the length of the queue.
+    A point of the Sobol sequence does not depend on when it is drawn, so spare ones cost nothing; each of the
+    others has made some, and still there is a queue. A candidate of the surrogate is better the later it is
+    made, so their number follows the length of the queue.
     """
     if newest.generator == "botorch":
         return min(rivals - 1, _MOST_SPARE)
+    if newest.generator == "sobol":
+        return _MOST_SPARE * rivals
     return _MOST_SPARE if rivals else 0
+
+
+def _longer(began: float) -> float:
+    """Return seconds to wait beside the least, by the monotonic time since when this worker has waited."""
+    return random.uniform(0.0, _WAIT_SHARE) * (time.monotonic() - began)  # noqa: S311 - spreads workers out

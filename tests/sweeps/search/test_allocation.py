@@ -28,6 +28,8 @@ from sweeps.trials import control, lifecycle
 class Bucket(MemoryStore):
     """Names change slowly here, though nothing refuses a faster change."""
 
+    is_remote = True
+
     @property
     def write_interval_s(self) -> float:
         return 0.001
@@ -79,6 +81,31 @@ def statuses(experiment: Experiment) -> str:
 def test_who_had_to_wait_makes_trials_for_those_who_still_do(bucket):
     assert ask_after(bucket, "other").trial == 0
     assert statuses(bucket) == "r" + 15 * "p"
+
+
+def test_the_longer_the_queue_the_more_it_makes(bucket):
+    assert ask_after(bucket, "a", "b").trial == 0
+    assert statuses(bucket) == "r" + 30 * "p"
+
+
+def test_waits_grow_with_the_time_waited(bucket, monkeypatch):
+    """Of a thousand workers that wait, each would otherwise list the trials several times a second."""
+    clock = [0.0]
+    monkeypatch.setattr(allocation.time, "monotonic", lambda: clock[0])
+    _hold(bucket.store, "other")
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+        if clock[0] > 100:
+            raise Interrupted("SIGTERM")
+
+    with pytest.raises(Interrupted):
+        bucket.ask("me", wait=wait)
+    assert waits[0] <= 0.25
+    assert 10 < len(waits) < 100  # 650 without
+    assert max(waits) > 5
 
 
 def test_they_are_the_candidates_that_asking_one_by_one_gives(bucket, space):
