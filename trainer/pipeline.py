@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.checkpoint.manifest import METRICS
-from trainer.checkpoint.snapshot_place import Identity, StageNumbers
-from trainer.checkpoint.stage_snapshot import StageSnapshots, measured_alike
+from trainer.checkpoint.stage_snapshot import Identity, StageNumbers, StageSnapshots, measured_alike
 from trainer.config import Config, sha256
 from trainer.config.run import step_weights
 from trainer.cost.flops import flops_per_token

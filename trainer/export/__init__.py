@@ -1,8 +1,7 @@
 """`python -m trainer.export RUN_DIR OUT`: a finished student as a checkpoint of transformers.
 
-target.py       the class of transformers that computes what the student computes
+target.py       the class of transformers that computes what the student computes, or source code of one
 tensors.py      the student's weights under that class's names, in one of three forms
-own_class.py    source code of a class, for a student that transformers has none for
 checkpoint.py   the folder, written and read back
 gguf_file.py    a file for llama.cpp instead
 """

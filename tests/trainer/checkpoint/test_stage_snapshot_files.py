@@ -19,8 +19,7 @@ from trainer.api import stage_keys
 from trainer.checkpoint import writer
 from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import IDENTITY, STAGE_FILE, STATE_FILE, WEIGHTS, decode, encode, verified
-from trainer.checkpoint.snapshot_place import Identity
-from trainer.checkpoint.stage_snapshot import StageSnapshots
+from trainer.checkpoint.stage_snapshot import Identity, StageSnapshots
 from trainer.checkpoint.writer import Writer, write_stage
 from trainer.layout import SNAPSHOTS_FOLDER
 
