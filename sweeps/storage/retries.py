@@ -54,17 +54,27 @@ class Transient(Exception):
         super().__init__(message)
 
 
-def retry(attempt: Callable[[], _T], url: str, limit_s: Callable[[], float], policy: RetryPolicy) -> _T:
+def retry(
+    attempt: Callable[[], _T],
+    url: str,
+    *,
+    limit_s: Callable[[], float],
+    first_wait_s: float,
+    longest_wait_s: float,
+    wait: Callable[[float], object] = time.sleep,
+) -> _T:
     """Return what the first attempt returns that does not fail transiently.
 
     Args:
         url: the object's, for messages.
         limit_s: returns the seconds after which to give up: more once the service has answered.
+        first_wait_s: see `RetryPolicy`, as for `longest_wait_s`.
+        wait: waits for so many seconds, or shorter.
 
     Raises:
         StoreUnavailable: none did in time.
     """
-    began, bound = time.monotonic(), policy.first_wait_s
+    began, bound = time.monotonic(), first_wait_s
     while True:
         try:
             return attempt()
@@ -78,5 +88,5 @@ def retry(attempt: Callable[[], _T], url: str, limit_s: Callable[[], float], pol
                     f"(last: {error}); check the network, then run the same command again"
                 ) from None
             log.info("%s: %s; trying again", url, error)
-            time.sleep(wait_s)
-            bound = min(2 * bound, policy.longest_wait_s)
+            wait(wait_s)
+            bound = min(2 * bound, longest_wait_s)

@@ -137,7 +137,10 @@ class GoogleClient(ObjectClient):
     def fault(self, said: Refusal, url: str) -> Exception | None:
         if said.code == "NoSuchBucket":
             return self.no_bucket(url)
-        if said.status == 401:
+        # The XML API answers 403, not 401, to who has no credentials.
+        session, is_secure = self._session, self.endpoint.startswith("https://")
+        is_anonymous = is_secure and session is not None and not session.credentials.token
+        if said.status == 401 or (said.status == 403 and is_anonymous):
             return self._unauthorized(said.detail, url)
         if said.status == 403 and said.code in _QUOTA:
             return Transient(said.detail, in_doubt=False, rate_limited=True)

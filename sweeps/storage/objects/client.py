@@ -243,4 +243,10 @@ class ObjectClient(ABC):
             total_s = self.retries.total_s
             return total_s if self.answered else min(total_s, self.retries.first_answer_s)
 
-        return retry(attempt, url, limit_s, self.retries)
+        return retry(
+            attempt,
+            url,
+            limit_s=limit_s,
+            first_wait_s=self.retries.first_wait_s,
+            longest_wait_s=self.retries.longest_wait_s,
+        )

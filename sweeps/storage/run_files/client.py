@@ -16,9 +16,10 @@ from typing import IO, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
 from sweeps.storage.keys import checked_key
+from sweeps.storage.objects.answers import is_missing_object
 from sweeps.storage.objects.bucket import BucketStore
-from sweeps.storage.retries import Transient
-from sweeps.storage.run_files.exchange import SLOWEST_BYTES_PER_S, Deadline, Retrier, wait_for
+from sweeps.storage.retries import Transient, retry
+from sweeps.storage.run_files.exchange import SLOWEST_BYTES_PER_S, Deadline, wait_for
 from sweeps.storage.run_files.manifest import Digest, digest
 
 _T = TypeVar("_T")
@@ -194,15 +195,21 @@ class RunFilesClient:
                 yield part
 
         async def send() -> str:
-            result = await obstore.put_async(
-                self._bulk,
-                self._name(name),
-                parts(),
-                use_multipart=True,
-                chunk_size=length,
-                max_concurrency=_AT_ONCE,
-                attributes={"Cache-Control": "no-store"},
-            )
+            try:
+                result = await obstore.put_async(
+                    self._bulk,
+                    self._name(name),
+                    parts(),
+                    use_multipart=True,
+                    chunk_size=length,
+                    max_concurrency=_AT_ONCE,
+                    attributes={"Cache-Control": "no-store"},
+                )
+            except FileNotFoundError as error:
+                if not is_missing_object(error):
+                    raise
+                # obstore sent the end twice, as the first had no answer: the upload is not known any more.
+                raise Transient("the service has forgotten this upload", in_doubt=True) from None
             return self._version(result, name)
 
         patience_s = self._store.client.retries.total_s  # for retries of obstore's
@@ -226,6 +233,7 @@ class RunFilesClient:
         limit_s = (patience_s or client.retries.attempt_s) + size / SLOWEST_BYTES_PER_S
 
         def attempt() -> _T:
+            self._deadline.check()
             try:
                 return client.once(
                     coroutine,
@@ -237,7 +245,15 @@ class RunFilesClient:
                 check()
                 raise
 
-        return Retrier(self._deadline, url).call(attempt)
+        config = self._deadline.config
+        return retry(
+            attempt,
+            url,
+            limit_s=lambda: config.patience_s,
+            first_wait_s=config.first_wait_s,
+            longest_wait_s=config.longest_wait_s,
+            wait=self._deadline.back_off,
+        )
 
     def _version(self, about: Any, name: str) -> str:
         return self._store.client.version(about, self._url(name))

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import logging
 import math
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -18,8 +16,6 @@ from typing import TypeVar
 
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.retries import Transient
-
-log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -119,36 +115,6 @@ class Deadline:
             until = min(until, now + max(0.5, (self._deadline - now) / 20))
             while time.monotonic() < min(until, self._deadline):
                 time.sleep(0.05)
-
-
-class Retrier:
-    """Retries after transient failures, until there was no progress for `patience_s`."""
-
-    def __init__(self, deadline: Deadline, url: str) -> None:
-        self._deadline, self._url = deadline, url
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Restart patience and backoff after progress."""
-        self._since, self._bound = time.monotonic(), self._deadline.config.first_wait_s
-
-    def call(self, attempt: Callable[[], _T]) -> _T:
-        """Return what the first attempt returns that does not fail. Raises `StoreUnavailable`."""
-        while True:
-            self._deadline.check()
-            try:
-                return attempt()
-            except Transient as error:
-                patience_s = self._deadline.config.patience_s
-                if time.monotonic() - self._since >= patience_s:
-                    raise StoreUnavailable(
-                        f"{self._url}: the storage service did not do this within {patience_s:g} s "
-                        f"(last: {error}); check the network"
-                    ) from None
-                log.info("%s: %s; trying again", self._url, error)
-                least = self._bound if error.rate_limited else self._bound / 2
-                self._deadline.back_off(random.uniform(least, 1.5 * least))  # noqa: S311 - spreads clients out
-                self._bound = min(2 * self._bound, self._deadline.config.longest_wait_s)
 
 
 def wait_for(future: concurrent.futures.Future[_T], limit_s: float, deadline: Deadline) -> _T:

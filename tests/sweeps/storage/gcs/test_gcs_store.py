@@ -21,7 +21,8 @@ from fake_gcs import FakeGcs, Fault
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.storage.base import NotFound
 from sweeps.storage.gcs.store import GcsStore
-from sweeps.storage.retries import RetryPolicy
+from sweeps.storage.objects.answers import Refusal
+from sweeps.storage.retries import RetryPolicy, Transient
 
 QUICK = RetryPolicy(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
 SHORT = RetryPolicy(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
@@ -543,6 +544,22 @@ class TestCredentials:
         with pytest.raises(StoreUnavailable, match=r"no credentials were found within 0\.3 s"):
             GcsStore(url, endpoint=self.SECURE, retries=SHORT).create("late", b"x")
         blocked.set()
+
+    @pytest.mark.parametrize("status", [401, 403])
+    def test_who_has_no_credentials_learns_how_to_sign_in(self, url, monkeypatch, status):
+        from google.auth.exceptions import DefaultCredentialsError
+
+        def find(**_: object) -> None:
+            raise DefaultCredentialsError("none were found")
+
+        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+        monkeypatch.setattr("google.auth.default", find)
+        client = GcsStore(url, endpoint=self.SECURE, retries=SHORT).client
+        said = Refusal(status=status, code="AccessDenied", detail="Anonymous caller")
+        client.sign_in(url)
+        assert isinstance(client.verdict(said, url), Transient)  # they are looked for once more
+        client.sign_in(url)
+        assert "gcloud auth application-default login" in str(client.verdict(said, url))
 
     def test_expired_sign_in_is_one_line(self, url, monkeypatch):
         from google.auth.exceptions import RefreshError

@@ -117,7 +117,7 @@ class TestFaults:
         parts = len(gcs.journal.entries("upload_part"))
         assert parts == (0 if size <= PART_UNIT else -(-size // PART_UNIT))
 
-    @pytest.mark.parametrize("operation", ["insert", "upload_part", "list", "get"])
+    @pytest.mark.parametrize("operation", ["insert", "upload_part", "complete", "list", "get"])
     @pytest.mark.parametrize("action", ["lose_request", "lose_response", "hang", "status"])
     def test_a_request_that_goes_wrong_once_is_made_again(self, gcs, store, other, action, operation):
         gcs.faults.add(Fault(action=action, operation=operation, name="*", status=503))
@@ -141,6 +141,13 @@ class TestFaults:
         gcs.faults.add(Fault(action="delay", operation="upload_part"))
         gcs.faults.add(Fault(action="status", operation="upload_part", status=410))
         assert upload(store, {"m.bin": BIG}) == ()
+        assert fetch(other) == {"m.bin": BIG}
+
+    def test_an_end_without_an_answer_begins_the_upload_anew(self, gcs, store, other):
+        """obstore sends it again, and the service knows the upload no more."""
+        gcs.faults.add(Fault(action="lose_response", operation="complete"))
+        assert upload(store, {"m.bin": BIG}) == ()
+        assert [entry.status for entry in gcs.journal.entries("complete")] == [0, 404, 200]
         assert fetch(other) == {"m.bin": BIG}
 
     def test_upload_goes_on_after_a_partition(self, gcs, store, other):
