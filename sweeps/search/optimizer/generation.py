@@ -92,7 +92,6 @@ class Optimizer:
         prior_strength: of the parameters' priors, in completed trials.
 
     Attributes:
-        experiment: Ax's, with a trial for every observed record that lies in this space.
         plain_every: one in so many candidates of the surrogate ignores costs.
 
     Raises:
@@ -111,7 +110,9 @@ class Optimizer:
         can_share = self._shared.has_choice or self._shared.trunks
         self._costs = StageCosts(self._shared.stages, self._encoding) if can_share else None
         # Drawn from an experiment without trials, so that the sequence depends on no record.
-        self._sobol = SobolSequence(ax_experiment.SobolDraws(self._new_experiment()), self._search.seed)
+        draws = ax_experiment.SobolDraws(self._new_experiment())
+        constrained = bool(self._encoding.constraints)
+        self._sobol = SobolSequence(draws, self._search.seed, constrained=constrained)
         self._start_over()
 
     # ---- records
@@ -136,9 +137,6 @@ class Optimizer:
                 continue  # an imported one outside this space is never proposed again, but not learned from
             self._points[record.trial] = point
             self._origins[record.trial] = self._first_at.setdefault(frozenset(point.items()), record.trial)
-            metadata = ax_experiment.metadata(point, self._on_all_axes(point, record.trial))
-            self._ax_trials[record.trial] = ax_experiment.attach(self.experiment, point, metadata)
-            self._settle(record)
 
     def _start_over(self) -> None:
         self._records: list[Trial] = []
@@ -150,7 +148,24 @@ class Optimizer:
         self._first_at: dict[Hashable, int] = {}
         self._known_identities: set[Hashable] = set()
         self._ax_trials: dict[int, Any] = {}
-        self.experiment = self._new_experiment()
+        self._experiment: Experiment | None = None
+
+    @property
+    def experiment(self) -> Experiment:
+        """Return Ax's experiment, with a trial for every observed record that lies in this space.
+
+        Points of the first design need none of them, and 10,000 take eight seconds.
+        """
+        if self._experiment is None:
+            self._experiment = self._new_experiment()
+        if len(self._ax_trials) < len(self._points):
+            for record in self._known():
+                if record.trial not in self._ax_trials:
+                    point = self._points[record.trial]
+                    metadata = ax_experiment.metadata(point, self._on_all_axes(point, record.trial))
+                    self._ax_trials[record.trial] = ax_experiment.attach(self._experiment, point, metadata)
+                    self._settle(record)
+        return self._experiment
 
     def _new_experiment(self) -> Experiment:
         return ax_experiment.blank_experiment(self._space.name, self._encoding, self._outcomes)
@@ -408,10 +423,11 @@ class Optimizer:
         self, *, batched: bool = True, noise: Mapping[str, float] | None = None, **options: Any
     ) -> Any:
         records = self._known()
+        experiment = self.experiment
         data = ax_experiment.results(self._outcomes, records, self._ax_trials, noise)
         derived = self._outcomes.derived_constraints(records)
         return fitted(
-            self.experiment, data, ax_experiment.goal(self._outcomes, *derived), batched=batched, **options
+            experiment, data, ax_experiment.goal(self._outcomes, *derived), batched=batched, **options
         )
 
     # ---- for analyses
@@ -427,9 +443,10 @@ class Optimizer:
     def view(self) -> SurrogateView:
         """Return a view of a fresh fit to all results. Raises one of SURROGATE_FAILURES."""
         with one_thread(), silence("ax"), seeded(stable_seed(self._search.seed, "view")):
+            adapter = self._fitted(batched=False)
             records = {trial.index: index for index, trial in self._ax_trials.items()}
             return SurrogateView(
-                self._fitted(batched=False),
+                adapter,
                 self._encoding,
                 self._outcomes,
                 records,

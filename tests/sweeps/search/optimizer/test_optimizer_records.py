@@ -17,8 +17,13 @@ import pytest
 import torch
 
 from sweeps.errors import NothingToAsk
+from sweeps.search.determinism import silence
+from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import Candidate, Optimizer, ax_experiment
+from sweeps.search.outcomes import Outcomes
+from sweeps.search.sequence import SobolSequence
 from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Value
+from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
 
 
@@ -222,7 +227,11 @@ def test_records_are_attached_only_once(monkeypatch: pytest.MonkeyPatch):
     lived = Optimizer(space())
     for count in (3, 3, 5, 7):
         lived.observe(history(count))
-    assert attached == list(range(7))
+    assert attached == []  # no point of the first design needs Ax's trials
+    for count in (7, 8):
+        lived.observe(history(count))
+        assert len(lived.experiment.trials) == count
+    assert attached == list(range(8))
 
 
 def test_foreign_results_are_not_learnt_or_repeated():
@@ -276,3 +285,30 @@ def test_a_used_up_space_says_so_again_after_every_call():
     for _ in range(2):
         with pytest.raises(NothingToAsk):
             optimizer.generate(3)
+
+
+def test_distant_point_is_drawn_without_those_before() -> None:
+    searched = Space(
+        name="mixed",
+        objectives=(Objective(metric="loss"),),
+        parameters=(
+            Range(name="lr", min=1e-5, max=0.1, kind="float", log=True),
+            Range(name="width", min=64, max=1024, kind="int"),
+            Range(name="layers", min=1, max=4, kind="int"),
+            Choice(name="batch", values=(16, 32, 64)),
+            Choice(name="act", values=("relu", "gelu", "silu", "tanh")),
+        ),
+        program=Program(kind="function", function="objectives_for_tests:paraboloid"),
+    )
+    encoding = Encoding(Domain(searched))
+
+    def sequence(*, constrained: bool) -> SobolSequence:
+        blank = ax_experiment.blank_experiment("mixed", encoding, Outcomes(searched))
+        return SobolSequence(ax_experiment.SobolDraws(blank), 7, constrained=constrained)
+
+    positions = (95, 3, 99, 16, 17, 31)
+    with silence("ax"):
+        in_order, in_turns = sequence(constrained=True), sequence(constrained=False)
+        points = [in_order[position] for position in range(100)]
+        assert [in_turns[position] for position in positions] == [points[i] for i in positions]
+        assert sequence(constrained=False)[83] == points[83]
