@@ -23,6 +23,8 @@ from packaging.specifiers import SpecifierSet
 from sweeps.errors import EnvironmentFault, StoreConflict
 from sweeps.programs.trainer import tpu_misfits
 from sweeps.storage.base import NotFound, Store
+from sweeps.storage.keys import SWEEP_KEY
+from sweeps.storage.objects.store import ObjectStore
 from sweeps.text.shorten import shown_bytes
 from sweeps.upkeep.finding import Finding
 from sweeps.upkeep.runs import folder_size
@@ -108,6 +110,12 @@ def examine_store(store: Store) -> tuple[dict[str, str], list[Finding]]:
             )
             findings.append(finding)
         break
+    if isinstance(store, ObjectStore):
+        problem, costs = store.settings(SWEEP_KEY)
+        if problem:
+            findings.append(Finding(kind="bucket", what=problem, where=store.url))
+        if costs:
+            findings.append(Finding(kind="bucket", level="note", what=costs, where=store.url))
     offset_s = clock_offset(store)
     if abs(offset_s) >= _OFFSET_NOTED_S:
         side = "behind" if offset_s > 0 else "ahead of"

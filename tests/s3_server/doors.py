@@ -38,6 +38,7 @@ class Doors:
     Attributes:
         ignores: headers that have no effect: a write with one succeeds. (It cannot be dropped, as it is signed.)
         body: of answers of the fault `status`.
+        adds: headers that each answer to a HEAD has beside its own.
     """
 
     def __init__(self, url: str, seed: int = 0) -> None:
@@ -46,6 +47,7 @@ class Doors:
         self.entries: list[Entry] = []
         self.ignores: tuple[str, ...] = ()
         self.body = INJECTED
+        self.adds: dict[str, str] = {}
         self._doors: dict[str, int] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="s3-doors", daemon=True)
@@ -82,7 +84,7 @@ class Doors:
     def reset(self) -> None:
         self.faults.clear()
         self.entries.clear()
-        self.ignores, self.body = (), INJECTED
+        self.ignores, self.body, self.adds = (), INJECTED, {}
 
     def statuses(self, operation: str) -> list[int]:
         return [entry.status for entry in self.entries if entry.operation == operation]
@@ -152,6 +154,7 @@ class Doors:
             kept = [(name, value) for name, value in found.headers.items() if name not in _OWN]
             if request.method == "HEAD":
                 kept.append(("Content-Length", found.headers.get("Content-Length", "0")))
+                kept += self.adds.items()
             return web.Response(
                 status=found.status, headers=kept, body=None if request.method == "HEAD" else content
             )  # type: ignore[arg-type] # pairs are fine

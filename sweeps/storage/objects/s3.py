@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import shlex
 import urllib.error
 import urllib.request
 from abc import abstractmethod
@@ -42,6 +43,18 @@ NO_CONDITIONS = (
     "this storage service has no conditional writes (If-None-Match and If-Match), without which two workers "
     "could take one trial; use one that has them"
 )
+NO_SERVICE = (
+    "what answers is no storage service (a web page, or a proxy); correct or unset the variable of its "
+    "endpoint, such as AWS_ENDPOINT_URL"
+)
+_KEYS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)
+"""Variables that say where credentials are; without one, obstore asks the machine for those of its role."""
 
 
 class ETagClient(ObjectClient):
@@ -53,6 +66,8 @@ class ETagClient(ObjectClient):
 
     def version(self, about: Mapping[str, Any], url: str) -> str:
         if not (e_tag := about["e_tag"]):
+            if not self.answered:
+                raise InputError(f"{url}: {NO_SERVICE}")
             raise StoreUnavailable(
                 f"{url}: the storage service names no ETag, without which no change is safe"
             )
@@ -65,9 +80,17 @@ class ETagClient(ObjectClient):
         return {"if_match": f'"{version}"'}
 
     def observe_clock(self, name: str, url: str) -> None:
-        """Learn the server's time: obstore shows no headers, so a URL is asked for its `Date`."""
+        self.head(name, url)
+        if self.clock.age() == float("inf"):
+            raise not_a_service(f"{url}: the storage service's answers carry no Date, which leases need")
 
-        def attempt() -> None:
+    def head(self, name: str, url: str) -> dict[str, str]:
+        """Return the headers of an object or of its absence, by name in small letters, for the clock, too.
+
+        obstore shows no headers, so a URL is asked for them.
+        """
+
+        def attempt() -> dict[str, str]:
             address = self.once(lambda: self.clock_url(name), url)
             request = urllib.request.Request(address, method="HEAD")  # noqa: S310 - the service's
             sent = self.clock.local()
@@ -80,10 +103,9 @@ class ETagClient(ObjectClient):
             except (OSError, http.client.HTTPException) as error:
                 raise Transient(str(error), in_doubt=False) from None
             self.clock.observe(headers.get("Date"), sent, self.clock.local())
+            return {name.lower(): value for name, value in headers.items()}
 
-        self.retry(attempt, url)
-        if self.clock.age() == float("inf"):
-            raise not_a_service(f"{url}: the storage service's answers carry no Date, which leases need")
+        return self.retry(attempt, url)
 
 
 class S3Client(ETagClient):
@@ -93,7 +115,7 @@ class S3Client(ETagClient):
         endpoint: base URL of the service; None for AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else AWS itself.
 
     Raises:
-        InputError: the endpoint is not a URL, or a variable unfit.
+        InputError: the endpoint is not a URL, a variable unfit, or the credentials are in a profile alone.
     """
 
     def __init__(self, bucket: str, *, endpoint: str | None, retries: RetryPolicy) -> None:
@@ -107,6 +129,14 @@ class S3Client(ETagClient):
             value = os.environ.get(name, "")
             if not (value.isascii() and value.isprintable()):  # obstore would panic
                 raise InputError(f"{name}: it holds a line break or another unfit character; set it anew")
+
+        profile = os.environ.get("AWS_PROFILE", "")
+        if profile and not any(os.environ.get(name) for name in _KEYS):
+            raise InputError(
+                "AWS_PROFILE: profiles and SSO are not read; sign in, then "
+                f'`eval "$(aws configure export-credentials --profile {shlex.quote(profile)} --format env)"`'
+                ", or unset AWS_PROFILE for the role of this machine"
+            )
 
     def open(self, options: Mapping[str, Any]) -> Any:
         from obstore.store import S3Store

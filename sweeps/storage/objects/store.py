@@ -15,9 +15,10 @@ from typing import Any
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict
 from sweeps.storage.bucket_url import AZ, S3, parse_url
 from sweeps.storage.keys import COPYING_KEY, SWEEP_KEY, checked_key, checked_prefix
+from sweeps.storage.objects import settings
 from sweeps.storage.objects.azure import AzureClient
 from sweeps.storage.objects.bucket import BucketStore, Object
-from sweeps.storage.objects.s3 import NO_CONDITIONS, S3Client
+from sweeps.storage.objects.s3 import NO_CONDITIONS, NO_SERVICE, ETagClient, S3Client
 from sweeps.storage.objects.stored import (
     TOMBSTONE_BYTES,
     TRAILER_BYTES,
@@ -48,6 +49,7 @@ class ObjectStore(BucketStore):
 
     def __init__(self, url: str, *, endpoint: str | None = None, retries: RetryPolicy | None = None) -> None:
         bucket, prefix = parse_url(url, (S3, AZ))
+        self.client: ETagClient
         client = AzureClient if url.startswith(AZ) else S3Client
         super().__init__(url, prefix, client(bucket, endpoint=endpoint, retries=retries or RetryPolicy()))
         self._tombstones: dict[str, str] = {}  # the last seen of each key
@@ -57,6 +59,12 @@ class ObjectStore(BucketStore):
         if key in (SWEEP_KEY, COPYING_KEY):
             self._check_conditions()
         return super().create(key, data)
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        found = super().read(key)
+        if key == SWEEP_KEY and found[0].lstrip()[:1] == b"<":  # no JSON: a site that has a page for any path
+            raise InputError(f"{self.url}: {NO_SERVICE}")
+        return found
 
     def delete(self, key: str, expected: str) -> None:
         """Replace a record by a tombstone; remove a file of a run, whose name nobody writes again."""
@@ -84,6 +92,7 @@ class ObjectStore(BucketStore):
         async def send() -> Any:
             return await obstore.list_with_delimiter_async(self.client.store(), self._prefix or None)
 
+        self._require_service()
         found = self.client.retry(lambda: self.client.once(send, self.url), self.url)
         return tuple(str(name).rpartition("/")[2] for name in found["common_prefixes"])
 
@@ -165,6 +174,7 @@ class ObjectStore(BucketStore):
         async def send() -> Sequence[Any]:
             return await obstore.list(self.client.store(), root or None).collect_async()
 
+        self._require_service()
         limit_s = self.client.retries.total_s  # of all pages
         listed = self.client.retry(lambda: self.client.once(send, self.url, limit_s=limit_s), self.url)
         found = [
@@ -179,8 +189,28 @@ class ObjectStore(BucketStore):
         # S3's console makes a folder by an object whose name ends with "/", which obstore lists without it.
         return sorted(each for each in found if each.key and each.key.startswith(prefix))
 
+    def _require_service(self) -> None:
+        """Raise `InputError` if this is no storage service: a page of HTML would be listed as no objects."""
+        if not self.client.answered and self._fetch(f"probe-{secrets.token_hex(8)}") is not None:
+            self.client.answered = False
+            raise InputError(f"{self.url}: {NO_SERVICE}")
+
+    def settings(self, key: str) -> tuple[str, str]:
+        """Return why no sweep can be kept in this bucket, and what makes one expensive, or "" for each.
+
+        Args:
+            key: of an object that is there.
+        """
+        headers = self.client.head(self.name(key), self.location(key))
+        bucket = self.client.bucket
+        return settings.refusal(headers, bucket), settings.warning(headers, bucket)
+
     def _check_conditions(self) -> None:
-        """Try whether the service heeds what a write expects, before a sweep is made. Raises `InputError`."""
+        """Try whether a sweep can be made here: the service heeds what a write expects, and keeps records.
+
+        Raises:
+            InputError: it cannot.
+        """
         import obstore.exceptions
 
         key = f"probe-{secrets.token_hex(8)}"
@@ -196,6 +226,11 @@ class ObjectStore(BucketStore):
                 ):
                     continue
                 raise InputError(f"{self.url}: {NO_CONDITIONS}")
+            problem, costs = self.settings(key)
+            if problem:
+                raise InputError(f"{self.url}: {problem}")
+            if costs:
+                log.warning("%s: %s", self.url, costs)
         finally:
             self.discard(key, version)
             self._records.pop(key, None)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from fake_gcs import Fault
 
 from sweeps.storage.urls import open_store
 
@@ -89,10 +93,14 @@ def test_init_refuses_a_service_without_conditional_writes(sweep, s3, storage):
             },
             "no credentials were found",
         ),
+        (
+            {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_PROFILE": "lab"},
+            "export-credentials --profile lab",
+        ),
         ({"AWS_ENDPOINT_URL": "minio:9000"}, "is not the URL of a storage service"),
         ({"bucket": "nobucket"}, "there is no bucket nobucket"),
     ],
-    ids=["wrong-secret", "no-credentials", "no-url", "no-bucket"],
+    ids=["wrong-secret", "no-credentials", "profile", "no-url", "no-bucket"],
 )
 def test_what_is_missing_is_one_line(sweep, storage, monkeypatch, command, variables, says):
     for name, value in variables.items():
@@ -104,3 +112,107 @@ def test_what_is_missing_is_one_line(sweep, storage, monkeypatch, command, varia
     assert ran.status == 2, ran.err
     (line,) = (line for line in ran.err.splitlines() if line.startswith("sweep: error: "))
     assert says in line
+
+
+LOCK = {"x-amz-object-lock-mode": "GOVERNANCE", "x-amz-version-id": "a1"}
+EXPIRES = {"x-amz-expiration": 'expiry-date="Fri, 27 Nov 2026 00:00:00 GMT", rule-id="tidy up"'}
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [(LOCK, "object lock"), (EXPIRES, "the lifecycle rule 'tidy up' of bucket bucket deletes")],
+    ids=["lock", "lifecycle"],
+)
+def test_harmful_bucket_is_refused(sweep, s3, storage, headers, says):
+    s3.adds = headers
+    ran = sweep("init", "space.yaml", "--storage", storage)
+    assert ran.status == 2
+    (line,) = (line for line in ran.err.splitlines() if line.startswith("sweep: error: "))
+    assert says in line
+    assert open_store(f"{storage}/toy").list("") == []
+    s3.adds = {}
+    assert sweep("init", "space.yaml", "--storage", storage).status == 0
+    s3.adds = headers
+    assert says in sweep("doctor", "--storage", storage).out
+
+
+def test_versioned_bucket_is_a_warning(sweep, s3, storage, caplog):
+    s3.adds = {"x-amz-version-id": "3sL4kqtJlcpXroDTDmJ"}
+    ran = sweep("init", "space.yaml", "--storage", storage)
+    assert ran.status == 0
+    (line,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert "keeps all versions" in line
+    ran = sweep("doctor", "--storage", storage)
+    assert ran.status == 0
+    assert "keeps all versions" in ran.out
+    s3.adds = {"x-amz-version-id": "null"}
+    assert "keeps all versions" not in sweep("doctor", "--storage", storage).out
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>", "access denied"),
+        (403, b"<Error><Code>RequestTimeTooSkewed</Code></Error>", "this machine's clock is wrong"),
+        (301, b"<Error><Code>PermanentRedirect</Code></Error>", "another region"),
+        (400, b"<Error><Code>AuthorizationHeaderMalformed</Code></Error>", "another region"),
+        (404, b"<Error><Code>NoSuchBucket</Code></Error>", "there is no bucket"),
+    ],
+    ids=["no-rights", "skewed-clock", "redirect", "malformed", "no-bucket"],
+)
+@pytest.mark.parametrize(
+    "command", [("init", "space.yaml"), ("list",), ("status",)], ids=lambda command: command[0]
+)
+def test_refusals_of_the_service_are_one_line(sweep, s3, storage, command, status, body, says):
+    s3.body = body
+    s3.add(Fault(action="status", status=status, times=None))
+    ran = sweep(*command, "--storage", storage)
+    assert ran.status == 2, ran.err
+    (line,) = ran.err.splitlines()
+    assert says in line
+
+
+class Website(BaseHTTPRequestHandler):
+    """Answers everything with a page, as a proxy or a wrong endpoint does."""
+
+    etag = ""
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        page = b"<!doctype html><html><body>Welcome</body></html>"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.send_header("Last-Modified", self.date_time_string())
+        if self.etag:
+            self.send_header("ETag", self.etag)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(page)
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer
+
+    def log_message(self, *given: object) -> None: ...
+
+
+@pytest.fixture(params=["HTTP/1.0", "HTTP/1.1", "etag"])
+def website(request) -> Iterator[str]:
+    tagged = {"etag": '"abc"'} if request.param == "etag" else {}
+    version = "HTTP/1.1" if tagged else request.param
+    handler = type("Site", (Website,), {"protocol_version": version, **tagged})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "command", [("init", "space.yaml"), ("list",), ("status",), ("doctor",)], ids=lambda command: command[0]
+)
+def test_website_is_no_storage(sweep, storage, website, monkeypatch, command):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", website)
+    ran = sweep(*command, "--storage", storage)
+    assert ran.status == 2, (ran.out, ran.err)
+    assert "no storage service" in ran.out + ran.err
