@@ -5,7 +5,6 @@ from __future__ import annotations
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_INPUT = 2
-EXIT_POISON = 42
 EXIT_PREEMPTED = 75
 
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 JITTERS = (1e-9, 1e-7, 1e-5)
 """Shares of the largest variance: the first that makes a covariance positive, which rounding spoilt."""
