@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 ASK_KEY = "ask.lock"
 _POLL_S = (0.05, 0.25)
-# A wait between two tries is up to this share of the time waited so far: of many workers that wait each
-# lists the trials a few times in all, not several times a second.
+# A wait between two tries is up to this share of the time waited so far, at most of two leases: of many
+# workers that wait, each lists the trials a few times in all, not several times a second.
 _WAIT_SHARE = 0.5
 # Claims lost to other workers before the trials are listed again: most of an old list is taken by then.
 _TRIES = 3
@@ -85,7 +85,7 @@ class Allocator:
             if claimed is not None:
                 return claimed
             if self._claimable(wanted):
-                wait(_longer(began))
+                wait(self._longer(began))
                 continue  # other workers won the race, but some trials remain
             if not self._may_create(records, searching=searching):
                 return None
@@ -98,7 +98,14 @@ class Allocator:
                     return made
             if not mine:
                 rivals.add(self.lease.rival)
-                wait(random.uniform(*_POLL_S) + _longer(began))  # noqa: S311 - spreads workers out, guards nothing
+                least_s = random.uniform(*_POLL_S)  # noqa: S311 - spreads workers out, guards nothing
+                wait(least_s + self._longer(began))
+
+    def _longer(self, began: float) -> float:
+        """Return seconds to wait beside the least, by the monotonic time when this worker began to."""
+        # Without a limit, those that come later would always be first, as they try more often.
+        waited_s = min(time.monotonic() - began, 2 * self._space.lease.expire_s)
+        return random.uniform(0.0, _WAIT_SHARE) * waited_s  # noqa: S311 - spreads workers out
 
     def is_full(self, records: list[Trial]) -> bool:
         """Return whether its run cap, its grid or `search.stop` allows the sweep no more trials of its own.
@@ -371,8 +378,3 @@ def _spare(newest: Trial, rivals: int) -> int:
     if newest.generator == "sobol":
         return _MOST_SPARE * rivals
     return _MOST_SPARE if rivals else 0
-
-
-def _longer(began: float) -> float:
-    """Return seconds to wait beside the least, by the monotonic time since when this worker has waited."""
-    return random.uniform(0.0, _WAIT_SHARE) * (time.monotonic() - began)  # noqa: S311 - spreads workers out

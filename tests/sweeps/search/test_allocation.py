@@ -104,8 +104,8 @@ def test_waits_grow_with_the_time_waited(bucket, monkeypatch):
     with pytest.raises(Interrupted):
         bucket.ask("me", wait=wait)
     assert waits[0] <= 0.25
-    assert 10 < len(waits) < 100  # 650 without
-    assert max(waits) > 5
+    assert 10 < len(waits) < 150  # 650 without
+    assert 2 < max(waits) < bucket.space.lease.expire_s + 0.25
 
 
 def test_they_are_the_candidates_that_asking_one_by_one_gives(bucket, space):
