@@ -103,6 +103,8 @@ class Allocator:
 
     def _longer(self, began: float) -> float:
         """Return seconds to wait beside the least, by the monotonic time when this worker began to."""
+        if not self._store.is_remote:  # a folder refuses nobody, and a free lease is a worker that idles
+            return 0.0
         # Without a limit, those that come later would always be first, as they try more often.
         waited_s = min(time.monotonic() - began, 2 * self._space.lease.expire_s)
         return random.uniform(0.0, _WAIT_SHARE) * waited_s  # noqa: S311 - spreads workers out

@@ -88,11 +88,11 @@ def test_the_longer_the_queue_the_more_it_makes(bucket):
     assert statuses(bucket) == "r" + 30 * "p"
 
 
-def test_waits_grow_with_the_time_waited(bucket, monkeypatch):
-    """Of a thousand workers that wait, each would otherwise list the trials several times a second."""
+def waits_of_100_s(experiment: Experiment, monkeypatch) -> list[float]:
+    """Return the waits of a worker that waits for the ask lease until it is stopped after 100 s."""
     clock = [0.0]
     monkeypatch.setattr(allocation.time, "monotonic", lambda: clock[0])
-    _hold(bucket.store, "other")
+    _hold(experiment.store, "other")
     waits: list[float] = []
 
     def wait(seconds: float) -> None:
@@ -102,10 +102,21 @@ def test_waits_grow_with_the_time_waited(bucket, monkeypatch):
             raise Interrupted("SIGTERM")
 
     with pytest.raises(Interrupted):
-        bucket.ask("me", wait=wait)
+        experiment.ask("me", wait=wait)
+    return waits
+
+
+def test_waits_grow_with_the_time_waited(bucket, monkeypatch):
+    """Of a thousand workers that wait, each would otherwise list the trials several times a second."""
+    waits = waits_of_100_s(bucket, monkeypatch)
     assert waits[0] <= 0.25
     assert 10 < len(waits) < 150  # 650 without
     assert 2 < max(waits) < bucket.space.lease.expire_s + 0.25
+
+
+def test_waits_stay_short_in_a_folder(space, clock, monkeypatch):
+    """Nothing is refused there, and a lease that nobody takes is a worker without a trial."""
+    assert max(waits_of_100_s(Experiment.create(MemoryStore(clock=clock), space), monkeypatch)) <= 0.25
 
 
 def test_they_are_the_candidates_that_asking_one_by_one_gives(bucket, space):
