@@ -51,6 +51,7 @@ class GoogleClient(ObjectClient):
             )
         self._signing_in = threading.Lock()
         self._session: Any = None  # google-auth's, with the credentials
+        self._signed_out = True  # other threads go on with the old session meanwhile
 
     # ---- obstore
 
@@ -156,21 +157,24 @@ class GoogleClient(ObjectClient):
     # ---- credentials
 
     def sign_in(self, url: str) -> None:
-        from google.auth.exceptions import GoogleAuthError, RefreshError
+        from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
         from google.auth.transport.requests import AuthorizedSession, Request
 
         try:
             with self._signing_in:
-                if self._session is None:
+                if self._signed_out:
                     credentials = within(self.retries.first_answer_s, self._credentials)
                     # It must not refresh and repeat: a 401 is for `fault`.
                     self._session = AuthorizedSession(credentials, refresh_status_codes=())  # type: ignore[no-untyped-call]  # google-auth ships no types
+                    self._signed_out = False
+                    self._stores.clear()  # they remember a token
                 credentials = self._session.credentials
                 if not credentials.valid:
                     within(self.retries.attempt_s, lambda: credentials.refresh(Request()))
-        except RefreshError as error:
-            raise self._unauthorized(one_line(error), url) from None
         except GoogleAuthError as error:
+            # Where the metadata server did not answer, nobody has refused anything.
+            if isinstance(error, RefreshError) and not isinstance(error.__cause__, TransportError):
+                raise self._unauthorized(one_line(error), url) from None
             raise Transient(f"{type(error).__name__}: {one_line(error)}", in_doubt=False) from None
 
     def _credentials(self) -> Any:
@@ -192,10 +196,9 @@ class GoogleClient(ObjectClient):
 
         The metadata server may have been slow.
         """
-        if self.refused and self._session is not None:
+        if self.refused and not self._signed_out:
             return StoreUnavailable(sign_in_advice(url, detail))
-        self.refused, self._session = True, None
-        self._stores.clear()
+        self.refused = self._signed_out = True
         return Transient(f"not signed in ({detail})", in_doubt=False)
 
 

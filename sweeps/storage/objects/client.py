@@ -150,9 +150,9 @@ class ObjectClient(ABC):
 
     def store(self, *, bulk: bool = False) -> Any:
         """Return obstore's client: for records without its retries, for `bulk` data with them."""
-        if bulk not in self._stores:
+        if (store := self._stores.get(bulk)) is None:  # another thread may clear them
             patience_s = self.retries.total_s if bulk else self.retries.attempt_s
-            self._stores[bulk] = self.open(
+            store = self._stores[bulk] = self.open(
                 {
                     "client_options": {
                         "timeout": timedelta(seconds=BULK_TIMEOUT_S if bulk else self.retries.attempt_s),
@@ -167,7 +167,7 @@ class ObjectClient(ABC):
                     },
                 }
             )
-        return self._stores[bulk]
+        return store
 
     def once(
         self,

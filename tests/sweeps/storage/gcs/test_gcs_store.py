@@ -561,6 +561,33 @@ class TestCredentials:
         client.sign_in(url)
         assert "gcloud auth application-default login" in str(client.verdict(said, url))
 
+    def test_other_threads_go_on_while_credentials_are_found_anew(self, url, monkeypatch):
+        found = [Credentials(), Credentials()]
+        monkeypatch.setattr("google.auth.default", lambda **_: (found.pop(0), None))
+        client = GcsStore(url, endpoint=self.SECURE, retries=SHORT).client
+        said = Refusal(status=401, code="", detail="Invalid Credentials")
+        client.sign_in(url)
+        opened = client.store()
+        verdicts = [client.verdict(said, url) for _ in range(2)]  # requests of two threads were refused
+        assert all(isinstance(verdict, Transient) for verdict in verdicts)
+        assert client.token()["token"] == "token 1"  # of a third, which is under way
+        assert client.store() is opened
+        client.sign_in(url)
+        assert client.store() is not opened
+        assert found == []
+
+    def test_silent_metadata_server_is_asked_again(self, url, monkeypatch):
+        from google.auth.exceptions import RefreshError, TransportError
+
+        def fail() -> None:
+            raise RefreshError("no answer") from TransportError("no answer")
+
+        monkeypatch.setattr("google.auth.default", lambda **_: (Credentials(fail), None))
+        client = GcsStore(url, endpoint=self.SECURE, retries=SHORT).client
+        for _ in range(3):
+            with pytest.raises(Transient, match="no answer"):
+                client.sign_in(url)
+
     def test_expired_sign_in_is_one_line(self, url, monkeypatch):
         from google.auth.exceptions import RefreshError
 
