@@ -134,8 +134,9 @@ def test_log_excess_is_undone() -> None:
     from sweeps.search.optimizer.ax_experiment import results
 
     with silence("ax"):
+        experiment = optimizer.experiment
         data = results(optimizer._outcomes, searcher._records, optimizer._ax_trials)
-        table = extract_experiment_data(optimizer.experiment, DataLoaderConfig(), data=data)
+        table = extract_experiment_data(experiment, DataLoaderConfig(), data=data)
     transform = LogExcess(experiment_data=table)
     changed = transform.transform_experiment_data(table).observation_data["mean", "m0"]
     assert list(changed) == pytest.approx([np.log(1.0), np.log(2.0), np.log(11.0)])  # the floor is 0

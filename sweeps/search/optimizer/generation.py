@@ -423,7 +423,7 @@ class Optimizer:
         self, *, batched: bool = True, noise: Mapping[str, float] | None = None, **options: Any
     ) -> Any:
         records = self._known()
-        experiment = self.experiment
+        experiment = self.experiment  # first: it has Ax's trials made
         data = ax_experiment.results(self._outcomes, records, self._ax_trials, noise)
         derived = self._outcomes.derived_constraints(records)
         return fitted(
