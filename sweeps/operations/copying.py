@@ -306,6 +306,10 @@ class _Copy:
             except Changed:  # a worker still writes there, or the files are not as their manifest says
                 continue
             return
+        if isinstance(self._target, Bucket):
+            with suppress(NotFound):  # one of a part of the files would pass for a whole stage
+                key = f"{folder.prefix}/{MANIFEST}"
+                self._target.delete(key, self._target.read(key)[1])
         self._leave_out(folder.prefix, "its files are not as its manifest says, or somebody writes them")
 
     def _files(self, folder: _Folder) -> dict[str, Stored]:
@@ -375,8 +379,8 @@ class _Copy:
         client = open_client(target, folder.prefix, self._deadline)
         key, has_manifest = f"{folder.prefix}/{MANIFEST}", folder.kind != "other"
         version, written = None, {}
-        if has_manifest and key in self._remote:
-            with suppress(NotFound):
+        if has_manifest:
+            with suppress(NotFound):  # of an earlier call, or of an earlier try
                 data, version = target.read(key)
                 with suppress(ValueError):
                     written = manifest.decode(data)

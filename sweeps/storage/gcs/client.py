@@ -52,6 +52,10 @@ class GoogleClient(ObjectClient):
         self._signing_in = threading.Lock()
         self._session: Any = None  # google-auth's, with the credentials
         self._signed_out = True  # other threads go on with the old session meanwhile
+        self._sign_ins, self._thread = (
+            0,
+            threading.local(),
+        )  # and the number of the last that each thread has seen
 
     # ---- obstore
 
@@ -69,13 +73,14 @@ class GoogleClient(ObjectClient):
         )
 
     def token(self) -> Any:
-        """Return the access token; without credentials "", which obstore leaves out of what it reads."""
-        credentials = self._session.credentials
-        expiry = credentials.expiry
-        return {
-            "token": credentials.token or "",
-            "expires_at": expiry and expiry.replace(tzinfo=UTC),
-        }
+        """Return a valid access token; without credentials "", which obstore leaves out of what it reads.
+
+        obstore asks whenever the last one is about to expire, also during an upload of hours.
+        """
+        with self._signing_in:
+            credentials = self._valid_credentials()
+            token, expiry = credentials.token or "", credentials.expiry
+        return {"token": token, "expires_at": expiry and expiry.replace(tzinfo=UTC)}
 
     def version(self, about: Mapping[str, Any], url: str) -> str:
         if not (generation := about.get("version")):
@@ -158,7 +163,7 @@ class GoogleClient(ObjectClient):
 
     def sign_in(self, url: str) -> None:
         from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
-        from google.auth.transport.requests import AuthorizedSession, Request
+        from google.auth.transport.requests import AuthorizedSession
 
         try:
             with self._signing_in:
@@ -167,15 +172,24 @@ class GoogleClient(ObjectClient):
                     # It must not refresh and repeat: a 401 is for `fault`.
                     self._session = AuthorizedSession(credentials, refresh_status_codes=())  # type: ignore[no-untyped-call]  # google-auth ships no types
                     self._signed_out = False
+                    self._sign_ins += 1
                     self._stores.clear()  # they remember a token
-                credentials = self._session.credentials
-                if not credentials.valid:
-                    within(self.retries.attempt_s, lambda: credentials.refresh(Request()))
+                self._thread.sign_in = self._sign_ins
+                self._valid_credentials()
         except GoogleAuthError as error:
             # Where the metadata server did not answer, nobody has refused anything.
             if isinstance(error, RefreshError) and not isinstance(error.__cause__, TransportError):
                 raise self._unauthorized(one_line(error), url) from None
             raise Transient(f"{type(error).__name__}: {one_line(error)}", in_doubt=False) from None
+
+    def _valid_credentials(self) -> Any:
+        """Return the session's credentials, refreshed if they have expired. Raises `GoogleAuthError`."""
+        from google.auth.transport.requests import Request
+
+        credentials = self._session.credentials
+        if not credentials.valid:
+            within(self.retries.attempt_s, lambda: credentials.refresh(Request()))
+        return credentials
 
     def _credentials(self) -> Any:
         import google.auth
@@ -194,8 +208,10 @@ class GoogleClient(ObjectClient):
     def _unauthorized(self, detail: str, url: str) -> Exception:
         """Return the error of a refusal; after a first one the credentials are found anew.
 
-        The metadata server may have been slow.
+        The metadata server may have been slow. A refusal of what another thread has replaced since is none.
         """
+        if getattr(self._thread, "sign_in", 0) != self._sign_ins:
+            return Transient(f"not signed in ({detail})", in_doubt=False)
         if self.refused and not self._signed_out:
             return StoreUnavailable(sign_in_advice(url, detail))
         self.refused = self._signed_out = True

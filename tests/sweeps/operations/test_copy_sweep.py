@@ -24,6 +24,7 @@ from sweeps.storage.base import Store
 from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.fetch import fetch_files
+from sweeps.storage.run_files.manifest import MANIFEST
 from sweeps.storage.run_files.upload import FolderUpload
 from sweeps.storage.urls import open_store
 from sweeps.transfer import copying as stages
@@ -313,6 +314,17 @@ def test_damaged_run_in_a_bucket_is_told(place, space, tmp_path) -> None:
     (line,) = copied(store.url, target).left_out
     assert RUN in line
     assert Experiment.open(open_store(target)).trials() == sweep.trials()
+
+
+def test_damaged_run_is_left_out_of_a_bucket(place, space, tmp_path, monkeypatch) -> None:
+    """Its manifest was written after each file, as after some seconds of a large one."""
+    monkeypatch.setattr(copying, "_COMMIT_S", 0.0)
+    store, target = made(place("gs"), space, tmp_path).store, place("gs")
+    key = f"{RUN}/checkpoints/10/model.bin"
+    store.delete(key, next(entry.version for entry in store.list(key)))
+    (line,) = copied(store.url, target).left_out
+    assert RUN in line
+    assert f"{RUN}/{MANIFEST}" not in {entry.key for entry in open_store(target).list(f"{RUN}/")}
 
 
 def test_copies_are_the_same_bytes(place, space, tmp_path) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -530,8 +531,7 @@ class TestCredentials:
         )
         client = GcsStore(url, endpoint=self.SECURE, retries=QUICK).client
         client.sign_in(url)
-        assert client.token()["token"] == "token 1"
-        client.sign_in(url)
+        assert (found.tokens, found.valid) == (1, False)  # it expires at once, during an upload of hours
         assert client.token() == {"token": "token 2", "expires_at": datetime(2030, 1, 1, tzinfo=UTC)}
         client.sign_in(url)
         assert found.tokens == 2
@@ -570,11 +570,24 @@ class TestCredentials:
         opened = client.store()
         verdicts = [client.verdict(said, url) for _ in range(2)]  # requests of two threads were refused
         assert all(isinstance(verdict, Transient) for verdict in verdicts)
-        assert client.token()["token"] == "token 1"  # of a third, which is under way
+        assert client.token()["token"] == "token 2"  # of a third, which is under way
         assert client.store() is opened
         client.sign_in(url)
         assert client.store() is not opened
         assert found == []
+
+    def test_late_refusal_of_replaced_credentials_is_none(self, url, monkeypatch):
+        monkeypatch.setattr("google.auth.default", lambda **_: (Credentials(), None))
+        client = GcsStore(url, endpoint=self.SECURE, retries=SHORT).client
+        said = Refusal(status=401, code="", detail="Invalid Credentials")
+        client.sign_in(url)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(client.sign_in, url).result()
+            assert isinstance(client.verdict(said, url), Transient)
+            client.sign_in(url)
+            late = other.submit(client.verdict, said, url).result()  # its request began before
+        assert isinstance(late, Transient)
+        assert isinstance(client.verdict(said, url), StoreUnavailable)  # this one is of the new credentials
 
     def test_silent_metadata_server_is_asked_again(self, url, monkeypatch):
         from google.auth.exceptions import RefreshError, TransportError
