@@ -54,6 +54,12 @@ def is_missing_object(error: BaseException) -> bool:
     return isinstance(error, FileNotFoundError) and refusal_of(error).code not in _NO_BUCKET
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the error says that the object has another version than expected, or is not there."""
+    return isinstance(error, FileNotFoundError) or type(error).__name__ in _CONFLICTS
+
+
+_CONFLICTS = ("AlreadyExistsError", "PreconditionError")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 

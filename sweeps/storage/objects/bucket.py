@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict, StoreUnavailable
+from sweeps.errors import AlreadyExists, Conflict, StoreConflict
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.bucket_url import parse_url
 from sweeps.storage.keys import SWEEP_KEY, checked_key
+from sweeps.storage.objects.answers import is_refusal
 from sweeps.storage.objects.client import BULK_TIMEOUT_S, ObjectClient
 from sweeps.storage.retries import Transient
 from sweeps.storage.scratch import Scratch
@@ -227,12 +228,12 @@ class BucketStore(ABC):
             while True:
                 try:
                     return self._put(key, stored, over)
-                except (InputError, StoreUnavailable):
-                    raise
                 except Transient as error:
                     failure, in_doubt = error, in_doubt or error.in_doubt
-                except Exception as error:  # noqa: BLE001 - a refusal may be of our own earlier attempt
-                    if not in_doubt:
+                except Exception as error:
+                    if not is_refusal(error):
+                        raise
+                    if not in_doubt:  # else it may be of our own earlier attempt
                         raise conflict(key) from None
                     failure = Transient(str(error), in_doubt=True)
                 found = self._fetch(key)

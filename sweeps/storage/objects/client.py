@@ -22,13 +22,12 @@ from urllib.parse import urlsplit
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.clock import ServerClock
-from sweeps.storage.objects.answers import Refusal, is_missing_object, refusal_of
+from sweeps.storage.objects.answers import Refusal, is_missing_object, is_refusal, refusal_of
 from sweeps.storage.retries import RetryPolicy, Transient, retry
 
 _T = TypeVar("_T")
 _HOST = re.compile(r"[\w.:-]+")
 BULK_TIMEOUT_S = 300
-_CONFLICTS = ("AlreadyExistsError", "PreconditionError")
 
 _SETTLE_S = 0.1  # in which obstore's threads let go of the interpreter
 
@@ -214,7 +213,7 @@ class ObjectClient(ABC):
         said = refusal_of(error)
         # A 409 is no verdict: another change of the object was under way.
         if is_missing_object(error) or (
-            type(error).__name__ in _CONFLICTS and (said.status != 409 or said.code == "BlobAlreadyExists")
+            not missing and is_refusal(error) and (said.status != 409 or said.code == "BlobAlreadyExists")
         ):
             self.answered = True
             return error

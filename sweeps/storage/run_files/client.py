@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
 from sweeps.storage.keys import checked_key
-from sweeps.storage.objects.answers import is_missing_object
+from sweeps.storage.objects.answers import is_missing_object, is_refusal
 from sweeps.storage.objects.bucket import BucketStore
 from sweeps.storage.retries import Transient, retry
 from sweeps.storage.run_files.exchange import SLOWEST_BYTES_PER_S, Deadline, wait_for
@@ -111,7 +111,7 @@ class RunFilesClient:
                 version = self._send(name, partial(self._put, name, data, replaces), content.size, check)
                 return Remote(version, content.size, "")
             except Exception as error:
-                if not _is_refusal(error):
+                if not is_refusal(error):
                     raise
             # Our own earlier attempt, or another writer's object: only its content matters.
             present = self.stat(name)
@@ -154,7 +154,7 @@ class RunFilesClient:
             try:
                 part = self._send(name, send, stop - begin)
             except Exception as error:
-                if not _is_refusal(error):
+                if not is_refusal(error):
                     raise
                 raise Changed(f"{self._url(name)}: it is not there as its manifest says") from None
             if len(part) != stop - begin:
@@ -292,11 +292,3 @@ def check_prefix(file: IO[bytes], content: Digest) -> Callable[[], None]:
             raise Changed("the file was rewritten while it was uploaded")
 
     return check
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Return whether the object has another version, or there is none."""
-    return isinstance(error, FileNotFoundError) or type(error).__name__ in (
-        "AlreadyExistsError",
-        "PreconditionError",
-    )

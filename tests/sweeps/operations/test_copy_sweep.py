@@ -320,7 +320,7 @@ def test_damaged_run_is_left_out_of_a_bucket(place, space, tmp_path, monkeypatch
     """Its manifest was written after each file, as after some seconds of a large one."""
     monkeypatch.setattr(copying, "_COMMIT_S", 0.0)
     store, target = made(place("gs"), space, tmp_path).store, place("gs")
-    key = f"{RUN}/checkpoints/10/model.bin"
+    key = f"{RUN}/result.json"  # the last
     store.delete(key, next(entry.version for entry in store.list(key)))
     (line,) = copied(store.url, target).left_out
     assert RUN in line

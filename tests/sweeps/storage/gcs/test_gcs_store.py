@@ -462,7 +462,8 @@ class TestProcesses:
             "store = GcsStore(sys.argv[1], endpoint=sys.argv[2])\n"
             "store.create('k', b'x')\n"
             "if os.fork() == 0:\n"
-            "    for act in (lambda: store.read('k'), lambda: store.list('')):\n"
+            "    acts = (lambda: store.read('k'), lambda: store.list(''), lambda: store.create('l', b'x'))\n"
+            "    for act in acts:\n"
             "        try:\n"
             "            act()\n"
             "        except Exception as error:\n"
@@ -476,8 +477,8 @@ class TestProcesses:
             text=True,
             timeout=60,
         )
-        assert done.stdout.count("was forked") == 2
-        assert done.stdout.count("\n") == 2
+        assert done.stdout.count("was forked") == 3
+        assert done.stdout.count("\n") == 3
 
     def test_clients_are_imported_only_by_a_request(self):
         check = (
