@@ -232,6 +232,7 @@ Quirk = Literal[
     "no_digests",
     "empty_lists",
     "no_generation",
+    "no_generation_of_parts",
 ]
 """Differences of other implementations."""
 

@@ -147,7 +147,8 @@ class FakeGcs:
             reply = self._xml_api.answer(call)
         except ApiError as error:
             return xml_api.failure(error)
-        if "no_generation" in self._api.accent:
+        accent = self._api.accent
+        if "no_generation" in accent or ("no_generation_of_parts" in accent and call.operation == "complete"):
             reply.headers = {n: v for n, v in reply.headers.items() if n.lower() != "x-goog-generation"}
         return reply
 

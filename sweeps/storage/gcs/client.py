@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from datetime import UTC
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -73,12 +74,14 @@ class GoogleClient(ObjectClient):
         )
 
     def token(self) -> Any:
-        """Return a valid access token; without credentials "", which obstore leaves out of what it reads.
+        """Return the access token; without credentials "", which obstore leaves out of what it reads.
 
         obstore asks whenever the last one is about to expire, also during an upload of hours.
         """
         with self._signing_in:
-            credentials = self._valid_credentials()
+            with suppress(Exception):  # then the old one may still serve, or the service refuses it
+                self._renew()
+            credentials = self._session.credentials
             token, expiry = credentials.token or "", credentials.expiry
         return {"token": token, "expires_at": expiry and expiry.replace(tzinfo=UTC)}
 
@@ -175,21 +178,21 @@ class GoogleClient(ObjectClient):
                     self._sign_ins += 1
                     self._stores.clear()  # they remember a token
                 self._thread.sign_in = self._sign_ins
-                self._valid_credentials()
+                self._renew()
         except GoogleAuthError as error:
-            # Where the metadata server did not answer, nobody has refused anything.
-            if isinstance(error, RefreshError) and not isinstance(error.__cause__, TransportError):
+            # Where the metadata server did not answer, or Google's had a fault, nobody has refused anything.
+            is_passing = error.retryable or isinstance(error.__cause__, TransportError)
+            if isinstance(error, RefreshError) and not is_passing:
                 raise self._unauthorized(one_line(error), url) from None
             raise Transient(f"{type(error).__name__}: {one_line(error)}", in_doubt=False) from None
 
-    def _valid_credentials(self) -> Any:
-        """Return the session's credentials, refreshed if they have expired. Raises `GoogleAuthError`."""
+    def _renew(self) -> None:
+        """Refresh an access token that ends soon. Raises `GoogleAuthError`."""
         from google.auth.transport.requests import Request
 
         credentials = self._session.credentials
         if not credentials.valid:
             within(self.retries.attempt_s, lambda: credentials.refresh(Request()))
-        return credentials
 
     def _credentials(self) -> Any:
         import google.auth

@@ -194,9 +194,9 @@ class RunFilesClient:
                     raise Changed("the file became shorter while it was uploaded")
                 yield part
 
-        async def send() -> str:
+        async def send() -> Mapping[str, Any]:
             try:
-                result = await obstore.put_async(
+                return await obstore.put_async(
                     self._bulk,
                     self._name(name),
                     parts(),
@@ -210,11 +210,12 @@ class RunFilesClient:
                     raise
                 # obstore sent the end twice, as the first had no answer: the upload is not known any more.
                 raise Transient("the service has forgotten this upload", in_doubt=True) from None
-            return self._version(result, name)
 
         patience_s = self._store.client.retries.total_s  # for retries of obstore's
-        version = self._send(name, send, content.size, check, patience_s=patience_s)
+        told = self._send(name, send, content.size, check, patience_s=patience_s)
         stored = self.stat(name)
+        # Google promises no generation in this answer.
+        version = self._version({**told, "version": told["version"] or stored.generation}, name)
         if (stored.generation, stored.size) != (version, content.size):
             raise StoreUnavailable(f"{self._url(name)}: the storage service keeps other bytes than sent")
         return stored
