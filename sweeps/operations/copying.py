@@ -296,11 +296,11 @@ class _Copy:
     # ---- files
 
     def _copy_folder(self, folder: _Folder) -> None:
-        for _ in range(_TRIES):
+        for tried in range(_TRIES):
             try:
                 files = self._files(folder)
                 if isinstance(self._target, Bucket):
-                    self._into_bucket(self._target, folder, files)
+                    self._into_bucket(self._target, folder, files, again=tried > 0)
                 else:
                     self._into_folder(folder, files)
             except Changed:  # a worker still writes there, or the files are not as their manifest says
@@ -374,13 +374,15 @@ class _Copy:
             file.seek(0)
             yield file, content
 
-    def _into_bucket(self, target: Bucket, folder: _Folder, files: Mapping[str, Stored]) -> None:
+    def _into_bucket(
+        self, target: Bucket, folder: _Folder, files: Mapping[str, Stored], *, again: bool
+    ) -> None:
         """Copy files into a bucket, with a manifest that names the target's generations."""
         client = open_client(target, folder.prefix, self._deadline)
         key, has_manifest = f"{folder.prefix}/{MANIFEST}", folder.kind != "other"
         version, written = None, {}
-        if has_manifest:
-            with suppress(NotFound):  # of an earlier call, or of an earlier try
+        if has_manifest and (again or key in self._remote):
+            with suppress(NotFound):
                 data, version = target.read(key)
                 with suppress(ValueError):
                     written = manifest.decode(data)
