@@ -91,7 +91,7 @@ class ETagClient(ObjectClient):
         """
 
         def attempt() -> dict[str, str]:
-            address = self.once(lambda: self.clock_url(name), url)
+            address = self.once(lambda: self.clock_url(name), url, holds_errors=True)  # nobody was asked
             request = urllib.request.Request(address, method="HEAD")  # noqa: S310 - the service's
             sent = self.clock.local()
             try:

@@ -220,6 +220,12 @@ class TestTheClock:
         assert store.now() <= store.now()
         assert s3.entries == []
 
+    def test_a_signed_url_is_no_answer(self, s3, url):
+        hasty = RetryPolicy(total_s=20.0, first_answer_s=0.3, attempt_s=0.3, first_wait_s=0.02)
+        silent = ObjectStore(url, endpoint="http://127.0.0.1:9", retries=hasty)
+        with pytest.raises(StoreUnavailable, match=r"within 0\.3 s"):
+            silent.now()
+
     def test_the_clock_waits_out_a_bad_answer(self, s3, store):
         s3.faults.add(Fault(action="lose_request", operation="head", times=2))
         assert abs(store.now() - time.time()) < 1.5
