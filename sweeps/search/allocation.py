@@ -295,7 +295,9 @@ class Allocator:
         newest: Trial | None = made
         try:
             for count in itertools.count():
-                if newest is None or count >= _spare(newest, rivals) or time.monotonic() >= until:
+                if newest is None or time.monotonic() >= until:
+                    return
+                if not self._makes_another(newest, count, rivals):
                     return
                 wait(0.0)  # raises once the worker is asked to stop
                 records = self._records.lately()
@@ -305,6 +307,28 @@ class Allocator:
                 newest = self._create(records, searching=searching)
         except (Exception, Interrupted) as error:  # noqa: BLE001 - see above
             log.info("no more trials are created for other workers: %s", error)
+
+    def _makes_another(self, newest: Trial, made: int, rivals: int) -> bool:
+        """Return whether to create one more trial for others.
+
+        In random search a point does not depend on when it is drawn, so spare ones cost nothing; each of the
+        others has made some, and still there is a queue. A candidate of the surrogate is better the later it
+        is made, and points of Sobol beyond the first design would stand in for it: so their number follows
+        the length of the queue.
+
+        Args:
+            newest: the last trial that was made.
+            made: number of trials made for others so far.
+            rivals: number of other workers that held the lease while this one waited.
+        """
+        if newest.generator == "botorch":
+            return made < min(rivals - 1, _MOST_SPARE)
+        if newest.generator != "sobol":
+            return made < (_MOST_SPARE if rivals else 0)
+        if self._space.search.method == "random":
+            return made < _MOST_SPARE * rivals
+        in_design = newest.trial < self._ax().first_trials  # a baseline, the first trial, is not counted
+        return made < min(rivals, _MOST_SPARE) or (rivals > 0 and in_design)
 
     def candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
         """Return the next trial's parameters and what generated them."""
@@ -366,17 +390,3 @@ class Allocator:
 def _wanted(records: list[Trial], *, confirming: bool) -> list[Trial]:
     """Return the trials that a worker may claim: all, or those of the confirmation alone."""
     return [record for record in records if not confirming or record.generator == "confirm"]
-
-
-def _spare(newest: Trial, rivals: int) -> int:
-    """Return how many trials to create for others after `rivals` other workers held the lease.
-
-    A point of the Sobol sequence does not depend on when it is drawn, so spare ones cost nothing; each of the
-    others has made some, and still there is a queue. A candidate of the surrogate is better the later it is
-    made, so their number follows the length of the queue.
-    """
-    if newest.generator == "botorch":
-        return min(rivals - 1, _MOST_SPARE)
-    if newest.generator == "sobol":
-        return _MOST_SPARE * rivals
-    return _MOST_SPARE if rivals else 0

@@ -185,6 +185,17 @@ def test_spare_points_do_not_extend_sobol_phase(space, clock):
     assert [record.generator for record in experiment.trials()] == 6 * ["sobol"] + ["botorch"]
 
 
+def test_spare_points_before_results_end_with_the_first_design(space, clock):
+    """Further points of Sobol would use up a run cap that candidates of the surrogate are for."""
+    few = replace(space, search=Search(method="bayes", sobol=6, seed=1))
+    made = {}
+    for holders in (("a",), tuple("abcdefgh")):
+        experiment = Experiment.create(Bucket(clock=clock), few)
+        ask_after(experiment, *holders)
+        made[len(holders)] = statuses(experiment)
+    assert made == {1: "r" + 6 * "p", 8: "r" + 8 * "p"}  # the longer queue has nothing better to wait for
+
+
 @pytest.mark.usefixtures("_cheap_surrogate")
 @pytest.mark.parametrize("state", ["paused", "stopped"])
 def test_a_sweep_that_was_closed_meanwhile_gets_no_more(space, clock, state, monkeypatch):
@@ -232,7 +243,7 @@ def test_whatever_goes_wrong_with_the_others_trials_ours_is_run(bucket, monkeypa
 
 def test_it_ends_before_the_first_heartbeat_is_overdue(space, monkeypatch):
     """Only the time can end it."""
-    monkeypatch.setattr(allocation, "_spare", lambda newest, rivals: 10**6)
+    monkeypatch.setattr(allocation.Allocator, "_makes_another", lambda *_: True)
     endless = replace(space, run_cap=None, lease=replace(space.lease, heartbeat_s=0.4))
     experiment = Experiment.create(Bucket(), endless)
     made = []
