@@ -29,6 +29,7 @@ import numpy as np
 from benchmarks.scale.engine import Machine, Simulation
 from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound
+from sweeps.storage.retries import RetryPolicy
 
 T = TypeVar("T")
 Kind = Literal["read", "write", "list", "delete"]
@@ -43,8 +44,7 @@ DECODE_S = 1e-4
 NAMES = 1000
 """Names in one answer to a listing."""
 
-# The retries of both clients: `sweeps.storage.gcs.client.RetryPolicy`.
-TOTAL_S, ATTEMPT_S, FIRST_WAIT_S, LONGEST_WAIT_S = 120.0, 20.0, 1.0, 16.0
+RETRIES = RetryPolicy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,14 +216,14 @@ class SimulatedStore:
         return f"{self.url}/{key}"
 
     def read(self, key: str) -> tuple[bytes, str]:
-        found = self._retried("read", key, lambda: self._bucket.read(key))
+        found = self._request("read", key, lambda: self._bucket.read(key))
         if found is None:
             raise NotFound(key, self.location(key))
         return found
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
         if len(keys) < 2 or self._is_cut():
-            return [self._retried("read", key, lambda key=key: self._bucket.read(key)) for key in keys]
+            return [self._request("read", key, lambda key=key: self._bucket.read(key)) for key in keys]
         found: list[tuple[bytes, str] | None] = []
         for first in range(0, len(keys), CHUNK):
             chunk = keys[first : first + CHUNK]
@@ -232,36 +232,36 @@ class SimulatedStore:
             served = self._bucket.admit("read", len(chunk))
             found += [self._bucket.read(key) for key in chunk[:served]]
             for key in chunk[served:]:  # the clients repeat what was refused one by one
-                found.append(self._retried("read", key, lambda key=key: self._bucket.read(key)))
+                found.append(self._request("read", key, lambda key=key: self._bucket.read(key)))
         return found
 
     def create(self, key: str, data: bytes) -> str:
-        version = self._retried("write", key, lambda: self._bucket.put(key, data, None), None)
+        version = self._request("write", key, lambda: self._bucket.put(key, data, None), None)
         if version is None:
             raise AlreadyExists(key)
         return version
 
     def replace(self, key: str, data: bytes, expected: str) -> str:
-        version = self._retried("write", key, lambda: self._bucket.put(key, data, expected), expected)
+        version = self._request("write", key, lambda: self._bucket.put(key, data, expected), expected)
         if version is None:
             raise Conflict(key)
         return version
 
     def delete(self, key: str, expected: str) -> None:
         kind: Kind = "write" if self._bucket.service.tombstones else "delete"
-        if self._retried(kind, key, lambda: self._bucket.put(key, None, expected), expected) is None:
+        if self._request(kind, key, lambda: self._bucket.put(key, None, expected), expected) is None:
             raise Conflict(key)
 
     def list(self, prefix: str) -> list[Entry]:
-        found = self._retried("list", prefix, lambda: self._bucket.list(prefix))
+        found = self._request("list", prefix, lambda: self._bucket.list(prefix))
         for _ in range(1, math.ceil(len(found) / NAMES)):  # the other pages, one after another
-            self._retried("list", prefix, lambda: None)
+            self._request("list", prefix, lambda: None)
         return found
 
     def now(self) -> float:
         fresh_s = self._bucket.service.clock_s
         if fresh_s is not None and self._bucket.now() - self._clock_at > fresh_s:
-            self._retried("read", "sweep.json", lambda: None)
+            self._request("read", "sweep.json", lambda: None)
             self._clock_at = self._bucket.now()
         return self._bucket.now()
 
@@ -271,27 +271,29 @@ class SimulatedStore:
     def _is_cut(self) -> bool:
         return self._region in self._bucket.cut
 
-    def _retried(self, kind: Kind, key: str, act: Callable[[], T], expected: str | None = "") -> T:
+    def _request(self, kind: Kind, key: str, act: Callable[[], T], expected: str | None = "") -> T:
         """Do one request as the clients do it: again after a refusal, until two minutes are over.
 
         Args:
             expected: the version that a write is for. After a refusal the object is read: if that version is
                 gone, the write need not be tried again.
         """
-        began, bound = self._bucket.now(), FIRST_WAIT_S
+        began, bound = self._bucket.now(), RETRIES.first_wait_s
         while True:
             try:
                 return self._once(kind, act)
             except Refused:
                 if kind in ("write", "delete") and not self._is_cut():
-                    found = self._retried("read", key, lambda: self._bucket.read(key))
+                    found = self._request("read", key, lambda: self._bucket.read(key))
                     if (found[1] if found else None) != expected:
                         return act()  # refused by the bucket: the version is not there
                 wait_s = self._bucket.chance.uniform(bound, 1.5 * bound)
-                if self._bucket.now() - began + wait_s > TOTAL_S:
-                    raise StoreUnavailable(f"{self.location(key)}: no answer for {TOTAL_S:g} s") from None
+                if self._bucket.now() - began + wait_s > RETRIES.total_s:
+                    raise StoreUnavailable(
+                        f"{self.location(key)}: no answer for {RETRIES.total_s:g} s"
+                    ) from None
                 self._sleep(wait_s)
-                bound = min(2 * bound, LONGEST_WAIT_S)
+                bound = min(2 * bound, RETRIES.longest_wait_s)
 
     def _once(self, kind: Kind, act: Callable[[], T]) -> T:
         service = self._bucket.service
@@ -299,7 +301,7 @@ class SimulatedStore:
         took = float(latency.draw(self._bucket.chance)[0])
         self._sleep(took / 2)
         if self._is_cut():
-            self._sleep(ATTEMPT_S - took / 2)
+            self._sleep(RETRIES.attempt_s - took / 2)
             raise Refused
         try:
             if not self._bucket.admit(kind):

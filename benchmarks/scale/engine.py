@@ -1,8 +1,8 @@
 """Simulated time for blocking code: each thread is a greenlet that yields to SimPy where it would wait.
 
-The code under simulation is not changed. While `replaced` is active, its modules' `time` and `threading` are
-those of the simulation, as gevent does it; nothing else in it waits. One greenlet runs at a time and yields
-only inside `Simulation.wait`, so that a run depends on its seed alone.
+The code under simulation is not changed. While `simulated_time` is active, its modules' `time` and
+`threading` are those of the simulation, as gevent does it; nothing else in it waits. One greenlet runs at a
+time and yields only inside `Simulation.wait`, so that a run depends on its seed alone.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Flag:
 
 
 @contextmanager
-def replaced(simulation: Simulation) -> Iterator[None]:
+def simulated_time(simulation: Simulation) -> Iterator[None]:
     """Give the worker's modules the clock and the threads of a simulation."""
 
     class Time:

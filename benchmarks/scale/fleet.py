@@ -27,7 +27,7 @@ import simpy
 from benchmarks.chaos import problems_of
 from benchmarks.fleet import loss_of
 from benchmarks.scale.bucket import EPOCH, SERVICES, Bucket, SimulatedStore
-from benchmarks.scale.engine import Flag, Machine, Simulation, replaced
+from benchmarks.scale.engine import Flag, Machine, Simulation, simulated_time
 from sweeps.errors import Interrupted, SweepError
 from sweeps.experiment import Experiment
 from sweeps.programs.base import Program
@@ -54,14 +54,16 @@ POLL_S = 30.0
 SOBOL_S = 0.005
 """Measured: 2.5 to 4 ms."""
 SURROGATE_S = ((0, 0.1), (30, 0.43), (100, 0.43), (300, 0.95), (1000, 12.0))
-"""CPU seconds of a surrogate's candidate by results, from RESULTS.md; held at 1,000, beyond not measured."""
+"""CPU seconds of a surrogate's candidate by results, from RESULTS.md; held at 1,000, beyond not measured.
+
+That at 1,000 is from before the fit's tolerance grew with the results: it is 6 s since."""
 FIRST_TRIALS = 6
 REGIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is simulated.
+    """Scenario to simulate.
 
     Args:
         trials: in all; the run cap.
@@ -90,7 +92,7 @@ class Scenario:
 
 @dataclass
 class Report:
-    """What became of a scenario.
+    """Measurements of a simulated scenario.
 
     Attributes:
         alive_s: seconds of all workers; `asking_s` of them before a program ran, `reporting_s` after it, and
@@ -175,7 +177,7 @@ class Nap(Program):
     def require_startable(self) -> None: ...
 
     def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
-        raise NotImplementedError
+        raise NotImplementedError  # only a person's question asks for it
 
     def run(
         self, record: Trial, folder: Path, *, stop: Stop, wants_stop: Callable[[], bool], **_: bool
@@ -310,7 +312,7 @@ class Fleet:
             how = "crashed"
             self.report.asking_s += self.now() - member.since
             self.report.events[type(error).__name__] += 1
-        except Exception as error:
+        except Exception as error:  # whatever ends a worker is a finding
             self.report.problems.append(f"{member.name} died: {error!r}")
         finally:
             self.report.alive_s += self.now() - member.began
@@ -401,7 +403,7 @@ class Fleet:
 
 
 @contextmanager
-def _instrumented(fleet: Fleet) -> Iterator[None]:
+def _substitutes(fleet: Fleet) -> Iterator[None]:
     """Let workers run naps, share one optimizer, and take as long to ask as it was measured."""
     scenario, simulation = fleet.scenario, fleet.simulation
     real, asked = allocation.Allocator.candidate, allocation.Allocator._ax
@@ -451,7 +453,7 @@ def _instrumented(fleet: Fleet) -> Iterator[None]:
     try:
         for (where, name, _), value in zip(old, new, strict=True):
             setattr(where, name, value)
-        with replaced(simulation):
+        with simulated_time(simulation):
             yield
             for machine in list(simulation.machines):  # what still waits must not go on by the real clock
                 simulation.kill(machine)
@@ -464,6 +466,6 @@ def _instrumented(fleet: Fleet) -> Iterator[None]:
 def simulate(scenario: Scenario) -> Report:
     """Run a scenario and return what came of it."""
     fleet = Fleet(scenario)
-    with tempfile.TemporaryDirectory(prefix="scale-") as folder, _instrumented(fleet):
+    with tempfile.TemporaryDirectory(prefix="scale-") as folder, _substitutes(fleet):
         fleet.folder = Path(folder)
         return fleet.run()

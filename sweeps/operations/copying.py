@@ -62,7 +62,7 @@ _TRIES = 3
 
 @dataclass(kw_only=True)
 class Copied:
-    """What `copy` has done.
+    """Result of `copy`.
 
     Args:
         url: of the copy.
@@ -171,7 +171,7 @@ class _Copy:
         if self._mark(complete=complete):
             return
         versions = {entry.key: entry.version for entry in self._source.list("")}
-        objects, folders = _sorted(versions, in_bucket=isinstance(self._source, Bucket))
+        objects, folders = _objects_and_folders(versions, in_bucket=isinstance(self._source, Bucket))
         before = {entry.key: entry.version for entry in self._target.list("")}
         if not complete and (there := sum(key in before for key in versions)):
             on_notice(f"{there} of {counted(len(versions), 'object')} are in {self._target.url} already")
@@ -550,7 +550,7 @@ class _Copy:
             pool.shutdown(cancel_futures=True)
 
 
-def _sorted(keys: Iterable[str], *, in_bucket: bool) -> tuple[list[str], list[_Folder]]:
+def _objects_and_folders(keys: Iterable[str], *, in_bucket: bool) -> tuple[list[str], list[_Folder]]:
     """Return the objects among the keys, and the folders that the other ones lie in.
 
     Only in a folder somebody may have put large files where we have none.

@@ -230,7 +230,7 @@ class BucketStore(ABC):
                     return self._put(key, stored, over)
                 except Transient as error:
                     failure, in_doubt = error, in_doubt or error.in_doubt
-                except Exception as error:
+                except Exception as error:  # obstore's classes go by their names: it is imported late
                     if not is_refusal(error):
                         raise
                     if not in_doubt:  # else it may be of our own earlier attempt

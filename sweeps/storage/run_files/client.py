@@ -110,7 +110,7 @@ class RunFilesClient:
             try:
                 version = self._send(name, partial(self._put, name, data, replaces), content.size, check)
                 return Remote(version, content.size, "")
-            except Exception as error:
+            except Exception as error:  # obstore's, by their names, as in `BucketStore`
                 if not is_refusal(error):
                     raise
             # Our own earlier attempt, or another writer's object: only its content matters.
@@ -153,7 +153,7 @@ class RunFilesClient:
 
             try:
                 part = self._send(name, send, stop - begin)
-            except Exception as error:
+            except Exception as error:  # obstore's, by their names, as in `BucketStore`
                 if not is_refusal(error):
                     raise
                 raise Changed(f"{self._url(name)}: it is not there as its manifest says") from None
