@@ -16,7 +16,7 @@ from trainer.config.distill import (
 )
 from trainer.config.fields import FieldError
 from trainer.config.losses import DistillScheduleConfig, Stage2DistillConfig
-from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
+from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig, TrainedHereConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
 from trainer.config.run import Config, DeviceConfig, EvalConfig, decisive, sha256
@@ -58,6 +58,7 @@ __all__ = [
     "TelemetryConfig",
     "TextConfig",
     "TinyModelConfig",
+    "TrainedHereConfig",
     "WandbConfig",
     "decisive",
     "sha256",

@@ -38,7 +38,7 @@ _OPTIMIZER = "optimizer"  # the one group whose package is written behind an @
 _VARIED = ("model", "data", "stage3/teacher")  # groups whose options have keys of their own
 # pydantic names the union's member in an error's location; users do not
 _UNIONS = {
-    ("model",): ("tiny", "hf"),
+    ("model",): ("tiny", "ladder", "hf"),
     ("data",): ("stdlib", "text", "parquet", "hub"),
     ("stage3", "teacher"): ("in_process", "http", "cached"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
@@ -18,11 +19,12 @@ from trainer.config.fields import (
 from trainer.config.optimizer import StepsConfig
 
 MasterDtype = Literal["auto", "float32", "bfloat16"]
+_HEAD_SIZE, _MLP_RATIO = 32, 3  # of the ladder, as the tiny model has them
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TeacherConfig(StepsConfig):
-    """Training of the tiny model's full-precision teacher, once for all runs that share it.
+    """Training of the full-precision teacher of a tiny model or a rung, once for all runs that share it.
 
     Args:
         max_steps: optimizer steps.
@@ -61,6 +63,60 @@ class TinyModelConfig(Checked):
                 f"{2 * self.heads}",
                 key="hidden_size",
             )
+
+    def with_layers(self, layers: int) -> TinyModelConfig:
+        """Return the same model with so many layers."""
+        return dataclasses.replace(self, layers=layers)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LadderModelConfig(Checked):
+    """A rung of a family of Llamas of one shape, and its teacher, whose weights are float32.
+
+    Args:
+        kind: set by the group `model`.
+        master_dtype: of the student's weights.
+        width: hidden size, a multiple of the head size, 32; the MLP is three times as wide.
+        depth: decoder layers; the rungs have one for each 32 of the width.
+    """
+
+    kind: Literal["ladder"]
+    master_dtype: Literal["float32", "bfloat16"]
+    width: Positive
+    depth: Positive
+    teacher: TeacherConfig
+
+    def contradictions(self) -> Iterator[FieldError]:
+        if self.width % _HEAD_SIZE:
+            below = self.width // _HEAD_SIZE * _HEAD_SIZE
+            options = f"{below} or {below + _HEAD_SIZE}" if below else f"{_HEAD_SIZE}"
+            yield FieldError(
+                f"heads of size {_HEAD_SIZE} do not divide {self.width}; write {options}", key="width"
+            )
+
+    @property
+    def hidden_size(self) -> int:
+        return self.width
+
+    @property
+    def intermediate_size(self) -> int:
+        return _MLP_RATIO * self.width
+
+    @property
+    def layers(self) -> int:
+        return self.depth
+
+    @property
+    def heads(self) -> int:
+        return self.width // _HEAD_SIZE
+
+    def with_layers(self, layers: int) -> LadderModelConfig:
+        """Return the same model with so many layers."""
+        return dataclasses.replace(self, depth=layers)
+
+
+TrainedHereConfig = TinyModelConfig | LadderModelConfig
+"""A model whose teacher is trained here, where there is no pretrained one."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

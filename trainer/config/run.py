@@ -18,7 +18,7 @@ from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention
 from trainer.config.evaluation import HooksConfig, SamplesConfig
 from trainer.config.fields import STRICT, AboveZero, Checked, Count, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
-from trainer.config.model import HfModelConfig, TinyModelConfig
+from trainer.config.model import HfModelConfig, TrainedHereConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import RecoveryConfig, Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
@@ -135,7 +135,7 @@ class Config(Checked):
         overwrite: begin anew in a folder that holds a finished run, which is lost.
     """
 
-    model: Annotated[TinyModelConfig | HfModelConfig, Field(discriminator="kind")]
+    model: Annotated[TrainedHereConfig | HfModelConfig, Field(discriminator="kind")]
     data: DataConfig
     quant: QuantConfig
     stage1: Stage1Config
@@ -162,7 +162,7 @@ class Config(Checked):
     overwrite: bool
 
     def contradictions(self) -> Iterator[FieldError]:
-        if self.model.kind == "tiny":  # the layers of other models are unknown until they are loaded
+        if self.model.kind != "hf":  # the layers of other models are unknown until they are loaded
             yield from self.check_depth(self.model.layers)
             width, heads = self.model.hidden_size, self.model.heads
             yield from check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
@@ -218,11 +218,12 @@ class Config(Checked):
                 "write stage2.lambda_warmup.enabled=false",
                 key="stage2.lambda_warmup.weights",
             )
-        if self.model.kind != "tiny":
+        if self.model.kind == "hf":
             return
+        tiny = self.model.kind == "tiny"
         widths = {
-            "q_proj (model.hidden_size)": self.model.hidden_size,
-            "down_proj (model.intermediate_size)": self.model.intermediate_size,
+            f"q_proj (model.{'hidden_size' if tiny else 'width'})": self.model.hidden_size,
+            f"down_proj (model.{'intermediate_size' if tiny else 'width'})": self.model.intermediate_size,
         }
         for error in chain(*(self.quant.check_group(layer, inputs) for layer, inputs in widths.items())):
             yield FieldError(error.problem, key=f"quant.{error.key}")

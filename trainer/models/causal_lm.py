@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sweeps.text.shorten import first_line
-from trainer.config import HfModelConfig, TinyModelConfig
+from trainer.config import HfModelConfig, TrainedHereConfig
 from trainer.config.model import MasterDtype
 from trainer.devices.lazy_tensor import copy_to_host, is_lazy
 from trainer.devices.sdpa import PREFIX, RECORDING
@@ -48,7 +48,7 @@ class Outputs:
     hidden: tuple[Tensor, ...] = ()
 
 
-def import_architectures(config: TinyModelConfig | HfModelConfig) -> None:
+def import_architectures(config: TrainedHereConfig | HfModelConfig) -> None:
     """Import the modules that building or loading such a model needs, which takes seconds.
 
     Raises:
@@ -68,7 +68,7 @@ def import_architectures(config: TinyModelConfig | HfModelConfig) -> None:
 
 
 def build_tiny(
-    config: TinyModelConfig, *, vocab_size: int, sequence_length: int, attention: str
+    config: TrainedHereConfig, *, vocab_size: int, sequence_length: int, attention: str
 ) -> nn.Module:
     """Return a Llama with fresh weights, drawn from torch's global random state.
 

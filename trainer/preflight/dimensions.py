@@ -119,7 +119,7 @@ def teacher_dimensions(config: Config, pretrained: Any = None) -> Dimensions:
         ConfigError: the pretrained configuration lacks a size.
     """
     model, found = config.model, pretrained
-    if model.kind == "tiny":
+    if model.kind != "hf":
         return Dimensions(
             layers=model.layers,
             hidden=model.hidden_size,

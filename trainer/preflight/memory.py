@@ -236,7 +236,7 @@ def memory_upper_bound(config: Config, teacher: Dimensions) -> int:
     optimizers = [optimizer_memory(each, stage.optimizer) for stage, each in trained]
     lasting += max((optimizer.temporary for optimizer in optimizers), default=0)
     computed = [stage for _, stage in stages(config)]
-    recipes = [*computed, config.model.teacher] if config.model.kind == "tiny" else computed
+    recipes = [*computed, config.model.teacher] if config.model.kind != "hf" else computed
     sequences = max([config.eval.batch_size, *(each.micro_batch_size or each.batch_size for each in recipes)])
     queries = teacher.heads * teacher.head_size
     layer = _HIDDEN * teacher.hidden + _QUERIES * queries + _INNER * teacher.intermediate

@@ -85,7 +85,7 @@ def blueprint(config: Config, device: Device) -> Blueprint:
 
     def build(layers: int) -> nn.Module:
         return build_tiny(
-            dataclasses.replace(model, layers=layers),
+            model.with_layers(layers),
             vocab_size=config.data.vocab_size,
             sequence_length=config.data.sequence_length,
             attention=device.attention_for(config.data.sequence_length),
@@ -220,8 +220,8 @@ def _over_depths(
 def _without_named_layers(config: Config, layers: int) -> Config:
     """Replace settings that name layers, which do not matter for memory, by some that fit any depth."""
     model = config.model
-    if model.kind == "tiny":
-        model = dataclasses.replace(model, layers=layers)
+    if model.kind != "hf":
+        model = model.with_layers(layers)
     return dataclasses.replace(
         config,
         model=model,

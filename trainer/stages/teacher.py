@@ -1,7 +1,8 @@
-"""The teacher that a student is initialised from: a pretrained model, or a tiny one that is trained here.
+"""The teacher that a student is initialised from: a pretrained model, or a small one that is trained here.
 
 The first phase of a run, before `pipeline`: called by `__main__`, and by `api.prepare` ahead of many runs.
-`model=tiny` is trained once on the corpus and cached; `model=hf` is the pretrained model itself.
+That of `model=tiny` and of a rung of `model=ladder` is trained once on the corpus and cached; that of
+`model=hf` is the pretrained model itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import nn
 
 from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
-from trainer.config import Config, TinyModelConfig
+from trainer.config import Config, TrainedHereConfig
 from trainer.data import Corpus, local_folder
 from trainer.data.inputs import Inputs, prepare_inputs
 from trainer.devices.device import Device, open_device
@@ -110,7 +111,7 @@ def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
 
 def train_teacher(
     config: Config,
-    model: TinyModelConfig,
+    model: TrainedHereConfig,
     inputs: Inputs,
     *,
     device: Device,
@@ -149,7 +150,7 @@ def train_teacher(
     return artifact("teachers", _recipe(config, model, corpus, device) | {"eval": evaluation}, build)
 
 
-def _recipe(config: Config, model: TinyModelConfig, corpus: Corpus, device: Device) -> dict[str, Any]:
+def _recipe(config: Config, model: TrainedHereConfig, corpus: Corpus, device: Device) -> dict[str, Any]:
     """Return all that a tiny teacher's weights depend on."""
     muon = muon_dtype(model.teacher.optimizer, device.torch_device)
     return {
