@@ -82,8 +82,8 @@ DEFINITIONS = (
     Definition(
         "front",
         "Pareto front",
-        "trials with completed in column status that no other one beats in both column {x} and column {y}; "
-        "equals stay{bars}",
+        "trials with completed in column status{feasible} that no other one beats in both column {x} and "
+        "column {y}; equals stay{bars}",
         condition="tradeoff",
     ),
     Definition(
@@ -135,10 +135,10 @@ DEFINITIONS = (
     Definition(
         "several",
         "Front in all objectives",
-        "trials with completed in column status that no other one beats in all of the columns {objectives}; "
-        "equals stay. The line in each picture is the front of its two objectives alone. Hypervolume: the "
-        "volume that the front dominates within the reference point, a tenth of the range behind the worst "
-        "value of each column{all_chances}",
+        "trials with completed in column status{feasible} that no other one beats in all of the columns "
+        "{objectives}; equals stay. The line in each picture is the front of its two objectives alone. "
+        "Hypervolume: the volume that the front dominates within the reference point, a tenth of the range "
+        "behind the worst value of each column{all_chances}",
     ),
     Definition(
         "reuse",
@@ -292,6 +292,7 @@ def _texts(page: Contents) -> Mapping[str, object]:
         "lines": LINES,
         "log_ratio": f"{LOG_RATIO:g}",
         "within": constraints if page.best_was_named else "",
+        "feasible": ", but for those of field infeasible," if page.table.infeasible else "",
         "dollars": by_time if page.priced_by_time else "column usd, as the trials reported it",
         "objectives": ", ".join(objective.metric for objective in page.objectives),
     }

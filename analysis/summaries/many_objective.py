@@ -94,8 +94,8 @@ def many_objective_front(
 ) -> ManyObjectiveFront | None:
     """Find the front in all objectives; None for fewer than three.
 
-    Of a sweep's own table only completed trials count, and each confirmed configuration is one point; of any
-    other, every row with all values.
+    Of a sweep's own table only completed trials within its outcome constraints count, and each confirmed
+    configuration is one point; of any other, every row with all values.
 
     Raises:
         MissingColumn: there is no column of an objective.
@@ -113,7 +113,7 @@ def many_objective_front(
         if names.count(name) > 1:
             raise AnalysisError(f"the objective {name!r} is named twice")
     columns = np.column_stack([table.floats(name) for name in names])
-    kept = np.flatnonzero(np.isfinite(columns).all(axis=1) & table.completed)
+    kept = np.flatnonzero(np.isfinite(columns).all(axis=1) & table.feasible)
     values, goals = columns[kept], [objective.goal for objective in objectives]
     on_front = front(values, goals)
     sign = 1.0 if goals[0] == "minimize" else -1.0

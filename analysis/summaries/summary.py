@@ -87,8 +87,8 @@ def pareto(
 ) -> ParetoResult:
     """Find the trade-off between two columns of a table: compute, as a rule, and loss.
 
-    Of a sweep's own table only completed trials count, and each confirmed configuration is one point; of any
-    other, every row with both values.
+    Of a sweep's own table only completed trials within its outcome constraints count, and each confirmed
+    configuration is one point; of any other, every row with both values.
 
     Args:
         x: column of compute; `effective_steps` also if the table only has the steps of the two stages.
@@ -111,7 +111,7 @@ def pareto(
     xs, ys = table.numbers(x), table.numbers(y)
     if baseline is None:
         baseline = find_baseline(table, y, y_goal)
-    kept = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys) & table.completed)
+    kept = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys) & table.feasible)
     names = table.trials[kept]
     xs, ys = xs.iloc[kept], ys.iloc[kept]
     points = np.column_stack((xs.to_numpy("float64"), ys.to_numpy("float64")))

@@ -100,6 +100,7 @@ class TrialsTable:
         held_out: losses of each sequence, as far as they are known.
         repeats: of configurations, in a table of `configurations`; else there are none.
         left_out: number of rows of a file that Optuna or W&B did not complete, by its word for it.
+        infeasible: completed trials outside of the sweep's outcome constraints, which no front may have.
     """
 
     frame: pd.DataFrame
@@ -108,6 +109,7 @@ class TrialsTable:
     held_out: HeldOut = field(default_factory=lambda: HeldOut({}), repr=False)
     repeats: Repeats = field(default_factory=lambda: Repeats(runs={}, spreads={}), repr=False)
     left_out: Mapping[str, int] = field(default_factory=dict, repr=False)
+    infeasible: Collection[int] = field(default=(), repr=False)
     _numbers: dict[str, pd.Series[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -160,11 +162,16 @@ class TrialsTable:
         """Return the table of an export document, with the losses of each sequence if it has them.
 
         Raises:
-            TableError: see `files.from_document`, and `from_frame`.
+            TableError: see `files.from_document`, and `from_frame`; or its infeasible trials are no list.
         """
         table = cls.from_frame(from_document(document, source=source))
-        held_out = document.get("held_out") if isinstance(document, Mapping) else None
-        return replace(table, held_out=HeldOut.from_document(held_out))
+        fields = document if isinstance(document, Mapping) else {}
+        infeasible = fields.get("infeasible", ())
+        if not isinstance(infeasible, list | tuple):
+            raise TableError(source, f"field infeasible is {infeasible!r:.80}; it is a list of trials")
+        return replace(
+            table, held_out=HeldOut.from_document(fields.get("held_out")), infeasible=tuple(infeasible)
+        )
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -186,6 +193,11 @@ class TrialsTable:
     def completed(self) -> npt.NDArray[np.bool_]:
         """Return [N] whether each trial has completed."""
         return self.has_status("completed") if self.is_sweep else np.ones(len(self), dtype=np.bool_)
+
+    @property
+    def feasible(self) -> npt.NDArray[np.bool_]:
+        """Return [N] whether each trial has completed within the sweep's outcome constraints."""
+        return self.completed & ~np.isin(self.trials, list(self.infeasible))
 
     @cached_property
     def configurations(self) -> TrialsTable:

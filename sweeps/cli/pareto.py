@@ -175,6 +175,8 @@ def _print_tables(answers: _Answers, *, chances: bool) -> None:
             summary += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
         echo(f"{summary}; of two columns alone:\n")
     print_front(answers.front, estimate_uncertainty(answers.frame, answers.front) if chances else None)
+    if count := len(answers.frame.infeasible):
+        echo(f"left out: {counted(count, 'trial')} outside of the outcome constraints")
     if answers.shared is not None:
         x = answers.front.x
         stages = "shared stages" if answers.shared.branches else "reused stages"

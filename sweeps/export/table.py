@@ -46,6 +46,7 @@ def document(
         "trials": [
             nested(record) | {"worker": _worker(record), "seconds": seconds(record)} for record in trials
         ],
+        **({"infeasible": infeasible(space, trials)} if space.outcome_constraints else {}),
         **({"held_out": dict(held_out)} if held_out else {}),
     }
 
@@ -137,6 +138,16 @@ def front(space: Space, trials: Sequence[Trial]) -> list[Trial]:
         record
         for record, mine in costs
         if not any(other != mine and all(map(operator.le, other, mine)) for _, other in costs)
+    ]
+
+
+def infeasible(space: Space, trials: Sequence[Trial]) -> list[int]:
+    """Return the indices of the completed trials outside of the outcome constraints."""
+    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    return [
+        record.trial
+        for record in trials
+        if record.status == "completed" and not all(bound.holds(_numbers(record)) for bound in bounds)
     ]
 
 

@@ -60,6 +60,16 @@ def test_only_completed_trials_of_a_sweep_count(sweep: dict[str, Any]) -> None:
     assert result.knee == 4
 
 
+def test_a_trial_outside_of_the_constraints_is_on_no_front(sweep: dict[str, Any]) -> None:
+    assert 1 in pareto(TrialsTable.from_document(sweep), x="effective_steps", y="final_loss").front
+    result = pareto(
+        TrialsTable.from_document(sweep | {"infeasible": [1]}), x="effective_steps", y="final_loss"
+    )
+    assert 1 not in [point.trial for point in result.points]
+    with pytest.raises(AnalysisError, match="field infeasible is 1; it is a list of trials"):
+        TrialsTable.from_document(sweep | {"infeasible": 1})
+
+
 def test_a_sweeps_baseline_is_its_best_trial_without_stage_1_9(document: Any, trial: Any) -> None:
     table = TrialsTable.from_frame(
         from_document(

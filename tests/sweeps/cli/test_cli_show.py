@@ -247,6 +247,18 @@ class TestPareto:
         alone = sweep("pareto", "--x", "memory", "--y", "loss", "--format", "json")
         assert "objectives" not in json.loads(alone.out)
 
+    def test_fronts_leave_out_what_is_outside_of_the_constraints(self, sweep, space_file, tmp_path):
+        space_file.write_text(space_file.read_text() + 'outcome_constraints: ["memory <= 4"]\n')
+        rows = "0.1,1,fast,3,1,20\n0.2,2,fast,1,5,30\n0.3,3,fast,2,2,30\n"  # the best takes too much memory
+        (tmp_path / "t.csv").write_text(f"param.x,param.n,param.mode,loss,memory,seconds.all\n{rows}")
+        assert sweep("init", str(space_file)).status == 0
+        assert sweep("import", "t.csv").status == 0
+        asked = ("pareto", "--x", "seconds.all", "--y", "loss")
+        assert json.loads(sweep(*asked, "--format", "json").out)["front"] == [0, 2]
+        shown = sweep(*asked).out
+        assert "2 of 2 trials are on the front" in shown
+        assert "left out: 1 trial outside of the outcome constraints" in shown
+
     @pytest.mark.parametrize(
         ("argv", "expected"),
         [
