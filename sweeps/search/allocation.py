@@ -24,7 +24,7 @@ from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.amendments import Amendments
 from sweeps.trials.lease import ObjectLease, Silence
 from sweeps.trials.record import Generator, Trial
-from sweeps.trials.repository import Records
+from sweeps.trials.repository import ENDED_S, Records
 
 if TYPE_CHECKING:
     from sweeps.search.optimizer import Optimizer
@@ -77,8 +77,9 @@ class Allocator:
         searching = make and not confirming
         rivals: set[str] = set()
         began = time.monotonic()
+        trust_ended_s = ENDED_S
         while True:
-            records = self._records.all()
+            records = self._records.all(trust_ended_s=trust_ended_s)
             self._must_be_open(records)
             wanted = _wanted(records, confirming=confirming)
             claimed = self._take_over(wanted, claim) or self._claim_one(wanted, claim)
@@ -88,7 +89,10 @@ class Allocator:
                 wait(self._longer(began))
                 continue  # other workers won the race, but some trials remain
             if not self._may_create(records, searching=searching):
-                return None
+                if not self._records.is_partial:
+                    return None
+                trust_ended_s = 0.0  # before the worker leaves: a trial may have been retried just now
+                continue
             by_ax = self._grid is None and self._due_baseline(records) is None
             if searching and by_ax and not self.is_full(records):
                 self._ax()  # takes seconds to import: before the lease, workers may do it side by side
@@ -115,8 +119,8 @@ class Allocator:
         Imported trials and those of a confirmation do not count towards the run cap; imported ones do cover
         their configuration in a grid.
         """
-        own, run_cap = sum(r.is_own for r in records), self._limits.run_cap
-        if run_cap is not None and own >= run_cap:
+        run_cap = self._limits.run_cap
+        if run_cap is not None and len(records) >= run_cap and sum(r.is_own for r in records) >= run_cap:
             return True
         if self._grid is not None:
             return not self._grid.left(records)
@@ -236,7 +240,7 @@ class Allocator:
         Returns:
             The trial, or None if the sweep is full, a trial became claimable, or its index was taken.
         """
-        records = self._records.all()
+        records = self._records.all(trust_ended_s=ENDED_S)
         if self._claimable(_wanted(records, confirming=not searching)):
             return None
         return self._create(records, claim, searching=searching)
@@ -388,5 +392,6 @@ class Allocator:
 
 
 def _wanted(records: list[Trial], *, confirming: bool) -> list[Trial]:
-    """Return the trials that a worker may claim: all, or those of the confirmation alone."""
-    return [record for record in records if not confirming or record.generator == "confirm"]
+    """Return the open trials that a worker may get: all, or those of the confirmation alone."""
+    found = [record for record in records if record.status == "pending" or record.status == "running"]
+    return [record for record in found if record.generator == "confirm"] if confirming else found

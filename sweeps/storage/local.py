@@ -124,6 +124,23 @@ class LocalStore:
                 raise Conflict(key)
             path.unlink()
 
+    def versions(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the present version of each of some objects in one folder, or None where there is none.
+
+        A listing takes a `stat` for each object of the folder, this takes one for each key.
+        """
+        folder = self._path(keys[0]).parent
+        try:
+            # A client of NFS asks the server for what has changed in a folder when it is opened, and would
+            # otherwise take a new name for missing, or an old file for the present one, for up to a minute.
+            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+            found = [_present(self._path(key)) for key in keys]
+        except FileNotFoundError:
+            return [None] * len(keys)
+        except OSError as error:
+            self._unavailable("list", folder, error)
+        return [None if each is None or stat.S_ISDIR(each.st_mode) else _version(each) for each in found]
+
     def list(self, prefix: str) -> list[Entry]:
         base = checked_prefix(prefix).rpartition("/")[0]
         folder = os.path.join(self._root, base)  # noqa: PTH118 - called often, faster than pathlib
@@ -256,7 +273,7 @@ def _walk(folder: str, base: str) -> Iterator[Entry]:
             yield Entry(base + child.name, _version(present), present.st_mtime)
 
 
-def _present(child: os.DirEntry[str]) -> os.stat_result | None:
+def _present(child: os.DirEntry[str] | Path) -> os.stat_result | None:
     """Return the status of a link's target, of a dangling link itself (`read` explains it), None if gone."""
     try:
         return child.stat()

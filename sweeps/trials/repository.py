@@ -6,9 +6,12 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import takewhile
+from operator import itemgetter
 
 from sweeps.errors import Conflict, DamagedObject, StoreConflict
 from sweeps.storage.base import NotFound, Store
+from sweeps.storage.local import LocalStore
 from sweeps.trials import lifecycle, storable
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
@@ -17,30 +20,73 @@ from sweeps.trials.redaction import redact_event
 _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
 FRESH_S = 1.0
 """Seconds for which a listing may be reused: a worker claims several short trials from one."""
+ENDED_S = 10.0
+"""Seconds for which a worker may take ended records for unchanged: only a person changes them, by a retry."""
 
 
 class Records:
     """Trial records of one store, for one thread.
 
     Records and versions are cached: a listing reads only those that have changed.
+
+    Attributes:
+        is_partial: whether the last listing took ended records for unchanged.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[int, tuple[Trial, str]] = {}
-        self._listed = float("-inf")
+        self._known: dict[int, tuple[Trial, str]] = {}  # by ascending index
+        self._unsettled: set[int] = set()  # those that may change at any time
+        self._next = 0  # the index after the last that was listed
+        self._listed = self._listed_in_full = float("-inf")
+        self.is_partial = False
 
-    def all(self) -> list[Trial]:
+    def all(self, *, trust_ended_s: float = 0.0) -> list[Trial]:
         """Return all trials in index order.
+
+        Args:
+            trust_ended_s: seconds for which a folder's ended records may be taken for unchanged.
 
         Raises:
             DamagedObject: a record is incomplete or was edited badly.
         """
-        known, versions = self._known, self._versions()
-        changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
-        known.update(zip(changed, self._fetch_all(changed), strict=True))
-        self._known, self._listed = {index: known[index] for index in sorted(versions)}, time.monotonic()
+        is_recent = time.monotonic() - self._listed_in_full < trust_ended_s
+        self.is_partial = is_recent and isinstance(self._store, LocalStore) and self._refresh(self._store)
+        if not self.is_partial:
+            known, versions = self._known, self._versions()
+            changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
+            known.update(zip(changed, self._fetch_all(changed), strict=True))
+            self._known = {index: known[index] for index in sorted(versions)}
+            self._unsettled = {index for index, (record, _) in self._known.items() if not _settled(record)}
+            self._next = next(reversed(self._known), -1) + 1
+            self._listed_in_full = time.monotonic()
+        self._listed = time.monotonic()
         return [record for record, _ in self._known.values()]
+
+    def _refresh(self, store: LocalStore) -> bool:
+        """Read what has changed of the records that are not settled, and the new ones; False: some are gone.
+
+        Indices have no gaps, so the new ones follow the last. This costs a `stat` for each open trial, where
+        a listing of the folder costs one for each trial.
+        """
+        while self._next in self._known:  # our own
+            self._next += 1
+        last = {self._next - 1} - {-1}  # it is gone if the sweep is
+        old, ahead = sorted(self._unsettled | last), 1
+        while True:
+            new = range(self._next, self._next + ahead)
+            versions = store.versions([trial.key(index) for index in (*old, *new)])
+            if None in versions[: len(old)]:
+                return False
+            # Of the new ones, those until the first that is missing.
+            there = list(takewhile(itemgetter(1), zip((*old, *new), versions, strict=True)))
+            changed = [i for i, v in there if i not in self._known or self._known[i][1] != v]
+            for record, version in self._fetch_all(changed):
+                self._keep(record, version)
+            self._next += len(there) - len(old)
+            if len(there) < len(versions):
+                return True
+            old, ahead = [], 2 * ahead
 
     def readable(self) -> tuple[list[Trial], list[DamagedObject]]:
         """Return all trials that can be read, in index order, and an error for each that cannot."""
@@ -56,7 +102,7 @@ class Records:
                 damaged.append(error)
             except NotFound:
                 continue  # somebody has repaired it
-        self._known = found
+        self._known, self._listed_in_full = found, float("-inf")
         return [record for record, _ in found.values()], damaged
 
     def _versions(self) -> dict[int, str]:
@@ -70,12 +116,11 @@ class Records:
         """Return the last listing with our own changes since; empty once that is outdated."""
         if time.monotonic() - self._listed > FRESH_S:
             return []
-        return [self._known[index][0] for index in sorted(self._known)]
+        return [record for record, _ in self._known.values()]
 
     def read(self, index: int) -> Trial:
         """Return the current record of one trial. Raises `NotFound` or `DamagedObject`."""
-        self._known[index] = self._fetch(index)
-        return self._known[index][0]
+        return self._keep(*self._fetch(index))
 
     def apply(self, index: int, event: lifecycle.Event) -> Trial:
         """Store the trial after the event and return it; a lost race is retried on the new record.
@@ -99,14 +144,15 @@ class Records:
         """Replace the version that was read last, and return the stored trial.
 
         Raises:
-            Conflict: another writer was faster; the cached record is dropped.
+            Conflict: another writer was faster.
             UnstorableRecord: it could not be read back; nothing was stored.
         """
         data = trial.encode(changed, uuid.uuid4().hex)
         try:
             version = self._store.replace(trial.key(changed.trial), data, self._known[changed.trial][1])
         except StoreConflict:
-            del self._known[changed.trial]  # the next listing reads it again
+            self._known[changed.trial] = (changed, "")  # the next listing reads it again
+            self._unsettled.add(changed.trial)
             self._listed = float("-inf")
             raise
         return self._remember(data, version)
@@ -117,9 +163,14 @@ class Records:
         return self._remember(data, self._store.create(trial.key(record.trial), data))
 
     def _remember(self, data: bytes, version: str) -> Trial:
-        stored = trial.decode(data)
-        self._known[stored.trial] = (stored, version)
-        return stored
+        return self._keep(trial.decode(data), version)
+
+    def _keep(self, record: Trial, version: str) -> Trial:
+        if record.trial not in self._known and record.trial != next(reversed(self._known), -1) + 1:
+            self._listed = self._listed_in_full = float("-inf")  # it has no place among them
+        self._known[record.trial] = (record, version)
+        (self._unsettled.discard if _settled(record) else self._unsettled.add)(record.trial)
+        return record
 
     def _fetch_all(self, indices: list[int]) -> Iterator[tuple[Trial, str]]:
         """Yield the records of `indices` in their order. Raises as `_fetch` does."""
@@ -139,3 +190,8 @@ class Records:
             key = trial.key(index)
             raise DamagedObject(key, str(error), self._store.location(key)) from None
         return record, version
+
+
+def _settled(record: Trial) -> bool:
+    """Return whether only a person changes the record; workers note where a snapshot is no longer stored."""
+    return record.finished and not record.snapshots

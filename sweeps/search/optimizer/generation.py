@@ -119,15 +119,16 @@ class Optimizer:
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Take in all records of the sweep, in index order; only new and changed ones cost time."""
-        pairs = list(zip(self._records, trials, strict=False))
-        if len(trials) < len(self._records) or not all(_may_follow(old, new) for old, new in pairs):
+        pairs = enumerate(zip(self._records, trials, strict=False))
+        changed = [(position, old, new) for position, (old, new) in pairs if old is not new]
+        if len(trials) < len(self._records) or not all(_may_follow(old, new) for _, old, new in changed):
             self._start_over()
-            pairs = []
-        for position, (old, new) in enumerate(pairs):
+            changed = []
+        for position, old, new in changed:
             self._records[position] = new
             if old.status != new.status:
                 self._settle(new)
-        for record in trials[len(pairs) :]:
+        for record in trials[len(self._records) :]:
             self._records.append(record)
             self._known_identities.add(self._domain.identity(record.parameters))
             configuration = self._domain.configuration(
@@ -481,8 +482,6 @@ class Optimizer:
 
 def _may_follow(old: Trial, new: Trial) -> bool:
     """Return whether state built from the old record can be updated to the new one (not after a retry)."""
-    if old is new:
-        return True
     if (old.trial, old.generator, old.parameters) != (new.trial, new.generator, new.parameters):
         return False
     same_end = (old.status, old.failure, old.metrics) == (new.status, new.failure, new.metrics)
