@@ -139,8 +139,8 @@ def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
                 for parameter in student.parameters():  # of the micro-batches before
                     if parameter.requires_grad:
                         parameter.grad = torch.zeros_like(parameter)
-                if config.device.parallel == "none":
-                    stack.enter_context(held_weights(student))
+                if config.device.parallel != "fsdp":
+                    stack.enter_context(held_weights(student, dtype=device.dtype))
             objective = _objective(config, stage, models, stack)
             ids_bT = torch.zeros(micro_batch, config.data.sequence_length, dtype=torch.long)
             live.begin("forward")

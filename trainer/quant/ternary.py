@@ -58,6 +58,19 @@ class _BlendWeight(torch.autograd.Function):
         return grads[0], None, None, None, None
 
 
+class _HeldWeight(torch.autograd.Function):
+    """Effective weights computed before, whose gradient goes to the master weights in their dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, w_OI: Tensor, effective_OI: Tensor) -> Tensor:
+        ctx.dtype = w_OI.dtype
+        return effective_OI
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0].to(ctx.dtype), None
+
+
 class TernaryLinear(nn.Module):
     """A linear layer whose weights become ternary and whose inputs become int8 as `lambda_` rises to 1.
 
@@ -80,7 +93,8 @@ class TernaryLinear(nn.Module):
     def effective_weight(self) -> Tensor:
         """Return the weights [O, I] that the layer multiplies by."""
         if self._held is not None:
-            return self._held
+            held = _HeldWeight.apply(self.weight, self._held)  # type: ignore[no-untyped-call] # as below
+            return cast(Tensor, held)
         lambda_ = self.lambda_.weights
         if lambda_.known_to_be(0):
             return self.weight
@@ -94,15 +108,20 @@ class TernaryLinear(nn.Module):
         )
         return cast(Tensor, blend)
 
-    def hold_weight(self, effective_OI: Tensor) -> None:
-        """Multiply by these effective weights in all passes until `release_weight`."""
-        self._held = effective_OI.detach().requires_grad_(self.weight.requires_grad)
-        self._held.grad = self.weight.grad  # micro-batches add to what is there
+    def hold_weight(self, effective_OI: Tensor, dtype: torch.dtype | None = None) -> None:
+        """Multiply by these effective weights in all passes until `release_weight`.
+
+        Args:
+            dtype: of the products, to which autocast would cast wider weights in each pass. 8-bit products
+                scale the weights as they are.
+        """
+        if dtype is not None and dtype.itemsize < effective_OI.itemsize and self.linear is F.linear:
+            effective_OI = effective_OI.to(dtype)
+        self._held = effective_OI.detach()
 
     def release_weight(self) -> None:
-        """Hand the gradient of the held weights to the master weights (straight-through) and drop them."""
-        if self._held is not None:
-            self.weight.grad, self._held = self._held.grad, None
+        """Compute the effective weights anew from now on."""
+        self._held = None
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """Map [..., I] to [..., O]."""
@@ -132,20 +151,23 @@ Quantise = Callable[[Sequence[TernaryLinear]], list[Tensor]]
 
 
 @contextmanager
-def held_weights(model: nn.Module, quantise: Quantise = effective_weights) -> Iterator[None]:
+def held_weights(
+    model: nn.Module, quantise: Quantise = effective_weights, *, dtype: torch.dtype | None = None
+) -> Iterator[None]:
     """Quantise the weights of every ternary layer once for all passes within the context.
 
-    Weights, lambda and saliency must not change within it. Gradients reach the master weights at its end.
+    Weights, lambda and saliency must not change within it.
 
     Args:
         quantise: `effective_weights`, or a compiled one; called with the layers of a block of the model.
+        dtype: of the products; None: that of the weights.
     """
     blocks = _blocks(model)
     try:
         with torch.no_grad():
             for block in blocks:
                 for layer, effective_OI in zip(block, quantise(block), strict=True):
-                    layer.hold_weight(effective_OI)
+                    layer.hold_weight(effective_OI, dtype)
         yield
     finally:
         for layer in itertools.chain(*blocks):

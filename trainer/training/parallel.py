@@ -38,7 +38,7 @@ class ParallelStrategy:
     """Training by a single process; base of the others. A context manager around the training of a stage."""
 
     may_hold_weights = True
-    """Whether quantised weights may be held, and gather the gradients, over a step's micro-batches."""
+    """Whether quantised weights may be held over a step's micro-batches."""
 
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
         """Return the objective of this process's rows [B, T]; `loss` has a gradient."""
@@ -87,8 +87,6 @@ def mean_over_ranks(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tens
 
 class DDPStrategy(ParallelStrategy):
     """DDP: each process has the full model and the full optimizer."""
-
-    may_hold_weights = False  # DDP exchanges the gradients that a backward pass leaves at the parameters
 
     def __init__(self, model: nn.Module, device: Device) -> None:
         self._ranks = device.ranks

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 from quant_forms import FORMS
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.config import QuantConfig
 from trainer.quant import ternary as ternary_module
@@ -121,3 +125,48 @@ def test_held_weights_are_one_graph_for_all_steps() -> None:
             torch.testing.assert_close(ours.grad, theirs.grad)
     torch._dynamo.reset()
     assert len(graphs) == 1
+
+
+class WeightCasts(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotations here
+    """Count the casts of a layer's weights to bfloat16."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default:
+            self.count += result.dtype == torch.bfloat16 and result.shape == (24, 24)
+        return result
+
+
+@pytest.mark.parametrize("value", [0.0, 0.4, 1.0])
+def test_autocast_takes_held_weights_as_they_are(value: float) -> None:
+    form = next(iter(FORMS.values()))
+    plain, held = (two_layers(form, value, torch.float32) for _ in range(2))
+    x = torch.randn(5, 24)
+    gradients, casts = [], []
+    for model, context in ((plain, nullcontext()), (held, held_weights(held, dtype=torch.bfloat16))):
+        with WeightCasts() as counted, context:
+            for _ in range(PASSES):
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = model(x).square().mean()
+                loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+        casts.append(counted.count)
+    assert casts == [2 * PASSES, 2]
+    for ours, theirs in zip(*gradients, strict=True):
+        assert ours is not None
+        assert theirs is not None
+        assert ours.dtype == torch.float32
+        assert torch.equal(ours, theirs)
+
+
+def test_8_bit_products_scale_the_weights_uncast() -> None:
+    model = two_layers(next(iter(FORMS.values())), 1.0, torch.float32)
+    seen = []
+    model[0].linear = lambda x, w, b: seen.append(w.dtype) or nn.functional.linear(x, w, b)
+    with held_weights(model, dtype=torch.bfloat16):
+        model[0](torch.randn(5, 24))
+    assert seen == [torch.float32]
