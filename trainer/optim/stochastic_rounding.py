@@ -81,11 +81,13 @@ def stochastically_rounded(values: Tensor, generator: torch.Generator) -> Tensor
     # Four numbers of 16 bits from each of 64: an eighth of the time of `randint` on a CPU.
     drawn = torch.empty(-(-values.numel() // 4), dtype=torch.int64, device=values.device)
     drawn.random_(-(2**63), None, generator=generator)
-    noise = drawn.view(torch.int16)[: values.numel()].to(torch.int32).bitwise_and_(2**16 - 1)
+    bits = drawn.view(torch.uint16)[: values.numel()].to(torch.int32)
+    del drawn
     # A bfloat16 is the upper half of a float32: a carry out of the lower half is the step to the next one.
-    upper = noise.add_(values.view(torch.int32)).bitwise_and_(-(2**16)).view(torch.float32)
+    upper = bits.add_(values.view(torch.int32)).bitwise_right_shift_(16).to(torch.int16)
+    del bits
     # CUDA's NaN has all bits set below the sign, so that a carry would make it a zero.
-    return torch.where(values.isnan(), values, upper).to(torch.bfloat16)
+    return upper.view(torch.bfloat16).masked_fill_(values.isnan(), torch.nan)
 
 
 class RoundedAdamW(OwnOptimizer, AdamW):
@@ -151,6 +153,7 @@ class RoundedAdamW(OwnOptimizer, AdamW):
         torch._foreach_addcmul_(list(squares), shaped, shaped, 1 - beta2)
         root = _flat(squares).div_(1 - beta2**step).sqrt_().add_(group["eps"])
         update = self._unless_skipped(_flat(means).div_(root))
+        del flat, shaped, root  # a third of the temporary memory
         kept = _flat(weights).float().mul_(self._decay_factor(group))
         self._rounding.copy_(weights, kept.add_(update, alpha=-group["lr"] / (1 - beta1**step)))
 

@@ -18,6 +18,8 @@ from trainer.preflight.trace import Blueprint, Stage, evaluation_peak, step_peak
 EVALUATION = "evaluation"
 
 _SMALL = 4096  # elements below which bitsandbytes keeps a tensor's moments in float32
+# Of an element that is rounded stochastically: update and new value in float32, its 16 bits and their sum.
+_ROUNDED = 14
 _BLOCK = 256  # elements that share one of bitsandbytes' scales
 # Of the upper bound: float32 copies of each width that a layer may keep, with a wide margin.
 _FLOAT = 4
@@ -155,14 +157,15 @@ def optimizer_memory(
             scales = 4 * -(-elements // _BLOCK)
             state += 8 * elements if elements < _SMALL else 2 * (elements + scales)
         return OptimizerMemory(state=state, temporary=0)
-    # Weights, gradients, moments and random numbers of a piece: about six copies in float32.
-    temporary = 24 * min(PIECE, student.parameters) if rounded else 0
+    # AdamW goes group by group; the hidden matrices are one that Muon and Apollo take from it.
+    groups = (sum(embeddings), student.gains, sum(matrices) if config.type == "adamw" else 0)
+    temporary = _ROUNDED * min(PIECE, max(groups)) if rounded else 0
     if config.type == "adamw":
         return OptimizerMemory(state=2 * size * student.parameters, temporary=temporary)
     if config.type in ("muon", "muonclip"):
         state = size * sum(matrices)
         computed = (muon_dtype or torch.float32).itemsize
-        temporary = max(temporary, _muon_temporary(student, processes, size, computed))
+        temporary = max(temporary, _muon_temporary(student, processes, size, computed, rounded=rounded))
     else:
         rank = config.apollo.rank if config.type == "apollo" else 1
         state = 0
@@ -175,13 +178,14 @@ def optimizer_memory(
     return OptimizerMemory(state=state + 2 * size * others, temporary=temporary)
 
 
-def _muon_temporary(student: Dimensions, processes: int, size: int, computed: int) -> int:
+def _muon_temporary(student: Dimensions, processes: int, size: int, computed: int, *, rounded: bool) -> int:
     """Return the bytes at the peak of `trainer.optim.muon`, which takes stack after stack.
 
     Args:
         processes: that share the stacks.
         size: bytes of an element of a momentum.
         computed: bytes of an element where matrices are orthogonalised.
+        rounded: whether updated weights are rounded stochastically.
     """
     orientations = set(student.matrices)
     alike = Counter(tuple(sorted(shape)) for shape in student.matrices)
@@ -193,6 +197,11 @@ def _muon_temporary(student: Dimensions, processes: int, size: int, computed: in
         transposed = small != large and {(small, large), (large, small)} <= orientations
         stack = large * ((copies + transposed) * computed + (size if size != computed else 0))
         gram = small * computed
+        if rounded:  # the stacks that the update came from are there until it is subtracted
+            stack, gram = (
+                max(stack + gram, large * (_ROUNDED + (4 + 2 * computed if computed != 4 else 0))),
+                0,
+            )
         peak = max(peak, small * (stack + gram) * min(count, muon.stack_size(small * large, processes)))
     return peak
 

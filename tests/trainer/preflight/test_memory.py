@@ -135,6 +135,7 @@ def measured(config: Config, plan: Blueprint, device: Device) -> int:
 
 # Little but weights.
 WEIGHTS = "stage2.batch_size=1 data.sequence_length=8 model.hidden_size=256 data.vocab_size=5000"
+ROUNDED = "model.master_dtype=bfloat16 device.dtype=bfloat16 stage2.optimizer.stochastic_rounding=true"
 SHORT = ["stage1_9", "stage3"]
 LONG = [
     "stage2 stage2.micro_batch_size=2 stage2.optimizer.type=adamw",
@@ -148,6 +149,11 @@ LONG = [
     f"stage2 {WEIGHTS} model.intermediate_size=512 stage2.optimizer.muon.dtype=bfloat16",
     f"stage2 {WEIGHTS} average.type=ema",
     f"stage2 {WEIGHTS} model.master_dtype=bfloat16 device.dtype=bfloat16",
+    f"stage2 {ROUNDED} stage2.optimizer.type=adamw",
+    f"stage2 {WEIGHTS} {ROUNDED}",
+    f"stage2 {WEIGHTS} {ROUNDED} stage2.optimizer.muon.dtype=bfloat16",
+    f"stage2 {WEIGHTS} {ROUNDED} stage2.optimizer.type=adamw",
+    "stage2 stage2.micro_batch_size=1 device.dtype=bfloat16",
     "recovery recovery.rank=32 recovery.micro_batch_size=1 recovery.optimizer.type=muon",
     "recovery recovery.targets=mlp recovery.distill.weight=0.0 device.recompute=true",
     "recovery recovery.targets=attention model.master_dtype=bfloat16 device.dtype=bfloat16",
