@@ -23,7 +23,7 @@ from sweeps.errors import AlreadyExists, Busy, Conflict, DamagedObject, StoreUna
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.keys import checked_key, checked_prefix
 from sweeps.text.atomic_file import Draft, sync_folder
-from sweeps.text.regular_file import MAX_BYTES, NotRegular, kind_of, open_regular
+from sweeps.text.regular_file import MAX_BYTES, kind_of
 
 LOCK_TIMEOUT_S = 5.0
 """Writes take milliseconds: a process that holds a lock for longer is stopped, or its disk hangs."""
@@ -50,16 +50,22 @@ class LocalStore:
         return os.path.join(self.url, key)  # noqa: PTH118 - keeps the `./` that the user typed
 
     def read(self, key: str) -> tuple[bytes, str]:
-        path = self._path(key)
+        # This runs for every record: plain system calls take half of the time of a file object and a `Path`.
+        path = os.path.join(self._root, checked_key(key))  # noqa: PTH118
         try:
-            with open_regular(path) as file:
-                present = os.fstat(file.fileno())
-                if present.st_size <= MAX_BYTES:
-                    return file.read(), _version(present)
-        except (FileNotFoundError, IsADirectoryError, NotRegular):
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                present = os.fstat(fd)
+                if stat.S_ISREG(present.st_mode) and present.st_size <= MAX_BYTES:
+                    data = _read_all(fd, present.st_size)
+                    return data, _version(present)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
             pass
         except OSError as error:
-            self._unavailable("read", path, error)
+            if error.errno not in (errno.ENXIO, errno.ELOOP):  # a socket, links in a circle
+                self._unavailable("read", Path(path), error)
         if (reason := self.oddity(key)) is None:
             raise NotFound(key, self.location(key))
         raise DamagedObject(key, reason, self.location(key))
@@ -232,6 +238,15 @@ class LocalStore:
         what = error.strerror or type(error).__name__
         kind = WriteRefused if error.errno in (*_FORBIDDEN, errno.EFBIG) else StoreUnavailable
         raise kind(f"{path}: cannot {verb}: {what.lower()}; {_advice(error)}") from error
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    """Return the bytes of an open file, whose size was `size` when it was opened."""
+    data = os.read(fd, size + 1)
+    if len(data) != size:  # somebody edits it in place, or a call ended early
+        while more := os.read(fd, 2**16):
+            data += more
+    return data
 
 
 def _advice(error: OSError) -> str:

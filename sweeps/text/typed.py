@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import chain
 from math import isfinite
+from operator import itemgetter
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -37,6 +39,11 @@ def problem(record: Any) -> str:
     """
     kind: Any = type(record)
     return "" if _check(kind)([record]) else _explain(record, kind, "")
+
+
+def fits(records: Sequence[Any], kind: Any) -> bool:
+    """Return whether `problem` finds nothing in any of many dataclasses of one kind."""
+    return _check(kind)(records)
 
 
 def objects(kind: Callable[..., T], document: Any) -> tuple[T, ...]:
@@ -89,7 +96,7 @@ def _check(kind: Any) -> _Check:
             if not {tuple}.issuperset(map(type, values)):
                 return False
             if is_list:
-                return all(map(of_each, values))
+                return of_each(list(chain.from_iterable(values)))
             if not {len(columns)}.issuperset(map(len, values)):
                 return False
             return all(
@@ -103,6 +110,12 @@ def _check(kind: Any) -> _Check:
         others = tuple((name, _check(each)) for name, each in annotations.items() if not _types(each))
 
         def of_dataclass(values: Sequence[Any]) -> bool:
+            if len(values) > 1:  # by columns, which costs a third for many
+                if not all(isinstance(record, kind) for record in values):
+                    return False
+                rows = list(map(vars, values))
+                checks = {name: _check(each) for name, each in annotations.items()}
+                return all(check(list(map(itemgetter(name), rows))) for name, check in checks.items())
             for record in values:
                 if not isinstance(record, kind):
                     return False
@@ -119,8 +132,9 @@ def _check(kind: Any) -> _Check:
         return of_dataclass
     if origin is Mapping:
         of_value = _check(arguments[1])
-        return lambda values: all(
-            isinstance(value, dict | MappingProxyType) and of_value(tuple(value.values())) for value in values
+        return lambda values: (
+            {dict, MappingProxyType}.issuperset(map(type, values))
+            and of_value([inner for value in values for inner in value.values()])
         )
     raise TypeError(f"no check for {kind}")
 

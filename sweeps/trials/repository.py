@@ -175,6 +175,10 @@ class Records:
     def _fetch_all(self, indices: list[int]) -> Iterator[tuple[Trial, str]]:
         """Yield the records of `indices` in their order. Raises as `_fetch` does."""
         found = self._store.read_many([trial.key(index) for index in indices])
+        records = trial.decode_all([content[0] for content in found if content is not None])
+        if records is not None and [record.trial for record in records] == indices:
+            yield from zip(records, [content[1] for content in found if content is not None], strict=True)
+            return
         for index, content in zip(indices, found, strict=True):
             yield self._decode(index, *content) if content is not None else self._fetch(index)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.trials.lifecycle import Claim, Complete, Expire, apply
-from sweeps.trials.record import Trial, decode, encode, key, run_prefix
+from sweeps.trials.record import Attempt, Trial, decode, decode_all, encode, key, run_prefix
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), st.text()
@@ -111,3 +111,45 @@ def test_what_no_other_program_could_read_is_not_written(value):
 def test_keys_and_folders_are_those_of_the_design():
     assert key(12) == "trials/000012.json"
     assert run_prefix(12, 1) == "runs/000012/attempt-1"
+
+
+def test_many_records_are_decoded_as_each_alone():
+    """They are checked field by field, so a wrong one anywhere must be found."""
+    good = [
+        Trial(
+            trial=0, status="pending", parameters={"x": 0.5, "kind": "a", "flags": (1, 2)}, generator="sobol"
+        ),
+        Trial(
+            trial=1,
+            status="failed",
+            parameters={"x": 1},
+            generator="sobol",
+            attempt=1,
+            metrics={"loss": None},
+            error="broken",
+            failure="crashed",
+            curve=((1.0, 2.0), (2.0, 1.5)),
+            history=(Attempt(attempt=1, worker="w", start=1.0, end=2.0, reason="crashed"),),
+        ),
+    ]
+    stored = [encode(each, "w") for each in good]
+    assert decode_all(stored) == [decode(data) for data in stored]
+    assert decode_all([]) == []
+    for old, new in (
+        (b'"attempt": 1', b'"attempt": -1'),
+        (b'"attempt": 1', b'"attempt": 1.5'),
+        (b'"loss": null', b'"loss": "low"'),
+        (b'"loss": null', b'"loss": NaN'),
+        (b"[2.0, 1.5]", b"[2.0]"),
+        (b'"failure": "crashed"', b'"failure": "tired"'),
+        (b'"status": "failed"', b'"status": "running"'),
+        (b'"schema": 1', b'"schema": 2'),
+        (b'"worker": "w"', b'"worker": 1'),
+        (b"\n}", b""),
+    ):
+        assert old in stored[1]
+        wrong = stored[1].replace(old, new, 1)
+        with pytest.raises(ValueError, match=r"."):
+            decode(wrong)
+        for batch in ([stored[0], wrong], [wrong, stored[0]]):
+            assert decode_all(batch) is None, new
