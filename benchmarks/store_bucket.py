@@ -247,7 +247,8 @@ def thousand(trials: int) -> Thousand:
         )
         status_s = time.monotonic() - start
         assert json.loads(status.stdout)["trials"]["completed"] == trials
-        asking = _WithoutOptimizer(store, Experiment.open(store).space, Records(store))
+        opened = Experiment.open(store)
+        asking = _WithoutOptimizer(store, opened.space, Records(store), opened.amendments)
         first = asking.own_share()
         time.sleep(2.5)  # the trial
         following = asking.own_share()
