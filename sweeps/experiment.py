@@ -118,6 +118,8 @@ class Experiment:
         here = replace(space, name=there.name, run_cap=there.run_cap, budget=there.budget)
         if here.program.kind == "trainer":  # its stages follow from the rest, and change with its version
             here = replace(here, stages=there.stages)
+        if [source.url for source in here.transfer] == [source.url for source in there.transfer]:
+            here = replace(here, transfer=there.transfer)  # read once, when the sweep was made
         here = without_new_defaults(here, there)
         stop, trials = here.search.stop, (there.search.stop or Stop(expected_gain=1.0)).trials
         if stop is None or stop.trials == trials:

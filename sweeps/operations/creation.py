@@ -8,7 +8,8 @@ from dataclasses import replace
 from sweeps.experiment import Experiment
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import differences
-from sweeps.operations.opening import make_default, new_store
+from sweeps.operations.opening import exists, make_default, new_store
+from sweeps.operations.sources import read_sources
 from sweeps.programs.kinds import program_of
 from sweeps.search.stop_rule import FEWEST
 from sweeps.space.definition import Fixed, Space
@@ -48,6 +49,8 @@ def create_sweep(
     notice = notice or (first_trial_notice(whose_defaults) if space.defaults == "first" else "")
     if notice:
         on_notice(notice)
+    if space.transfer and not (skip_if_exists and exists(store)):  # each source is read once
+        space = read_sources(space, on_notice)
     if space.search.method != "grid":
         from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
 

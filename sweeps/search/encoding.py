@@ -81,7 +81,7 @@ class Encoding:
         if self.domain.misfit(parameters) is not None:
             return None
         active = self.domain.active(parameters)
-        return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
+        return {self._names[name]: self.encoded(name, parameters[name]) for name in active}
 
     def on_all_axes(self, point: Mapping[str, Value], seed: int) -> dict[str, Value]:
         """Return the point on all axes, with a value drawn from the seed on each inactive axis.
@@ -171,19 +171,23 @@ class Encoding:
                 bounds = (0, (levels(parameter) or 1) - 1)
             return Interval(name=name, bounds=bounds, kind="int", log=parameter.log)
         switched = {
-            self._encoded(parameter.name, value): [self._names[c] for c in children if c in self._names]
+            self.encoded(parameter.name, value): [self._names[c] for c in children if c in self._names]
             for value, children in parameter.when
         }
         return Options(
             name=name,
-            values=tuple(self._encoded(parameter.name, value) for value in parameter.values),
+            values=tuple(self.encoded(parameter.name, value) for value in parameter.values),
             kind=kind_of(parameter),
             ordered=parameter.ordered or len(parameter.values) == 2,
             dependents={value: names for value, names in switched.items() if names},
         )
 
-    def _encoded(self, name: str, value: Value) -> Value:
-        """Encode one value. Raises ValueError or TypeError for a value of another space."""
+    def encoded(self, name: str, value: Value) -> Value:
+        """Return a value on its axis, also of a number outside of its range.
+
+        Raises:
+            ValueError, TypeError: it is a value of another space.
+        """
         parameter = self.domain.searched[name]
         if isinstance(parameter, Choice):
             if not any(same_value(value, member) for member in parameter.values):

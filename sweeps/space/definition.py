@@ -347,6 +347,33 @@ class EarlyTerminate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Result:
+    """Result of an earlier sweep: the values of matched parameters, and that of the objective."""
+
+    parameters: Mapping[str, Value]
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Earlier sweep that the search begins from, as it was when the sweep was made.
+
+    Args:
+        url: as the search space file has it.
+        sweep: SHA-256 of its `sweep.json`, which its copies share; "" until it is read.
+        sha256: of `filled` and `results`.
+        filled: its fixed values of parameters that are searched here.
+        results: at most `MAX_RESULTS`, in the order of its trials.
+    """
+
+    url: str
+    sweep: str = ""
+    sha256: str = ""
+    filled: Mapping[str, Value] = field(default_factory=dict)
+    results: tuple[Result, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Space:
     """Sweep as its user described it.
 
@@ -354,7 +381,7 @@ class Space:
     and metrics, as written in the file. `baseline` has a value for every active parameter; with None, no
     baseline trial is run. `stages` are those of the program in order; empty if nothing can be shared.
     `defaults` says whether the baseline has the program's own defaults (`first`), or `unused`: they are not
-    wanted.
+    wanted. `transfer` has the earlier sweeps that the search begins from.
     """
 
     name: str
@@ -373,6 +400,7 @@ class Space:
     stages: tuple[Stage, ...] = ()
     snapshots: Snapshots = field(default_factory=Snapshots)
     defaults: Defaults = "unknown"
+    transfer: tuple[Source, ...] = ()
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter of that name. Raises KeyError."""

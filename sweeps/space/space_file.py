@@ -30,6 +30,7 @@ from sweeps.space.definition import (
     Range,
     Search,
     Snapshots,
+    Source,
     Space,
     Stop,
     Value,
@@ -69,6 +70,7 @@ _HINTS = {
     "reuse": "write search: {reuse: auto} or search: {reuse: none}",
     "prior": "write search: {prior: none}, or prior: {around: 3e-3, factor: 3} of a parameter",
     "defaults": "write default: of a parameter, or baseline:",
+    "from": "write transfer: {from: [./sweep-store/small]}",
     "constraints": "write parameter_constraints: or outcome_constraints:",
 }
 
@@ -185,8 +187,31 @@ def loads(text: str, file: str) -> Space:
     if is_right("parameters", "program", "stages"):
         limits = section("snapshots", lambda each: space_stages.snapshots(each, space), Snapshots())
         space = replace(space, snapshots=limits)
+    if is_right("search", "objectives"):
+        space = replace(
+            space, transfer=section("transfer", lambda each: _transfer(each, space, problems), ())
+        )
     problems.check()
     return space
+
+
+def _transfer(section: Cursor, space: Space, problems: Problems) -> tuple[Source, ...]:
+    """Return the sources, of which only the URL is known before the sweep is made."""
+    example = "transfer: {from: [./sweep-store/small]}"
+    if section.kind() != "a mapping":
+        raise section.refusal(f"write {example}")
+    if space.search.method != "bayes":
+        raise section.refusal(f"has no effect with method: {space.search.method}; take it out")
+    if len(space.objectives) > 1:
+        raise section.refusal("goes with one objective; take it out")
+    hints = dict.fromkeys(("url", "urls", "source", "sources", "sweeps"), "write from:")
+    entries = section.table(("from",), problems, hints=hints, examples={"from": example})
+    found: dict[str, Source] = {}
+    for item in entries["from"].items() if "from" in entries else ():
+        if (url := item.text()) in found:
+            raise item.refusal("named twice; keep one")
+        found[url] = Source(url=url)
+    return tuple(found.values())
 
 
 def _objectives(section: Cursor, problems: Problems) -> tuple[Objective, ...]:

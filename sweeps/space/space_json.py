@@ -6,6 +6,7 @@ types are right, so that nothing fails later in a worker.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -25,8 +26,10 @@ from sweeps.space.definition import (
     Prior,
     Program,
     Range,
+    Result,
     Search,
     Snapshots,
+    Source,
     Space,
     Stage,
     Stop,
@@ -48,7 +51,7 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
         Search: ("sobol", "noise", "reuse", "prior", "stop"),
         Budget: ("until",),
         Stage: ("trunk",),
-        Space: ("stages", "snapshots", "brake", "defaults"),
+        Space: ("stages", "snapshots", "brake", "defaults", "transfer"),
     }
 )
 """Fields that `sweep.json` has only where they are not the default."""
@@ -79,6 +82,13 @@ def to_json(space: Space) -> dict[str, Any]:
 
     document: dict[str, Any] = plain(space)
     return document
+
+
+def digest(source: Source) -> str:
+    """Return the SHA-256 of what a sweep keeps of a source."""
+    results = [[dict(result.parameters), result.value] for result in source.results]
+    kept = json.dumps([dict(source.filled), results], sort_keys=True, allow_nan=False)
+    return hashlib.sha256(kept.encode()).hexdigest()
 
 
 def differences(there: Space, here: Space) -> str:
@@ -135,11 +145,16 @@ def from_json(document: Mapping[str, Any]) -> Space:
     found["objectives"] = typed.objects(Objective, found["objectives"])
     found["parameters"] = typed.objects(_parameter_from_json, found["parameters"])
     found["stages"] = typed.objects(_stage_from_json, found.get("stages", ()))
+    found["transfer"] = typed.objects(_source_from_json, found.get("transfer", ()))
     return Space(**found)
 
 
 def _search_from_json(*, stop: Mapping[str, Any] | None = None, **fields: Any) -> Search:
     return Search(**fields, stop=None if stop is None else Stop(**stop))
+
+
+def _source_from_json(*, results: Any = (), **fields: Any) -> Source:
+    return Source(**fields, results=typed.objects(Result, results))
 
 
 def _stage_from_json(*, trunk: Mapping[str, Any] | None = None, **fields: Any) -> Stage:
@@ -167,6 +182,9 @@ def read(data: bytes) -> Space:
     space = from_json(document["space"])
     if (wrong := problem(space)) is not None:
         raise ValueError(wrong)
+    for source in space.transfer:
+        if (source.results or source.sha256) and source.sha256 != digest(source):
+            raise ValueError(f"what is kept of the source {source.url} is not what its sha256 says")
     return space
 
 

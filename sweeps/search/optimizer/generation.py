@@ -33,6 +33,7 @@ from sweeps.search.optimizer.optimum import Optimum
 from sweeps.search.optimizer.prior import LogPrior
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, OpenAcquisition, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
+from sweeps.search.optimizer.transfer import best_of_source
 from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes, has_failed
 from sweeps.search.sequence import Point, SobolSequence
@@ -222,6 +223,9 @@ class Optimizer:
                 parameters = starts.snap(self._encoding.decode(point))
                 if self._is_new(parameters, identities):
                     return Candidate(parameters=parameters, generator="botorch")
+        for parameters in () if enough else self._best_of_sources():
+            if self._is_new(parameters, identities):
+                return Candidate(parameters=parameters, generator="botorch")
         for parameters in self._first_points(index, found, designed=not enough):
             if self._is_new(parameters, identities):
                 return Candidate(parameters=parameters, generator="sobol")
@@ -252,8 +256,26 @@ class Optimizer:
     def first_trials(self) -> int:
         """Return how many trials come before those of the surrogate, the baseline not counted."""
         if self._search.sobol is not None:
-            return self._search.sobol
-        return SHARED_FIRST_TRIALS if self._shares_first_stage() else FIRST_TRIALS
+            return self._search.sobol + len(self._space.transfer)
+        first = SHARED_FIRST_TRIALS if self._shares_first_stage() else FIRST_TRIALS
+        return first + len(self._space.transfer)
+
+    # ---- from earlier sweeps
+
+    def _best_of_sources(self) -> Iterator[dict[str, Value]]:
+        """Yield where each source's surrogate is best; what it does not have is as in the first trial."""
+        for position, source in enumerate(self._space.transfer):
+            if not source.results:  # not read yet: `sweep init --skip-if-exists` reads none
+                continue
+            seed = stable_seed(self._search.seed, position, "source") % 2**31
+            others = self._space.baseline or {}
+            try:
+                best = best_of_source(source, self._encoding, self._outcomes, others, seed)
+            except SURROGATE_FAILURES as error:
+                log.warning("%s is left out, because its surrogate failed: %s", source.url, error)
+                continue
+            if best is not None:
+                yield best
 
     # ---- what trials can share
 

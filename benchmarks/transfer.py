@@ -1,0 +1,209 @@
+"""What an earlier sweep of a smaller model saves, on surrogates with a known ladder.
+
+    python -m benchmarks.transfer --seeds 20
+
+Each seed is an instance of `benchmarks.pipelines` of its own, with noise. The target is searched plainly, and
+with `transfer:` from a plain search of a rung below: the same landscape (`none`: no drift), one whose optimum
+lies elsewhere by a sixth of the range of each learning rate and a tenth of each other range (`drift`), and
+one whose optimum is at the other end of every range (`misleading`). Losses of the rung have another scale.
+One worker. Results are lines of a file, so that a second run goes on where the first was ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.json_lines import end_last_line, read_lines
+from benchmarks.pipelines import FIRST, METRIC, NUMBERS, Pipeline
+from sweeps.space.definition import Result, Source, Value, number_of
+from sweeps.space.scale import from_unit, to_unit
+from sweeps.trials.record import Trial
+
+LADDERS = ("none", "drift", "misleading")
+DRIFT = (1 / 6, 0.1, 1 / 6, 0.1, 0.1)
+NOISE = 0.02
+SCALE, OFFSET = 1.2, 0.3
+"""Losses of the rung below, beside those of the target."""
+AFTER = (3, 5, 10, 20, 30)
+SOURCE_COST = 0.1
+"""Cost of a trial of the rung below, in trials of the target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One sweep: of the target (`plain`, `transfer` from this ladder), or of the rung below (`source`)."""
+
+    search: str
+    ladder: str
+    seed: int
+    trials: int = 30
+
+    def key(self) -> tuple[Any, ...]:
+        return (self.search, self.ladder, self.seed, self.trials)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=20, help="how many")
+    parser.add_argument("--first-seed", type=int, default=400)
+    parser.add_argument("--ladders", nargs="*", default=list(LADDERS), choices=LADDERS)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--file", type=Path, default=Path(__file__).with_name("transfer.jsonl"))
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers import torch
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    end_last_line(arguments.file)
+    work = partial(of_seed, ladders=tuple(arguments.ladders), file=arguments.file)
+    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(work, seeds))
+    print(table(finished(arguments.file), seeds, arguments.ladders))
+
+
+def finished(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the results in the file by their job's key."""
+    return {Job(**result["job"]).key(): result for result in read_lines(file)}
+
+
+def of_seed(seed: int, ladders: Sequence[str], file: Path) -> None:
+    """Run what is missing of one seed; sources come before the searches that they serve."""
+    jobs = [Job(search="plain", ladder="", seed=seed)]
+    # The misleading one is that of `none`, mirrored.
+    jobs += [Job(search="source", ladder=each, seed=seed) for each in LADDERS[:2]]
+    jobs += [Job(search="transfer", ladder=each, seed=seed) for each in ladders]
+    for job in jobs:
+        done = finished(file)
+        if job.key() in done:
+            continue
+        source = job.ladder if job.ladder != "misleading" else "none"
+        found = done.get(Job(search="source", ladder=source, seed=seed).key())
+        begun = time.process_time()
+        if job.search == "transfer" and found:
+            plain = done[Job(search="plain", ladder="", seed=seed).key()]["trials"]
+            trials = search(job, found["trials"], until=min(true for _, _, true in plain))
+        else:
+            trials = search(job, ())
+        line = {"job": job.__dict__, "trials": trials, "cpu": round(time.process_time() - begun, 1)}
+        with file.open("a") as lines:
+            lines.write(json.dumps(line) + "\n")
+
+
+def search(
+    job: Job, source: Sequence[tuple[dict[str, Value], float, float]], until: float = -1.0
+) -> list[Any]:
+    """Return (parameters, measured, true loss) of each trial of one sweep, up to this true loss."""
+    from sweeps.search.optimizer import Optimizer
+
+    pipeline, below = Pipeline("first-dear", job.seed), job.search == "source"
+    if below and job.ladder == "drift":
+        signs = np.random.default_rng((job.seed, 2)).choice((-1.0, 1.0), len(DRIFT))
+        pipeline.best = np.clip(pipeline.best + signs * DRIFT, 0.02, 0.98)
+    space = pipeline.space(reuse=False)
+    space = replace(space, search=replace(space.search, seed=job.seed + 1000 * below))
+    if source:
+        space = replace(space, transfer=(of_results(source, mirrored=job.ladder == "misleading"),))
+    optimizer, rng = Optimizer(space), np.random.default_rng((job.seed, 1, int(below)))
+    records: list[Trial] = []
+    found: list[Any] = []
+    for index in range(job.trials):
+        if found and found[-1][2] <= until:
+            break
+        optimizer.observe(records)
+        (candidate,) = optimizer.generate()
+        true = pipeline.loss(candidate.parameters)
+        measured = true + NOISE * float(rng.standard_normal())
+        if below:
+            measured = OFFSET + SCALE * measured
+        found.append((dict(candidate.parameters), measured, true))
+        records.append(
+            Trial(
+                trial=index,
+                status="completed",
+                parameters=candidate.parameters,
+                generator=candidate.generator,
+                metrics={METRIC: measured},
+            )
+        )
+    return found
+
+
+def of_results(trials: Sequence[tuple[dict[str, Value], float, float]], *, mirrored: bool) -> Source:
+    """Return what a new sweep keeps of these trials; mirrored, with the optimum at the other end."""
+
+    def other_end(parameters: Mapping[str, Value]) -> dict[str, Value]:
+        found: dict[str, Value] = {
+            p.name: from_unit(p, 1.0 - to_unit(p, number_of(parameters[p.name]))) for p in NUMBERS
+        }
+        options = FIRST[2].values
+        return found | {FIRST[2].name: options[-1 - options.index(parameters[FIRST[2].name])]}
+
+    return Source(
+        url="rung",
+        results=tuple(
+            Result(parameters=other_end(parameters) if mirrored else parameters, value=measured)
+            for parameters, measured, _ in trials
+        ),
+    )
+
+
+def table(results: Mapping[tuple[Any, ...], Any], seeds: Sequence[int], ladders: Sequence[str]) -> str:
+    """Return a row for each ladder: trials to the loss that plain search has after 30, and losses on the way.
+
+    Only seeds that are done with a ladder count for it.
+    """
+    lines = [
+        "| ladder | seeds | plain | with the source | ratio | and what it cost | never "
+        f"| loss after {', '.join(map(str, AFTER))}: plain | with the source |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for ladder in ladders:
+        jobs = [
+            (Job(search="plain", ladder="", seed=s), Job(search="transfer", ladder=ladder, seed=s))
+            for s in seeds
+        ]
+        pairs = [[curve(results[j.key()]) for j in pair] for pair in jobs if pair[1].key() in results]
+        if not pairs:
+            continue
+        arrivals = [[arrival(each, plain[-1]) for each in (plain, found)] for plain, found in pairs]
+        plain, found = (statistics.median(each) for each in zip(*arrivals, strict=True))
+        losses = [
+            ", ".join(f"{statistics.mean(p[at][min(n, len(p[at])) - 1] for p in pairs):.3f}" for n in AFTER)
+            for at in (0, 1)
+        ]
+        paid = found + SOURCE_COST * jobs[0][0].trials
+        never = sum(math.isinf(each[1]) for each in arrivals)
+        lines.append(
+            f"| {ladder} | {len(pairs)} | {plain:g} | {found:g} | {found / plain:.2f} | {paid / plain:.2f} "
+            f"| {never} | {losses[0]} | {losses[1]} |"
+        )
+    return "\n".join(lines)
+
+
+def curve(result: Mapping[str, Any]) -> list[float]:
+    """Return the least true loss after each trial."""
+    return list(itertools.accumulate((true for _, _, true in result["trials"]), min))
+
+
+def arrival(losses: Sequence[float], target: float) -> float:
+    """Return after how many trials the target is reached; infinity: never."""
+    return next((at for at, loss in enumerate(losses, 1) if loss <= target), math.inf)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Sources of `transfer:`: what a new sweep keeps of them, and those that it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import golden_messages
+import pytest
+
+from sweeps.errors import DamagedObject, InputError
+from sweeps.experiment import Experiment
+from sweeps.operations import sources
+from sweeps.operations.copying import copy
+from sweeps.operations.creation import create_sweep
+from sweeps.operations.sources import read_sources
+from sweeps.search.optimizer import Optimizer
+from sweeps.space.definition import Space
+from sweeps.space.space_file import loads
+from sweeps.storage.urls import open_store
+from sweeps.trials.lifecycle import Complete
+
+SMALL = """\
+name: small
+objectives: [{metric: loss}]
+program: {function: "objectives_for_tests:paraboloid"}
+parameters:
+  lr: {min: 1.0e-4, max: 1.0e-1, distribution: log_uniform_values}
+  kind: {values: [a, b, c]}
+  old: {min: 0.0, max: 1.0}
+  width: {value: 2}
+search: {method: random}
+run_cap: 8
+"""
+LARGE = """\
+name: large
+objectives: [{metric: loss}]
+program: {function: "objectives_for_tests:paraboloid"}
+parameters:
+  lr: {min: 1.0e-3, max: 1.0, distribution: log_uniform_values}
+  kind: {values: [b, c]}
+  width: {min: 1, max: 8}
+  more: {min: 0.0, max: 1.0}
+transfer: {from: [SOURCE]}
+"""
+
+Loss = Callable[[Mapping[str, Any]], float]
+
+
+def finished(at: Path, text: str = SMALL, trials: int = 8, loss: Loss = lambda p: p["lr"]) -> Experiment:
+    """A sweep whose trials have completed."""
+    experiment = Experiment.create(open_store(str(at)), loads(text, "space.yaml"))
+    for _ in range(trials):
+        found = experiment.ask("worker", wait=lambda _: None)
+        assert found is not None
+        metrics = {name: loss(found.parameters) for name in experiment.space.metrics()}
+        experiment.apply(found.trial, Complete(worker="worker", attempt=1, metrics=metrics))
+    return experiment
+
+
+def large(source: Path | str, text: str = LARGE) -> Space:
+    return loads(text.replace("SOURCE", str(source)), "space.yaml")
+
+
+def created(tmp_path: Path, **options: Any) -> tuple[Experiment, list[str]]:
+    notices: list[str] = []
+    options.setdefault("skip_if_exists", False)
+    space = large(tmp_path / "small")
+    experiment = create_sweep(space, str(tmp_path / "sweeps"), on_notice=notices.append, **options)
+    return experiment, notices
+
+
+def test_source_is_kept_in_the_sweep(tmp_path):
+    there = finished(tmp_path / "small")
+    experiment, notices = created(tmp_path)
+    (source,) = experiment.space.transfer
+    near = [r for r in there.trials() if r.parameters["kind"] != "a"]
+    assert [r.value for r in source.results] == [r.metrics["loss"] for r in near]
+    assert all(set(r.parameters) == {"lr", "kind"} for r in source.results)
+    assert dict(source.filled) == {"width": 2}
+    said = next(notice for notice in notices if notice.startswith("transfer from"))
+    golden_messages.compare("The source of a sweep", [("small", said.replace(str(tmp_path), ""))])
+
+
+def test_sweep_goes_on_without_its_source(tmp_path):
+    finished(tmp_path / "small")
+    experiment, _ = created(tmp_path)
+
+    def first() -> Mapping[str, Any]:
+        opened = Experiment.open(experiment.store)
+        return Optimizer(opened.space).generate()[0].parameters
+
+    before = first()
+    shutil.rmtree(tmp_path / "small")
+    assert first() == before
+    again, notices = created(tmp_path, skip_if_exists=True)  # the source is not read again
+    assert again.space == experiment.space
+    assert not any(notice.startswith("transfer") for notice in notices)
+
+
+def test_first_trial_has_the_best_of_the_source(tmp_path):
+    finished(tmp_path / "small", loss=lambda p: abs(p["lr"] - 0.01) + (p["kind"] != "b"))
+    experiment, _ = created(tmp_path)
+    (candidate,) = Optimizer(experiment.space).generate()
+    assert candidate.generator == "botorch"
+    assert (candidate.parameters["kind"], candidate.parameters["width"]) == ("b", 2)
+
+
+def test_copy_keeps_the_source(tmp_path):
+    finished(tmp_path / "small")
+    experiment, _ = created(tmp_path)
+    copy(experiment.store.url, str(tmp_path / "copy"), live=False, on_notice=lambda _: None)
+    assert Experiment.open(open_store(str(tmp_path / "copy"))).space.transfer == experiment.space.transfer
+
+
+def test_an_edited_result_is_damage(tmp_path):
+    finished(tmp_path / "small")
+    experiment, _ = created(tmp_path)
+    path = tmp_path / "sweeps/large/sweep.json"
+    document = json.loads(path.read_text())
+    document["space"]["transfer"][0]["results"][0]["value"] += 1
+    path.write_text(json.dumps(document))
+    with pytest.raises(DamagedObject, match="sha256"):
+        Experiment.open(experiment.store)
+
+
+def test_many_results_are_thinned_by_rank(tmp_path, monkeypatch):
+    there = finished(tmp_path / "small")
+    monkeypatch.setattr(sources, "MAX_RESULTS", 4)
+    space = large(tmp_path / "small", LARGE.replace("[b, c]", "[a, b, c]"))
+    kept = read_sources(space, lambda _: None).transfer[0].results
+    losses = sorted(r.metrics["loss"] for r in there.trials())
+    assert len(kept) == 4
+    assert {losses[0], losses[-1]} <= {result.value for result in kept}
+
+
+def test_refused_sources(tmp_path):
+    def refused(name: str, text: str = LARGE, **options: Any) -> Callable[[], object]:
+        def call() -> object:
+            finished(tmp_path / name, **options)
+            return read_sources(large(tmp_path / name, text), lambda _: None)
+
+        return call
+
+    def running() -> object:
+        finished(tmp_path / "running", trials=7).ask("host-7", wait=lambda _: None)
+        return read_sources(large(tmp_path / "running"), lambda _: None)
+
+    def damaged() -> object:
+        finished(tmp_path / "damaged")
+        (tmp_path / "damaged/trials/000003.json").write_text("{")
+        return read_sources(large(tmp_path / "damaged"), lambda _: None)
+
+    def folder_of_sweeps() -> object:
+        finished(tmp_path / "several/one")
+        return read_sources(large(tmp_path / "several"), lambda _: None)
+
+    def a_file() -> object:
+        (tmp_path / "file").write_text("")
+        return read_sources(large(tmp_path / "file"), lambda _: None)
+
+    narrow = LARGE.replace("lr: {min: 1.0e-3, max: 1.0,", "lr: {min: 1.0, max: 9.0,").replace("kind", "sort")
+    golden_messages.compare_refusals(
+        "Sources that are refused",
+        InputError,
+        {
+            "not there": lambda: read_sources(large(tmp_path / "nowhere"), lambda _: None),
+            "a folder of sweeps": folder_of_sweeps,
+            "a file": a_file,
+            "still at work": running,
+            "a damaged record": damaged,
+            "another direction": refused("up", LARGE.replace("loss}", "loss, goal: maximize}")),
+            "another metric": refused("other", LARGE.replace("loss}", "accuracy, goal: maximize}")),
+            "no completed trial": refused("empty", trials=0),
+            "no common parameter, or no common range": refused("apart", narrow),
+            "one loss for all": refused("flat", loss=lambda _: 1.0),
+        },
+        hide=tmp_path,
+    )
