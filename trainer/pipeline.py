@@ -60,7 +60,8 @@ def run(
 
     Args:
         teacher: of `stages.teacher.prepare_teacher`.
-        context: without `watch`, auto-freeze, evaluation, points and average, which are set here.
+        context: without `watch`, auto-freeze, evaluation, points, average and rule of scale, which are set
+            here.
         telemetry: opened; it gets every step.
         forced: refusals of the preflight that `force` has passed over.
         config_sha256: of the configuration as the user gave it; None: of `config`.
@@ -183,6 +184,7 @@ def run(
             points=_Points(snapshots, identity, numbers_within) if snapshots else None,
             average=average,
         ),
+        scale_rule=config.scale_rule,
     )
     if context.hooks.memory:
         context.hooks.memory.models(student, teacher)

@@ -16,7 +16,13 @@ from trainer.config.distill import (
 )
 from trainer.config.fields import FieldError
 from trainer.config.losses import DistillScheduleConfig, Stage2DistillConfig
-from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig, TrainedHereConfig
+from trainer.config.model import (
+    HfModelConfig,
+    ScaleRuleConfig,
+    TeacherConfig,
+    TinyModelConfig,
+    TrainedHereConfig,
+)
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
 from trainer.config.run import Config, DeviceConfig, EvalConfig, decisive, sha256
@@ -45,6 +51,7 @@ __all__ = [
     "QuantConfig",
     "RecoveryConfig",
     "SaliencyConfig",
+    "ScaleRuleConfig",
     "ScheduleConfig",
     "SnapshotsConfig",
     "Stage1Config",

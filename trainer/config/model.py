@@ -115,6 +115,23 @@ class LadderModelConfig(Checked):
         return dataclasses.replace(self, depth=layers)
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ScaleRuleConfig:
+    """How learning rates and initial sizes follow the size of a model (see `trainer.models.scale_rule`).
+
+    Args:
+        type: `none`: not at all. `rms`: learning rates fall with width and depth, so that the root mean
+            square of what an update adds to a layer's outputs stays what it is at the base. `mup`: also the
+            initial sizes of a teacher that is trained here, and once more the rates of what ends a branch.
+        base_width: hidden size at which learning rates are what they say.
+        base_depth: layers at which they are.
+    """
+
+    type: Literal["none", "rms", "mup"]
+    base_width: Positive
+    base_depth: Positive
+
+
 TrainedHereConfig = TinyModelConfig | LadderModelConfig
 """A model whose teacher is trained here, where there is no pretrained one."""
 

@@ -18,7 +18,7 @@ from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention
 from trainer.config.evaluation import HooksConfig, SamplesConfig
 from trainer.config.fields import STRICT, AboveZero, Checked, Count, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
-from trainer.config.model import HfModelConfig, TrainedHereConfig
+from trainer.config.model import HfModelConfig, ScaleRuleConfig, TrainedHereConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import RecoveryConfig, Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
@@ -144,6 +144,7 @@ class Config(Checked):
     stage3: Stage3Config
     recovery: RecoveryConfig
     average: AverageConfig
+    scale_rule: ScaleRuleConfig
     device: DeviceConfig
     eval: EvalConfig
     samples: SamplesConfig
@@ -270,6 +271,12 @@ class Config(Checked):
                 "recovery.max_steps=0",
                 key="device.parallel",
             )
+        if self.scale_rule.type != "none":
+            yield FieldError(
+                "it has no rates for adapters, whose rank does not grow with the model; write none, or "
+                "recovery.max_steps=0",
+                key="scale_rule.type",
+            )
 
     @property
     def _steps(self) -> dict[str, int]:
@@ -298,11 +305,12 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are the run's folder, checkpoints, snapshots and telemetry, with it the losses that are measured
     within a stage and on the test text, the number of processes or chips that share the run, how a remote
-    teacher is reached, and the settings of recovery and of an average that are off.
+    teacher is reached, and the settings of recovery, of an average and of a rule of scale that are off.
     """
     off = {
         "recovery": not document["recovery"]["max_steps"],
         "average": document["average"]["type"] == "none",
+        "scale_rule": document["scale_rule"]["type"] == "none",
     }
     kept = {key: value for key, value in document.items() if key not in INDECISIVE and not off.get(key)}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}

@@ -137,6 +137,7 @@ def _idle(values: Mapping[str, Any], end: str) -> Iterator[str]:
         "stage2.distill.temperature": values["stage2.distill.weight"] == 0,
         "stage1.calibration_batches": values["stage1.subln"] in ("ones", "none"),
         "auto_freeze": not values["auto_freeze.enabled"],
+        "scale_rule": values["scale_rule.type"] == "none",
         "data.vocab_size": values["data.tokenizer"] is not None or values["model.kind"] == "hf",
         "device.auto_micro_batch": not micro_batches_are_searched,
         "device.memory_target_gib": not micro_batches_are_searched,

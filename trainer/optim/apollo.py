@@ -39,7 +39,7 @@ class Apollo(OwnOptimizer):
     and the step, so that they are the same on every device and after every resumption.
 
     Args:
-        params: 2-D parameters.
+        params: 2-D parameters, or groups of them.
         betas: decays of the two moments.
         eps: added to the square root of the second moment.
         weight_decay: decoupled, times the learning rate.
@@ -57,7 +57,7 @@ class Apollo(OwnOptimizer):
 
     def __init__(
         self,
-        params: Iterable[nn.Parameter],
+        params: Iterable[Any],
         *,
         lr: float,
         betas: tuple[float, float],

@@ -11,7 +11,7 @@ but only when its stage begins.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -20,19 +20,23 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from sweeps.text.counted import counted
-from trainer.config import Config, OptimizerConfig
+from trainer.config import Config, OptimizerConfig, ScaleRuleConfig
 from trainer.devices.device import Device
 from trainer.devices.lazy_tensor import is_lazy, set_value, to_device
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ConfigError, MachineError
 from trainer.models.adapters import require_package as require_peft
 from trainer.models.causal_lm import hidden_matrices
+from trainer.models.scale_rule import rate_factors
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import BatchedMuon, LazyMuon, muon_dtype
 from trainer.optim.qk_clip import QkClip, clippable_attentions
 from trainer.optim.stochastic_rounding import RoundedAdamW, StochasticRounding
 
 EPS = 1e-8
+
+Factors = Mapping[nn.Parameter, float]
+"""Of learning rates; 1 where there is none."""
 
 
 class OptimizerSet:
@@ -125,11 +129,17 @@ class OptimizerSet:
 
 
 def build_optimizer(
-    model: nn.Module, config: OptimizerConfig, *, key: str = "optimizer", ranks: Ranks = ALONE
+    model: nn.Module,
+    config: OptimizerConfig,
+    *,
+    scale_rule: ScaleRuleConfig | None = None,
+    key: str = "optimizer",
+    ranks: Ranks = ALONE,
 ) -> OptimizerSet:
     """Return the optimizer of a stage, over all trainable parameters.
 
     Args:
+        scale_rule: by which learning rates follow the size of the model; None: they do not.
         key: of `config` in the run's configuration, for error messages.
 
     Raises:
@@ -138,23 +148,27 @@ def build_optimizer(
     """
     _require_bfloat16(model, config, key=key)
     clip = QkClip(model, config.muonclip.tau, key=key, ranks=ranks) if config.type == "muonclip" else None
-    return OptimizerSet(lambda: _optimizers(model, config, key, ranks), clip)
+    spectral = config.type in ("muon", "muonclip")
+    factors = rate_factors(model, scale_rule, spectral=spectral) if scale_rule else {}
+    return OptimizerSet(lambda: _optimizers(model, config, factors, key, ranks), clip)
 
 
-def _optimizers(model: nn.Module, config: OptimizerConfig, key: str, ranks: Ranks) -> list[Optimizer]:
+def _optimizers(
+    model: nn.Module, config: OptimizerConfig, factors: Factors, key: str, ranks: Ranks
+) -> list[Optimizer]:
     """Return the torch optimizers over the trainable parameters; none if there are no such parameters."""
-    matrices = hidden_matrices(model)
-    hidden_ids = {id(parameter) for parameter in matrices}
+    found = hidden_matrices(model)
+    hidden_ids = {id(parameter) for parameter in found}
     # Embeddings, head, gains and biases, which Muon and Apollo leave to AdamW.
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden_ids]
-    others = _groups(rest, config, config.adamw_lr_ratio)
+    matrices = _groups(found, config, 1.0, factors)
+    others = _groups(rest, config, config.adamw_lr_ratio, factors)
     match config.type:
         case "adamw":
-            return [_adamw(_groups(matrices, config, 1.0) + others, config, ranks)]
+            return [_adamw(matrices + others, config, ranks)]
         case "adamw_8bit":
-            groups = _groups(matrices, config, 1.0) + others
             betas = (config.beta1, config.beta2)
-            return [build_adamw_8bit(groups, betas=betas, eps=EPS, key=key)]
+            return [build_adamw_8bit(matrices + others, betas=betas, eps=EPS, key=key)]
         case "apollo" | "apollo_mini":
             hidden: list[Optimizer] = [_apollo(matrices, config, ranks)] if matrices else []
         case "muon" | "muonclip":
@@ -190,13 +204,24 @@ def _init_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
             optimizer.init_state(parameter, group)
 
 
-def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float) -> list[dict[str, Any]]:
-    """Return parameter groups: matrices with weight decay, gains and biases (of one dimension) without."""
-    lr = config.lr * lr_ratio
-    matrices, others = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
-    decayed = {"params": matrices, "lr": lr, "weight_decay": config.weight_decay}
-    free = {"params": others, "lr": lr, "weight_decay": 0.0}
-    return [group for group in (decayed, free) if group["params"]]
+def _groups(
+    parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float, factors: Factors
+) -> list[dict[str, Any]]:
+    """Return parameter groups: matrices with weight decay, gains and biases (of one dimension) without.
+
+    Each has one factor of its learning rate. What decays in a step is the rate times the decay, and stays.
+    """
+    alike: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for parameter in sorted(parameters, key=lambda p: p.ndim < 2):
+        alike.setdefault((parameter.ndim >= 2, factors.get(parameter, 1.0)), []).append(parameter)
+    return [
+        {
+            "params": group,
+            "lr": config.lr * lr_ratio * factor,
+            "weight_decay": config.weight_decay / factor if decayed else 0.0,
+        }
+        for (decayed, factor), group in alike.items()
+    ]
 
 
 def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig, ranks: Ranks) -> AdamW:
@@ -233,24 +258,23 @@ def build_adamw_8bit(
     return optimizer
 
 
-def _muon(matrices: list[nn.Parameter], config: OptimizerConfig, ranks: Ranks) -> BatchedMuon:
-    kind = LazyMuon if is_lazy(matrices[0]) else BatchedMuon
+def _muon(groups: list[dict[str, Any]], config: OptimizerConfig, ranks: Ranks) -> BatchedMuon:
+    first = groups[0]["params"][0]
+    kind = LazyMuon if is_lazy(first) else BatchedMuon
     return kind(
-        matrices,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
+        groups,
         momentum=config.momentum,
-        dtype=muon_dtype(config, matrices[0].device) or torch.float32,
+        dtype=muon_dtype(config, first.device) or torch.float32,
         ranks=ranks,
         rounding=_rounding("muon", config, ranks),
     )
 
 
-def _apollo(matrices: list[nn.Parameter], config: OptimizerConfig, ranks: Ranks) -> Apollo:
+def _apollo(groups: list[dict[str, Any]], config: OptimizerConfig, ranks: Ranks) -> Apollo:
     mini = config.type == "apollo_mini"
     own = config.apollo_mini if mini else config.apollo
     return Apollo(
-        matrices,
+        groups,
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=EPS,

@@ -49,7 +49,7 @@ class BatchedMuon(OwnOptimizer, torch.optim.Muon):
     and exchange the updates; sharded matrices are gathered stack by stack.
 
     Args:
-        params: 2-D parameters.
+        params: 2-D parameters, or groups of them.
         dtype: of the orthogonalisation.
         ranks: the processes that train the model together, all of which have the same gradients or shards.
         rounding: of the updated bfloat16 weights; the momentum is in float32 then. None: to the nearest.
@@ -58,7 +58,7 @@ class BatchedMuon(OwnOptimizer, torch.optim.Muon):
 
     def __init__(
         self,
-        params: Iterable[nn.Parameter],
+        params: Iterable[Any],
         *,
         dtype: torch.dtype = torch.float32,
         ranks: Ranks = ALONE,

@@ -43,6 +43,7 @@ from trainer.models.causal_lm import (
     separate_documents,
     weights_sha256,
 )
+from trainer.models.scale_rule import scale_initial
 from trainer.optim.build import require_packages
 from trainer.optim.muon import muon_dtype
 from trainer.training.context import StageContext, StagePlan
@@ -128,14 +129,15 @@ def train_teacher(
         device=dataclasses.replace(device, ranks=ALONE),
         stop=stop,
         watch=lambda step: progress(NAME, step.step / step.of),
+        scale_rule=config.scale_rule,
     )
 
     def build(folder: Path) -> None:
         seed_everything(recipe.seed)
         attention = device.attention_for(length)
-        teacher = device.move(
-            build_tiny(model, vocab_size=corpus.vocab_size, sequence_length=length, attention=attention)
-        )
+        teacher = build_tiny(model, vocab_size=corpus.vocab_size, sequence_length=length, attention=attention)
+        scale_initial(teacher, config.scale_rule)
+        teacher = device.move(teacher)
         if config.data.document_masks:
             separate_documents(teacher, corpus.document_end)
         with corpus.batches(batch_size=recipe.batch_size, sequence_length=length, seed=recipe.seed) as feed:
@@ -153,7 +155,8 @@ def train_teacher(
 def _recipe(config: Config, model: TrainedHereConfig, corpus: Corpus, device: Device) -> dict[str, Any]:
     """Return all that a tiny teacher's weights depend on."""
     muon = muon_dtype(model.teacher.optimizer, device.torch_device)
-    return {
+    rule = {"scale_rule": asdict(config.scale_rule)} if config.scale_rule.type != "none" else {}
+    return rule | {
         "recipe": 1,  # raise it when the training of teachers changes
         # Without the dtype of the student's weights.
         "model": {key: value for key, value in asdict(model).items() if key != "master_dtype"},

@@ -9,6 +9,7 @@ from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import (
     OptimizerConfig,
     RecoveryConfig,
+    ScaleRuleConfig,
     ScheduleConfig,
     Stage2Config,
     Stage3Config,
@@ -92,6 +93,7 @@ class StageContext:
         stop: says after each step whether a signal asked the run to end.
         watch: called with each finished step.
         checkpoints: saves the run, and restores what an earlier attempt has saved.
+        scale_rule: by which learning rates follow the size of the model; None: they do not.
     """
 
     device: Device
@@ -99,3 +101,4 @@ class StageContext:
     watch: Watch = lambda step: None
     checkpoints: CheckpointPolicy = NO_CHECKPOINTS
     hooks: StageHooks = NO_HOOKS
+    scale_rule: ScaleRuleConfig | None = None

@@ -171,7 +171,9 @@ class _StageLoop:
         self._average = average if average and average.stage == plan.name else None
         # Before the optimizer is built: it updates the parameters that this leaves.
         self._strategy = strategy_for(model, self._device)
-        self._optimizer = build_optimizer(model, plan.optimizer, ranks=self._device.ranks)
+        self._optimizer = build_optimizer(
+            model, plan.optimizer, scale_rule=context.scale_rule, ranks=self._device.ranks
+        )
         self._take_step = TrainStep(
             plan,
             model,
