@@ -1,0 +1,170 @@
+"""`python -m benchmarks.ladder train|table`: do the best rate and the best share of Stage 1.9 move with size?
+
+Each cell is a sweep of the product: a rung, a rule of scale, and the lengths of the stages, with a grid of
+learning rates (one for both stages) and seeds. `train` goes through the cells, seed by seed, and appends
+their rows to `benchmarks/ladder.jsonl`; killed, it goes on where it was. `table` prints the table of
+docs/explanation/ladder.md from these rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sweeps
+from benchmarks.json_lines import end_last_line, read_lines
+
+RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
+SEEDS = (0, 1)
+BASE = (64, 2)  # what the rules of scale start from: the smallest rung
+ROWS = Path(__file__).with_name("ladder.jsonl")
+COMMON = (
+    *("data=stdlib", "device=cpu", "device.threads=1", "eval.at=[]", "eval.batches=8"),
+    "samples.enabled=false",
+    *("model=ladder", "model.teacher.max_steps=200", "model.teacher.batch_size=8"),
+    *("stage1_9.batch_size=8", "stage2.batch_size=8", "stage2.lambda_warmup.warmup_steps=10"),
+    "stage1_9.optimizer.lr=${stage2.optimizer.lr}",
+)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Cell:
+    """One sweep: a model, a rule, and the steps of both stages."""
+
+    width: int
+    depth: int
+    rule: str
+    stage1_9: int
+    stage2: int
+
+    @property
+    def name(self) -> str:
+        return f"ladder-{self.width}x{self.depth}-{self.rule}-{self.stage1_9}-{self.stage2}"
+
+    def space(self) -> dict[str, Any]:
+        rule = () if self.rule == "none" else (
+            f"scale_rule={self.rule}",
+            f"scale_rule.base_width={BASE[0]}",
+            f"scale_rule.base_depth={BASE[1]}",
+        )  # fmt: skip
+        own = (f"model.width={self.width}", f"model.depth={self.depth}")
+        return {
+            "name": self.name,
+            "objectives": [{"metric": "final_loss"}],
+            "program": {"trainer": {"overrides": [*COMMON, *own, *rule]}},
+            "parameters": {
+                "seed": {"values": list(SEEDS)},
+                "stage2.optimizer.lr": {"values": list(RATES)},
+                "stage1_9.max_steps": {"value": self.stage1_9},
+                "stage2.max_steps": {"value": self.stage2},
+            },
+            "search": {"method": "grid", "reuse": "none"},
+        }
+
+
+CELLS = (
+    Cell(64, 2, "none", 15, 60),
+    Cell(128, 4, "none", 15, 60),
+    Cell(128, 4, "mup", 15, 60),
+    Cell(64, 2, "none", 0, 90),
+    Cell(64, 2, "none", 30, 30),
+    Cell(64, 2, "none", 45, 180),
+    Cell(192, 6, "none", 15, 60),
+    Cell(192, 6, "mup", 15, 60),
+    Cell(128, 4, "none", 0, 90),
+    Cell(128, 4, "none", 30, 30),
+    Cell(128, 4, "none", 45, 180),
+)
+"""The most telling come first: of a run that ends early these are there."""
+
+
+def train(storage: str, rules: Sequence[str], seeds: Iterable[int], rows: Path) -> None:
+    """Train what is missing, a cell's rates for one seed after another's, and append the rows."""
+    end_last_line(rows)
+    for seed in seeds:
+        for cell in CELLS:
+            if cell.rule not in rules:
+                continue
+            sweep = sweeps.create(cell.space(), storage=storage, skip_if_exists=True)
+            ended = len(sweep.trials())
+            wanted = (SEEDS.index(seed) + 1) * len(RATES)  # a grid goes through the last parameter fastest
+            if ended < wanted:
+                print(time.strftime("%H:%M:%S"), cell.name, seed, flush=True)
+                sweep.run(n_trials=wanted - ended)
+            append_rows(cell, sweep, rows)
+
+
+def append_rows(cell: Cell, sweep: sweeps.Sweep, rows: Path) -> None:
+    """Append the rows of a sweep's completed trials that are not there yet."""
+    known = {(row["cell"], row["seed"], row["lr"]) for row in read_lines(rows)}
+    table = sweep.trials()
+    with rows.open("a", encoding="utf-8") as lines:
+        for _, trial in table[table.status == "completed"].iterrows():
+            row = {
+                "cell": cell.name,
+                **dataclasses.asdict(cell),
+                "seed": int(trial["param.seed"]),
+                "lr": float(trial["param.stage2.optimizer.lr"]),
+                "loss": float(trial["final_loss"]),
+                "seconds": round(float(trial["train_seconds"]), 1),
+            }
+            if (row["cell"], row["seed"], row["lr"]) not in known:
+                lines.write(json.dumps(row) + "\n")
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a line for each cell: losses by rate, mean over seeds, and the best rate between those tried."""
+    rates = " | ".join(f"{rate:g}" for rate in RATES)
+    lines = [f"| model | rule | steps | seeds | {rates} | best rate |", "| --- " * (len(RATES) + 5) + "|"]
+    for cell in CELLS:
+        found = [row for row in rows if row["cell"] == cell.name]
+        losses = {rate: [row["loss"] for row in found if row["lr"] == rate] for rate in RATES}
+        if not all(losses.values()):
+            continue
+        means = {rate: statistics.fmean(values) for rate, values in losses.items()}
+        shown = " | ".join(f"{means[rate]:.3f}" for rate in RATES)
+        seeds = min(map(len, losses.values()))
+        size, steps = f"{cell.width} x {cell.depth}", f"{cell.stage1_9} + {cell.stage2}"
+        lines.append(f"| {size} | {cell.rule} | {steps} | {seeds} | {shown} | {best_rate(means):.1e} |")
+    return "\n".join(lines)
+
+
+def best_rate(losses: dict[float, float]) -> float:
+    """Return where the parabola through the lowest loss and its two neighbours is lowest, over log rates.
+
+    At an end of the range it is the end.
+    """
+    rates = sorted(losses)
+    at = min(range(len(rates)), key=lambda index: losses[rates[index]])
+    if at in (0, len(rates) - 1):
+        return rates[at]
+    left, low, right = (losses[rates[at + step]] for step in (-1, 0, 1))
+    shift = (left - right) / (2 * (left - 2 * low + right))
+    return rates[at] * math.exp(shift * math.log(rates[at + 1] / rates[at]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=["train", "table"])
+    parser.add_argument("--storage", default=".ladder", help="of the sweeps")
+    parser.add_argument("--rules", nargs="+", choices=["none", "mup"], default=["none", "mup"])
+    parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS))
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    arguments = parser.parse_args()
+    if arguments.command == "train":
+        train(arguments.storage, arguments.rules, arguments.seeds, arguments.rows)
+    else:
+        print(table(read_lines(arguments.rows)))
+
+
+if __name__ == "__main__":
+    main()
