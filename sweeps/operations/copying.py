@@ -453,7 +453,9 @@ class _Copy:
                             self.done.present += 1
                     else:
                         path.parent.mkdir(parents=True, exist_ok=True)
-                        with Draft(path, path.with_name(f".{uuid.uuid4().hex}.draft")) as draft:
+                        # Of one name for each file, so that the next copy removes what a killed one left.
+                        hidden = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.draft"
+                        with Draft(path, path.with_name(hidden)) as draft:
                             for block in manifest.blocks(file, content.size):
                                 self._deadline.check()
                                 draft.file.write(block)

@@ -185,7 +185,8 @@ def test_sigterm_while_the_teacher_trains_caches_nothing(
     stdout, stderr = process.communicate(timeout=100)
     assert stdout.startswith("preflight: memory below ")
     assert process.returncode == 75
-    assert re.fullmatch(r"trainer: stopped by SIGTERM after step \d+ of teacher\n", stderr)
+    # The first line is there before the first step.
+    assert re.fullmatch(r"trainer: stopped by SIGTERM( after step \d+ of teacher)?\n", stderr)
     kept = (tmp_path / "cache" / "teachers").iterdir()
     assert [path.name for path in kept if not path.name.endswith(".lock")] == []
 
