@@ -73,10 +73,10 @@ def main() -> None:
     work = partial(of_seed, ladders=tuple(arguments.ladders), file=arguments.file)
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(work, seeds))
-    print(table(finished(arguments.file), seeds, arguments.ladders))
+    print(table(read_results(arguments.file), seeds, arguments.ladders))
 
 
-def finished(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+def read_results(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return the results in the file by their job's key."""
     return {Job(**result["job"]).key(): result for result in read_lines(file)}
 
@@ -88,7 +88,7 @@ def of_seed(seed: int, ladders: Sequence[str], file: Path) -> None:
     jobs += [Job(search="source", ladder=each, seed=seed) for each in LADDERS[:2]]
     jobs += [Job(search="transfer", ladder=each, seed=seed) for each in ladders]
     for job in jobs:
-        done = finished(file)
+        done = read_results(file)
         if job.key() in done:
             continue
         source = job.ladder if job.ladder != "misleading" else "none"

@@ -195,11 +195,15 @@ def _tradeoff(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Tradeoff 
     except AnalysisError as error:
         return None, f"The trade-off cannot be shown: {error}."
     if not result.points:
-        return None, f"No completed trial has both {x} and {y}."
+        return None, f"No completed trial{_within(table)} has both {x} and {y}."
     uncertainty = estimate_uncertainty(table, result)
     fit, fit_note = _fit(table, result)
     front = tradeoff_table(table, result, uncertainty)
     return Tradeoff(result=result, uncertainty=uncertainty, front=front, fit=fit, fit_note=fit_note), ""
+
+
+def _within(table: TrialsTable) -> str:
+    return " within the outcome constraints" if table.infeasible else ""
 
 
 def _fit(table: TrialsTable, result: ParetoResult) -> tuple[TrialFit | None, str]:
@@ -223,5 +227,5 @@ def _many_objectives(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Ma
     if found is None:
         return None, ""
     if not found.trials:
-        return None, f"No completed trial has a value for all {len(goals)} objectives."
+        return None, f"No completed trial{_within(table)} has a value for all {len(goals)} objectives."
     return ManyObjectives(result=found, front=many_objectives_table(table, found)), ""

@@ -76,7 +76,7 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
         raise InputError(
             f"{where}: it is to {there}, and this sweep to {objective.goal} {objective.metric}; take it out"
         )
-    filled, results = _matched(space, experiment.written, records)
+    filled, results = _usable_results(space, experiment.written, records)
     parameters = list(dict.fromkeys(name for result in results for name in result.parameters))
     completed = sum(record.status == "completed" for record in records)
     if not completed:
@@ -106,7 +106,9 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     return replace(source, sha256=space_json.digest(source))
 
 
-def _matched(space: Space, there: Space, records: list[Trial]) -> tuple[dict[str, Value], tuple[Result, ...]]:
+def _usable_results(
+    space: Space, there: Space, records: list[Trial]
+) -> tuple[dict[str, Value], tuple[Result, ...]]:
     """Return the source's fixed values of parameters that are searched here, and its results that fit."""
     domain, metric = Domain(space), space.objectives[0].metric
     fixed = {p.name: p.value for p in there.parameters if isinstance(p, Fixed)}

@@ -57,7 +57,7 @@ class Records:
             changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
             known.update(zip(changed, self._fetch_all(changed), strict=True))
             self._known = {index: known[index] for index in sorted(versions)}
-            self._unsettled = {index for index, (record, _) in self._known.items() if not _settled(record)}
+            self._unsettled = {index for index, (record, _) in self._known.items() if not _is_settled(record)}
             self._next = next(reversed(self._known), -1) + 1
             self._listed_in_full = time.monotonic()
         self._listed = time.monotonic()
@@ -169,7 +169,7 @@ class Records:
         if record.trial not in self._known and record.trial != next(reversed(self._known), -1) + 1:
             self._listed = self._listed_in_full = float("-inf")  # it has no place among them
         self._known[record.trial] = (record, version)
-        (self._unsettled.discard if _settled(record) else self._unsettled.add)(record.trial)
+        (self._unsettled.discard if _is_settled(record) else self._unsettled.add)(record.trial)
         return record
 
     def _fetch_all(self, indices: list[int]) -> Iterator[tuple[Trial, str]]:
@@ -196,6 +196,6 @@ class Records:
         return record, version
 
 
-def _settled(record: Trial) -> bool:
+def _is_settled(record: Trial) -> bool:
     """Return whether only a person changes the record; workers note where a snapshot is no longer stored."""
     return record.finished and not record.snapshots

@@ -197,12 +197,10 @@ def _muon_temporary(student: Dimensions, processes: int, size: int, computed: in
         transposed = small != large and {(small, large), (large, small)} <= orientations
         stack = large * ((copies + transposed) * computed + (size if size != computed else 0))
         gram = small * computed
+        row = stack + gram
         if rounded:  # the stacks that the update came from are there until it is subtracted
-            stack, gram = (
-                max(stack + gram, large * (_ROUNDED + (4 + 2 * computed if computed != 4 else 0))),
-                0,
-            )
-        peak = max(peak, small * (stack + gram) * min(count, muon.stack_size(small * large, processes)))
+            row = max(row, large * (_ROUNDED + (4 + 2 * computed if computed != 4 else 0)))
+        peak = max(peak, small * row * min(count, muon.stack_size(small * large, processes)))
     return peak
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
@@ -223,7 +224,7 @@ class Optimizer:
                 parameters = starts.snap(self._encoding.decode(point))
                 if self._is_new(parameters, identities):
                     return Candidate(parameters=parameters, generator="botorch")
-        for parameters in () if enough else self._best_of_sources():
+        for parameters in () if enough else self._best_of_sources:
             if self._is_new(parameters, identities):
                 return Candidate(parameters=parameters, generator="botorch")
         for parameters in self._first_points(index, found, designed=not enough):
@@ -262,8 +263,10 @@ class Optimizer:
 
     # ---- from earlier sweeps
 
-    def _best_of_sources(self) -> Iterator[dict[str, Value]]:
-        """Yield where each source's surrogate is best; what it does not have is as in the first trial."""
+    @cached_property
+    def _best_of_sources(self) -> list[dict[str, Value]]:
+        """Return where each source's surrogate is best; what it does not have is as in the first trial."""
+        found = []
         for position, source in enumerate(self._space.transfer):
             if not source.results:  # not read yet: `sweep init --skip-if-exists` reads none
                 continue
@@ -275,7 +278,8 @@ class Optimizer:
                 log.warning("%s is left out, because its surrogate failed: %s", source.url, error)
                 continue
             if best is not None:
-                yield best
+                found.append(best)
+        return found
 
     # ---- what trials can share
 
