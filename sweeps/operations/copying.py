@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
-from sweeps.errors import AlreadyExists, Conflict, DamagedObject, EnvironmentFault, InputError
+from sweeps.errors import AlreadyExists, Conflict, DamagedObject, EnvironmentFault, InputError, StoreConflict
 from sweeps.experiment import Experiment
 from sweeps.operations.opening import sweep_names
 from sweeps.search.allocation import ASK_KEY
@@ -117,7 +117,13 @@ def copy(source: str, target: str, *, live: bool, on_notice: Callable[[str], Non
             "the copy"
         )
     work = _Copy(here, there, live=live)
-    work.run(complete=complete, on_notice=on_notice)
+    try:
+        work.run(complete=complete, on_notice=on_notice)
+    except StoreConflict as lost:
+        raise InputError(
+            f"{target}: somebody else writes {lost.key} here, such as another `sweep copy`; wait until that "
+            "has ended, then run the same command again"
+        ) from None
     return work.done
 
 

@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+SILENCE_S = 5.0
+"""Seconds without any answer of a service after which a person is told."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
@@ -62,6 +65,7 @@ def retry(
     first_wait_s: float,
     longest_wait_s: float,
     wait: Callable[[float], object] = time.sleep,
+    silent: Callable[[], bool] = lambda: False,
 ) -> _T:
     """Return what the first attempt returns that does not fail transiently.
 
@@ -70,11 +74,13 @@ def retry(
         limit_s: returns the seconds after which to give up: more once the service has answered.
         first_wait_s: see `RetryPolicy`, as for `longest_wait_s`.
         wait: waits for so many seconds, or shorter.
+        silent: returns whether the service has never answered: then a warning says after a while that it is
+            tried on.
 
     Raises:
         StoreUnavailable: none did in time.
     """
-    began, bound = time.monotonic(), first_wait_s
+    began, bound, warned = time.monotonic(), first_wait_s, False
     while True:
         try:
             return attempt()
@@ -88,5 +94,8 @@ def retry(
                     f"(last: {error}); check the network, then run the same command again"
                 ) from None
             log.info("%s: %s; trying again", url, error)
+            if not warned and time.monotonic() - began + wait_s > SILENCE_S and silent():
+                log.warning("%s: no answer so far (%s); trying for %g s in all", url, error, limit_s())
+                warned = True
             wait(wait_s)
             bound = min(2 * bound, longest_wait_s)

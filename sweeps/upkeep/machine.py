@@ -24,6 +24,7 @@ from sweeps.errors import EnvironmentFault, StoreConflict
 from sweeps.programs.trainer import tpu_misfits
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
+from sweeps.storage.objects.bucket import BucketStore
 from sweeps.storage.objects.store import ObjectStore
 from sweeps.text.shorten import shown_bytes
 from sweeps.upkeep.finding import Finding
@@ -127,8 +128,11 @@ def examine_store(store: Store) -> tuple[dict[str, str], list[Finding]]:
             remedy="let it follow a time server; leases go by the store's clock, but credentials do not",
         )
         findings.append(finding)
+    facts = {"store": store.url}
+    if isinstance(store, BucketStore):
+        facts["credentials"] = store.client.signed_in_as()
     clock = f"the store's is {abs(offset_s):.1f} s {'ahead' if offset_s >= 0 else 'behind'}"
-    return {"store": store.url, "clock": clock}, findings
+    return facts | {"clock": clock}, findings
 
 
 def clock_offset(store: Store) -> float:

@@ -20,6 +20,7 @@ from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.yaml_cursor import NO_FOLDER, is_folder_name
 from sweeps.storage.base import NotFound, Store, put
+from sweeps.storage.bucket_url import S3
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import manifest
@@ -32,6 +33,7 @@ from sweeps.trials.amendments import Amendments
 from sweeps.upkeep.removal import AT_ONCE, LAST, remove_objects
 
 KEY = "renaming.json"
+_LARGEST_COPY = 5 * 2**30  # bytes that S3 copies in one request
 _STAYS = (SWEEP_KEY, KEY, control.KEY, ASK_KEY)
 
 
@@ -101,6 +103,12 @@ def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     if state is None:
         if target.list(""):
             raise _name_in_use(target)
+        sizes = cast(Bucket, store).sizes("") if store.url.startswith(S3) else {}
+        if large := sorted(key for key, size in sizes.items() if size > _LARGEST_COPY):
+            raise InputError(
+                f"{store.location(large[0])}: S3 copies no file of more than 5 GiB, so this sweep cannot be "
+                f"renamed; `sweep copy {store.url} {target.url}`, then `sweep delete` the old one"
+            )
         state = control.read(store)
         document = {"schema": 1, "to": target.url, "state": state, "sweep": store.read(SWEEP_KEY)[1]}
         marker = json.dumps(document).encode()

@@ -8,25 +8,43 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
-from sweeps.errors import InputError, StoreUnavailable
+from sweeps.errors import InputError, StoreUnavailable, SweepError
 from sweeps.storage.objects.answers import Refusal, not_a_service
-from sweeps.storage.objects.client import ObjectClient, event_loop, is_url
+from sweeps.storage.objects.client import ObjectClient, event_loop, is_url, within
 from sweeps.storage.retries import RetryPolicy, Transient
 from sweeps.text import json_reader
 from sweeps.text.shorten import one_line
 
-_T = TypeVar("_T")
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _EXPECTED = frozenset({200, 204, 404, 412})
 _QUOTA = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
+_NONE_FOUND = "Your default credentials were not found"  # google-auth's, where nothing says where they are
+_LOGIN = "run `gcloud auth application-default login`, or let GOOGLE_APPLICATION_CREDENTIALS name a key file"
+_FEDERATION = (
+    "workload identity federation",
+    "correct the file that GOOGLE_APPLICATION_CREDENTIALS names, or what its credential_source gives",
+)
+_KINDS = {
+    "google.oauth2.service_account": ("service account", "its key may have been removed: make a new one"),
+    "google.auth.impersonated_credentials": (
+        "impersonated service account",
+        "sign in again, and have roles/iam.serviceAccountTokenCreator on the account to impersonate",
+    ),
+    "google.auth.identity_pool": _FEDERATION,
+    "google.auth.aws": _FEDERATION,
+    "google.auth.pluggable": _FEDERATION,
+    "google.auth.compute_engine.credentials": (
+        "service account of this machine",
+        "give the machine one, with --scopes=cloud-platform",
+    ),
+}
+"""What credentials are by their module, and what to do if they are refused."""
 
 
 class GoogleClient(ObjectClient):
@@ -197,16 +215,36 @@ class GoogleClient(ObjectClient):
     def _credentials(self) -> Any:
         import google.auth
         from google.auth.credentials import AnonymousCredentials
-        from google.auth.exceptions import DefaultCredentialsError
+        from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 
         # As in Google's own client: no token is sent to an emulator, least of all in clear text.
         if not self.endpoint.startswith("https://"):
             return AnonymousCredentials()  # type: ignore[no-untyped-call]  # as above
         try:
             return google.auth.default(scopes=[_SCOPE])[0]
-        except DefaultCredentialsError:
-            # A public bucket can be read.
-            return AnonymousCredentials()  # type: ignore[no-untyped-call]  # as above
+        except DefaultCredentialsError as error:
+            if str(error.args[0]).startswith(_NONE_FOUND):  # a public bucket can be read
+                return AnonymousCredentials()  # type: ignore[no-untyped-call]  # as above
+            why = str(error.args[0]).rstrip(".")
+        except GoogleAuthError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a file may hold anything
+            why = f"{type(error).__name__}: {one_line(error)}"
+        variable = "GOOGLE_APPLICATION_CREDENTIALS"
+        where = variable if os.environ.get(variable) else "gcloud's application default credentials"
+        raise InputError(f"{where}: {' '.join(why.split())}; correct it, or {_LOGIN}")
+
+    def _kind(self) -> tuple[str, str]:
+        """Return what the credentials are, and what to do if they are refused."""
+        module = type(getattr(self._session, "credentials", None)).__module__
+        return _KINDS.get(module, ("application default credentials", _LOGIN))
+
+    def signed_in_as(self) -> str:
+        credentials = getattr(self._session, "credentials", None)
+        if credentials is not None and not credentials.token:
+            return "nobody (anonymous)"
+        email = getattr(credentials, "service_account_email", "")
+        return f"{self._kind()[0]} {email or ''}".rstrip()
 
     def _unauthorized(self, detail: str, url: str) -> Exception:
         """Return the error of a refusal; after a first one the credentials are found anew.
@@ -216,7 +254,8 @@ class GoogleClient(ObjectClient):
         if getattr(self._thread, "sign_in", 0) != self._sign_ins:
             return Transient(f"not signed in ({detail})", in_doubt=False)
         if self.refused and not self._signed_out:
-            return StoreUnavailable(sign_in_advice(url, detail))
+            fault: type[SweepError] = StoreUnavailable if self.answered else InputError
+            return fault(f"{url}: not signed in ({detail}); {self._kind()[1]}")
         self.refused = self._signed_out = True
         return Transient(f"not signed in ({detail})", in_doubt=False)
 
@@ -224,40 +263,6 @@ class GoogleClient(ObjectClient):
 def object_path(name: str) -> str:
     """Return the path of an object's requests below that of its bucket, quoted."""
     return f"o/{quote(name, safe='')}"
-
-
-def within(limit_s: float, act: Callable[[], _T]) -> _T:
-    """Return what the function returns, if it does in so many seconds.
-
-    Looking for credentials takes 15 s without a network, and has no limit to set.
-
-    Raises:
-        Transient: it took longer; the function goes on in its thread.
-    """
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(act())
-        except BaseException as error:  # noqa: BLE001 - the caller's
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="gcs-sign-in", daemon=True).start()
-    try:
-        return future.result(timeout=limit_s)
-    except FutureTimeout:
-        raise Transient(f"no credentials were found within {limit_s:g} s", in_doubt=False) from None
-
-
-def sign_in_advice(url: str, detail: str) -> str:
-    """Return the message for a user without valid credentials."""
-    key_file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if key_file and not os.path.exists(key_file):  # noqa: PTH110 - as the environment spells it
-        return f"{url}: not signed in: GOOGLE_APPLICATION_CREDENTIALS names {key_file}, which does not exist"
-    return (
-        f"{url}: not signed in ({detail}); run `gcloud auth application-default login`, "
-        "or let GOOGLE_APPLICATION_CREDENTIALS name a key file"
-    )
 
 
 def _refusal(response: Any) -> Refusal:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sweeps.errors import StoreUnavailable
 
-_STATUS = re.compile(r"status code: (\d{3})")
+_STATUS = re.compile(r"(?:status code: |\(code: )(\d{3})")  # the second of one object's delete in Azure
 _TAG = re.compile(r"<(Code|Message)>([^<]*)<")
 
 

@@ -22,6 +22,13 @@ _SIGN_IN = (
     "set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, "
     "or run `az login` and set AZURE_USE_AZURE_CLI=true"
 )
+_KINDS = (
+    ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCOUNT_KEY"),
+    ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_TOKEN"),
+    ("AZURE_CLIENT_SECRET", "service principal (AZURE_CLIENT_ID)"),
+    ("AZURE_FEDERATED_TOKEN_FILE", "workload identity (AZURE_CLIENT_ID)"),
+    ("AZURE_USE_AZURE_CLI", "account of `az login`"),
+)
 
 
 class AzureClient(ETagClient):
@@ -52,6 +59,9 @@ class AzureClient(ETagClient):
         from obstore.store import AzureStore
 
         return AzureStore(self.bucket, account_name=self._account, endpoint=self.endpoint, **options)
+
+    def signed_in_as(self) -> str:
+        return next((words for name, words in _KINDS if os.environ.get(name)), "identity of this machine")
 
     async def clock_url(self, name: str) -> str:
         return f"{self.endpoint}/{self.bucket}?restype=container"  # an unsigned request's refusal has a Date

@@ -184,14 +184,18 @@ class BucketStore(ABC):
             results = self.client.once(send, self.url, limit_s=limit_s, holds_errors=True)
         except Transient as error:
             results = [error] * len(keys)
+        if not all(isinstance(result, Exception) for result in results):
+            self.client.answered = True
+        # All before the first retry, which may sign in anew: an old refusal is none of the new credentials.
+        meanings = [
+            self.client.meaning(result, self.location(key)) if isinstance(result, Exception) else result
+            for key, result in zip(keys, results, strict=True)
+        ]
         found: list[tuple[bytes, str] | None] = []
-        for key, result in zip(keys, results, strict=True):
-            if not isinstance(result, Exception):
-                self.client.answered = True
-                found.append(result)
-                continue
-            meaning = self.client.meaning(result, self.location(key))
-            if isinstance(meaning, FileNotFoundError):
+        for key, meaning in zip(keys, meanings, strict=True):
+            if not isinstance(meaning, Exception):
+                found.append(meaning)
+            elif isinstance(meaning, FileNotFoundError):
                 found.append(None)
             elif isinstance(meaning, Transient):
                 found.append(self.client.retry(partial(self._fetch, key), self.location(key)))

@@ -97,6 +97,29 @@ def is_url(endpoint: str) -> bool:
     return parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") is not None
 
 
+def within(limit_s: float, act: Callable[[], _T]) -> _T:
+    """Return what the function returns, if it does in so many seconds.
+
+    Looking for credentials takes 15 s without a network, and has no limit to set.
+
+    Raises:
+        Transient: it took longer; the function goes on in its thread.
+    """
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:  # noqa: BLE001 - the caller's
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="sign-in", daemon=True).start()
+    try:
+        return future.result(timeout=limit_s)
+    except FutureTimeout:
+        raise Transient(f"no credentials were found within {limit_s:g} s", in_doubt=False) from None
+
+
 class ObjectClient(ABC):
     """Thread-safe client of one bucket.
 
@@ -144,6 +167,10 @@ class ObjectClient(ABC):
     def sign_in(self, url: str) -> None:
         """Find the credentials, where obstore does not do it itself. Raises as `once` does."""
         return
+
+    @abstractmethod
+    def signed_in_as(self) -> str:
+        """Return whose credentials are used, in a few words."""
 
     # ---- requests
 
@@ -248,4 +275,5 @@ class ObjectClient(ABC):
             limit_s=limit_s,
             first_wait_s=self.retries.first_wait_s,
             longest_wait_s=self.retries.longest_wait_s,
+            silent=lambda: not self.answered,
         )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import math
 import os
 import re
-import shlex
+import threading
+import time
 import urllib.error
 import urllib.request
 from abc import abstractmethod
@@ -14,8 +16,9 @@ from datetime import timedelta
 from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable, SweepError
+from sweeps.storage.objects import profiles
 from sweeps.storage.objects.answers import Refusal, not_a_service
-from sweeps.storage.objects.client import ObjectClient, is_url
+from sweeps.storage.objects.client import ObjectClient, is_url, within
 from sweeps.storage.retries import RetryPolicy, Transient
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -36,8 +39,7 @@ _OTHER_REGION = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 )
 SIGN_IN = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run "
-    '`eval "$(aws configure export-credentials --format env)"`'
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or let AWS_PROFILE name a profile that is signed in"
 )
 NO_CONDITIONS = (
     "this storage service has no conditional writes (If-None-Match and If-Match), without which two workers "
@@ -47,14 +49,17 @@ NO_SERVICE = (
     "what answers is no storage service (a web page, or a proxy); correct or unset the variable of its "
     "endpoint, such as AWS_ENDPOINT_URL"
 )
-_KEYS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_SKIP_SIGNATURE",
-)
-"""Variables that say where credentials are; without one, obstore asks the machine for those of its role."""
+_TOKEN_FILE = "AWS_WEB_IDENTITY_TOKEN_FILE"  # noqa: S105 - a variable
+_PAIRS = (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), (_TOKEN_FILE, "AWS_ROLE_ARN"))
+_KEYS = {
+    "AWS_SKIP_SIGNATURE": "nobody (AWS_SKIP_SIGNATURE)",
+    "AWS_ACCESS_KEY_ID": "AWS_ACCESS_KEY_ID",
+    _TOKEN_FILE: "web identity (AWS_ROLE_ARN)",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "role of this container",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI": "role of this container",
+}
+"""Variables that say where credentials are, in words; else they are a profile's or the machine's role's."""
+_RENEW_S = 60.0  # boto3 looks at most so often whether a profile's credentials are about to expire
 
 
 class ETagClient(ObjectClient):
@@ -115,7 +120,7 @@ class S3Client(ETagClient):
         endpoint: base URL of the service; None for AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else AWS itself.
 
     Raises:
-        InputError: the endpoint is not a URL, a variable unfit, or the credentials are in a profile alone.
+        InputError: the endpoint is not a URL, or a variable unfit or without its fellow.
     """
 
     def __init__(self, bucket: str, *, endpoint: str | None, retries: RetryPolicy) -> None:
@@ -130,20 +135,52 @@ class S3Client(ETagClient):
             if not (value.isascii() and value.isprintable()):  # obstore would panic
                 raise InputError(f"{name}: it holds a line break or another unfit character; set it anew")
 
-        profile = os.environ.get("AWS_PROFILE", "")
-        if profile and not any(os.environ.get(name) for name in _KEYS):
-            raise InputError(
-                "AWS_PROFILE: profiles and SSO are not read; sign in, then "
-                f'`eval "$(aws configure export-credentials --profile {shlex.quote(profile)} --format env)"`'
-                ", or unset AWS_PROFILE for the role of this machine"
-            )
+        for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS[:1])):
+            if os.environ.get(one) and not os.environ.get(other):  # obstore would take another kind
+                raise InputError(f"{other}: it is not set, but {one} is; set both or neither")
+        token = os.environ.get(_TOKEN_FILE)
+        if token and not os.path.exists(token):  # noqa: PTH110 - as the environment spells it
+            raise InputError(f"{_TOKEN_FILE}: {token} does not exist; mount the token, or unset the variable")
+        self._profile = "" if any(os.environ.get(name) for name in _KEYS) else profiles.chosen()
+        self._provider: Any = None
+        self._renewed, self._signing_in = -math.inf, threading.Lock()
 
     def open(self, options: Mapping[str, Any]) -> Any:
         from obstore.store import S3Store
 
         given: dict[str, Any] = {"endpoint": self.endpoint} if self.endpoint else {}
+        if self._provider is not None:
+            given["credential_provider"] = self._provider.__call__  # without the region that it prescribes
+            region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+            given["region"] = region or self._provider.config.get("region", "us-east-1")
         # Conditions are sent whatever AWS_CONDITIONAL_PUT says.
         return S3Store(self.bucket, conditional_put="etag", **given, **options)
+
+    def sign_in(self, url: str) -> None:
+        """Have boto3 read the profile, if the credentials are in one, and renew them."""
+        if not self._profile or time.monotonic() - self._renewed < _RENEW_S:
+            return
+
+        def renew() -> None:
+            with self._signing_in:
+                if self._provider is None:
+                    self._provider = profiles.provider(self._profile)
+                profiles.renew(self._provider, self._profile)
+                self._renewed = time.monotonic()
+
+        # boto3 is slow to import, and a program of the profile may be slow to sign in.
+        limit_s = self.retries.first_answer_s if self._provider is None else self.retries.attempt_s
+        try:
+            within(limit_s, renew)
+        except profiles.Unsigned as error:
+            fault: type[SweepError] = StoreUnavailable if self.answered else InputError
+            raise fault(f"{url}: AWS profile {self._profile}: {error}") from None
+
+    def signed_in_as(self) -> str:
+        if self._profile:
+            method = f" ({self._provider.credentials.method})" if self._provider else ""
+            return f"AWS profile {self._profile}{method}"
+        return next((words for name, words in _KEYS.items() if os.environ.get(name)), "role of this machine")
 
     def fault(self, said: Refusal, url: str) -> Exception | None:
         # Before anything has worked, the fault is the user's input and not a passing one.

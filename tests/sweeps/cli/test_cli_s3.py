@@ -95,7 +95,7 @@ def test_init_refuses_a_service_without_conditional_writes(sweep, s3, storage):
         ),
         (
             {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_PROFILE": "lab"},
-            "export-credentials --profile lab",
+            "AWS profile lab: The config profile (lab) could not be found",
         ),
         ({"AWS_ENDPOINT_URL": "minio:9000"}, "is not the URL of a storage service"),
         ({"bucket": "nobucket"}, "there is no bucket nobucket"),

@@ -170,12 +170,26 @@ class TestRefusals:
     def test_unknown_caller_learns_how_to_sign_in(self, gcs, store, monkeypatch):
         monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
         gcs.faults.add(Fault(action="status", status=401, times=None))
-        with pytest.raises(StoreUnavailable, match="gcloud auth application-default login"):
+        with pytest.raises(InputError, match="gcloud auth application-default login"):
             store.read("k")
         assert statuses(gcs, "get") == [401, 401]
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
-        with pytest.raises(StoreUnavailable, match=r"/nowhere/key\.json"):
+
+    def test_many_refused_reads_sign_in_once_more(self, gcs, store):
+        keys = [f"trials/{i:06d}.json" for i in range(5)]
+        for key in keys:
+            store.create(key, b"x")
+        before = store.client._sign_ins
+        gcs.faults.add(Fault(action="status", status=401, operation="get", times=5))
+        assert [found and found[0] for found in store.read_many(keys)] == [b"x"] * 5
+        assert store.client._sign_ins == before + 1
+
+    def test_silent_service_is_told_before_it_is_given_up(self, gcs, url, monkeypatch, caplog):
+        monkeypatch.setattr("sweeps.storage.retries.SILENCE_S", 0.1)
+        store = GcsStore(url, endpoint="http://127.0.0.1:9", retries=SHORT)
+        with pytest.raises(StoreUnavailable):
             store.read("k")
+        (line,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+        assert "no answer so far" in line
 
     def test_credentials_that_were_refused_once_may_come_right(self, gcs, store):
         gcs.faults.add(Fault(action="status", status=401))
@@ -588,7 +602,7 @@ class TestCredentials:
             client.sign_in(url)
             late = other.submit(client.verdict, said, url).result()  # its request began before
         assert isinstance(late, Transient)
-        assert isinstance(client.verdict(said, url), StoreUnavailable)  # this one is of the new credentials
+        assert isinstance(client.verdict(said, url), InputError)  # this one is of the new credentials
 
     def test_silent_metadata_server_is_asked_again(self, url, monkeypatch):
         from google.auth.exceptions import RefreshError, TransportError
@@ -615,7 +629,7 @@ class TestCredentials:
         monkeypatch.setattr("google.auth.default", lambda **_: (found, None))
         store = GcsStore(url, endpoint=self.SECURE, retries=SHORT)
         for act in (lambda: store.read("k"), lambda: store.list("")):
-            with pytest.raises(StoreUnavailable, match=r"expired or revoked.*gcloud auth") as caught:
+            with pytest.raises(InputError, match=r"expired or revoked.*gcloud auth") as caught:
                 act()
             assert "\n" not in str(caught.value)
 

@@ -140,7 +140,7 @@ class TestRefusals:
 
     def test_refused_credentials_are_one_line(self, s3, url, monkeypatch):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-        with pytest.raises(InputError, match=r"SignatureDoesNotMatch.*export-credentials") as raised:
+        with pytest.raises(InputError, match=r"SignatureDoesNotMatch.*AWS_PROFILE") as raised:
             ObjectStore(url, endpoint=s3.door("a"), retries=QUICK).read("k")
         assert "\n" not in str(raised.value)
 
@@ -425,12 +425,6 @@ def test_a_line_break_in_a_variable_is_one_line(name, monkeypatch):
         ObjectStore("s3://bucket/x")
 
 
-def test_a_key_without_its_secret_is_one_line(s3, url, monkeypatch):
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(InputError, match=r"no credentials were found .*Missing SecretAccessKey"):
-        ObjectStore(url, endpoint=s3.door("a"), retries=QUICK).read("k")
-
-
 def test_a_variable_that_obstore_cannot_read_is_one_line(s3, url, monkeypatch):
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "perhaps")
     with pytest.raises(InputError, match="AWS_") as raised:
@@ -444,6 +438,12 @@ def test_conditions_are_sent_whatever_the_environment_says(s3, url, monkeypatch)
     store.create("k", b"one")
     with pytest.raises(AlreadyExists):
         store.create("k", b"two")
+
+
+def test_refused_delete_of_a_batch_is_a_refusal():
+    """Azure answers 202 to a batch, and refuses each delete in it."""
+    text = "Generic MicrosoftAzure error: Bulk delete request failed for key a: not permitted (code: 403)"
+    assert (refusal_of(OSError(text)).status, refusal_of(OSError(text)).is_passing) == (403, False)
 
 
 def test_a_request_that_stalled_is_worth_a_retry():

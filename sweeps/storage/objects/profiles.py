@@ -1,0 +1,105 @@
+"""Credentials of S3 that only boto3 reads: profiles of `~/.aws`, with keys, SSO, a role or a program."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from configparser import Error, RawConfigParser
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sweeps.errors import InputError
+from sweeps.storage.retries import Transient
+
+_FILES = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
+_CREDENTIALS = frozenset(
+    {
+        "aws_access_key_id",
+        "credential_process",
+        "login_session",
+        "role_arn",
+        "sso_account_id",
+        "sso_session",
+        "sso_start_url",
+    }
+)
+# obstore asks again five minutes before they end; boto3 renews them when they have ten left.
+_GOOD_FOR = timedelta(minutes=10)
+
+
+class Unsigned(Exception):
+    """A profile that gives no credentials: what is wrong, and what to do."""
+
+
+def chosen() -> str:
+    """Return the profile that the environment names, or `default` if it has credentials, or "".
+
+    Raises:
+        InputError: a file of profiles cannot be read.
+    """
+    if named := os.environ.get("AWS_PROFILE"):
+        return named
+    for variable, usual in _FILES:
+        path = Path(os.environ.get(variable) or usual)
+        parser = RawConfigParser(strict=False)
+        try:
+            parser.read(path.expanduser(), encoding="utf-8")
+            keys = frozenset(parser["default"]) if parser.has_section("default") else frozenset()
+        except (Error, OSError, RuntimeError, ValueError) as error:
+            raise InputError(f"{path}: not a file of AWS profiles ({' '.join(str(error).split())})") from None
+        if keys & _CREDENTIALS:
+            return "default"
+    return ""
+
+
+def provider(profile: str) -> Any:
+    """Return obstore's provider of the profile's credentials; see `renew` for what it raises."""
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        export = f"aws configure export-credentials --profile {shlex.quote(profile)} --format env"
+        raise Unsigned(
+            f"it takes boto3 to read: pip install 'stagesweep[aws]', or put the keys into the environment: "
+            f'`eval "$({export})"`'
+        ) from None
+    try:
+        session = boto3.Session(profile_name=profile)
+        if "mfa_serial" in session._session.get_scoped_config():  # boto3 would ask on a terminal
+            raise Unsigned(
+                "it asks for a one-time code (mfa_serial), which no worker can give; take another profile"
+            )
+        return Boto3CredentialProvider(session, ttl=_GOOD_FOR)
+    except BotoCoreError as error:
+        raise _meaning(error, profile) from None
+    except ValueError:  # the provider's, for a profile with none
+        raise Unsigned("it has no credentials; correct it in ~/.aws, or unset AWS_PROFILE") from None
+
+
+def renew(found: Any, profile: str) -> None:
+    """Renew the credentials of a provider if they are about to expire.
+
+    Raises:
+        Unsigned: they are refused, or have expired.
+        Transient: nobody answered.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        found.credentials.get_frozen_credentials()
+    except (BotoCoreError, ClientError) as error:
+        raise _meaning(error, profile) from None
+
+
+def _meaning(error: Any, profile: str) -> Exception:
+    from botocore.exceptions import ClientError, HTTPClientError
+
+    said = " ".join(str(error).split())[:300]
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(error, ClientError) else 0
+    if isinstance(error, HTTPClientError) or status == 429 or status >= 500:
+        return Transient(f"AWS profile {profile}: {said}", in_doubt=False)
+    if "SSO" in type(error).__name__ or "Token" in type(error).__name__:
+        return Unsigned(f"{said.rstrip('.')}; run `aws sso login --profile {shlex.quote(profile)}`")
+    return Unsigned(f"{said}; correct it in ~/.aws, or what it signs in with")
