@@ -565,7 +565,7 @@ class TestCredentials:
         from google.auth.exceptions import DefaultCredentialsError
 
         def find(**_: object) -> None:
-            raise DefaultCredentialsError("none were found")
+            raise DefaultCredentialsError("Your default credentials were not found. To set up …")
 
         monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
         monkeypatch.setattr("google.auth.default", find)
