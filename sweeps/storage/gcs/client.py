@@ -183,7 +183,7 @@ class GoogleClient(ObjectClient):
     # ---- credentials
 
     def sign_in(self, url: str) -> None:
-        from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+        from google.auth.exceptions import GoogleAuthError, OAuthError, RefreshError, TransportError
         from google.auth.transport.requests import AuthorizedSession
 
         try:
@@ -200,7 +200,9 @@ class GoogleClient(ObjectClient):
         except GoogleAuthError as error:
             # Where the metadata server did not answer, or Google's had a fault, nobody has refused anything.
             is_passing = error.retryable or isinstance(error.__cause__, TransportError)
-            if isinstance(error, RefreshError) and not is_passing:
+            if isinstance(error, RefreshError | OAuthError) and not is_passing:
+                if self._session is None:  # a federation's are tried as they are found
+                    raise InputError(f"{url}: not signed in ({one_line(error)}); {_FEDERATION[1]}") from None
                 raise self._unauthorized(one_line(error), url) from None
             raise Transient(f"{type(error).__name__}: {one_line(error)}", in_doubt=False) from None
 
