@@ -205,7 +205,7 @@ $(UV_STAMP): $(STAMP)
 # Ray, SkyPilot, Jax, lm-eval) it is asked whether they can be resolved; `make test-xla`, `test-ray` and
 # `test-skypilot` install theirs.
 RELEASE := .venv-release
-SMALL_EXTRAS := export:accelerate gguf:gguf lora:peft tensorboard:tensorboardX slurm:submitit kubernetes:kubernetes_validate \
+SMALL_EXTRAS := aws:boto3 export:accelerate gguf:gguf lora:peft tensorboard:tensorboardX slurm:submitit kubernetes:kubernetes_validate \
   tpu-vm:google.cloud.tpu_v2 notebooks:papermill hub:datasets bnb:bitsandbytes
 LARGE_EXTRAS := xla tpu flash ray skypilot eval
 test-release: SHELL := bash
