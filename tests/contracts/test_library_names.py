@@ -39,6 +39,7 @@ DISTRIBUTIONS = {
 """Modules whose distribution has another name."""
 
 COMES_WITH = {
+    "botocore": "boto3",  # its sessions and errors
     "google.protobuf": "google-cloud-tpu",  # its messages
     "huggingface_hub": "transformers",  # writes its checkpoints
     "markupsafe": "jinja2",  # its text

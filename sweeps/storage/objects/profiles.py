@@ -57,6 +57,7 @@ def provider(profile: str) -> Any:
     """Return obstore's provider of the profile's credentials; see `renew` for what it raises."""
     try:
         import boto3
+        import botocore.session
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
@@ -66,12 +67,12 @@ def provider(profile: str) -> Any:
             f'`eval "$({export})"`'
         ) from None
     try:
-        session = boto3.Session(profile_name=profile)
-        if "mfa_serial" in session._session.get_scoped_config():  # boto3 would ask on a terminal
+        session = botocore.session.Session(profile=profile)
+        if "mfa_serial" in session.get_scoped_config():  # boto3 would ask on a terminal
             raise Unsigned(
                 "it asks for a one-time code (mfa_serial), which no worker can give; take another profile"
             )
-        return Boto3CredentialProvider(session, ttl=_GOOD_FOR)
+        return Boto3CredentialProvider(boto3.Session(botocore_session=session), ttl=_GOOD_FOR)
     except BotoCoreError as error:
         raise _meaning(error, profile) from None
     except ValueError:  # the provider's, for a profile with none
@@ -100,6 +101,8 @@ def _meaning(error: Any, profile: str) -> Exception:
     status = error.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(error, ClientError) else 0
     if isinstance(error, HTTPClientError) or status == 429 or status >= 500:
         return Transient(f"AWS profile {profile}: {said}", in_doubt=False)
-    if "SSO" in type(error).__name__ or "Token" in type(error).__name__:
-        return Unsigned(f"{said.rstrip('.')}; run `aws sso login --profile {shlex.quote(profile)}`")
+    name = type(error).__name__  # of classes that not every botocore has
+    if name.startswith("Login") or "SSO" in name or "Token" in name:
+        command = "aws login" if name.startswith("Login") else "aws sso login"
+        return Unsigned(f"{said.rstrip('.')}; run `{command} --profile {shlex.quote(profile)}`")
     return Unsigned(f"{said}; correct it in ~/.aws, or what it signs in with")

@@ -50,7 +50,11 @@ NO_SERVICE = (
     "endpoint, such as AWS_ENDPOINT_URL"
 )
 _TOKEN_FILE = "AWS_WEB_IDENTITY_TOKEN_FILE"  # noqa: S105 - a variable
-_PAIRS = (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), (_TOKEN_FILE, "AWS_ROLE_ARN"))
+_NEEDS = (
+    ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
+    (_TOKEN_FILE, "AWS_ROLE_ARN"),
+)
 _KEYS = {
     "AWS_SKIP_SIGNATURE": "nobody (AWS_SKIP_SIGNATURE)",
     "AWS_ACCESS_KEY_ID": "AWS_ACCESS_KEY_ID",
@@ -135,7 +139,7 @@ class S3Client(ETagClient):
             if not (value.isascii() and value.isprintable()):  # obstore would panic
                 raise InputError(f"{name}: it holds a line break or another unfit character; set it anew")
 
-        for one, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS[:1])):
+        for one, other in _NEEDS:
             if os.environ.get(one) and not os.environ.get(other):  # obstore would take another kind
                 raise InputError(f"{other}: it is not set, but {one} is; set both or neither")
         token = os.environ.get(_TOKEN_FILE)

@@ -77,7 +77,7 @@ def google(monkeypatch, tmp_path: Path) -> Google:
     )
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setattr("google.auth.compute_engine._metadata.is_on_gce", lambda **_: False)
     monkeypatch.setattr("google.auth._cloud_sdk.get_project_id", lambda: None)  # it starts gcloud: seconds
     (tmp_path / "subject").write_text("a.b.c")
     return service
