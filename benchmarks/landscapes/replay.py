@@ -296,12 +296,22 @@ def simulate(run: Run, landscape: Landscape | None = None) -> Result:
     return {
         "run": asdict(run),
         "full": landscape.full,
-        "curve": [(round(paid, 3), round(own, 6), round(low, 6)) for paid, own, low in simulation.curve],
+        "curve": changes(simulation.curve),
         "trials": len(simulation.curve),
         "reused": simulation.reused,
         "cpu": round(time.process_time() - begun, 1),
         "ask_cpu": round(statistics.median(simulation.ask_seconds), 3),
     }
+
+
+def changes(curve: Iterable[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+    """Return the points of a curve at which a loss changes, rounded: between them it stays as it was."""
+    kept: list[tuple[float, float, float]] = []
+    for paid, own, low in curve:
+        point = (round(paid, 3), round(own, 6), round(low, 6))
+        if not kept or point[1:] != kept[-1][1:]:
+            kept.append(point)
+    return kept
 
 
 def read_results(path: Path) -> dict[Run, Result]:

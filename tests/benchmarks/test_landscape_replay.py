@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -173,6 +174,17 @@ def test_a_replay_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pyte
     assert replaying.replay([RUN], path, 1) == {RUN: json.loads(line)}
     assert list(read_results(path)) == [RUN]
     assert result["trials"] >= 3
+
+
+def test_a_line_has_the_points_where_a_loss_changes() -> None:
+    curve = [(1.0, 3.0, 3.0), (2.0, 3.0, 3.0000001), (3.0, 2.0, 3.0), (4.0, 2.0, 2.0), (5.0, 2.0, 2.0)]
+    kept = replaying.changes(curve)
+    assert kept == [(1.0, 3.0, 3.0), (3.0, 2.0, 3.0), (4.0, 2.0, 2.0)]
+    for choice in get_args(compare.Choice):
+        whole, short = (
+            compare.losses_on_grid([{"curve": each, "full": 1.0}], 6, choice) for each in (curve, kept)
+        )
+        np.testing.assert_allclose(whole, short, atol=1e-6)
 
 
 def made(searcher: str, seed: int, losses: Sequence[float]) -> tuple[Run, replaying.Result]:
