@@ -58,6 +58,7 @@ class Report:
         traces: of the stages so far, by name, those without steps included.
         flops: operations of training in each of them.
         start: the held-out loss before Stage 2.
+        model_parameters: of the student, without adapters.
         keys: of the ends of stages that runs can share.
     """
 
@@ -68,6 +69,7 @@ class Report:
     flops: Mapping[str, float]
     start: HeldOutLoss
     keys: Mapping[str, str]
+    model_parameters: int
 
     def stages(self) -> list[StageResult]:
         """Return the stages so far, those without steps included."""
@@ -130,6 +132,7 @@ class Report:
             unaveraged_loss=unaveraged,
             recovery_start_loss=frozen,
             recovery_train_loss=recovered.final("ce" if self.config.recovery.distill.enabled else "loss"),
+            model_parameters=self.model_parameters,
         )
 
     def _stage(self, name: str, trace: StageTrace) -> StageResult:

@@ -23,7 +23,7 @@ from trainer.data.inputs import Inputs
 from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
 from trainer.models.adapters import adapters_for, add_adapters
-from trainer.models.causal_lm import computes_in_bfloat16, seed_everything
+from trainer.models.causal_lm import computes_in_bfloat16, parameter_count, seed_everything
 from trainer.models.subln import make_student
 from trainer.optim.build import optimizers, require_model, require_student
 from trainer.optim.muon import muon_dtype
@@ -188,6 +188,7 @@ def run(
     )
     if context.hooks.memory:
         context.hooks.memory.models(student, teacher)
+    size = parameter_count(student)  # before adapters are added
     device.reset_peak_memory()
     stop.begun()
 
@@ -227,6 +228,7 @@ def run(
             flops=flops,
             start=start,
             keys=snapshots.keys if snapshots else {},
+            model_parameters=size,
         )
 
     if snapshots:

@@ -60,6 +60,7 @@ class Metrics:
     unaveraged_loss: float | None = None
     recovery_start_loss: float | None = None
     recovery_train_loss: float | None = None
+    model_parameters: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

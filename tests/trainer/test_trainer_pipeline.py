@@ -54,7 +54,7 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
         *("stage1_9_distill_loss", "stage1_9_ce_loss", "stage1_9_kl_loss", "bits_per_byte"),
         *("stage2_train_loss", "stage3_final_loss", "effective_steps", "train_flops", "train_seconds"),
         *("compile_seconds", "eval_seconds", "tokens"),
-        *("tokens_per_second", "peak_memory_gib", "usd"),
+        *("tokens_per_second", "peak_memory_gib", "usd", "model_parameters"),
     }
     assert metrics["effective_steps"] == 2 * 6 + 6
     assert metrics["tokens"] == (6 + 6) * 4 * 16
@@ -62,6 +62,8 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     layer = 4 * 32 * 32 + 3 * 32 * 48
     forward = 2 * (2 * layer + 300 * 32) + 4 * 16 * 32 * 2
     assert metrics["train_flops"] == forward * (6 * 64 * 4 + 6 * 64 * 3)
+    # Embedding and head; norms: two in a layer, one at the end, and before the outputs of attention and MLP.
+    assert metrics["model_parameters"] == 2 * layer + 2 * 300 * 32 + 5 * 32 + 2 * (32 + 48)
     assert set(document["provenance"]) == {
         *("config_sha256", "code_version", "device", "torch", "seed", "data_sha256", "reused_stages"),
         *("forced", "teacher_cache_sha256", "anchor_cache_sha256", "dtype", "muon_dtype"),
