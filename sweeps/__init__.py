@@ -6,6 +6,7 @@ From Python (docs/how-to/python.md):
     sweep.run(function, n_trials=20)    or sweep.ask() and sweep.tell(trial, result)
     sweep.best, sweep.answer(), sweep.pareto(), sweep.trials(), sweep.status()
     sweep.extend(run_cap=40), sweep.confirm()
+    sweeps.plan([small, large], 4e9)
 
 In a script that a sweep starts: from sweeps.script import parameters, report, finish
 
@@ -18,7 +19,7 @@ only `programs.trainer` the trainer.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeps.api import Confirmation, Result, Sweep, create
+    from sweeps.api import Confirmation, Result, Sweep, create, plan
     from sweeps.api import open_existing as open
     from sweeps.api_trial import AskedTrial
     from sweeps.errors import (
@@ -32,14 +33,17 @@ if TYPE_CHECKING:
         TrialLost,
     )
     from sweeps.operations.answer import Answer
+    from sweeps.operations.planning import Plan
     from sweeps.programs.live_trial import Trial
 
 _ORIGINS = {
     "create": "sweeps.api:create",
     "open": "sweeps.api:open_existing",
+    "plan": "sweeps.api:plan",
     "Sweep": "sweeps.api:Sweep",
     "Result": "sweeps.api:Result",
     "Answer": "sweeps.operations.answer:Answer",
+    "Plan": "sweeps.operations.planning:Plan",
     "Confirmation": "sweeps.api:Confirmation",
     "AskedTrial": "sweeps.api_trial:AskedTrial",
     "Trial": "sweeps.programs.live_trial:Trial",
@@ -60,6 +64,7 @@ __all__ = [
     "Confirmation",
     "InputError",
     "NothingToAsk",
+    "Plan",
     "Result",
     "SpaceError",
     "SurrogateFailed",
@@ -71,6 +76,7 @@ __all__ = [
     "TrialLost",
     "create",
     "open",
+    "plan",
 ]
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeps.operations.answer import Answer
+    from sweeps.operations.planning import Plan
 
 
 P = ParamSpec("P")
@@ -187,6 +188,60 @@ def open_existing(storage: str | os.PathLike[str] | None = None, name: str | Non
     from sweeps.operations.opening import open_sweep
 
     return Sweep(open_sweep(_text("sweeps.open: storage", storage), _text("sweeps.open: name", name)))
+
+
+@in_python
+def plan(
+    sources: Sequence[Sweep | str | os.PathLike[str]],
+    size: float,
+    *,
+    measure: str = "model_parameters",
+    sizes: Sequence[float] = (),
+    speed: float | None = None,
+    usd_per_hour: float | None = None,
+) -> Plan:
+    """Return what to run at a size that was not swept, by finished sweeps at two others or more.
+
+    As `sweep plan` does. `space` of the answer is that of a short final sweep, for `create`.
+
+    Args:
+        sources: the sweeps, or their URLs.
+        size: to plan for.
+        measure: of the size: a metric that all trials of a sweep report alike, or a fixed parameter.
+        sizes: of each source; empty: as their records have it.
+        speed: operations a second at the target; None: as at the largest source.
+        usd_per_hour: price of the target's machine; None: by the dollars that the trials report.
+
+    Raises:
+        InputError: no plan can be made of these: there is one only, or they have one size, other objectives,
+            or no parameter in common; or one is damaged or at work.
+        SurrogateFailed: the results of one cannot be fitted.
+
+    Examples:
+        >>> import sweeps
+        >>> for width in (64, 128):
+        ...     parameters = SPACE["parameters"] | {"width": {"value": width}}
+        ...     sweep = sweeps.create(SPACE | {"name": f"w{width}", "parameters": parameters})
+        ...     counts = sweep.run(lambda p: (p["x"] - 0.3) ** 2 + 16 / p["width"], n_trials=5)
+        >>> found = sweeps.plan(["sweep-store/w64", "sweep-store/w128"], 256, measure="width")
+        >>> found.beyond
+        2.0
+        >>> found.settings["x"].interval[0] <= 0.3 <= found.settings["x"].interval[1]
+        True
+    """
+    from sweeps.operations.planning import make_plan
+
+    if isinstance(sources, str | os.PathLike | Sweep):
+        raise InputError("sweeps.plan: give a list of sweeps, or of their URLs")
+    opened = [each if isinstance(each, Sweep) else open_existing(each) for each in sources]
+    return make_plan(
+        [each.experiment for each in opened],
+        size,
+        measure=measure,
+        sizes=sizes,
+        speed=speed,
+        usd_per_hour=usd_per_hour,
+    )
 
 
 def _text(argument: str, value: object) -> str | None:

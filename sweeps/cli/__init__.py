@@ -39,6 +39,7 @@ _COMMANDS = {
         "sweeps.cli.pareto",
         "Show the Pareto front of loss against compute, of a sweep or any table.",
     ),
+    "plan": ("sweeps.cli.plan", "Say what to run at another size, by finished sweeps at two or more."),
     "enqueue": ("sweeps.cli.asktell", "Add trials of your own, which are run before the search's."),
     "ask": ("sweeps.cli.asktell", "Claim a trial for a program that brings its own loop."),
     "tell": ("sweeps.cli.asktell", "Report the result of a trial that was asked for."),
@@ -64,7 +65,7 @@ _COMMANDS = {
 
 _SECTIONS = {
     "Every day": "quickstart init worker launch status trials best pareto report dashboard",
-    "Look closer": "list show confirm export history snapshots",
+    "Look closer": "list show confirm plan export history snapshots",
     "Steer": "pause resume stop extend enqueue retry abandon ask tell pool down",
     "Put in order": "doctor repair import archive rename copy delete",
 }

@@ -43,12 +43,22 @@ def optimum(space: Space, records: Sequence[Trial], *, curves: bool = False) -> 
     """
     if not applies(space, records):
         return None
+    found = posterior(space, records, more=MORE, curves=curves)
+    return None if found is None else as_document(space, results(space, records), found, curves=curves)
+
+
+def posterior(space: Space, records: Sequence[Trial], *, more: int, curves: bool) -> Optimum | None:
+    """Return what the surrogate says of the results, however few; None if all lie outside of the space.
+
+    Raises:
+        SurrogateFailed: it cannot be fitted.
+    """
     from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
 
     optimizer = Optimizer(space)
     try:
         optimizer.observe(records)
-        return from_view(space, records, optimizer, optimizer.view(), curves=curves)
+        return optimizer.optimum(results(space, records), more=more, curves=curves)
     except SURROGATE_FAILURES as error:
         raise SurrogateFailed(f"the surrogate failed ({type(error).__name__}: {error})") from error
 

@@ -60,6 +60,7 @@ class ParameterOptimum:
         interval: ends of that of 95 % of its optimum; None for unordered choices.
         shares: probability of each option of a choice to be the best configuration's; empty for numbers.
         curve: the metric along it, the other parameters as chosen.
+        drawn: its optimum in each draw of the posterior in which it is active.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ParameterOptimum:
     interval: tuple[Value, Value] | None = None
     shares: tuple[tuple[Value, float], ...] = ()
     curve: tuple[CurvePoint, ...] = ()
+    drawn: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +289,7 @@ class SpacePoints:
                     interval=(low_high[0], low_high[1]) if low_high else None,
                     shares=shares,
                     curve=curve,
+                    drawn=tuple(encoding.value(axis.name, value) for value in at),
                 )
             )
         return found

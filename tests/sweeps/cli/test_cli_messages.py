@@ -85,6 +85,22 @@ confirm --max effective_steps=few
 confirm --max effective_steps=nan
 confirm --max =3
 confirm --max effective_steps=0 --seed-name s
+plan
+plan toy
+plan toy --at many
+plan toy --at 0
+plan toy toy --at size=
+plan toy toy --at mode=3
+plan toy toy --at 3
+plan toy toy --at 3 --size 1
+plan toy toy --at 3 --size 1 --size 1
+plan toy toy --at 3 --size one
+plan toy toy --at 3 --speed nan
+plan toy nothing --at 3
+plan toy nowhere/toy --at 3
+plan toy toy --at 3 --write none/plan.yaml
+plan toy toy --at 3 --figure .
+plan toy toy --at 3 --spot
 export t.txt
 import none.csv
 snapshots --delete xyz!

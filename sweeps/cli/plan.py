@@ -1,0 +1,137 @@
+"""Command `sweep plan`: what to run at a size, by finished sweeps at others."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from sweeps.cli.output import document_option, echo, notify, print_json, print_table
+from sweeps.cli.prices import Prices, price_options
+from sweeps.errors import DamagedObject, InputError
+from sweeps.export import table
+from sweeps.operations.opening import open_sweep
+from sweeps.operations.planning import SIZE, Plan, make_plan
+from sweeps.storage.urls import is_remote
+from sweeps.text.shorten import shorten
+
+
+@click.command()
+@click.argument("sweep", nargs=-1, required=True, metavar="SWEEP...")
+@click.option(
+    "--at",
+    required=True,
+    metavar="[NAME=]SIZE",
+    help=f"The size to plan for. NAME: a metric, or a fixed parameter of each SWEEP. Default: {SIZE}.",
+)
+@click.option(
+    "--size",
+    "sizes",
+    type=float,
+    multiple=True,
+    metavar="SIZE",
+    help="The size of a SWEEP, once for each, in their order. Default: as their records have it.",
+)
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="Where a SWEEP without a folder is. Default: SWEEP_STORAGE, or ./sweep-store.",
+)
+@click.option(
+    "--speed", type=float, metavar="N", help="Operations a second there. Default: as at the largest SWEEP."
+)
+@price_options
+@click.option(
+    "--write", type=click.Path(path_type=Path), metavar="YAML", help="A space file for a final sweep."
+)
+@click.option(
+    "--figure", type=click.Path(path_type=Path), metavar="FILE", help="A figure: FILE.svg and FILE.png."
+)
+@document_option
+def plan(
+    sweep: tuple[str, ...],
+    at: str,
+    sizes: tuple[float, ...],
+    storage: str | None,
+    speed: float | None,
+    prices: Prices,
+    write: Path | None,
+    figure: Path | None,
+    style: str,
+) -> None:
+    """Say what to run at a size that was not swept, by finished sweeps at two others or more.
+
+    SWEEP is a URL, or a name under --storage. For each parameter a line over the logarithm of the size goes
+    through the sweeps' optima, by their intervals; likewise through their losses. The space file has the
+    line's intervals as ranges, the recommended settings as its first trial, and the sweeps under `transfer`.
+    """
+    measure, _, number = at.rpartition("=")
+    try:
+        size = float(number)
+    except ValueError:
+        raise InputError(
+            f"--at {at}: {number!r} is no number; write a size such as 4e9, or NAME=4e9"
+        ) from None
+    rate = prices.rate()
+    for path in (write, figure):
+        if path is not None:
+            table.require_place(path)
+    try:
+        experiments = [
+            open_sweep(each, None) if is_remote(each) or "/" in each else open_sweep(storage, each)
+            for each in sweep
+        ]
+    except DamagedObject as error:
+        raise InputError(str(error)) from None
+    found = make_plan(
+        experiments,
+        size,
+        measure=measure or SIZE,
+        sizes=sizes,
+        speed=speed,
+        usd_per_hour=None if rate is None else rate.usd_per_hour,
+    )
+    if style == "json":
+        print_json(found.document())
+    else:
+        _print(found, "" if rate is None else str(rate))
+    if write is not None:
+        text = _space_file(found)
+        table.replace_file(write, lambda draft: draft.write_text(text, encoding="utf-8"))
+        notify(f"{write}: a space file for the final sweep; `sweep init {write}` makes it")
+    if figure is not None:
+        from analysis.report.plan_figure import plan_figure
+
+        png, svg = plan_figure(asdict(found)).save(figure)
+        notify(f"{svg} and {png}: optima over size, and the lines that are followed")
+
+
+def _space_file(found: Plan) -> str:
+    """Return the final sweep's space as a file, with the notes above it."""
+    import yaml
+
+    head = [f"A short final sweep at {found.measure} {found.size:.4g}, by `sweep plan`.", *found.notes]
+    if "program" not in found.space:
+        head.append("TO DO: program: of the trials, which the sources have run from Python.")
+    body = yaml.safe_dump(dict(found.space), sort_keys=False, default_flow_style=None, width=100)
+    return "".join(f"# {line}\n" for line in head) + body
+
+
+def _print(found: Plan, price: str) -> None:
+    first, *others = found.lines(price)
+    echo(first)
+    rows = []
+    for name, setting in found.settings.items():
+        interval = setting.interval and " to ".join(map(shorten, setting.interval))
+        options = ", ".join(map(shorten, setting.options)) if len(setting.options) > 1 else ""
+        row = {"parameter": name, "set to": shorten(setting.value), "95 %": interval or options}
+        for source in found.sources:
+            best = setting.optima.get(source.url)
+            row[f"at {source.size:.3g}"] = shorten(best["value"] if isinstance(best, dict) else best)
+        rows.append(row)
+    print_table(rows)
+    for line in others:
+        echo(line)
+    for note in found.notes:
+        echo(f"note: {note}")

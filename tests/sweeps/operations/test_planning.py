@@ -1,0 +1,284 @@
+"""Plans from finished sweeps: settings on a known ladder, the final sweep, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import golden_messages
+import numpy as np
+import pytest
+
+from sweeps.errors import InputError
+from sweeps.experiment import Experiment
+from sweeps.operations.planning import Estimate, Plan, Setting, SourceSweep, make_plan
+from sweeps.space import literals
+from sweeps.space.definition import Fixed, Range
+from sweeps.storage.urls import open_store
+from sweeps.trials.lifecycle import Complete
+
+Loss = Callable[[Mapping[str, Any], float], float]
+PARAMETERS = {
+    "lr": {"min": 1e-4, "max": 1e-1, "distribution": "log_uniform_values"},
+    "layers": {"min": 1, "max": 20},
+    "kind": {"values": ["x", "y", "z"]},
+}
+
+
+def loss(parameters: Mapping[str, Any], width: float) -> float:
+    """The loss, best at lr = 0.02 / sqrt(width), 3 layers for each doubling, kind y."""
+    away = math.log10(parameters["lr"]) - math.log10(0.02) + 0.5 * math.log10(width)
+    deep = parameters["layers"] / 20 - 0.15 * math.log2(2 * width)
+    return float(width**-0.1 + 0.1 * away**2 + 0.2 * deep**2 + 0.1 * (parameters["kind"] != "y"))
+
+
+def finished(at: Path, width: float, trials: int = 14, of: Loss = loss, **keys: Any) -> Experiment:
+    """A sweep of this width whose trials have completed."""
+    space: dict[str, Any] = {
+        "name": f"w{width}",
+        "objectives": [{"metric": "loss"}],
+        "program": {"function": "objectives_for_tests:paraboloid"},
+        "parameters": {**PARAMETERS, "width": {"value": width}},
+        "search": {"method": "random"},
+        "run_cap": trials,
+    }
+    experiment = Experiment.create(open_store(str(at)), literals.space_of({**space, **keys}, "test"))
+    for _ in range(trials):
+        found = experiment.ask("worker", wait=lambda _: None)
+        assert found is not None
+        value = of(found.parameters, width)
+        metrics = dict.fromkeys(experiment.space.metrics(), value) | {
+            "train_flops": 1e12 * width**2,
+            "train_seconds": 10.0 * width**2,
+            "usd": 0.5 * width**2,
+        }
+        experiment.apply(found.trial, Complete(worker="worker", attempt=1, metrics=metrics))
+    return experiment
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> list[Experiment]:
+    folder = tmp_path_factory.mktemp("ladder")
+    return [finished(folder / f"w{width}", width) for width in (4, 2, 1)]
+
+
+@pytest.fixture(scope="module")
+def plan(ladder: list[Experiment]) -> Plan:
+    return make_plan(ladder, 8, measure="width")
+
+
+def test_plan_follows_the_optima(plan):
+    assert [source.size for source in plan.sources] == [1, 2, 4]
+    assert plan.beyond == 2
+    for name, best in (("lr", 0.02 / math.sqrt(8)), ("layers", 12)):
+        low, high = plan.settings[name].interval
+        assert low <= best <= high
+    assert plan.settings["lr"].value == pytest.approx(0.02 / math.sqrt(8), rel=0.4)
+    assert plan.settings["kind"].value == "y"
+    assert plan.loss.low <= 8**-0.1 <= plan.loss.high
+
+
+def test_costs_follow_the_sources(ladder, plan):
+    assert plan.train_flops == pytest.approx(64e12)
+    assert plan.seconds == pytest.approx(640)
+    assert plan.usd == pytest.approx(32)
+    faster = make_plan(ladder[:2], 8, measure="width", speed=1e13, usd_per_hour=2.0)
+    assert faster.seconds == pytest.approx(6.4)
+    assert faster.usd == pytest.approx(2.0 * 6.4 / 3600)
+
+
+def test_final_sweep_is_around_the_settings(plan):
+    space = literals.space_of(plan.space, "plan")
+    lr, layers, width = (space.parameter(name) for name in ("lr", "layers", "width"))
+    assert isinstance(lr, Range)
+    assert isinstance(layers, Range)
+    assert isinstance(width, Fixed)
+    assert lr.log
+    assert 1e-4 < lr.min < plan.settings["lr"].value < lr.max < 1e-1
+    assert layers.kind == "int"
+    assert width.value == 8
+    assert space.baseline is not None
+    assert space.baseline["lr"] == plan.settings["lr"].value
+    assert [source.url for source in space.transfer] == [each.url for each in plan.sources]
+
+
+def test_sizes_may_be_given(ladder):
+    found = make_plan(ladder[:2], 800, sizes=[400, 200])
+    assert found.measure == "model_parameters"
+    assert [source.size for source in found.sources] == [200, 400]
+    assert any("set that of model_parameters 800 there" in note for note in found.notes)
+
+
+def test_optima_off_a_line_widen_the_interval(tmp_path):
+    """The same sweeps as when the optimum follows a line, but for that of the middle size."""
+
+    def jumping(parameters: Mapping[str, Any], width: float) -> float:
+        best = 0.01 if width != 2 else 0.0005
+        return float((math.log10(parameters["lr"] / best)) ** 2 + 1e-3 * parameters["layers"])
+
+    def staying(parameters: Mapping[str, Any], width: float) -> float:
+        return jumping(parameters, 1)
+
+    lengths = []
+    for of in (staying, jumping):
+        sweeps = [finished(tmp_path / of.__name__ / f"w{width}", width, of=of) for width in (1, 2, 4)]
+        found = make_plan(sweeps, 8, measure="width")
+        low, high = found.settings["lr"].interval
+        lengths.append(math.log10(high / low))
+    assert lengths[1] > 5 * lengths[0]
+    assert any("do not lie on a line" in note and note.startswith("lr") for note in found.notes)
+
+
+def test_an_optimum_at_the_end_of_a_range_is_told(tmp_path):
+    sweeps = [finished(tmp_path / f"w{w}", w, of=lambda p, _: p["lr"] + p["layers"]) for w in (1, 2)]
+    found = make_plan(sweeps, 4, measure="width")
+    assert any(note.startswith("lr: best at the end of its range in w1") for note in found.notes)
+
+
+def test_a_seed_is_no_setting(tmp_path):
+    parameters = {"lr": PARAMETERS["lr"], "seed": {"values": [0, 1, 2]}, "width": {"value": 1}}
+    sweeps = [
+        finished(
+            tmp_path / f"w{w}",
+            w,
+            of=lambda p, _: (math.log10(p["lr"]) + 2) ** 2,
+            parameters=parameters | {"width": {"value": w}},
+        )
+        for w in (1, 2)
+    ]
+    found = make_plan(sweeps, 4, measure="width")
+    assert list(found.settings) == ["lr"]
+    assert "value" in found.space["parameters"]["seed"]
+
+
+def test_share_of_stage_1_9(tmp_path):
+    parameters = {
+        "stage1_9.max_steps": {"min": 0, "max": 100},
+        "stage2.max_steps": {"value": 100},
+    }
+    sweeps = [
+        finished(
+            tmp_path / f"w{w}",
+            w,
+            of=lambda p, _: (p["stage1_9.max_steps"] / 100 - 0.5) ** 2 + 1,
+            parameters=parameters | {"width": {"value": w}},
+        )
+        for w in (1, 4)
+    ]
+    share = make_plan(sweeps, 8, measure="width").stage1_9
+    assert share is not None
+    assert share.value == pytest.approx(0.5, abs=0.05)
+    assert share.low <= 0.5 <= share.high
+
+
+def test_what_cannot_be_planned(tmp_path):
+    small, large = (finished(tmp_path / f"w{width}", width, trials=5) for width in (1, 2))
+    lone = finished(tmp_path / "lone", 3, trials=3)
+    other = finished(tmp_path / "other", 3, trials=5, objectives=[{"metric": "accuracy", "goal": "maximize"}])
+    two = finished(tmp_path / "two", 3, trials=5, objectives=[{"metric": "loss"}, {"metric": "cost"}])
+    bounded = finished(tmp_path / "bounded", 3, trials=5, outcome_constraints=["train_seconds <= 9"])
+    lr = PARAMETERS["lr"]
+    strange = finished(
+        tmp_path / "strange", 3, 5, lambda p, _: p["x"], parameters={"x": lr, "width": {"value": 3}}
+    )
+    percent = finished(
+        tmp_path / "percent",
+        3,
+        trials=5,
+        of=lambda p, _: p["lr"],
+        parameters={"lr": {"min": 1.0, "max": 10.0}, "width": {"value": 3}},
+    )
+    chosen = finished(
+        tmp_path / "chosen",
+        3,
+        trials=5,
+        of=lambda p, _: p["lr"],
+        parameters={"lr": {"values": [0.001, 0.01]}, "x": lr, "width": {"value": 3}},
+    )
+    running = finished(tmp_path / "running", 3, trials=5, run_cap=6)
+    running.ask("at-work", wait=lambda _: None)
+    finished(tmp_path / "damaged", 3, trials=5)
+    next((tmp_path / "damaged" / "trials").rglob("*.json")).write_text("{")
+    golden_messages.compare_refusals(
+        "Plans that cannot be made",
+        InputError,
+        {
+            "one sweep only": lambda: make_plan([small], 8, measure="width"),
+            "one sweep twice": lambda: make_plan([small, small], 8, measure="width"),
+            "a size of zero": lambda: make_plan([small, large], 0, measure="width"),
+            "a size that is no number": lambda: make_plan([small, large], math.nan, measure="width"),
+            "a speed of zero": lambda: make_plan([small, large], 8, measure="width", speed=0.0),
+            "a size for one of two": lambda: make_plan([small, large], 8, sizes=[1]),
+            "sizes below zero": lambda: make_plan([small, large], 8, sizes=[1, -2]),
+            "no such measure": lambda: make_plan([small, large], 8),
+            "a measure that varies": lambda: make_plan([small, large], 8, measure="loss"),
+            "too few results": lambda: make_plan([small, lone], 8, measure="width"),
+            "another objective": lambda: make_plan([small, other], 8, measure="width"),
+            "two objectives": lambda: make_plan([small, two], 8, measure="width"),
+            "outcome constraints": lambda: make_plan([small, bounded], 8, measure="width"),
+            "no parameter in common": lambda: make_plan([small, strange], 8, measure="width"),
+            "another unit": lambda: make_plan([small, percent], 8, measure="width"),
+            "a range and a choice": lambda: make_plan([small, chosen], 8, measure="width"),
+            "at work": lambda: make_plan([small, running], 8, measure="width"),
+            "damaged": lambda: make_plan(
+                [small, Experiment.open(open_store(str(tmp_path / "damaged")))], 8, measure="width"
+            ),
+        },
+        hide=tmp_path,
+    )
+
+
+def test_text_of_a_plan():
+    sources = tuple(
+        SourceSweep(
+            url=f"./sweep-store/{name}",
+            name=name,
+            size=size,
+            results=30,
+            trial=3,
+            loss=Estimate(value=value, low=value - 0.02, high=value + 0.02),
+            train_flops=1e15,
+            seconds=100.0,
+            usd=None,
+        )
+        for name, size, value in (("small", 2.4e5, 3.97), ("middle", 1.1e6, 3.89))
+    )
+    common: dict[str, Any] = {
+        "measure": "model_parameters",
+        "metric": "final_loss",
+        "sources": sources,
+        "settings": {"lr": Setting(value=0.003, optima={})},
+        "loss": Estimate(value=3.4, low=3.2, high=3.9),
+        "loss_line": (),
+        "notes": (),
+        "space": {},
+    }
+    plans = {
+        "beyond": Plan(
+            **common,
+            size=4e9,
+            beyond=4e9 / 1.1e6,
+            train_flops=3.1e19,
+            speed=1.2e14,
+            seconds=258_000.0,
+            usd=85.3,
+            stage1_9=Estimate(value=0.25, low=0.1, high=0.4),
+        ),
+        "below": Plan(
+            **common, size=1e5, beyond=0.09, train_flops=None, speed=None, seconds=100.0, usd=None, stage1_9=None
+        ),
+        "between, without costs": Plan(
+            **common, size=5e5, beyond=0.45, train_flops=None, speed=None, seconds=None, usd=None,
+            stage1_9=Estimate(value=0.5, low=0.5, high=0.5),
+        ),
+    }  # fmt: skip
+    price = "RunPod A100 at $1.19 an hour on demand (2024-12)"
+    golden_messages.compare("A plan", [(name, "\n".join(each.lines(price))) for name, each in plans.items()])
+
+
+def test_document_is_plain(plan):
+    document = plan.document()
+    assert document["settings"]["lr"]["line"][0][0] == 1
+    assert np.isfinite(document["loss_line"]).all()
