@@ -290,8 +290,9 @@ def _preflight(
         from trainer.data.files import find_files
 
         find_files(names, ())
-    fitted = batch_size_search.with_micro_batches(config, device, processes=launch.world)
-    found = run_preflight(fitted, device, folder, processes=launch.world)
+    sharing = launch.world // config.device.mesh.tensor  # of each batch
+    fitted = batch_size_search.with_micro_batches(config, device, processes=sharing)
+    found = run_preflight(fitted, device, folder, processes=sharing)
     forced = long_runs.refuse(found.refusals, force=config.force)
     if launch.first:
         _print(summary_line(found))

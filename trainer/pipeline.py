@@ -22,6 +22,7 @@ from trainer.data.corpus import stage_text
 from trainer.data.inputs import Inputs
 from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
+from trainer.models import tensor_parallel
 from trainer.models.adapters import adapters_for, add_adapters
 from trainer.models.causal_lm import computes_in_bfloat16, parameter_count, seed_everything
 from trainer.models.subln import make_student
@@ -73,6 +74,7 @@ def run(
     corpus = inputs.corpus
     caches = index.check(config, corpus, teacher)
     require_model(config, teacher)
+    tensor_parallel.check(teacher, config.device.mesh)
     if not device.ranks.alone:
         stop.share(device.ranks.any)  # a signal to one process ends all of them at the same step
     seed_everything(config.seed)

@@ -24,7 +24,6 @@ from trainer.config.stages import RecoveryConfig, Stage1Config, Stage2Config, St
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
 from trainer.config.training import AutoFreezeConfig, AverageConfig, CheckpointConfig, SnapshotsConfig
 
-_NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
 _AFTERWARDS = ("samples", "hooks")  # of the finished student
 INDECISIVE = (
@@ -33,7 +32,31 @@ INDECISIVE = (
     *_TELEMETRY,
 )
 TRUNK_EVERY = "trunk_every"
+_SHARING = ("parallel", "mesh", "num_chips")
 _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MeshConfig:
+    """Dimensions of the mesh of processes that share a run with `device.parallel=fsdp`.
+
+    Args:
+        data: parts of each batch; null: as many as there are processes for each tensor group.
+        tensor: successive processes that have the same part of a batch, and each compute some heads and some
+            of the MLPs' features. Divides the heads and the key heads. Changes rounding only.
+    """
+
+    data: Positive | None
+    tensor: Positive
+
+    def check_sizes(self, sizes: Mapping[str, int]) -> Iterator[FieldError]:
+        """Yield a FieldError for the sizes of a model, by what they count, that cannot be split."""
+        for what, size in sizes.items():
+            if size % self.tensor:
+                yield FieldError(
+                    f"{size} {what} cannot be shared out evenly among {self.tensor}; write a divisor",
+                    key="mesh.tensor",
+                )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -60,6 +83,8 @@ class DeviceConfig:
             optimizer) or `fsdp` (each has a shard of them). Changes rounding only. `none` is for one process.
             The chips of a TPU are in one process and share each batch anyway; with `fsdp` student, optimizer
             and teacher are sharded over them, and `ddp` is refused.
+        mesh: how those processes divide the work, with `parallel=fsdp` on CPUs and CUDA devices. Changes
+            rounding only.
         num_chips: chips of the host's TPU that share each batch, with `type=xla`. Changes rounding only.
             null: all that there are.
         auto_micro_batch: give each stage whose `micro_batch_size` is null the largest that fits into memory
@@ -77,6 +102,7 @@ class DeviceConfig:
     compile: bool | Literal["auto", "layers"]
     recompute: bool
     parallel: Literal["none", "ddp", "fsdp"]
+    mesh: MeshConfig
     num_chips: Positive | None
     auto_micro_batch: bool
     memory_target_gib: AboveZero | None
@@ -231,8 +257,17 @@ class Config(Checked):
 
     def _check_parallel(self) -> Iterator[FieldError]:
         """Refuse what several processes cannot do. On XLA there is one; `auto` may resolve to either."""
+        mesh, sharded = self.device.mesh, self.device.parallel == "fsdp" and self.device.type != "xla"
+        if (mesh.tensor > 1 or mesh.data is not None) and not sharded:
+            yield FieldError(
+                "a mesh is of processes that share the weights, on CPUs or CUDA devices; write "
+                "device.parallel=fsdp without device=xla, or device.mesh={data: null, tensor: 1}",
+                key="device.mesh",
+            )
         if self.device.parallel == "none" or self.device.type == "xla":
             return
+        if mesh.tensor > 1:
+            yield from self._check_tensor_parallel()
         if self.stage3.max_steps and self.stage3.teacher.kind == "http":
             yield FieldError(
                 "a teacher over HTTP can be asked by one process only; write device.parallel=none or "
@@ -247,14 +282,27 @@ class Config(Checked):
         if self.device.parallel == "ddp":
             return
         for name, stage in (("stage1_9", self.stage1_9), ("stage2", self.stage2), ("stage3", self.stage3)):
-            kind = stage.optimizer.type
-            if stage.max_steps and (instead := _NOT_WITH_FSDP.get(kind)):
-                chips = self.device.type == "auto" and kind == "muonclip"
+            if stage.max_steps and stage.optimizer.type == "adamw_8bit":
                 yield FieldError(
-                    f"{kind} cannot train parameters that are in parts; write {instead}, or "
-                    f"device.parallel=ddp{', or on a TPU device=xla' * chips}",
+                    "adamw_8bit cannot train parameters that are in parts; write adamw, or "
+                    "device.parallel=ddp",
                     key=f"{name}.optimizer.type",
                 )
+
+    def _check_tensor_parallel(self) -> Iterator[FieldError]:
+        if self.model.kind != "hf":  # of other models `models.tensor_parallel` knows
+            sizes = {"heads": self.model.heads, "features of an MLP": self.model.intermediate_size}
+            for error in self.device.mesh.check_sizes(sizes):
+                yield FieldError(error.problem, key=f"device.{error.key}")
+        if self.device.compile not in (False, "auto"):
+            yield FieldError(
+                "layers that processes compute in parts are not compiled; write auto", key="device.compile"
+            )
+        if self.stage2.max_steps and self.stage2.fp8:
+            yield FieldError(
+                "8-bit products have a scale for each whole row; write false, or device.mesh.tensor=1",
+                key="stage2.fp8",
+            )
 
     def _check_recovery(self) -> Iterator[FieldError]:
         if not self.recovery.max_steps:
@@ -313,7 +361,7 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
         "scale_rule": document["scale_rule"]["type"] == "none",
     }
     kept = {key: value for key, value in document.items() if key not in INDECISIVE and not off.get(key)}
-    device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
+    device = {key: value for key, value in kept["device"].items() if key not in _SHARING}
     evaluation = {key: value for key, value in kept["eval"].items() if key not in _NO_PART_OF_TRAINING}
     trunks = {
         stage: {key: value for key, value in kept[stage].items() if key != TRUNK_EVERY}

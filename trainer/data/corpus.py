@@ -92,6 +92,6 @@ def stage_text(corpus: Corpus, config: Config, stage: str, batch_size: int, rank
         batch_size=batch_size,
         sequence_length=config.data.sequence_length,
         seed=int.from_bytes(digest[:4], "big"),
-        rank=ranks.rank,
-        world=ranks.world,
+        rank=ranks.data_rank,
+        world=ranks.data_world,
     )

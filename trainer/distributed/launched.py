@@ -15,6 +15,7 @@ from trainer.distributed import tpu_host
 from trainer.errors import ConfigError
 
 KEY = "device.parallel"
+_MESH = "device.mesh"
 _START = "torchrun --nproc-per-node N -m trainer …"
 
 
@@ -63,7 +64,10 @@ def check(config: Config, found: Launched | None) -> Launched:
         ConfigError: several processes would repeat the same run, a single one should share it, a batch cannot
             be divided among them, or the device is not there.
     """
+    mesh = config.device.mesh
     if not is_distributed(config):
+        if mesh.tensor > 1 or mesh.data is not None:  # `auto` is a TPU here
+            raise ConfigError("a TPU has no mesh of processes; write {data: null, tensor: 1}", key=_MESH)
         if found is not None and found.world > 1:
             instead = (
                 f"write {KEY}=ddp or {KEY}=fsdp, or start one"
@@ -80,14 +84,20 @@ def check(config: Config, found: Launched | None) -> Launched:
             f"start it with `{_START}`, or write {KEY}=none",
             key=KEY,
         )
+    parts, left = divmod(found.world, mesh.tensor)
+    if left or mesh.data not in (None, parts):
+        needed = f"{mesh.data * mesh.tensor}" if mesh.data else f"a multiple of {mesh.tensor}"
+        started = counted(found.world, "process was", "processes were")
+        raise ConfigError(f"{started} started, and the mesh is of {needed}; start as many", key=_MESH)
     for stage in ("stage1_9", "stage2", "stage3", "recovery"):
         settings = getattr(config, stage)
-        micro, least = settings.micro_batch_size, found.world * (settings.micro_batch_size or 1)
+        sharing, plural = ("process", "processes") if mesh.tensor == 1 else ("tensor group", "tensor groups")
+        micro, least = settings.micro_batch_size, parts * (settings.micro_batch_size or 1)
         if settings.max_steps and settings.batch_size % least:
             by = f" in micro-batches of {micro}" if micro else ""
             raise ConfigError(
                 f"{counted(settings.batch_size, 'sequence')} cannot be shared out evenly among "
-                f"{counted(found.world, 'process', 'processes')}{by}; write a multiple of {least}",
+                f"{counted(parts, sharing, plural)}{by}; write a multiple of {least}",
                 key=f"{stage}.batch_size",
             )
     return found

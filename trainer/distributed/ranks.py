@@ -32,11 +32,26 @@ TIMEOUT = datetime.timedelta(minutes=30)
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """One process of `world`, and the strategy by which they share the training."""
+    """One process of `world`, and the strategy by which they share the training.
+
+    Args:
+        tensor: number of successive processes that have the same rows of a batch, and split the layers.
+    """
 
     rank: int = 0
     world: int = 1
     parallel: Parallel = "none"
+    tensor: int = 1
+
+    @property
+    def data_rank(self) -> int:
+        """Return which part of each batch this process computes."""
+        return self.rank // self.tensor
+
+    @property
+    def data_world(self) -> int:
+        """Return the number of parts of each batch."""
+        return self.world // self.tensor
 
     @property
     def first(self) -> bool:
@@ -144,7 +159,8 @@ def join(config: Config, process: Launched) -> Ranks:
     os.environ["NCCL_DEBUG"] = "WARN"  # an inherited INFO writes tens of gigabytes in a long run
     # Flags and numbers are exchanged as CPU tensors, which never wait for the device.
     dist.init_process_group("cpu:gloo,cuda:nccl" if _on_cuda(config) else "gloo", timeout=TIMEOUT)
-    return Ranks(rank=process.rank, world=process.world, parallel=config.device.parallel)
+    mesh = config.device.mesh
+    return Ranks(rank=process.rank, world=process.world, parallel=config.device.parallel, tensor=mesh.tensor)
 
 
 def _on_cuda(config: Config) -> bool:

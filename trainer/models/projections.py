@@ -78,7 +78,8 @@ class Projections:
     def _capture(self, index: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             if self._captures:
-                self._outputs[index] = output
+                group = getattr(module, "group", None)  # whose processes have parts of it
+                self._outputs[index] = output if group is None else group.gather(output)
 
         return hook
 

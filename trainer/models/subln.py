@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from trainer.config import QuantConfig, Stage1Config
 from trainer.config.model import MasterDtype
 from trainer.devices.device import Device
+from trainer.distributed.tensor_group import TensorGroup
 from trainer.errors import ConfigError
 from trainer.models.causal_lm import cast_weights, depth, inputs, is_head
 from trainer.models.depth import keep_layers, matched_layers
@@ -41,10 +42,14 @@ class _RmsNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_TI: Tensor, gain_I: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x_TI: Tensor, gain_I: Tensor, eps: float, group: TensorGroup | None) -> Tensor:
         x32_TI = x_TI.float()
-        norm_T1 = torch.linalg.vector_norm(x32_TI, dim=-1, keepdim=True)
-        inverse_T1 = norm_T1.square_().div_(x_TI.shape[-1]).add_(eps).rsqrt_()
+        inverse_T1 = torch.linalg.vector_norm(x32_TI, dim=-1, keepdim=True).square_()
+        ctx.group, ctx.features = group, x_TI.shape[-1]
+        if group is not None:
+            group.sum_(inverse_T1)
+            ctx.features *= group.size
+        inverse_T1.div_(ctx.features).add_(eps).rsqrt_()
         ctx.save_for_backward(x_TI, gain_I, inverse_T1)
         normed_TI: Tensor = (x32_TI * inverse_T1).mul_(gain_I)
         return normed_TI.to(x_TI.dtype)
@@ -55,9 +60,12 @@ class _RmsNorm(torch.autograd.Function):
         unit_TI, grad_TI = x_TI.float() * inverse_T1, grads[0].float()
         grad_gain_I = (grad_TI * unit_TI).flatten(0, -2).sum(dim=0).to(gain_I.dtype)
         scaled_TI = grad_TI * gain_I
-        shared_T1 = torch.linalg.vecdot(scaled_TI, unit_TI).unsqueeze(-1).div_(x_TI.shape[-1])
+        shared_T1 = torch.linalg.vecdot(scaled_TI, unit_TI).unsqueeze(-1)
+        if ctx.group is not None:
+            ctx.group.sum_(shared_T1)
+        shared_T1.div_(ctx.features)
         grad_x_TI = scaled_TI.addcmul_(unit_TI, shared_T1, value=-1).mul_(inverse_T1)
-        return grad_x_TI.to(x_TI.dtype), grad_gain_I, None
+        return grad_x_TI.to(x_TI.dtype), grad_gain_I, None, None
 
 
 class SubLN(nn.Module):
@@ -76,15 +84,17 @@ class SubLN(nn.Module):
     ) -> None:
         super().__init__()
         self.eps, self.lambda_ = eps, lambda_
+        self.group: TensorGroup | None = None  # of the processes that have the other features
         self.weight = nn.Parameter(torch.full((features,), gain, dtype=like.dtype, device=like.device))
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """Normalise [..., I] to [..., I], in the input's dtype."""
+        gain_I = self.weight if self.group is None else self.group.own(self.weight, 0)
+        x32_TI = x_TI if self.lambda_ is None else x_TI.float()
         # torch has no annotation for `apply`
+        normed_TI = cast(Tensor, _RmsNorm.apply(x32_TI, gain_I, self.eps, self.group))  # type: ignore[no-untyped-call]
         if self.lambda_ is None:
-            return cast(Tensor, _RmsNorm.apply(x_TI, self.weight, self.eps))  # type: ignore[no-untyped-call]
-        x32_TI = x_TI.float()
-        normed_TI = _RmsNorm.apply(x32_TI, self.weight, self.eps)  # type: ignore[no-untyped-call]
+            return normed_TI
         return torch.lerp(x32_TI, normed_TI, self.lambda_.weights.value).to(x_TI.dtype)
 
 

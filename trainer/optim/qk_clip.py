@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from trainer.devices.lazy_tensor import is_lazy
 from trainer.devices.sdpa import RECORDING
 from trainer.distributed.ranks import ALONE, Ranks
+from trainer.distributed.tensors import local_tensor, redistribute_like
 from trainer.errors import ConfigError
 
 _BUFFER = "max_logit_H"
@@ -180,9 +181,15 @@ def _scale(projections: Sequence[Any], factor_NH: Tensor) -> None:
     """Scale the rows of each head in float32, rounded once; a factor of 1 changes no bit."""
     outputs = projections[0].weight.shape[0]
     rows_NO = factor_NH.repeat_interleave(outputs // factor_NH.shape[1], dim=1)
-    torch._foreach_mul_([each.weight for each in projections], rows_NO[..., None].unbind())
+    _multiply([each.weight for each in projections], rows_NO[..., None].unbind())
     if projections[0].bias is not None:
-        torch._foreach_mul_([each.bias for each in projections], rows_NO.unbind())
+        _multiply([each.bias for each in projections], rows_NO.unbind())
+
+
+def _multiply(parameters: Sequence[Tensor], factors: Sequence[Tensor]) -> None:
+    """Scale parameters, which may be sharded, by factors of their rows, which every process has."""
+    own = [local_tensor(redistribute_like(p, factor)) for p, factor in zip(parameters, factors, strict=True)]
+    torch._foreach_mul_([local_tensor(parameter) for parameter in parameters], own)
 
 
 def record_logits(model: nn.Module, attentions: dict[nn.Module, int]) -> None:
@@ -276,6 +283,8 @@ def _register(inner: str) -> str:
             scaling = options.get("scaling") or query.shape[-1] ** -0.5
             mask = attention_mask if isinstance(attention_mask, Tensor) else None
             largest_H = recorded_logits(module)
+            group = getattr(module.q_proj, "group", None)  # whose processes have the other heads
+            largest_H = largest_H if group is None else group.own(largest_H, 0)
             largest_H.copy_(torch.maximum(largest_H, largest_logits(query, key, mask, scaling)))
         function: Any = eager_attention(module) if inner == "eager" else ALL_ATTENTION_FUNCTIONS[inner]
         return function(module, query, key, value, attention_mask, **options)

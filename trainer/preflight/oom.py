@@ -31,7 +31,7 @@ def explain_errors(config: Config, device: Device) -> Iterator[None]:
         if not known and not any(phrase in str(error) for phrase in _PHRASES):
             raise
         message = next(iter(str(error).splitlines()), "") or type(error).__name__
-        found = run_preflight(config, device, None, detailed=True, processes=device.ranks.world)
+        found = run_preflight(config, device, None, detailed=True, processes=device.ranks.data_world)
         stages = ", ".join(
             f"{byte_size(stage.peak)} in {stage.name} ({counted(stage.micro_batch, 'sequence')} at once)"
             for stage in found.stages

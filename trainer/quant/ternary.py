@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainer.config import QuantConfig
+from trainer.distributed.tensor_group import TensorGroup
 from trainer.quant.activations import Int8Input
 from trainer.quant.saliency import ColumnSaliency
 from trainer.quant.warmup import Lambda, SharedScalar
@@ -88,6 +89,9 @@ class TernaryLinear(nn.Module):
         self.saliency: ColumnSaliency | None = None
         self.quantise_input = Int8Input(lambda_.activations)
         self._held: Tensor | None = None
+        # Of the processes that each compute a part of the outputs, or take a part of the inputs.
+        self.group: TensorGroup | None = None
+        self.splits_inputs = False
         self.linear: Callable[[Tensor, Tensor, Tensor | None], Tensor] = F.linear
 
     def effective_weight(self) -> Tensor:
@@ -127,7 +131,15 @@ class TernaryLinear(nn.Module):
         """Map [..., I] to [..., O]."""
         if self.config.activations == "int8":
             x_TI = self.quantise_input(x_TI)
-        return self.linear(x_TI, self.effective_weight(), self.bias)
+        if self.group is None:
+            return self.linear(x_TI, self.effective_weight(), self.bias)
+        # A copy of the part, so that the rest is not kept for the backward pass.
+        part_OI = self.group.own(self.effective_weight(), int(self.splits_inputs)).clone()
+        if not self.splits_inputs:
+            bias_O = None if self.bias is None else self.group.own(self.bias, 0)
+            return self.linear(x_TI, part_OI, bias_O)
+        y_TO = self.group.leave(self.linear(x_TI, part_OI, None))
+        return y_TO if self.bias is None else y_TO + self.bias.to(y_TO.dtype)
 
     def extra_repr(self) -> str:
         return (

@@ -255,7 +255,7 @@ class _StageLoop:
                 step=number,
                 of=plan.steps,
                 lr=lr,
-                tokens=ids_BT.numel() * self._device.ranks.world,
+                tokens=ids_BT.numel() * self._device.ranks.data_world,
                 seconds=timer.seconds,
                 settings=settings,
                 data_seconds=timer.data_seconds,

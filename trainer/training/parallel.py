@@ -10,7 +10,7 @@ Outside of a stage every process has the full model in plain parameters, to be e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,8 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.devices.device import Device
 from trainer.distributed.ranks import Ranks
+from trainer.distributed.tensor_group import TensorGroup
 from trainer.errors import ConfigError
 from trainer.models.causal_lm import ADAPTER
+from trainer.models.tensor_parallel import in_parts
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -114,6 +116,9 @@ class FSDPStrategy(ParallelStrategy):
 
     Each process holds a shard (some rows) of every parameter, of its gradient and of the optimizer's state,
     and all of a decoder layer only while it computes it. The teacher is not trained, and not sharded.
+
+    With a mesh of data and tensor dimensions the weights are sharded over all processes as without it, and a
+    layer's heads and features are computed in parts by those of a tensor group (`models.tensor_parallel`).
     """
 
     may_hold_weights = False  # there is no room for unsharded weights held for a step
@@ -133,6 +138,11 @@ class FSDPStrategy(ParallelStrategy):
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
         mesh = init_device_mesh(device.kind, (device.ranks.world,))
+        self._model, self._group, self._in_parts = model, None, ExitStack()
+        if device.ranks.tensor > 1:
+            shape = device.ranks.data_world, device.ranks.tensor
+            names = ("data", "tensor")
+            self._group = TensorGroup(init_device_mesh(device.kind, shape, mesh_dim_names=names)["tensor"])
         layers = [fully_shard(layer, mesh=mesh) for layer in cast(Any, model).get_decoder().layers]
         # The embeddings, the head and the last norm are in no layer: they stay unsharded for the full step.
         self._module = fully_shard(ObjectiveModule(model), mesh=mesh, reshard_after_forward=False)
@@ -161,6 +171,8 @@ class FSDPStrategy(ParallelStrategy):
             layer.set_reshard_after_forward(True)
             layer.reshard()
         self._module.reshard()
+        if self._group:
+            self._in_parts.enter_context(in_parts(self._model, self._group))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
@@ -173,6 +185,7 @@ class FSDPStrategy(ParallelStrategy):
         self.shard()
 
     def _unshard(self) -> None:
+        self._in_parts.close()
         for part in (self._module, *self._layers):
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()

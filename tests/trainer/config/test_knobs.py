@@ -242,6 +242,7 @@ ELSEWHERE = {
     "device.recompute": "tests/trainer/training/test_activation_checkpointing.py",
     "device.num_chips": "tests/trainer/xla/test_xla_chips.py",
     "device.parallel": "tests/trainer/distributed/test_shared_training.py",
+    **{f"device.mesh.{key}": "tests/trainer/distributed/test_mesh.py" for key in ("data", "tensor")},
     **{
         f"wandb.{key}": "tests/trainer/telemetry/test_telemetry_wandb.py"
         for key in ("mode", "project", "group", "name", "id", "tags")

@@ -111,9 +111,14 @@ eval.part_batches=1 eval.batch_size=1
 device=tpu
 device.threads=0
 device.threads=99999999
-device.parallel=fsdp stage2.optimizer.type=muonclip
 device.parallel=fsdp stage1_9.optimizer.type=adamw_8bit
 device.parallel=ddp device.compile=true
+device.mesh.tensor=0
+device.mesh.tensor=2
+device=xla device.parallel=fsdp device.mesh.data=2
+device.parallel=fsdp device.mesh.tensor=3
+device.parallel=fsdp device.mesh.tensor=2 device.compile=layers
+device.parallel=fsdp device.mesh.tensor=2 stage2.fp8=true
 device=xla device.num_chips=1 device.parallel=fsdp
 device.parallel=ddp stage3.max_steps=200 stage3/teacher=http stage3.attention_weight=0 stage3.teacher.url=http://h stage3.teacher.model=m
 """,

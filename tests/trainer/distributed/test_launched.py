@@ -37,6 +37,17 @@ DDP = "device.parallel=ddp"
 REFUSED = {
     "several, none shares": ((), SECOND_OF_TWO, "device.parallel"),
     "one, told to share": ((DDP,), None, "device.parallel"),
+    "no mesh of so many": (
+        ("device.parallel=fsdp", "device.mesh={data: 2, tensor: 2}"),
+        SECOND_OF_TWO,
+        "device.mesh",
+    ),
+    "an odd number of them": (("device.parallel=fsdp", "device.mesh.tensor=4"), SECOND_OF_TWO, "device.mesh"),
+    "an odd batch of tensor groups": (
+        ("device.parallel=fsdp", "device.mesh.tensor=2", "stage2.batch_size=5"),
+        Launched(rank=1, world=4, local_rank=1),
+        "stage2.batch_size",
+    ),
     "an odd batch": ((DDP, "stage2.batch_size=5"), SECOND_OF_TWO, "stage2.batch_size"),
     "an odd batch of micro-batches": (
         (DDP, "stage1_9.batch_size=6", "stage1_9.micro_batch_size=2"),
@@ -67,6 +78,8 @@ def test_the_chips_of_a_tpu_share_a_run_in_one_process() -> None:
     assert check(checked(["device=xla", *overrides]), None) == check(checked(overrides), None) == ALONE
     with pytest.raises(ConfigError, match=r"^device\.parallel: 2 processes .*TPU"):
         check(checked(overrides), SECOND_OF_TWO)
+    with pytest.raises(ConfigError, match=r"^device\.mesh: .*TPU"):
+        check(checked([*overrides, "device.mesh.tensor=2"]), None)
 
 
 def test_the_batch_of_a_stage_that_is_left_out_does_not_matter() -> None:
@@ -80,5 +93,5 @@ def test_muonclip_trains_parameters_that_are_in_parts_on_chips() -> None:
 
 
 def test_optimizer_of_an_omitted_stage_does_not_matter() -> None:
-    overrides = ("stage1_9.max_steps=0", "stage1_9.optimizer.type=muonclip")
+    overrides = ("stage1_9.max_steps=0", "stage1_9.optimizer.type=adamw_8bit")
     assert checked(["device.parallel=fsdp", *overrides]).device.parallel == "fsdp"

@@ -50,6 +50,7 @@ def test_two_processes_come_to_what_one_comes_to(
         ("device.parallel=ddp", "recovery.max_steps=4", "recovery.batch_size=4", *FLOAT32),
         ("device.parallel=fsdp", "stage2.optimizer.type=apollo", "stage2.optimizer.apollo.rank=4"),
         ("device.parallel=fsdp", "stage2.optimizer.type=adamw"),
+        ("device.parallel=fsdp", "stage2.optimizer.type=muonclip", "stage2.optimizer.muonclip.tau=0.001"),
         ("device.parallel=fsdp", "average.type=ema", "average.decay=0.6", *FLOAT32),
     ],
     ids=lambda overrides: " ".join(overrides[:2]),

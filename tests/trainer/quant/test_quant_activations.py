@@ -28,7 +28,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     """Shapes of the tensors that were quantised."""
     shapes: list[torch.Size] = []
 
-    def count(x_TI: Tensor) -> Tensor:
+    def count(x_TI: Tensor, group: None) -> Tensor:
         shapes.append(x_TI.shape)
         return int8_activation(x_TI)
 

@@ -154,7 +154,7 @@ class CachedFeed(LabelledFeed[Targets]):
         """Return the next batch [B / world, T], or raise DataError if the cache was made with other text."""
         before = int(self._source.state().values["rows"])
         ids_BT = next(self._source)
-        rank, world = self._device.ranks.rank, self._device.ranks.world
+        rank, world = self._device.ranks.data_rank, self._device.ranks.data_world
         rows = range(before + rank, before + len(ids_BT) * world, world)
         self.set_labels(
             Targets(

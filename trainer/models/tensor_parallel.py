@@ -1,0 +1,102 @@
+"""The blocks of a model that processes of a tensor group compute in parts. Used by `training.parallel`.
+
+What is split follows from the names of the projections, which the Llama family shares: those that read a
+block's input by their outputs (heads, or features of the MLP), the one that returns its output by its inputs.
+Ternary weights, their saliency and Muon's matrices stay whole: FSDP shards all parameters over all processes,
+a layer gathers its weights as it would without the group, quantises the whole matrix, and multiplies by its
+part. What follows from a whole row of activations is summed, or its maximum taken, over the group: SubLN's
+mean square and the scale of 8-bit inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+from torch import nn
+
+from trainer.config.run import MeshConfig
+from trainer.distributed.tensor_group import TensorGroup
+from trainer.errors import ConfigError
+from trainer.models.causal_lm import is_head
+from trainer.models.subln import BEFORE, SHARED_INPUT, SubLN
+from trainer.quant.ternary import TernaryLinear
+
+BLOCKS = tuple(zip(SHARED_INPUT, BEFORE, strict=True))
+"""The projections that read the input of attention and MLP, and the one that returns the output."""
+
+
+def check(model: nn.Module, mesh: MeshConfig) -> None:
+    """Raise ConfigError if the layers of a model, such as the teacher, cannot be split so."""
+    if mesh.tensor == 1:
+        return
+    inside: set[nn.Module | nn.Parameter] = set()
+    for block, reading, returning in _blocks(model):
+        linear: Any = {name: getattr(block, name) for name in (*reading, returning)}
+        inside |= {part for layer in linear.values() for part in (layer, *layer.parameters())}
+        head_size = getattr(block, "head_dim", None)
+        if head_size is None:
+            sizes = {"features of an MLP": linear["gate_proj"].out_features}
+        else:
+            # The norms of queries and keys that Qwen3 has work on each head by itself.
+            inside |= {parameter for parameter in block.parameters() if parameter.shape == (head_size,)}
+            outputs = {"query heads": linear["q_proj"], "key heads": linear["k_proj"]}
+            sizes = {what: layer.out_features // head_size for what, layer in outputs.items()}
+        for error in mesh.check_sizes(sizes):
+            raise ConfigError(error.problem, key=f"device.{error.key}")
+        inside_too = set(block.parameters()) - inside
+        if inside_too:
+            _refuse(model, next(name for name, each in model.named_parameters() if each in inside_too))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module not in inside and not is_head(model, module):
+            _refuse(model, name)
+
+
+def _refuse(model: nn.Module, name: str) -> None:
+    raise ConfigError(
+        f"{type(model).__name__} has {name}, which is in no block that can be split; write 1, or take a "
+        "model of the Llama family",
+        key="device.mesh.tensor",
+    )
+
+
+@contextmanager
+def in_parts(student: nn.Module, group: TensorGroup) -> Iterator[None]:
+    """Within the context, compute the blocks of a ternary student in parts."""
+    handles = []
+    parts: list[Any] = []
+    for block, reading, returning in _blocks(student):
+        handles.append(block.register_forward_pre_hook(partial(_enter, group), with_kwargs=True))
+        parts += [getattr(block, name) for name in reading]
+        for part in getattr(block, returning).modules():
+            if isinstance(part, TernaryLinear):
+                part.splits_inputs = True
+                parts += [part, part.quantise_input]
+            elif isinstance(part, SubLN):
+                parts.append(part)
+    try:
+        for part in parts:
+            part.group = group
+        yield
+    finally:
+        for part in parts:
+            part.group = None
+        for handle in handles:
+            handle.remove()
+
+
+def _enter(
+    group: TensorGroup, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if args:
+        return (group.enter(args[0]), *args[1:]), kwargs
+    return args, kwargs | {"hidden_states": group.enter(kwargs["hidden_states"])}
+
+
+def _blocks(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...], str]]:
+    for module in cast(Any, model).get_decoder().layers.modules():
+        for reading, returning in BLOCKS:
+            if all(isinstance(getattr(module, name, None), nn.Module) for name in (*reading, returning)):
+                yield module, reading, returning
