@@ -24,7 +24,7 @@ from sweeps.export import table
 from sweeps.programs.live_trial import Trial
 from sweeps.programs.result import Completed, Failed, Outcome, check_metrics, parse_result, stated_failure
 from sweeps.space import literals
-from sweeps.space.definition import BUDGET_KEYS, Space, to_plain
+from sweeps.space.definition import BUDGET_KEYS, Space, is_number, to_plain
 from sweeps.space.yaml_cursor import nearest
 from sweeps.storage.base import Store
 from sweeps.storage.urls import name_of
@@ -231,8 +231,19 @@ def plan(
     """
     from sweeps.operations.planning import make_plan
 
-    if isinstance(sources, str | os.PathLike | Sweep):
-        raise InputError("sweeps.plan: give a list of sweeps, or of their URLs")
+    lists: dict[str, object] = {"sources": sources, "sizes": sizes}
+    for argument, value in lists.items():
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise InputError(f"sweeps.plan: {argument} is {value!r:.80}; give a list")
+    numbers = [
+        ("size", size),
+        ("speed", speed),
+        ("usd_per_hour", usd_per_hour),
+        *(("sizes", n) for n in sizes),
+    ]
+    for argument, number in numbers:
+        if number is not None and not is_number(number):
+            raise InputError(f"sweeps.plan: {argument}={number!r:.80}: give a number")
     opened = [each if isinstance(each, Sweep) else open_existing(each) for each in sources]
     return make_plan(
         [each.experiment for each in opened],

@@ -67,6 +67,9 @@ RUN_CAP, SOBOL = 12, 3
 LIKELY = 0.05
 """Probability from which on an option is kept."""
 
+FARTHEST = 1e6
+"""Factor between a target and the largest source, beyond which no plan is made."""
+
 CURVE = 33
 """Points of a line that is drawn."""
 
@@ -258,6 +261,10 @@ def make_plan(
     common = _common([each.written for each in experiments])
     if not common:
         raise InputError("these sweeps have searched no parameter in common; name those that have")
+    if not max(known) / FARTHEST <= size <= FARTHEST * max(known):
+        raise InputError(
+            f"{size:.4g} is more than a million times away from {max(known):.4g}; no line reaches there"
+        )
     triples = sorted(zip(known, experiments, checked, strict=True), key=lambda triple: triple[0])
     read = [_answer(experiment, records, at) for at, experiment, records in triples]
     notes = _notes_on_sources(read, size, measure)
@@ -449,17 +456,15 @@ def _setting(
     chosen = largest.chosen.parameters.get(name)
     optima: dict[str, Any] = {}
     if isinstance(parameter, Choice):
-        likeliest = {each.sweep.url: _shares(each.drawn[name], parameter) for each in having}
+        options = [to_plain(value) for value in parameter.values]
+        likely = dict.fromkeys(range(len(options)), 0.0)
         for each in having:
-            shares = likeliest[each.sweep.url]
-            optima[each.sweep.url] = to_plain(
-                max(parameter.values, key=lambda v: shares[parameter.values.index(v)])
-            )
-        best = optima[having[-1].sweep.url] if having else to_plain(parameter.values[0])
+            drawn = [to_plain(value) for value in each.drawn[name]]
+            optima[each.sweep.url] = max(drawn, key=drawn.count)
+            likely = {at: max(share, drawn.count(options[at]) / len(drawn)) for at, share in likely.items()}
+        best = next((value for value in reversed(optima.values()) if value in options), options[0])
         kept = [
-            to_plain(value)
-            for at, value in enumerate(parameter.values)
-            if not having or any(shares[at] >= LIKELY for shares in likeliest.values())
+            value for at, value in enumerate(options) if likely[at] >= LIKELY or value == best or not having
         ]
         if any(other != best for other in optima.values()):
             notes.append(
@@ -529,10 +534,6 @@ def _setting(
     )
 
 
-def _shares(drawn: Sequence[Value], parameter: Choice) -> list[float]:
-    return [sum(same_value(value, each) for each in drawn) / len(drawn) for value in parameter.values]
-
-
 def _natural(parameter: Range, at: float, log: bool) -> float:
     """Return a value on the parameter's own scale, to three digits: more are not known."""
     value = math.exp(at) if log else at
@@ -571,7 +572,8 @@ def _loss(
 
     def at_size(where: float) -> tuple[float, float, float]:
         middle, reach = (float(found) for found in line.at(where))
-        value, low, high = (math.exp(v) if log else v for v in (middle, middle - reach, middle + reach))
+        ends = (middle, middle - reach, middle + reach)
+        value, low, high = (math.exp(min(v, 700.0)) if log else v for v in ends)
         low, high = (
             value - math.hypot(value - low, 1.96 * noise),
             value + math.hypot(high - value, 1.96 * noise),

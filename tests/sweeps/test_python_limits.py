@@ -63,6 +63,11 @@ def after(sweep: sweeps.Sweep) -> list[tuple[str, Callable[[], object]]]:
         ('sweep.confirm(seed_name="s", at_most=3)', lambda: sweep.confirm(seed_name="s", at_most=3)),
         ('sweep.confirm(seed_name="s")', lambda: sweep.confirm(seed_name="s")),
         ('sweep.confirm(seed_name="s", again=True)', lambda: sweep.confirm(seed_name="s", again=True)),
+        ("sweeps.plan(sweep, 8)", lambda: sweeps.plan(sweep, 8)),
+        ("sweeps.plan([sweep], 8)", lambda: sweeps.plan([sweep], 8)),
+        ('sweeps.plan([sweep, "sweep-store/demo"], "8")', lambda: sweeps.plan([sweep, "sweep-store/demo"], "8")),
+        ("sweeps.plan([sweep, sweep], 8, sizes=3)", lambda: sweeps.plan([sweep, sweep], 8, sizes=3)),
+        ("sweeps.plan([sweep, sweep], 8, sizes=[1])", lambda: sweeps.plan([sweep, sweep], 8, sizes=[1])),
     ]  # fmt: skip
 
 
@@ -78,6 +83,7 @@ def full(sweep: sweeps.Sweep) -> list[tuple[str, Callable[[], object]]]:
             'sweep.confirm(seed_name="s", top=3, budget=2)',
             lambda: sweep.confirm(seed_name="s", top=3, budget=2),
         ),
+        ("sweeps.plan([sweep, sweep], 8), of 3 trials", lambda: sweeps.plan([sweep, sweep], 8)),
     ]
 
 

@@ -131,6 +131,28 @@ def test_optima_off_a_line_widen_the_interval(tmp_path):
     assert any("do not lie on a line" in note and note.startswith("lr") for note in found.notes)
 
 
+def test_options_may_differ(tmp_path):
+    """The larger one does not have the smaller one's best option, and keeps its own."""
+    sweeps = [
+        finished(
+            tmp_path / f"w{width}",
+            width,
+            trials=12,
+            of=lambda p, _, best=best: abs(p["x"] - 0.4) + (p["kind"] != best),
+            parameters={
+                "x": {"min": 0.0, "max": 1.0},
+                "kind": {"values": options},
+                "width": {"value": width},
+            },
+        )
+        for width, options, best in ((1, ["a", "b"], "a"), (2, ["c", "d", "e"], "d"))
+    ]
+    found = make_plan(sweeps, 4, measure="width")
+    assert list(found.settings["kind"].optima.values()) == ["a", "d"]
+    assert found.settings["kind"].value == "d"
+    assert "d" in found.settings["kind"].options
+
+
 def test_an_optimum_at_the_end_of_a_range_is_told(tmp_path):
     sweeps = [finished(tmp_path / f"w{w}", w, of=lambda p, _: p["lr"] + p["layers"]) for w in (1, 2)]
     found = make_plan(sweeps, 4, measure="width")
@@ -209,6 +231,7 @@ def test_what_cannot_be_planned(tmp_path):
             "one sweep twice": lambda: make_plan([small, small], 8, measure="width"),
             "a size of zero": lambda: make_plan([small, large], 0, measure="width"),
             "a size that is no number": lambda: make_plan([small, large], math.nan, measure="width"),
+            "a size that no line reaches": lambda: make_plan([small, large], 1e300, measure="width"),
             "a speed of zero": lambda: make_plan([small, large], 8, measure="width", speed=0.0),
             "a size for one of two": lambda: make_plan([small, large], 8, sizes=[1]),
             "sizes below zero": lambda: make_plan([small, large], 8, sizes=[1, -2]),
