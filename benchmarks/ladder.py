@@ -1,9 +1,9 @@
-"""`python -m benchmarks.ladder train|table`: do the best rate and the best share of Stage 1.9 move with size?
+"""`python -m benchmarks.ladder train|table|figure`: do the best rate and share of Stage 1.9 move with size?
 
 Each cell is a sweep of the product: a rung, a rule of scale, and the lengths of the stages, with a grid of
 learning rates (one for both stages) and seeds. `train` goes through the cells, seed by seed, and appends
 their rows to `benchmarks/ladder.jsonl`; killed, it goes on where it was. `table` prints the table of
-docs/explanation/ladder.md from these rows.
+docs/explanation/ladder.md from these rows, and `figure` draws its picture.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import sweeps
+from analysis.report.figure import Figure
+from analysis.report.style import BLUE, GREEN, ORANGE, scale
+from analysis.report.vega_lite import Axis, Drawing, Series
 from benchmarks.json_lines import end_last_line, read_lines
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 SEEDS = (0, 1)
 BASE = (64, 2)  # what the rules of scale start from: the smallest rung
 ROWS = Path(__file__).with_name("ladder.jsonl")
+PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "ladder.svg"
 COMMON = (
     *("data=stdlib", "device=cpu", "device.threads=1", "eval.at=[]", "eval.batches=8"),
     "samples.enabled=false",
@@ -150,11 +154,46 @@ def best_rate(losses: dict[float, float]) -> float:
     return rates[at] * math.exp(shift * math.log(rates[at + 1] / rates[at]))
 
 
+def figure(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Return the loss over the rate of each rung at 15 + 60 steps, without the rule and with it.
+
+    Triangles at the lower edge stand at the best rates.
+    """
+    colours = {64: BLUE, 128: GREEN, 192: ORANGE}
+    found = [row for row in rows if (row["stage1_9"], row["stage2"]) == (15, 60)]
+    losses = [row["loss"] for row in found]
+    drawing = Drawing(
+        x=Axis(title="learning rate", scale=scale(RATES, log=True)),
+        y=Axis(title="held-out loss, nats per token", scale=scale(losses, linear=True)),
+        height=300,
+        zoom=False,
+    )
+    for cell in CELLS:
+        own = [row for row in found if row["cell"] == cell.name]
+        if not own:
+            continue
+        is_plain = cell.rule == "none"
+        series = Series(
+            name=f"{cell.width} x {cell.depth}{'' if is_plain else f', {cell.rule}'}",
+            colour=colours[cell.width],
+            shape="circle" if is_plain else "square",
+            filled=is_plain,
+            dash=() if is_plain else (4, 3),
+        )
+        means = {rate: statistics.fmean(row["loss"] for row in own if row["lr"] == rate) for rate in RATES}
+        points: list[dict[str, Any]] = [{"x": rate, "y": loss} for rate, loss in means.items()]
+        drawing.line(series, points)
+        drawing.points(series, points)
+        mark = dataclasses.replace(series, shape="triangle-down", dash=())
+        drawing.points(mark, [{"x": best_rate(means)}], listed=False, bottom=True)
+    return drawing.figure()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["train", "table"])
+    parser.add_argument("command", choices=["train", "table", "figure"])
     parser.add_argument("--storage", default=".ladder", help="of the sweeps")
     parser.add_argument("--rules", nargs="+", choices=["none", "mup"], default=["none", "mup"])
     parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS))
@@ -162,8 +201,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.command == "train":
         train(arguments.storage, arguments.rules, arguments.seeds, arguments.rows)
-    else:
+    elif arguments.command == "table":
         print(table(read_lines(arguments.rows)))
+    else:
+        PICTURE.write_text(figure(read_lines(arguments.rows)).to_svg(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,3 +29,11 @@ def test_page_has_the_table_of_the_rows() -> None:
     lines = ladder.table(read_lines(ladder.ROWS)).splitlines()
     assert len(lines) > 2
     assert set(lines) <= set(PAGE.read_text(encoding="utf-8").splitlines())
+
+
+def test_figure_has_the_losses_and_best_rates_of_the_rows() -> None:
+    rows = read_lines(ladder.ROWS)
+    drawn = [row for data in ladder.figure(rows).data.values() for row in data]
+    losses = [row["loss"] for row in rows if (row["stage1_9"], row["stage2"]) == (15, 60)]
+    assert set(losses) <= {row.get("y") for row in drawn}
+    assert len([row for row in drawn if "y" not in row]) == 5
