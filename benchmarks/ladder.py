@@ -1,9 +1,10 @@
-"""`python -m benchmarks.ladder train|table|figure`: do the best rate and share of Stage 1.9 move with size?
+"""`python -m benchmarks.ladder train|table|figure|plan`: do best rate and share of Stage 1.9 move with size?
 
 Each cell is a sweep of the product: a rung, a rule of scale, and the lengths of the stages, with a grid of
 learning rates (one for both stages) and seeds. `train` goes through the cells, seed by seed, and appends
 their rows to `benchmarks/ladder.jsonl`; killed, it goes on where it was. `table` prints the table of
-docs/explanation/ladder.md from these rows, and `figure` draws its picture.
+docs/explanation/ladder.md from these rows, `figure` draws its picture, and `plan` compares what `sweeps.plan`
+says of 192 x 6, by the two smaller rungs alone, with what was measured there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import dataclasses
 import json
 import math
 import statistics
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,6 +30,7 @@ RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 SEEDS = (0, 1)
 BASE = (64, 2)  # what the rules of scale start from: the smallest rung
 ROWS = Path(__file__).with_name("ladder.jsonl")
+PARAMETERS = {64: 238_400, 128: 1_117_312, 192: 3_275_712}  # by width
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "ladder.svg"
 COMMON = (
     *("data=stdlib", "device=cpu", "device.threads=1", "eval.at=[]", "eval.batches=8"),
@@ -189,11 +192,43 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
     return drawing.figure()
 
 
+def plan(rows: Sequence[dict[str, Any]], rule: str) -> str:
+    """Return a line: the rate and the loss that are planned for 192 x 6, and the measured ones."""
+    cells = {cell.width: cell for cell in CELLS if (cell.stage1_9, cell.stage2) == (15, 60)
+             and cell.rule in (rule, "none" if cell.width == BASE[0] else rule)}  # fmt: skip
+    losses = {
+        width: {row["lr"]: row["loss"] for row in rows if (row["cell"], row["seed"]) == (cell.name, SEEDS[0])}
+        for width, cell in cells.items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [imported(f"w{width}", losses[width], folder) for width in (64, 128)]
+        found = sweeps.plan(sources, PARAMETERS[192], sizes=[PARAMETERS[64], PARAMETERS[128]])
+    rate, loss = found.settings["lr"], found.loss
+    low, high = rate.interval or (math.nan, math.nan)
+    return (
+        f"| {rule} | {rate.value:.2g} ({low:.2g} to {high:.2g}) | {best_rate(losses[192]):.2g} "
+        f"| {loss.value:.3f} ({loss.low:.3f} to {loss.high:.3f}) | {min(losses[192].values()):.3f} |"
+    )
+
+
+def imported(name: str, losses: dict[float, float], folder: str) -> sweeps.Sweep:
+    """Return a sweep with these results by learning rate."""
+    rates = {"min": RATES[0], "max": RATES[-1], "distribution": "log_uniform_values"}
+    space = {"name": name, "objectives": [{"metric": "final_loss"}], "parameters": {"lr": rates}}
+    sweep = sweeps.create(space, storage=folder)
+    for rate in losses:
+        sweep.enqueue({"lr": rate})
+    sweep.run(
+        lambda found: losses[min(losses, key=lambda rate: abs(rate - found["lr"]))], n_trials=len(losses)
+    )
+    return sweep
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["train", "table", "figure"])
+    parser.add_argument("command", choices=["train", "table", "figure", "plan"])
     parser.add_argument("--storage", default=".ladder", help="of the sweeps")
     parser.add_argument("--rules", nargs="+", choices=["none", "mup"], default=["none", "mup"])
     parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS))
@@ -203,6 +238,11 @@ def main() -> None:
         train(arguments.storage, arguments.rules, arguments.seeds, arguments.rows)
     elif arguments.command == "table":
         print(table(read_lines(arguments.rows)))
+    elif arguments.command == "plan":
+        print("| rule | planned rate (95 %) | best rate | planned loss (95 %) | lowest loss |")
+        print("| --- | --- | --- | --- | --- |")
+        for rule in arguments.rules:
+            print(plan(read_lines(arguments.rows), rule))
     else:
         PICTURE.write_text(figure(read_lines(arguments.rows)).to_svg(), encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,13 @@ def test_figure_has_the_losses_and_best_rates_of_the_rows() -> None:
     losses = [row["loss"] for row in rows if (row["stage1_9"], row["stage2"]) == (15, 60)]
     assert set(losses) <= {row.get("y") for row in drawn}
     assert len([row for row in drawn if "y" not in row]) == 5
+
+
+@pytest.mark.parametrize("rule", ["none", "mup"])
+def test_plan_of_the_small_rungs_holds_the_large_ones_best(rule: str) -> None:
+    cells = ladder.plan(read_lines(ladder.ROWS), rule).split("|")
+    (value, low, high), (best,) = (
+        [float(number) for number in re.findall(r"[\d.]+", cell)] for cell in cells[2:4]
+    )
+    assert low < value < high < 2 * value
+    assert low < best < high
