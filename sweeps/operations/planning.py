@@ -6,6 +6,7 @@ line over the logarithm of the size goes through these (`sweeps.search.size_line
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -535,8 +536,10 @@ def _setting(
 
 
 def _natural(parameter: Range, at: float, log: bool) -> float:
-    """Return a value on the parameter's own scale, to three digits: more are not known."""
+    """Return a value that the parameter can have, to three digits: more are not known."""
     value = math.exp(at) if log else at
+    if parameter.step is not None and not log:
+        return level(parameter, round(position(parameter, value)))
     if parameter.kind == "int":
         return round(value)
     return float(f"{value:.3g}")
@@ -657,8 +660,7 @@ def _final_sweep(
 ) -> dict[str, Any]:
     """Return the search space around the settings, of the largest source's program.
 
-    Raises:
-        InputError: the constraints of the largest source leave nothing around them.
+    What would make `sweep init` refuse it is added to the notes.
     """
     source = read[-1].space
     parameters: dict[str, dict[str, Any]] = {}
@@ -707,24 +709,24 @@ def _final_sweep(
     own = document["program"][program.kind]
     document["program"] = {program.kind: own} if own else {}  # without: the trials are run from Python
     document = {key: value for key, value in document.items() if value not in ([], {})}
-    where = "the final sweep of the plan"
-    space = space_of(document, where)
-    kept = []
-    for each in read:
-        try:
-            read_sources(replace(space, transfer=(Source(url=each.sweep.url),)), lambda _: None)
-        except InputError:
-            notes.append(f"{each.sweep.name} is not in transfer: its results lie too far from the new ranges")
-        else:
-            kept.append(each.sweep.url)
-    if kept:
-        document["transfer"] = {"from": kept}
-    space = space_of(document, where)
     try:
+        space = space_of(document, "the space file")
+        kept = []
+        for each in read:
+            try:
+                read_sources(replace(space, transfer=(Source(url=each.sweep.url),)), lambda _: None)
+            except InputError:
+                far = "its results lie too far from the new ranges"
+                notes.append(f"{each.sweep.name} is not in transfer: {far}")
+            else:
+                kept.append(each.sweep.url)
+        if kept:
+            document["transfer"] = {"from": kept}
+        space = space_of(document, "the space file")
         if program.kind == "trainer":  # a program of the user's is checked where it runs
             program_of(with_defaults(space, program_of(space).defaults(), "")[0]).complete()
     except SweepError as error:
-        notes.append(f"`sweep init` will refuse the space file as it is: {error}")
+        notes.append(f"`sweep init` will refuse the space file as it is: {' '.join(str(error).split())}")
     return document
 
 
@@ -734,6 +736,8 @@ def _section(parameter: Range | Choice, setting: Setting) -> dict[str, Any]:
         (
             condition.relation + f" {condition.value}"
             if isinstance(parameter, Range)
+            else json.dumps(to_plain(condition.value))
+            if isinstance(condition.value, tuple)
             else to_plain(condition.value)
         ): list(children)
         for condition, children in conditions(parameter)

@@ -104,6 +104,57 @@ def test_final_sweep_is_around_the_settings(plan):
     assert [source.url for source in space.transfer] == [each.url for each in plan.sources]
 
 
+def test_steps_conditions_and_constraints_are_kept(tmp_path):
+    parameters = {
+        "steps": {"min": 100, "max": 500, "step": 50},
+        "share": {"min": 0.0, "max": 1.0, "step": 0.25},
+        "kind": {"values": [[1, 2], [3, 4]], "when": {"[1, 2]": ["x"]}},
+        "x": {"min": 0.0, "max": 1.0},
+    }
+    sweeps = [
+        finished(
+            tmp_path / f"w{width}",
+            width,
+            of=lambda p, w: abs(p["steps"] - 160 * w) / 500 + p.get("x", 1.0) + abs(p["share"] - 0.5),
+            parameters=parameters | {"width": {"value": width}},
+            parameter_constraints=["steps - 400 * share <= 450"],
+        )
+        for width in (1, 2)
+    ]
+    found = make_plan(sweeps, 2.5, measure="width")
+    space = literals.space_of(found.space, "plan")
+    steps = space.parameter("steps")
+    assert isinstance(steps, Range)
+    assert (steps.kind, steps.step) == ("int", 50)
+    assert space.baseline is not None
+    assert space.baseline["steps"] in range(100, 501, 50)
+    assert space.parents()["x"].parent == "kind"
+    assert list(found.space["parameter_constraints"]) == ["steps - 400 * share <= 450"]
+
+
+def test_what_init_would_refuse_is_noted(tmp_path):
+    """The optimum moves along with the size, and out of what a constraint allows."""
+    sides = {"x": {"min": 0.0, "max": 1.0}, "y": {"min": 0.0, "max": 1.0}}
+    sweeps = [
+        finished(
+            tmp_path / f"w{width}",
+            width,
+            of=lambda p, w: sum((p[name] - 0.3 - 0.2 * math.log2(w)) ** 2 for name in sides),
+            parameters=sides | {"width": {"value": width}},
+            parameter_constraints=["x + y <= 1.2"],
+        )
+        for width in (1, 2)
+    ]
+    found = make_plan(sweeps, 4, measure="width")
+    assert any(note.startswith("`sweep init` will refuse the space file as it is: ") for note in found.notes)
+
+
+def test_equal_results_make_a_plan_that_says_nothing(tmp_path):
+    sweeps = [finished(tmp_path / f"w{width}", width, of=lambda p, _: 1.0) for width in (1, 2)]
+    found = make_plan(sweeps, 4, measure="width")
+    assert any(note.startswith("lr: the line says nothing that far") for note in found.notes)
+
+
 def test_sizes_may_be_given(ladder):
     found = make_plan(ladder[:2], 800, sizes=[400, 200])
     assert found.measure == "model_parameters"
