@@ -4,7 +4,8 @@ Sweeps of 30 random trials with noise, on losses whose best settings are known a
 follow a power law of the size), `none` (they stay) and `misleading` (they jump to and fro, which no line
 follows). Planned is for 4 times the largest size, from two sizes and from three. Printed are the shares of
 seeds in which the true optima, and the loss of one run there, lie in their intervals of 95 %, and how long
-those of the optima are, in ranges.
+those of the optima are, in ranges; then how much the settings' true loss lies above the best there, beside
+that of the largest sweep's best settings, as shares of what random settings lose.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import math
 import statistics
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import sweeps
-from sweeps.errors import SweepError
 
 LADDERS = ("drift", "none", "misleading")
 SIZES = ((4, 16), (1, 4, 16))
@@ -80,8 +81,27 @@ def position(parameters: Mapping[str, float]) -> list[float]:
     ]
 
 
-def planned(kind: str, seed: int, sizes: tuple[int, ...]) -> tuple[list[bool], list[float], bool]:
-    """Return which optima their intervals cover, how long these are, and whether that of the loss covers."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one plan was worth.
+
+    Args:
+        covered: of each optimum, whether its interval holds it.
+        lengths: of these intervals, in ranges.
+        loss_covered: whether the interval of the loss holds that of a run at the optimum.
+        regret: true loss of the settings above the best, as a share of what random settings lose.
+        carried: the same of the largest sweep's best settings.
+    """
+
+    covered: list[bool]
+    lengths: list[float]
+    loss_covered: bool
+    regret: float
+    carried: float
+
+
+def planned(kind: str, seed: int, sizes: tuple[int, ...]) -> Outcome:
+    """Sweep these sizes, and compare the plan with the truth."""
     ladder, rng = Ladder(kind, seed), np.random.default_rng((seed, 7))
     with tempfile.TemporaryDirectory() as folder:
         opened = []
@@ -90,12 +110,22 @@ def planned(kind: str, seed: int, sizes: tuple[int, ...]) -> tuple[list[bool], l
             sweep.run(lambda p, at=size: ladder.loss(at, position(p)) + NOISE * rng.standard_normal())
             opened.append(sweep)
         found = sweeps.plan(opened, TARGET, measure="size")
-    ends = [found.settings[name].interval or (0.0, 0.0) for name in NAMES]
+    settings = {name: found.settings[name] for name in NAMES}
+    ends = [each.interval or (0.0, 0.0) for each in settings.values()]
     low, high = (position(dict(zip(NAMES, end, strict=True))) for end in zip(*ends, strict=True))
     best = ladder.best(TARGET)
-    covered = [a - 1e-3 <= at <= b + 1e-3 for a, at, b in zip(low, best, high, strict=True)]
-    run = ladder.loss(TARGET, best) + NOISE * rng.standard_normal()
-    return covered, [b - a for a, b in zip(low, high, strict=True)], found.loss.low <= run <= found.loss.high
+    lowest = ladder.loss(TARGET, best)
+    lost = statistics.fmean(ladder.loss(TARGET, each) for each in rng.uniform(size=(500, 3))) - lowest
+    largest = found.sources[-1].url
+    values = {name: each.value for name, each in settings.items()}
+    carried = {name: each.optima[largest]["value"] for name, each in settings.items()}
+    return Outcome(
+        covered=[a - 1e-3 <= at <= b + 1e-3 for a, at, b in zip(low, best, high, strict=True)],
+        lengths=[b - a for a, b in zip(low, high, strict=True)],
+        loss_covered=found.loss.low <= lowest + NOISE * rng.standard_normal() <= found.loss.high,
+        regret=(ladder.loss(TARGET, position(values)) - lowest) / lost,
+        carried=(ladder.loss(TARGET, position(carried)) - lowest) / lost,
+    )
 
 
 def main() -> None:
@@ -105,23 +135,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--ladders", nargs="*", default=list(LADDERS), choices=LADDERS)
     arguments = parser.parse_args()
-    print("| ladder | sizes | seeds | optima covered | median length | losses covered |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| ladder | sizes | seeds | optima covered | median length | losses covered | excess | carried over |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for kind in arguments.ladders:
         for sizes in SIZES:
-            covered, lengths, losses = [], [], []
-            for seed in range(arguments.seeds):
-                try:
-                    inside, long, loss = planned(kind, seed, sizes)
-                except SweepError as error:
-                    print(f"{kind} {sizes} seed {seed}: {error}", flush=True)
-                    continue
-                covered += inside
-                lengths += long
-                losses.append(loss)
+            found = [planned(kind, seed, sizes) for seed in range(arguments.seeds)]
+            covered = statistics.fmean(each for one in found for each in one.covered)
+            length = statistics.median(each for one in found for each in one.lengths)
+            losses = statistics.fmean(one.loss_covered for one in found)
+            excess, carried = (
+                f"{statistics.fmean(shares):.3f} ({statistics.stdev(shares) / len(shares) ** 0.5:.3f})"
+                for shares in ([one.regret for one in found], [one.carried for one in found])
+            )
             print(
-                f"| {kind} | {', '.join(map(str, sizes))} | {len(losses)} | {statistics.fmean(covered):.2f} "
-                f"| {statistics.median(lengths):.2f} | {statistics.fmean(losses):.2f} |",
+                f"| {kind} | {', '.join(map(str, sizes))} | {len(found)} | {covered:.2f} | {length:.2f} "
+                f"| {losses:.2f} | {excess} | {carried} |",
                 flush=True,
             )
 
