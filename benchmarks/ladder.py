@@ -4,7 +4,7 @@ Each cell is a sweep of the product: a rung, a rule of scale, and the lengths of
 learning rates (one for both stages) and seeds. `train` goes through the cells, seed by seed, and appends
 their rows to `benchmarks/ladder.jsonl`; killed, it goes on where it was. `table` prints the table of
 docs/explanation/ladder.md from these rows, `figure` draws its picture, and `plan` compares what `sweeps.plan`
-says of 192 x 6, by the two smaller rungs alone, with what was measured there.
+says of a rung, by the smaller ones alone, with what was measured there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import sweeps
 from analysis.report.figure import Figure
-from analysis.report.style import BLUE, GREEN, ORANGE, scale
+from analysis.report.style import BLUE, GREEN, ORANGE, PURPLE, scale
 from analysis.report.vega_lite import Axis, Drawing, Series
 from benchmarks.json_lines import end_last_line, read_lines
 
@@ -30,7 +30,7 @@ RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 SEEDS = (0, 1)
 BASE = (64, 2)  # what the rules of scale start from: the smallest rung
 ROWS = Path(__file__).with_name("ladder.jsonl")
-PARAMETERS = {64: 238_400, 128: 1_117_312, 192: 3_275_712}  # by width
+PARAMETERS = {64: 238_400, 128: 1_117_312, 192: 3_275_712, 288: 10_310_112}  # by width
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "ladder.svg"
 COMMON = (
     *("data=stdlib", "device=cpu", "device.threads=1", "eval.at=[]", "eval.batches=8"),
@@ -88,6 +88,7 @@ CELLS = (
     Cell(128, 4, "none", 0, 90),
     Cell(128, 4, "none", 30, 30),
     Cell(128, 4, "none", 45, 180),
+    Cell(288, 9, "none", 15, 60),
 )
 """The most telling come first: of a run that ends early these are there."""
 
@@ -162,7 +163,7 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
 
     Triangles at the lower edge stand at the best rates.
     """
-    colours = {64: BLUE, 128: GREEN, 192: ORANGE}
+    colours = {64: BLUE, 128: GREEN, 192: ORANGE, 288: PURPLE}
     found = [row for row in rows if (row["stage1_9"], row["stage2"]) == (15, 60)]
     losses = [row["loss"] for row in found]
     drawing = Drawing(
@@ -183,31 +184,38 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
             filled=is_plain,
             dash=() if is_plain else (4, 3),
         )
-        means = {rate: statistics.fmean(row["loss"] for row in own if row["lr"] == rate) for rate in RATES}
+        tried = sorted({row["lr"] for row in own})
+        means = {rate: statistics.fmean(row["loss"] for row in own if row["lr"] == rate) for rate in tried}
         points: list[dict[str, Any]] = [{"x": rate, "y": loss} for rate, loss in means.items()]
         drawing.line(series, points)
         drawing.points(series, points)
-        mark = dataclasses.replace(series, shape="triangle-down", dash=())
-        drawing.points(mark, [{"x": best_rate(means)}], listed=False, bottom=True)
+        if len(tried) == len(RATES):
+            mark = dataclasses.replace(series, shape="triangle-down", dash=())
+            drawing.points(mark, [{"x": best_rate(means)}], listed=False, bottom=True)
     return drawing.figure()
 
 
-def plan(rows: Sequence[dict[str, Any]], rule: str) -> str:
-    """Return a line: the rate and the loss that are planned for 192 x 6, and the measured ones."""
-    cells = {cell.width: cell for cell in CELLS if (cell.stage1_9, cell.stage2) == (15, 60)
-             and cell.rule in (rule, "none" if cell.width == BASE[0] else rule)}  # fmt: skip
-    losses = {
-        width: {row["lr"]: row["loss"] for row in rows if (row["cell"], row["seed"]) == (cell.name, SEEDS[0])}
-        for width, cell in cells.items()
-    }
+def plan(rows: Sequence[dict[str, Any]], rule: str, width: int = 192) -> str:
+    """Return a line: rate and loss that the smaller rungs plan for this width, and the measured ones."""
+    losses: dict[int, dict[float, float]] = {}
+    for row in rows:
+        own = "none" if row["width"] == BASE[0] else rule  # at the base the rule changes nothing
+        if (row["rule"], row["seed"], row["stage1_9"], row["stage2"]) == (own, SEEDS[0], 15, 60):
+            losses.setdefault(row["width"], {})[row["lr"]] = row["loss"]
+    smaller = [each for each in sorted(losses) if each < width]
     with tempfile.TemporaryDirectory() as folder:
-        sources = [imported(f"w{width}", losses[width], folder) for width in (64, 128)]
-        found = sweeps.plan(sources, PARAMETERS[192], sizes=[PARAMETERS[64], PARAMETERS[128]])
-    rate, loss = found.settings["lr"], found.loss
+        sources = [imported(f"w{each}", losses[each], folder) for each in smaller]
+        found = sweeps.plan(sources, PARAMETERS[width], sizes=[PARAMETERS[each] for each in smaller])
+    rate, loss, there = found.settings["lr"], found.loss, losses[width]
     low, high = rate.interval or (math.nan, math.nan)
+    best = (
+        f"{best_rate(there):.2g}"
+        if len(there) == len(RATES)
+        else f"of {len(there)}: {min(there, key=there.__getitem__):.2g}"
+    )
     return (
-        f"| {rule} | {rate.value:.2g} ({low:.2g} to {high:.2g}) | {best_rate(losses[192]):.2g} "
-        f"| {loss.value:.3f} ({loss.low:.3f} to {loss.high:.3f}) | {min(losses[192].values()):.3f} |"
+        f"| {width} | {rule} | {rate.value:.2g} ({low:.2g} to {high:.2g}) | {best} "
+        f"| {loss.value:.3f} ({loss.low:.3f} to {loss.high:.3f}) | {min(there.values()):.3f} |"
     )
 
 
@@ -239,10 +247,10 @@ def main() -> None:
     elif arguments.command == "table":
         print(table(read_lines(arguments.rows)))
     elif arguments.command == "plan":
-        print("| rule | planned rate (95 %) | best rate | planned loss (95 %) | lowest loss |")
-        print("| --- | --- | --- | --- | --- |")
-        for rule in arguments.rules:
-            print(plan(read_lines(arguments.rows), rule))
+        print("| width | rule | planned rate (95 %) | best rate | planned loss (95 %) | lowest loss |")
+        print("| --- | --- | --- | --- | --- | --- |")
+        for width, rule in ((192, "none"), (192, "mup"), (288, "none")):
+            print(plan(read_lines(arguments.rows), rule, width))
     else:
         PICTURE.write_text(figure(read_lines(arguments.rows)).to_svg(), encoding="utf-8")
 
