@@ -28,7 +28,7 @@ def page(findings: Iterable[Finding], *, facts: Sequence[tuple[str, str]], pictu
         "# Findings",
         "What the research notebook found about two-stage ternary training, asked again of runs made here. "
         "Written by `make findings`; the verdicts are computed from the runs.",
-        _table(("", ""), facts),
+        markdown_table(("", ""), facts),
         _METHOD.rstrip(),
     ]
     for number, finding in enumerate(findings, start=1):
@@ -49,9 +49,9 @@ def numbered(text: str, finding: Finding) -> str:
 
 def _section(number: int, finding: Finding) -> str:
     verdicts = "\n".join(f"- {verdict}" for verdict in finding.verdicts)
-    return f"## {number}. {finding.claim}\n\n{verdicts}\n\n{_table(finding.header, finding.rows)}"
+    return f"## {number}. {finding.claim}\n\n{verdicts}\n\n{markdown_table(finding.header, finding.rows)}"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -5,6 +5,7 @@
     train [OVERRIDES]  `python -m trainer` on them
     forms [RUN_DIR]    size, speed and exactness of each form that the student of a run of `train` with
                        save_model=true leaves in; without RUN_DIR, of one that is trained for 2 + 2 steps
+    answer             docs/explanation/answer.md from the stored records of the sweeps `answer_*.yaml`
 
 Both come to 140 MB of downloads and 700 MB in the trainer's cache, once. The model is SmolLM2-135M-Instruct
 (Apache-2.0), dequantised from Q4_1: figures of it are not those of the model on the hub. The text is prose,
@@ -38,11 +39,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["fetch", "train", "forms"])
+    parser.add_argument("command", choices=["fetch", "train", "forms", "answer"])
     parser.add_argument(
         "overrides", nargs="*", help="Hydra overrides of the trainer; of `forms`: a run's folder"
     )
     arguments = parser.parse_args()
+    if arguments.command == "answer":
+        from benchmarks.real import answer
+
+        answer.write()
+        return
     try:
         found = fetched()
         found.convert()
