@@ -169,8 +169,8 @@ def text(runs: Runs, rates: pd.DataFrame, *, pictures: str) -> str:
         "## What was run",
         "SmolLM2-135M-Instruct with a vocabulary of 16,384 tokens and weights of 3.5 bits, a weaker "
         "teacher than the "
-        f"original: its own loss on 36 of the held-out windows is {TEACHER_LOSS:.3f}. 9.4 MB of prose, a handbook "
-        "and source code, shuffled; "
+        f"original: its own loss on 36 of the held-out windows is {TEACHER_LOSS:.3f}. "
+        "9.4 MB of prose, a handbook and source code, shuffled; "
         "12 x 256 tokens a step, Muon, bfloat16 products; lambda from 0.75 to 1 over the first 20 steps "
         "of Stage 2; held-out loss on 256 windows of 256 tokens. "
         "The longest run reads the text about once. An NVIDIA H200 with torch 2.11.0, nine workers of "
