@@ -179,7 +179,8 @@ def text(runs: Runs, rates: pd.DataFrame, *, pictures: str) -> str:
         f"{LOANED_HOURS:.2f} hours of the card, "
         f"{LOANED_HOURS * DOLLARS_PER_GPU_HOUR:.2f} dollars at {DOLLARS_PER_GPU_HOUR} dollars an hour, an "
         f"assumption. Shared stages and trunks paid {paid:,.0f} of "
-        f"{nominal:,.0f} effective steps ({paid / nominal:.0%}).",
+        f"{nominal:,.0f} effective steps ({paid / nominal:.0%}). "
+        "Points of the trunks at 35 steps were stored, but the runs of 50 did not start from them.",
         "Sweeps: `benchmarks/real/answer_rates.yaml`, `answer_rates_alone.yaml`, `answer_lengths.yaml` "
         "and `answer_alone.yaml`; "
         "their tables are in `benchmarks/real/answer/`, and `python -m benchmarks.real answer` writes "
