@@ -17,6 +17,7 @@ from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, Sweep
 from sweeps.search import stop_rule
 from sweeps.search.confirm import rounds
 from sweeps.search.grid import Grid
+from sweeps.search.random_search import RandomSearch
 from sweeps.space.definition import Space, Value
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
@@ -93,7 +94,7 @@ class Allocator:
                     return None
                 trust_ended_s = 0.0  # before the worker leaves: a trial may have been retried just now
                 continue
-            by_ax = self._grid is None and self._due_baseline(records) is None
+            by_ax = self._grid is None and self._random is None and self._due_baseline(records) is None
             if searching and by_ax and not self.is_full(records):
                 self._ax()  # takes seconds to import: before the lease, workers may do it side by side
             with self.lease.held(worker) as mine:
@@ -141,6 +142,13 @@ class Allocator:
         if self._space.search.method != "grid":
             return None
         return Grid(self._space)
+
+    @cached_property
+    def _random(self) -> RandomSearch | None:
+        space = self._space
+        if space.search.method != "random" or space.parameter_constraints or space.transfer:
+            return None
+        return RandomSearch(space)
 
     @property
     def _limits(self) -> Space:
@@ -340,6 +348,8 @@ class Allocator:
             return dict(baseline), "baseline"
         if self._grid is not None:
             return self._grid.in_order(records)[0], "grid"
+        if self._random is not None:
+            return self._random.candidate(records), "sobol"
         optimizer = self._ax()
         optimizer.observe(records)
         (candidate,) = optimizer.generate(1)

@@ -99,7 +99,7 @@ class Encoding:
 
     def at_shares(self, shares: Mapping[str, float]) -> dict[str, Value]:
         """Return the point at these shares, from 0 to below 1, of each axis."""
-        return {axis.name: _uniform(axis, int(shares[axis.name] * 2**32)) for axis in self.axes}
+        return {axis.name: at_share(axis, shares[axis.name]) for axis in self.axes}
 
     def decode(self, point: Mapping[str, Value]) -> dict[str, Value]:
         """Return the active and fixed parameters at a point, rounded and within bounds."""
@@ -215,6 +215,11 @@ class Encoding:
         size = max(abs(factor) for factor in factors.values())
         left = " + ".join(f"{factor / size!r}*{name}" for name, factor in factors.items())
         return f"{left} <= {bound / size - margin!r}"
+
+
+def at_share(axis: Axis, share: float) -> Value:
+    """Return the position at a share, from 0 to below 1, of the axis."""
+    return _uniform(axis, int(share * 2**32))
 
 
 def _uniform(axis: Axis, seed: int) -> Value:

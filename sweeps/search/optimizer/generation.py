@@ -37,6 +37,7 @@ from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferr
 from sweeps.search.optimizer.transfer import best_of_source
 from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes, has_failed
+from sweeps.search.random_search import SOBOL_ATTEMPTS, nothing_new, used_up
 from sweeps.search.sequence import Point, SobolSequence
 from sweeps.search.shared_stages import SharedStages, Starts
 from sweeps.search.stage_costs import StageCosts
@@ -48,7 +49,6 @@ from sweeps.trials.record import Trial
 log = logging.getLogger(__name__)
 
 SURROGATE_ATTEMPTS = 2
-SOBOL_ATTEMPTS = 256
 MOST = 0.5
 """Share of the first stage in a trial's cost, from which the first trials vary it alone: so they compare."""
 
@@ -210,10 +210,7 @@ class Optimizer:
         if self._configurations is not None:  # a small finite space
             left = [p for identity, p in self._configurations.items() if identity not in identities]
             if not left:
-                raise NothingToAsk(
-                    f"every configuration of the search space ({len(self._configurations)}) was tried; "
-                    "add values to it"
-                )
+                raise used_up(len(self._configurations))
 
         if enough := self._has_enough_results(found):
             known = self._known()
@@ -233,10 +230,7 @@ class Optimizer:
         if left:
             chosen = left[stable_seed(self._search.seed, index, "left") % len(left)]
             return Candidate(parameters=chosen, generator="sobol")
-        raise NothingToAsk(
-            f"trial {index}: no new candidate in {SOBOL_ATTEMPTS} attempts; "
-            "widen the ranges or loosen the parameter constraints"
-        )
+        raise nothing_new(index)
 
     def _is_new(self, parameters: Mapping[str, Value], identities: set[Hashable]) -> bool:
         return self._domain.identity(parameters) not in identities and self._domain.allows(parameters)

@@ -324,9 +324,29 @@ with experiment.allocator.lease.held("somebody else") as theirs:
 """
 
 
-def test_waiting_worker_has_imported_ax(space, tmp_path):
-    """The import takes seconds: with the lease held, workers that start together would do it one by one."""
-    Experiment.create(LocalStore(tmp_path), space)
+@pytest.mark.parametrize(
+    ("method", "imported"), [("bayes", "['ax', 'torch']\n"), ("random", "[]\n")], ids=["bayes", "random"]
+)
+def test_waiting_worker_has_imported_what_it_needs(space, tmp_path, method, imported):
+    """Ax takes seconds: with the lease held, workers that start together would import it one by one."""
+    Experiment.create(LocalStore(tmp_path), replace(space, search=Search(method=method)))
     code = [sys.executable, "-c", WAITS, str(tmp_path)]
     waited = subprocess.run(code, capture_output=True, text=True, check=False)
-    assert waited.stdout == "['ax', 'torch']\n", waited.stderr
+    assert waited.stdout == imported, waited.stderr
+
+
+RANDOM = """
+import sys
+from sweeps.experiment import Experiment
+from sweeps.storage.local import LocalStore
+
+experiment = Experiment.open(LocalStore(sys.argv[1]))
+print([experiment.ask("me").generator for _ in range(3)], {"ax", "torch"} & set(sys.modules))
+"""
+
+
+def test_random_search_imports_neither_ax_nor_torch(space, tmp_path):
+    Experiment.create(LocalStore(tmp_path), space)
+    code = [sys.executable, "-c", RANDOM, str(tmp_path)]
+    asked = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert asked.stdout == "['sobol', 'sobol', 'sobol'] set()\n", asked.stderr

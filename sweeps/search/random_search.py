@@ -1,0 +1,129 @@
+"""Random search: the points of a scrambled Sobol sequence, without Ax, whose import takes seconds and 400 MB.
+
+Parameter constraints are left to `optimizer`: Ax samples also where nearly all points break them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from sweeps.errors import NothingToAsk
+from sweeps.search.determinism import stable_seed
+from sweeps.search.encoding import Axis, Encoding, Interval, at_share
+from sweeps.space.definition import Space, Value
+from sweeps.space.domain import Domain
+from sweeps.trials.record import Trial
+
+SOBOL_ATTEMPTS = 256
+_BITS = 30
+
+
+class RandomSearch:
+    """Generator of candidates for one sweep; the same records give the same candidate.
+
+    The middle of the space (unless there is a baseline) comes first, then the point of the sequence whose
+    position is the number of trials so far, or the next one that no trial has.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space, self._seed = space, space.search.seed
+        self._domain = Domain(space)
+        self._encoding = Encoding(self._domain)
+        self._configurations = self._domain.configurations()
+        self._records: list[Trial] = []
+        self._tried: set[Hashable] = set()  # identities of the records
+        self._engine: Any = None
+        # Scrambled by a random lower triangular matrix over the binary digits of each axis, and a random
+        # shift (Matoušek 1998). SciPy's own scrambling depends on NumPy's generators, which may change.
+        stream = random.Random(stable_seed(self._seed, "scramble"))  # noqa: S311 - guards nothing
+        self._scrambles = [
+            ([1 << digit | stream.getrandbits(digit) for digit in range(_BITS)], stream.getrandbits(_BITS))
+            for _ in self._encoding.axes
+        ]
+
+    def candidate(self, records: Sequence[Trial]) -> dict[str, Value]:
+        """Return parameters that no record has: the active and the fixed ones.
+
+        Args:
+            records: all of the sweep, in index order.
+
+        Raises:
+            NothingToAsk: the space is used up.
+        """
+        self._observe(records)
+        left: list[dict[str, Value]] = []
+        if self._configurations is not None:  # a small finite space
+            found = self._configurations.items()
+            left = [parameters for identity, parameters in found if identity not in self._tried]
+            if not left:
+                raise used_up(len(self._configurations))
+        index = len(records)
+        if index == 0 and self._space.baseline is None:
+            return self._domain.middle()
+        # The first candidate is the baseline or the middle; the sequence is balanced only from its own start.
+        start = max(index - 1, 0)
+        for position in range(start, start + SOBOL_ATTEMPTS):
+            parameters = self._at(position)
+            if self._domain.identity(parameters) not in self._tried:
+                return parameters
+        if left:
+            return left[stable_seed(self._seed, index, "left") % len(left)]
+        raise nothing_new(index)
+
+    def _observe(self, records: Sequence[Trial]) -> None:
+        """Note which parameters were tried; only new records cost time."""
+        known = self._records
+        if len(records) < len(known) or any(
+            old is not new and old.parameters != new.parameters
+            for old, new in zip(known, records, strict=False)
+        ):
+            self._tried, known = set(), []
+        self._tried.update(self._domain.identity(record.parameters) for record in records[len(known) :])
+        self._records = list(records)
+
+    def _at(self, position: int) -> dict[str, Value]:
+        """Return the parameters at a position of the sequence, counted from 0."""
+        if not self._encoding.axes:
+            return self._domain.middle()
+        if self._engine is None:
+            from scipy.stats.qmc import Sobol  # half a second
+
+            self._engine = Sobol(len(self._encoding.axes), scramble=False, bits=_BITS)
+        self._engine.reset()
+        if position:
+            self._engine.fast_forward(position)
+        point: dict[str, Value] = {}
+        plain = (self._engine.random(1)[0] * 2**_BITS).astype(int).tolist()
+        for axis, digits, (columns, scrambled) in zip(
+            self._encoding.axes, plain, self._scrambles, strict=True
+        ):
+            for digit, column in enumerate(columns):
+                if digits >> digit & 1:
+                    scrambled ^= column  # from the shift on
+            point[axis.name] = _on_axis(axis, (scrambled + 0.5) / 2**_BITS)
+        return self._encoding.decode(point)
+
+
+def _on_axis(axis: Axis, share: float) -> Value:
+    if not (isinstance(axis, Interval) and axis.log):
+        return at_share(axis, share)
+    low, high = axis.bounds  # integers; half a unit more gives the first and the last their share
+    at: float = round((low - 0.5) * ((high + 0.5) / (low - 0.5)) ** share)
+    return min(max(at, int(low)), int(high))
+
+
+def used_up(configurations: int) -> NothingToAsk:
+    """Return the error of a finite space without another configuration."""
+    return NothingToAsk(
+        f"every configuration of the search space ({configurations}) was tried; add values to it"
+    )
+
+
+def nothing_new(index: int) -> NothingToAsk:
+    """Return the error of a space in which no new point was found for this trial."""
+    return NothingToAsk(
+        f"trial {index}: no new candidate in {SOBOL_ATTEMPTS} attempts; "
+        "widen the ranges or loosen the parameter constraints"
+    )
