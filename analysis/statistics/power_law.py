@@ -18,7 +18,6 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize
 
 from analysis.errors import AnalysisError
 from analysis.statistics.pareto import Floats
@@ -209,6 +208,8 @@ def _refine(problem: _Problem, y: Floats, start: Floats) -> Floats:
         design = _design(problem.ratio, np.exp(log_exponent)[None])
         beta, _ = _linear(problem, design, y[None])
         return np.asarray(np.sqrt(problem.weights) * (y - design[0] @ beta[0, 0]))
+
+    from scipy import optimize  # 50 MB, of which a report without a curve needs nothing
 
     low, high = np.log(EXPONENTS)
     inside = np.clip(np.log(start), low + 1e-9, high - 1e-9)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from pandas.api import types
-from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
 from analysis.table import (
@@ -96,8 +95,10 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
 def _errors(group: pd.DataFrame, metric: str, values: np.ndarray[Any, Any]) -> tuple[float, float]:
     """Return the standard error of the mean, and half its 95 % interval."""
     if values.size >= 2:
+        from scipy.special import stdtrit
+
         sem = float(values.std(ddof=1) / np.sqrt(values.size))
-        return sem, float(stats.t.ppf(0.975, values.size - 1) * sem)
+        return sem, float(stdtrit(values.size - 1, 0.975) * sem)
     if values.size == 1 and metric + SEM in group.columns:
         own = group.loc[group[metric].notna(), metric + SEM]
         return float(pd.to_numeric(own, errors="coerce").iloc[0]), np.nan

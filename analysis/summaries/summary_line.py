@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from analysis import labels
 from analysis.errors import AnalysisError, TableError
@@ -172,7 +171,9 @@ def _interval(shown: TrialsTable, row: int, metric: str) -> tuple[float, float] 
     if spread is None or not math.isfinite(mean := float(shown.floats(metric)[row])):
         return None
     error = float(np.nan_to_num(shown.standard_errors(metric)[row]))
-    reach = float(stats.t.ppf(0.975, spread.freedom)) * error
+    from scipy.special import stdtrit
+
+    reach = float(stdtrit(spread.freedom, 0.975)) * error
     return mean - reach, mean + reach
 
 

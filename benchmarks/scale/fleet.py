@@ -407,6 +407,7 @@ def _substitutes(fleet: Fleet) -> Iterator[None]:
     """Let workers run naps, share one optimizer, and take as long to ask as it was measured."""
     scenario, simulation = fleet.scenario, fleet.simulation
     real, asked = allocation.Allocator.candidate, allocation.Allocator._ax
+    random_search = allocation.Allocator._random
     imported: set[str] = set()
 
     def optimizer(self: allocation.Allocator) -> Optimizer:
@@ -438,6 +439,7 @@ def _substitutes(fleet: Fleet) -> Iterator[None]:
     old: list[tuple[Any, str, object]] = [
         (allocation.Allocator, "_ax", asked),
         (allocation.Allocator, "candidate", real),
+        (allocation.Allocator, "_random", random_search),
         (loop, "program_of", loop.program_of),
         (heartbeat, "POLL_S", heartbeat.POLL_S),
         (trial_record, "decode", trial_record.decode),
@@ -445,6 +447,7 @@ def _substitutes(fleet: Fleet) -> Iterator[None]:
     new = (
         optimizer,
         candidate,
+        None if scenario.search == "modelled" else random_search,  # the surrogate's workers import Ax
         lambda space, function=None: Nap(fleet, space),
         math.inf,  # nothing logs progress: once per half heartbeat will do
         functools.lru_cache(maxsize=200_000)(trial_record.decode),  # pure; a thousand read the same bytes

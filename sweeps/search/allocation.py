@@ -1,6 +1,7 @@
 """Allocation of trials to workers: a pending one, one whose worker fell silent, or a new candidate.
 
-`experiment.ask` calls it. `optimizer` is imported only to generate candidates, because it imports Ax.
+`experiment.ask` calls it. `optimizer` is imported only to generate candidates, because it imports Ax; random
+search needs it only where parameters are constrained.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, Sweep
 from sweeps.search import stop_rule
 from sweeps.search.confirm import rounds
 from sweeps.search.grid import Grid
-from sweeps.search.random_search import RandomSearch
 from sweeps.space.definition import Space, Value
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
@@ -29,6 +29,7 @@ from sweeps.trials.repository import ENDED_S, Records
 
 if TYPE_CHECKING:
     from sweeps.search.optimizer import Optimizer
+    from sweeps.search.random_search import RandomSearch
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +149,8 @@ class Allocator:
         space = self._space
         if space.search.method != "random" or space.parameter_constraints or space.transfer:
             return None
+        from sweeps.search.random_search import RandomSearch  # imports NumPy, which most commands need not
+
         return RandomSearch(space)
 
     @property
