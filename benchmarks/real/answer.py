@@ -147,8 +147,10 @@ def text(runs: Runs, rates: pd.DataFrame, *, pictures: str) -> str:
     paid, nominal = (everything[name].sum() for name in ("cost_paid", "cost_nominal"))
     parts = [
         "# How long should Stage 1.9 be?",
-        f"**{verdict(runs)} This does not settle the question**: Stage 2's rate was another in the two "
-        "groups, and matters more than the length (below).",
+        "**Not answered yet: Stage 2 had another learning rate with a Stage 1.9 before it (5e-4) than "
+        "without one (2e-3), and the rate matters more than the length "
+        "([below](#rates-and-why-this-is-open)).**",
+        verdict(runs),
         f"![held-out loss over compute]({pictures}/lengths.svg)",
         markdown_table(*_rows(runs)),
         "Means over seeds, smallest and largest in brackets; differences are paired by seed, with their "
