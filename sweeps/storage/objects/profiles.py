@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from configparser import Error, RawConfigParser
+from configparser import Error, MissingSectionHeaderError, ParsingError, RawConfigParser
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,11 @@ def chosen() -> str:
             parser.read(path.expanduser(), encoding="utf-8")
             keys = frozenset(parser["default"]) if parser.has_section("default") else frozenset()
         except (Error, OSError, RuntimeError, ValueError) as error:
-            raise InputError(f"{path}: not a file of AWS profiles ({' '.join(str(error).split())})") from None
+            why = " ".join(str(error).split())
+            if isinstance(error, ParsingError):  # its text quotes the line, which may be a secret
+                line = error.lineno if isinstance(error, MissingSectionHeaderError) else error.errors[0][0]
+                why = f"line {line} is neither a [section] nor NAME = VALUE in one"
+            raise InputError(f"{path}: not a file of AWS profiles ({why})") from None
         if keys & _CREDENTIALS:
             return "default"
     return ""
@@ -58,7 +62,6 @@ def provider(profile: str) -> Any:
     try:
         import boto3
         import botocore.session
-        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         export = f"aws configure export-credentials --profile {shlex.quote(profile)} --format env"
@@ -72,11 +75,13 @@ def provider(profile: str) -> Any:
             raise Unsigned(
                 "it asks for a one-time code (mfa_serial), which no worker can give; take another profile"
             )
+        if session.get_credentials() is None:
+            raise Unsigned("it has no credentials; correct it in ~/.aws, or unset AWS_PROFILE")
         return Boto3CredentialProvider(boto3.Session(botocore_session=session), ttl=_GOOD_FOR)
-    except BotoCoreError as error:
+    except Unsigned:
+        raise
+    except Exception as error:  # noqa: BLE001 - as in `renew`
         raise _meaning(error, profile) from None
-    except ValueError:  # the provider's, for a profile with none
-        raise Unsigned("it has no credentials; correct it in ~/.aws, or unset AWS_PROFILE") from None
 
 
 def renew(found: Any, profile: str) -> None:
@@ -86,18 +91,18 @@ def renew(found: Any, profile: str) -> None:
         Unsigned: they are refused, or have expired.
         Transient: nobody answered.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
     try:
         found.credentials.get_frozen_credentials()
-    except (BotoCoreError, ClientError) as error:
+    except Exception as error:  # noqa: BLE001 - a FileNotFoundError would say that an object is missing
         raise _meaning(error, profile) from None
 
 
 def _meaning(error: Any, profile: str) -> Exception:
-    from botocore.exceptions import ClientError, HTTPClientError
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
     said = " ".join(str(error).split())[:300]
+    if not isinstance(error, BotoCoreError | ClientError):  # such as of a program that is not there
+        said = f"{type(error).__name__}: {said}"
     status = error.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(error, ClientError) else 0
     if isinstance(error, HTTPClientError) or status == 429 or status >= 500:
         return Transient(f"AWS profile {profile}: {said}", in_doubt=False)

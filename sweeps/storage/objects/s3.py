@@ -55,12 +55,12 @@ _NEEDS = (
     ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
     (_TOKEN_FILE, "AWS_ROLE_ARN"),
 )
+_CONTAINER = {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"}
 _KEYS = {
     "AWS_SKIP_SIGNATURE": "nobody (AWS_SKIP_SIGNATURE)",
     "AWS_ACCESS_KEY_ID": "AWS_ACCESS_KEY_ID",
     _TOKEN_FILE: "web identity (AWS_ROLE_ARN)",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "role of this container",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI": "role of this container",
+    **dict.fromkeys(_CONTAINER, "role of this container"),
 }
 """Variables that say where credentials are, in words; else they are a profile's or the machine's role's."""
 _RENEW_S = 60.0  # boto3 looks at most so often whether a profile's credentials are about to expire
@@ -145,7 +145,9 @@ class S3Client(ETagClient):
         token = os.environ.get(_TOKEN_FILE)
         if token and not os.path.exists(token):  # noqa: PTH110 - as the environment spells it
             raise InputError(f"{_TOKEN_FILE}: {token} does not exist; mount the token, or unset the variable")
-        self._profile = "" if any(os.environ.get(name) for name in _KEYS) else profiles.chosen()
+        # A profile that is named goes before the role that a container was given, as in AWS's own tools.
+        first = set(_KEYS) - _CONTAINER if os.environ.get("AWS_PROFILE") else set(_KEYS)
+        self._profile = "" if any(os.environ.get(name) for name in first) else profiles.chosen()
         self._provider: Any = None
         self._renewed, self._signing_in = -math.inf, threading.Lock()
 

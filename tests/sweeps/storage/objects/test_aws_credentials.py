@@ -94,6 +94,7 @@ def write(home: Path, name: str, text: str) -> None:
 
 KEYS = "aws_access_key_id = key\naws_secret_access_key = secret\n"
 ROLE = f"[profile lab]\nregion = eu-west-3\nrole_arn = arn:aws:iam::123456789012:role/w\nsource_profile = me\n[profile me]\n{KEYS}"
+TOKEN = "web_identity_token_file = /nowhere/token"
 SSO = """[profile lab]
 sso_session = corp
 sso_account_id = 123456789012
@@ -168,8 +169,33 @@ def test_the_profiles_region_is_taken(s3, sts, url, tmp_path, monkeypatch):
         ({"config": ROLE.replace("region", "mfa_serial = x\nregion")}, "lab", 200, "one-time code"),
         ({"config": SSO}, "lab", 200, r"expired.*`aws sso login --profile lab`"),
         ({"config": "[profile lab]\ncredential_process = false\n"}, "lab", 200, "custom-process.*correct it"),
+        (
+            {"config": "[profile lab]\ncredential_process = /nowhere/keys\n"},
+            "lab",
+            200,
+            "No such file.*correct",
+        ),
+        (
+            {"config": "[profile lab]\ncredential_process = echo []\n"},
+            "lab",
+            200,
+            "'list' object.*correct it",
+        ),
+        ({"config": ROLE.replace("source_profile = me", TOKEN)}, "lab", 200, "/nowhere/token.*correct it"),
     ],
-    ids=["no-profile", "no-keys", "half", "refused", "no-source", "mfa", "sso-expired", "program-fails"],
+    ids=[
+        "no-profile",
+        "no-keys",
+        "half",
+        "refused",
+        "no-source",
+        "mfa",
+        "sso-expired",
+        "program-fails",
+        "no-program",
+        "program-says-no-keys",
+        "no-token",
+    ],
 )
 def test_faulty_profile_is_one_line(s3, sts, url, tmp_path, monkeypatch, files, profile, status, says):
     for name, text in files.items():
@@ -194,11 +220,17 @@ def test_absent_token_service_is_asked_again(s3, sts, url, tmp_path, monkeypatch
     assert len(sts.asked) > 1
 
 
-def test_malformed_file_of_profiles_is_one_line(url, tmp_path):
-    write(tmp_path, "config", "region = eu-west-3\n")
-    with pytest.raises(InputError, match="config: not a file of AWS profiles") as raised:
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(KEYS, 1), (f"[default]\n{KEYS.replace(' = ', ' ')}", 2)],
+    ids=["no-section", "no-value"],
+)
+def test_malformed_file_of_profiles_tells_no_secret(url, tmp_path, text, line):
+    write(tmp_path, "credentials", text.replace("key\n", "hush\n"))
+    with pytest.raises(InputError, match=f"credentials: not a file of AWS profiles .line {line} ") as raised:
         ObjectStore(url)
     assert "\n" not in str(raised.value)
+    assert "hush" not in str(raised.value)
 
 
 def test_missing_boto3_is_one_line(s3, url, tmp_path, monkeypatch):
@@ -223,6 +255,14 @@ def test_keys_of_the_environment_go_before_profiles(s3, url, tmp_path, monkeypat
     store = ObjectStore(url, endpoint=s3.door("a"), retries=QUICK)
     store.create("k", b"{}")
     assert store.client.signed_in_as() == "AWS_ACCESS_KEY_ID"
+
+
+def test_named_profile_goes_before_the_containers_role(url, tmp_path, monkeypatch):
+    write(tmp_path, "credentials", f"[default]\n{KEYS}[lab]\n{KEYS}")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/role")
+    assert ObjectStore(url).client.signed_in_as() == "role of this container"
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    assert ObjectStore(url).client.signed_in_as() == "AWS profile lab"
 
 
 @pytest.mark.parametrize(
