@@ -71,10 +71,8 @@ class GoogleClient(ObjectClient):
         self._signing_in = threading.Lock()
         self._session: Any = None  # google-auth's, with the credentials
         self._signed_out = True  # other threads go on with the old session meanwhile
-        self._sign_ins, self._thread = (
-            0,
-            threading.local(),
-        )  # and the number of the last that each thread has seen
+        self._sign_ins = 0
+        self._thread = threading.local()  # the number of the last sign-in that the thread has seen
 
     # ---- obstore
 
@@ -205,6 +203,8 @@ class GoogleClient(ObjectClient):
                     raise InputError(f"{url}: not signed in ({one_line(error)}); {_FEDERATION[1]}") from None
                 raise self._unauthorized(one_line(error), url) from None
             raise Transient(f"{type(error).__name__}: {one_line(error)}", in_doubt=False) from None
+        except (OSError, ValueError) as error:  # of a federation's program, such as one that is not there
+            raise self._unauthorized(f"{type(error).__name__}: {one_line(error)}", url) from None
 
     def _renew(self) -> None:
         """Refresh an access token that ends soon. Raises `GoogleAuthError`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -185,3 +186,21 @@ def test_missing_subject_token_is_one_line(google, tmp_path, monkeypatch):
     (tmp_path / "subject").unlink()
     with pytest.raises(InputError, match=r"not signed in .*subject.* was not found.*credential_source"):
         GcsStore(URL, endpoint=SECURE, retries=QUICK).read("k")
+
+
+def test_missing_program_of_a_federation_is_one_line(google, tmp_path, monkeypatch):
+    """Found with a program that is gone when the token is renewed: no object is taken for missing."""
+    monkeypatch.setenv("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", "1")
+    said = {"version": 1, "success": True, "token_type": FEDERATED["subject_token_type"], "id_token": "a.b.c"}
+    program = tmp_path / "subject-token"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(said)}'\n")
+    program.chmod(0o755)
+    executable = {"executable": {"command": str(program), "timeout_millis": 5000}}
+    path = write(tmp_path / "key.json", {**FEDERATED, "credential_source": executable})
+    monkeypatch.setenv(VARIABLE, str(path))
+    client = (store := GcsStore(URL, endpoint=SECURE, retries=QUICK)).client
+    client.sign_in(URL)
+    program.unlink()
+    client._session.credentials.expiry = datetime(2020, 1, 1)
+    with pytest.raises(InputError, match=f"{VARIABLE}: .*No such file.*correct it"):
+        store.read("k")
