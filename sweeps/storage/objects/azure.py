@@ -24,11 +24,12 @@ _SIGN_IN = (
 )
 _KINDS = (
     ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCOUNT_KEY"),
-    ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_TOKEN"),
     ("AZURE_CLIENT_SECRET", "service principal (AZURE_CLIENT_ID)"),
     ("AZURE_FEDERATED_TOKEN_FILE", "workload identity (AZURE_CLIENT_ID)"),
+    ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_TOKEN"),
     ("AZURE_USE_AZURE_CLI", "account of `az login`"),
 )
+"""Variables of credentials, in the order in which obstore takes them, and in words."""
 
 
 class AzureClient(ETagClient):

@@ -121,6 +121,21 @@ def test_a_wrong_account_key_is_one_line(doors, url, monkeypatch, key, says):
     assert "\n" not in str(caught.value)
 
 
+def test_a_service_principal_goes_before_a_sas_token(monkeypatch):
+    """Doctor names what obstore takes, whose service of tokens is not there."""
+    for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2020&sig=abc")
+    monkeypatch.setenv("AZURE_AUTHORITY_HOST", "http://127.0.0.1:9")
+    for name in ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_CLIENT_SECRET"):
+        monkeypatch.setenv(name, "x")
+    store = ObjectStore("az://bucket/x", endpoint="http://127.0.0.1:9", retries=replace(QUICK, total_s=0.1))
+    with pytest.raises(InputError, match="no credentials were found"):
+        store.read("k")
+    assert store.client.signed_in_as() == "service principal (AZURE_CLIENT_ID)"
+
+
 @pytest.mark.parametrize("account", ["", "UPPER", "ab", "line\nbreak"])
 def test_an_unfit_account_name_is_one_line(monkeypatch, account):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", account)
