@@ -88,7 +88,7 @@ def check(config: Config, found: Launched | None) -> Launched:
     if left or mesh.data not in (None, parts):
         needed = f"{mesh.data * mesh.tensor}" if mesh.data else f"a multiple of {mesh.tensor}"
         started = counted(found.world, "process was", "processes were")
-        raise ConfigError(f"{started} started, and the mesh is of {needed}; start as many", key=_MESH)
+        raise ConfigError(f"{started} started, and the mesh needs {needed}; start that many", key=_MESH)
     for stage in ("stage1_9", "stage2", "stage3", "recovery"):
         settings = getattr(config, stage)
         sharing, plural = ("process", "processes") if mesh.tensor == 1 else ("tensor group", "tensor groups")

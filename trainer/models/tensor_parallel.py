@@ -40,24 +40,28 @@ def check(model: nn.Module, mesh: MeshConfig) -> None:
         if head_size is None:
             sizes = {"features of an MLP": linear["gate_proj"].out_features}
         else:
-            # The norms of queries and keys that Qwen3 has work on each head by itself.
-            inside |= {parameter for parameter in block.parameters() if parameter.shape == (head_size,)}
+            # The norms of queries and keys that Qwen3 has work on each head by itself. Other parameters of
+            # that size may not, such as DiffLlama's, which subtracts the second half of the heads.
+            norms = (each for child in block.children() for each in child.parameters(recurse=False))
+            inside |= {parameter for parameter in norms if parameter.shape == (head_size,)}
+            if hasattr(block, "num_heads"):
+                _refuse(model, "attention that reshapes to its own number of heads")
             outputs = {"query heads": linear["q_proj"], "key heads": linear["k_proj"]}
             sizes = {what: layer.out_features // head_size for what, layer in outputs.items()}
         for error in mesh.check_sizes(sizes):
             raise ConfigError(error.problem, key=f"device.{error.key}")
         inside_too = set(block.parameters()) - inside
         if inside_too:
-            _refuse(model, next(name for name, each in model.named_parameters() if each in inside_too))
+            name = next(name for name, each in model.named_parameters() if each in inside_too)
+            _refuse(model, f"{name}, which is in no block that can be split")
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and module not in inside and not is_head(model, module):
-            _refuse(model, name)
+            _refuse(model, f"{name}, which is in no block that can be split")
 
 
-def _refuse(model: nn.Module, name: str) -> None:
+def _refuse(model: nn.Module, what: str) -> None:
     raise ConfigError(
-        f"{type(model).__name__} has {name}, which is in no block that can be split; write 1, or take a "
-        "model of the Llama family",
+        f"{type(model).__name__} has {what}; write 1, or take a model of the Llama family",
         key="device.mesh.tensor",
     )
 

@@ -169,6 +169,8 @@ def test_checkpoint_moves_between_mesh_and_process(
         ("Qwen3", {"intermediate_size": 49}, 2, "49 features of an MLP"),
         ("Olmo2", {}, 2, r"Olmo2ForCausalLM has model\.layers\.0\.self_attn\.q_norm\.weight"),
         ("GPTNeoX", {}, 2, r"GPTNeoXForCausalLM has .*layers\.0\."),
+        ("DiffLlama", {"num_key_value_heads": 4}, 2, r"DiffLlamaForCausalLM has .*self_attn\.lambda_q1"),
+        ("StableLm", {}, 2, "StableLmForCausalLM has attention that reshapes"),
     ],
 )
 def test_models_that_cannot_be_split_are_refused(
