@@ -38,11 +38,11 @@ FIRST_STEPS = 3
 
 
 def teacher(architecture: str, **changes: Any) -> nn.Module:
-    """A model with grouped queries, and biases (`Qwen2`) or norms of queries and keys (`Qwen3`)."""
+    """A model with grouped queries and biases: not of the output (`Qwen2`), or of it, too, and norms (`Qwen3`)."""
     import transformers
 
     size = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "attention_bias": True}
     config = getattr(transformers, f"{architecture}Config")(**size | heads | changes)
     torch.manual_seed(0)
     model: nn.Module = getattr(transformers, f"{architecture}ForCausalLM")(config)
