@@ -196,8 +196,9 @@ class S3Client(ETagClient):
                 f"{url}: there is no bucket {self.bucket}; make it with `aws s3 mb s3://{self.bucket}`, or "
                 "correct --storage or AWS_ENDPOINT_URL"
             )
+        whose = f"{self.signed_in_as()}: {said.detail}"  # with a variable and a profile people look at one
         if said.code in _EXPIRED:
-            return fault(f"{url}: the credentials have expired ({said.detail}); renew them, then {SIGN_IN}")
+            return fault(f"{url}: the credentials have expired ({whose}); renew them, then {SIGN_IN}")
         if said.code == "RequestTimeTooSkewed":
             return fault(f"{url}: this machine's clock is wrong ({said.detail}); let it follow a time server")
         if said.code in _OTHER_REGION or "without LOCATION" in said.text:
@@ -205,12 +206,12 @@ class S3Client(ETagClient):
                 f"{url}: the bucket is in another region ({said.detail}); set AWS_REGION to the bucket's"
             )
         if said.code in ("InvalidAccessKeyId", "SignatureDoesNotMatch") or said.status == 401:
-            return fault(f"{url}: the credentials are refused ({said.detail}); {SIGN_IN}")
+            return fault(f"{url}: the credentials are refused ({whose}); {SIGN_IN}")
         if _CREDENTIALS.search(said.text):
             return fault(f"{url}: no credentials were found ({said.detail}); {SIGN_IN}")
         if said.status == 403:
             return fault(
-                f"{url}: access denied ({said.detail}); workers need s3:GetObject, s3:PutObject, "
+                f"{url}: access denied ({whose}); workers need s3:GetObject, s3:PutObject, "
                 f"s3:DeleteObject and s3:ListBucket on {self.bucket}"
             )
         if said.status in (501, 405):

@@ -160,8 +160,12 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("status", "body", "says"),
         [
-            (400, "<Code>ExpiredToken</Code>", "have expired"),
-            (403, "<Code>AccessDenied</Code><Message>No.</Message>", "access denied .*s3:PutObject"),
+            (400, "<Code>ExpiredToken</Code>", r"have expired \(AWS_ACCESS_KEY_ID: 400"),
+            (
+                403,
+                "<Code>AccessDenied</Code><Message>No.</Message>",
+                r"access denied \(AWS_ACCESS_KEY_ID: .*s3:PutObject",
+            ),
             (400, "<Code>AuthorizationHeaderMalformed</Code>", "another region .*AWS_REGION"),
             (301, "<Code>PermanentRedirect</Code>", "another region .*AWS_REGION"),
             (403, "<Code>RequestTimeTooSkewed</Code>", "clock is wrong"),
