@@ -41,7 +41,7 @@ class MeshConfig:
     """Dimensions of the mesh of processes that share a run with `device.parallel=fsdp`.
 
     Args:
-        data: parts of each batch; null: as many as there are processes for each tensor group.
+        data: number of tensor groups, which share out each batch; null: as many as the processes make.
         tensor: successive processes that have the same part of a batch, and each compute some heads and some
             of the MLPs' features. Divides the heads and the key heads. Changes rounding only.
     """

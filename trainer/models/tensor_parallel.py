@@ -1,7 +1,7 @@
 """The blocks of a model that processes of a tensor group compute in parts. Used by `training.parallel`.
 
-What is split follows from the names of the projections, which the Llama family shares: those that read a
-block's input by their outputs (heads, or features of the MLP), the one that returns its output by its inputs.
+The projections that read a block's input are split by their outputs (heads, or features of the MLP), the one
+that returns the block's output by its inputs. They are found by their names, which the Llama family shares.
 Ternary weights, their saliency and Muon's matrices stay whole: FSDP shards all parameters over all processes,
 a layer gathers its weights as it would without the group, quantises the whole matrix, and multiplies by its
 part. What follows from a whole row of activations is summed, or its maximum taken, over the group: SubLN's
