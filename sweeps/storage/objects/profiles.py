@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from configparser import Error, MissingSectionHeaderError, ParsingError, RawConfigParser
@@ -69,6 +70,8 @@ def provider(profile: str) -> Any:
             f"it takes boto3 to read: pip install 'stagesweep[aws]', or put the keys into the environment: "
             f'`eval "$({export})"`'
         ) from None
+    # It logs a traceback for each renewal that fails; what `renew` raises says it in one line.
+    logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
     try:
         session = botocore.session.Session(profile=profile)
         if "mfa_serial" in session.get_scoped_config():  # boto3 would ask on a terminal

@@ -179,8 +179,10 @@ class S3Client(ETagClient):
         try:
             within(limit_s, renew)
         except profiles.Unsigned as error:
-            fault: type[SweepError] = StoreUnavailable if self.answered else InputError
-            raise fault(f"{url}: AWS profile {self._profile}: {error}") from None
+            what = f"AWS profile {self._profile}: {error}"
+            if self.answered:  # it has worked before: a program may fail once, or a person sign in again
+                raise Transient(what, in_doubt=False) from None
+            raise InputError(f"{url}: {what}") from None
 
     def signed_in_as(self) -> str:
         if self._profile:

@@ -148,6 +148,28 @@ def test_profile_signs_requests(s3, sts, url, tmp_path, monkeypatch, files, prof
     assert len(sts.asked) == (1 if "role" in words or "sso" in words else 0)  # once for all requests
 
 
+def test_program_that_fails_once_is_asked_again(s3, url, tmp_path, monkeypatch, caplog):
+    said = {"Version": 1, "AccessKeyId": "key", "SecretAccessKey": "secret"}
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 5 * 60))
+    first, later = (json.dumps({**said, "Expiration": at}) for at in (soon, "2036-01-01T00:00:00Z"))
+    program = tmp_path / "keys"  # gives keys that end soon, fails, then gives others
+    program.write_text(
+        f"""#!/bin/sh
+cd {tmp_path}
+if [ -e failed ]; then echo '{later}'; elif [ -e given ]; then touch failed; exit 1; else
+touch given; echo '{first}'; fi
+"""
+    )
+    program.chmod(0o755)
+    write(tmp_path, "config", f"[profile lab]\ncredential_process = {program}\n")
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    store = ObjectStore(url, endpoint=s3.door("a"), retries=QUICK)
+    store.client.answered = True
+    assert store.list("") == []
+    assert (tmp_path / "failed").exists()
+    assert not caplog.records  # botocore's would have a traceback each
+
+
 def test_the_profiles_region_is_taken(s3, sts, url, tmp_path, monkeypatch):
     write(tmp_path, "config", ROLE)
     monkeypatch.setenv("AWS_PROFILE", "lab")
