@@ -82,11 +82,13 @@ def create_sweep(
             )
         else:
             lengths = " or ".join(stage.name for stage in space.stages if stage.trunk is not None)
-            before = f", and those with other lengths of {lengths} what comes before the decay"
-            on_notice(
-                f"trials that agree up to the end of {stages.names[0]} compute it once"
-                f"{before if lengths else ''}; search: {{reuse: none}} switches that off"
-            )
+            end = f"agree up to the end of {stages.names[0]} compute it once"
+            trunk = f"other lengths of {lengths} what comes before the decay"
+            if len(stages.names) == 1:
+                what = f"differ only in the length of {lengths} compute once what comes before the decay"
+            else:
+                what = f"{end}, and those with {trunk}" if lengths else end
+            on_notice(f"trials that {what}; search: {{reuse: none}} switches that off")
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     if skip_if_exists:  # one that was there may have smaller limits
         raise_limits(experiment, space, on_notice)

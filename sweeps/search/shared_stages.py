@@ -88,8 +88,8 @@ class SharedStages:
         Each with the stage that the trial goes on with: of a trunk its own, after the first stage 1.
         """
         within = [(trunk, self.identity(parameters, trunk)) for trunk in self.trunks]
-        end = (1, self.identity(parameters))
-        return [each for each in within if each[0]] + [end] + [each for each in within if not each[0]]
+        end = [(1, self.identity(parameters))] if len(self.stages.names) > 1 else []
+        return [each for each in within if each[0]] + end + [each for each in within if not each[0]]
 
     # ---- what is stored
 

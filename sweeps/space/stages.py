@@ -27,8 +27,8 @@ class Stages:
     """Stages of one sweep, in order. A stage is given by its position.
 
     Attributes:
-        shared: whether trials of this sweep share stages or trunks: there are two stages or more, the space
-            asks for it, and a searched parameter belongs to another than the first, or a stage has a trunk.
+        shared: whether trials of this sweep share stages or trunks: the space asks for it, and a searched
+            parameter belongs to another stage than the first, or a stage has a trunk.
         later: whether a searched parameter belongs to another than the first.
         with_trunk: stages whose trunks are shared.
     """
@@ -47,7 +47,7 @@ class Stages:
         self.names = tuple(stage.name for stage in space.stages)
         self.later = any(self.position(name) for name in self._domain.searched)
         has_trunk = any(stage.trunk is not None for stage in space.stages)
-        self.shared = len(self.names) > 1 and space.search.reuse == "auto" and (self.later or has_trunk)
+        self.shared = space.search.reuse == "auto" and (self.later or has_trunk)
         positions = range(len(self.names)) if self.shared else ()
         self.with_trunk = tuple(stage for stage in positions if space.stages[stage].trunk is not None)
 

@@ -24,7 +24,8 @@ StageCosts = Mapping[str, tuple[int, int]]
 def trainer_stages(space: Space, costs: Sequence[StageCosts]) -> tuple[Stage, ...]:
     """Return the stages that trials of this space can have; none if there is nothing to share.
 
-    The first is the one whose end can be shared: all parameters belong to it that do not name a later one.
+    The first of several is the one whose end can be shared: all parameters belong to it that do not name a
+    later one. Of one stage alone, trials can share a trunk.
     Costs are left out, of every stage, if that of one is no expression in the parameters, such as of a
     Stage 2 in which the search may switch the teacher on and off.
 
@@ -34,8 +35,10 @@ def trainer_stages(space: Space, costs: Sequence[StageCosts]) -> tuple[Stage, ..
     """
     names = list(costs[0]) if costs else []
     used = [name for name in names if any(each[name][1] for each in costs)]
-    if len(used) < 2 or used[0] != names[0]:
+    if not used or (len(used) > 1 and used[0] != names[0]):
         return ()
+    if len(used) == 1:
+        names = used
     parameters: dict[str, tuple[str, ...]] = dict.fromkeys(used, ())
     later = [pattern for name in names[1:] for pattern in _patterns(name)]
     pairs = map(split, space.program.overrides)

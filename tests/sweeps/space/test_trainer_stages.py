@@ -9,7 +9,19 @@ import pytest
 
 from sweeps.errors import InputError
 from sweeps.programs.trainer import TrainerProgram
-from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space, Stage, Value
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Objective,
+    Parameter,
+    Program,
+    Range,
+    Search,
+    Space,
+    Stage,
+    Trunk,
+    Value,
+)
 from sweeps.space.domain import probes
 from sweeps.space.space_file import load
 from sweeps.space.stages import Stages
@@ -19,6 +31,7 @@ from trainer import api
 SHIPPED = sorted((Path(__file__).parents[3] / "search_spaces").glob("*.yaml"))
 LR = Range(name="stage2.optimizer.lr", min=1e-3, max=1e-2, kind="float", log=True)
 SEED = Choice(name="seed", values=(0, 1))
+DECAY_ENDS = "stage2.optimizer.weight_decay_until=0.5"
 STEPS = Range(name="stage1_9.max_steps", min=10, max=60, kind="int", log=True)
 
 
@@ -139,8 +152,27 @@ def test_stage_3_without_steps_splits_no_prefix() -> None:
     [("stage1_9.max_steps=0",), ("stage2.max_steps=0",)],
     ids=["no_stage1_9", "nothing_after_it"],
 )
-def test_with_one_stage_there_is_nothing_to_share(overrides: tuple[str, ...]) -> None:
-    assert stages_of(LR, SEED, overrides=overrides) == ()
+def test_one_stage_of_one_length_has_nothing_to_share(overrides: tuple[str, ...]) -> None:
+    assert TrainerProgram(space_of(LR, SEED, overrides=overrides)).complete().stages == ()
+
+
+def test_one_stage_of_several_lengths_has_a_trunk() -> None:
+    lengths = Choice(name="stage2.max_steps", values=(40, 80), ordered=True)
+    alone = space_of(LR, lengths, overrides=("stage1_9.max_steps=0",))
+    space = TrainerProgram(alone).complete()
+    assert space.stages == (
+        Stage(
+            name="stage2",
+            parameters=("stage2.optimizer.lr", "stage2.max_steps"),
+            cost="stage2.max_steps",
+            trunk=Trunk(length="stage2.max_steps", decay=0.3, every=28),
+        ),
+    )
+    assert Stages(space).shared
+    assert not Stages(replace(space, search=Search(reuse="none"))).shared
+    # A weight decay that ends with a share of the steps has no trunk.
+    until = replace(alone, program=replace(alone.program, overrides=(*alone.program.overrides, DECAY_ENDS)))
+    assert TrainerProgram(until).complete().stages == ()
 
 
 def test_a_stage_1_9_that_may_have_no_steps_is_a_stage() -> None:

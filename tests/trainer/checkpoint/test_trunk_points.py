@@ -151,6 +151,19 @@ def test_a_branch_ends_as_from_scratch_bit_for_bit(
     assert outcome.result.metrics.train_seconds == pytest.approx(sum(s["seconds"] for s in stages_of(folder)))
 
 
+def test_stage2_alone_branches_off_its_own_trunk(
+    attempt: Attempt, uninterrupted: Uninterrupted, leave: Publish, computed: list[str], tmp_path: Path
+) -> None:
+    alone = ("stage1_9.max_steps=0",)
+    lengths = (*alone, "stage2.max_steps=5", "stage2.schedule.decay_fraction=0.2")
+    expected = uninterrupted(*COMMON, *lengths)
+    folder = tmp_path / "run"
+    leave(folder, "stage2@4", overrides=alone)
+    computed.clear()
+    assert outcome_of(attempt(folder, *COMMON, *lengths), folder) == expected
+    assert len(computed) == 1
+
+
 @pytest.mark.parametrize(("steps", "left"), [(8, 0), (9, 1)])
 def test_a_stage_without_a_decay_is_all_trunk(
     steps: int,
