@@ -38,7 +38,9 @@ def stages(section: Cursor, space: Space) -> tuple[Stage, ...]:
     listed = [each for item in items if (each := problems.attempt(partial(read, item, StageSection), None))]
     problems.check()
     if len(listed) == 1 and listed[0].trunk is None:
-        raise section.refusal("one stage has none after it to share its end; write two or more, or its trunk")
+        raise section.refusal(
+            "one stage has none after it to share its end; write two or more, or give it a trunk"
+        )
     names: dict[str, str] = {}
     for item, each in zip(items, listed, strict=True):
         equal = names.setdefault(each.name.lower(), each.name)  # one folder on some systems

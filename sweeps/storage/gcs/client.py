@@ -233,7 +233,9 @@ class GoogleClient(ObjectClient):
         except Exception as error:  # noqa: BLE001 - a file may hold anything
             why = f"{type(error).__name__}: {one_line(error)}"
         variable = "GOOGLE_APPLICATION_CREDENTIALS"
-        where = variable if os.environ.get(variable) else "gcloud's application default credentials"
+        named = os.environ.get(variable)
+        # Not `NAME_CREDENTIALS: …`: what stands behind that is hidden as a secret.
+        where = f"the file that {variable} names" if named else "gcloud's application default credentials"
         raise InputError(f"{where}: {' '.join(why.split())}; correct it, or {_LOGIN}")
 
     def _kind(self) -> tuple[str, str]:

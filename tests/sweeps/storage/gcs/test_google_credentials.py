@@ -157,7 +157,9 @@ def test_malformed_file_is_one_line(google, tmp_path, monkeypatch, content, says
 @pytest.mark.parametrize("name", ["/nowhere/key.json", "."], ids=["missing", "folder"])
 def test_file_that_cannot_be_read_is_one_line(google, monkeypatch, name):
     monkeypatch.setenv(VARIABLE, name)
-    with pytest.raises(InputError, match=f"{VARIABLE}: .*gcloud auth application-default login") as raised:
+    with pytest.raises(
+        InputError, match=f"{VARIABLE} names: .*gcloud auth application-default login"
+    ) as raised:
         GcsStore(URL, endpoint=SECURE, retries=QUICK).list("")
     assert "\n" not in str(raised.value)
 
@@ -202,5 +204,5 @@ def test_missing_program_of_a_federation_is_one_line(google, tmp_path, monkeypat
     client.sign_in(URL)
     program.unlink()
     client._session.credentials.expiry = datetime(2020, 1, 1)
-    with pytest.raises(InputError, match=f"{VARIABLE}: .*No such file.*correct it"):
+    with pytest.raises(InputError, match=f"{VARIABLE} names: .*No such file.*correct it"):
         store.read("k")
