@@ -2,9 +2,9 @@
 
 Each cell is a sweep of the product: a rung, a rule of scale, and the lengths of the stages, with a grid of
 learning rates (one for both stages) and seeds. `train` goes through the cells, seed by seed, and appends
-their rows to `benchmarks/ladder.jsonl`; killed, it goes on where it was. `table` prints the table of
-docs/explanation/ladder.md from these rows, `figure` draws its picture, and `plan` compares what `sweeps.plan`
-says of a rung, by the smaller ones alone, with what was measured there.
+their rows to `benchmarks/ladder.jsonl`; killed, it goes on where it was, on another machine too. `table`
+prints the table of docs/explanation/ladder.md from these rows, `figure` draws its picture, and `plan`
+compares what `sweeps.plan` says of a rung, by the smaller ones alone, with what was measured there.
 """
 
 from __future__ import annotations
@@ -101,11 +101,15 @@ def train(storage: str, rules: Sequence[str], seeds: Iterable[int], rows: Path) 
             if cell.rule not in rules:
                 continue
             sweep = sweeps.create(cell.space(), storage=storage, skip_if_exists=True)
-            ended = len(sweep.trials())
-            wanted = (SEEDS.index(seed) + 1) * len(RATES)  # a grid goes through the last parameter fastest
-            if ended < wanted:
-                print(time.strftime("%H:%M:%S"), cell.name, seed, flush=True)
-                sweep.run(n_trials=wanted - ended)
+            append_rows(cell, sweep, rows)
+            known = {row["lr"] for row in read_lines(rows) if (row["cell"], row["seed"]) == (cell.name, seed)}
+            missing = [rate for rate in RATES if rate not in known]
+            # Not in the grid's order: on another machine the sweep is new, and the rows say what is left.
+            for rate in missing:
+                sweep.enqueue({"seed": seed, "stage2.optimizer.lr": rate})
+            if missing:
+                print(time.strftime("%H:%M:%S"), cell.name, seed, missing, flush=True)
+                sweep.run(n_trials=len(missing))
             append_rows(cell, sweep, rows)
 
 
