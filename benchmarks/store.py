@@ -4,7 +4,7 @@
     fresh      time until sixteen workers that start at once over a fake bucket have a trial each
     storm      a sweep in a fake bucket while workers are killed and stopped, compared with the ideal schedule
     costs      requests and dollars: of the storm for each trial, of a worker that waits for an hour
-    thousand   `sweep status` and asking in a fake bucket with a thousand finished trials
+    thousand   `sweep status` and asking in a fake bucket of finished trials, without and with packs
 
 Everything runs on this machine, the fake bucket and all workers: on a busy one the figures are worse.
 """
@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=1000, help="at most, for each storage")
     parser.add_argument("--limit-s", type=float, default=10.0, help="and at most so long")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the trials in the storm")
+    parser.add_argument("--trials", type=int, default=1000, help="that have ended, of the part `thousand`")
     args = parser.parse_args()
     parts = args.parts or PARTS
     if unknown := set(parts) - set(PARTS):
@@ -40,7 +41,7 @@ def main() -> None:
     if "costs" in parts:
         _idle()
     if "thousand" in parts:
-        _thousand()
+        _thousand(args.trials)
 
 
 def _local(processes: int, cycles: int, limit_s: float) -> None:
@@ -93,12 +94,18 @@ def _idle() -> None:
     print(f"| class A, class B, dollars | {hour['A']:.0f}, {hour['B']:.0f}, {hour['usd']:.4f} |", flush=True)
 
 
-def _thousand() -> None:
-    found = store_bucket.thousand(1000)
-    print(f"\n| bucket with {found.trials} finished trials | seconds |\n|---|---|")
-    print(f"| `sweep status` | {found.status_s:.2f} |")
-    print(f"| first ask of a worker, without Ax | {found.first_ask_s:.2f} |")
-    print(f"| next ask, without Ax | {found.next_ask_s:.2f} |", flush=True)
+def _thousand(trials: int) -> None:
+    found = store_bucket.thousand(trials)
+    print(f"\n| bucket with {found.trials} finished trials | without packs | with packs |\n|---|---|---|")
+    rows = {
+        "`sweep status`, seconds": (found.status[0], found.packed_status[0]),
+        "its requests of class B": (found.status[1], found.packed_status[1]),
+        "first ask of a worker, seconds": (found.asks[0], found.packed_asks[0]),
+        "its next ask, seconds": (found.asks[1], found.packed_asks[1]),
+    }
+    for what, (plain, packed) in rows.items():
+        print(f"| {what} | {plain:.4g} | {packed:.4g} |")
+    print(f"| writing all packs at once, seconds | | {found.pack_s:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -224,36 +224,66 @@ def idle_hour(*, seconds: float) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Thousand:
-    """Seconds at `trials` finished trials: `sweep status` as a command, and asks without Ax's share."""
+    """Seconds at `trials` finished trials, and requests of class B: `sweep status` as a command, and asks.
+
+    Args:
+        asks: of a worker, the first and the next, without the share of the optimizer.
+        pack_s: to write all packs at once; workers write them one by one as trials end.
+    """
 
     trials: int
-    status_s: float
-    first_ask_s: float
-    next_ask_s: float
+    status: tuple[float, float]
+    asks: tuple[float, float]
+    pack_s: float
+    packed_status: tuple[float, float]
+    packed_asks: tuple[float, float]
 
 
 def thousand(trials: int) -> Thousand:
+    """Measure in a bucket without packs, then with them."""
     lease = Lease(heartbeat_s=30.0, expire_s=150.0)
     with bucket(latency_s=LATENCY_S) as remote:
         url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
         store = GcsStore(url, endpoint=remote.url)
-        Experiment.create(store, nap_space(name="many", trials=trials + 2, seconds=(1.0, 2.0), lease=lease))
+        Experiment.create(store, nap_space(name="many", trials=trials + 4, seconds=(1.0, 2.0), lease=lease))
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(lambda i: premade(store, i, 1 + (i + 0.5) / trials, done=True), range(trials)))
-        command = [sys.executable, "-m", "sweeps", "status", "--storage", url, "--format", "json"]
+
+        def status() -> tuple[float, float]:
+            command = [sys.executable, "-m", "sweeps", "status", "--storage", url, "--format", "json"]
+            before, start = remote.bill()["B"], time.monotonic()
+            found = subprocess.run(
+                command,
+                env={**os.environ, "STORAGE_EMULATOR_HOST": remote.url},
+                check=True,
+                capture_output=True,
+            )
+            took = time.monotonic() - start
+            assert json.loads(found.stdout)["trials"]["completed"] >= trials
+            return took, remote.bill()["B"] - before
+
+        def asks() -> tuple[float, float]:
+            opened = Experiment.open(store)
+            asking = _WithoutOptimizer(store, opened.space, Records(store), opened.amendments)
+            first = asking.own_share()
+            time.sleep(2.5)  # the trial
+            following = asking.own_share()
+            asking.lease.settle()
+            return first, following
+
+        plain = status(), asks()
         start = time.monotonic()
-        status = subprocess.run(
-            command, env={**os.environ, "STORAGE_EMULATOR_HOST": remote.url}, check=True, capture_output=True
-        )
-        status_s = time.monotonic() - start
-        assert json.loads(status.stdout)["trials"]["completed"] == trials
-        opened = Experiment.open(store)
-        asking = _WithoutOptimizer(store, opened.space, Records(store), opened.amendments)
-        first = asking.own_share()
-        time.sleep(2.5)  # the trial
-        following = asking.own_share()
-        asking.lease.settle()  # before the bucket is gone
-    return Thousand(trials=trials, status_s=status_s, first_ask_s=first, next_ask_s=following)
+        Experiment.open(store).pack_records()
+        pack_s = time.monotonic() - start
+        packed = status(), asks()
+    return Thousand(
+        trials=trials,
+        status=plain[0],
+        asks=plain[1],
+        pack_s=pack_s,
+        packed_status=packed[0],
+        packed_asks=packed[1],
+    )
 
 
 class _WithoutOptimizer(Allocator):

@@ -8,12 +8,13 @@ worker gets.
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
+from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepError, SweepNotFound
 from sweeps.search.allocation import Allocator
 from sweeps.search.enqueueing import enqueue
 from sweeps.search.stop_rule import REMEDY, Standing
@@ -22,13 +23,15 @@ from sweeps.space.definition import Space, Stop, Value
 from sweeps.space.priors import without_new_defaults
 from sweeps.storage import keys
 from sweeps.storage.base import NotFound, Store
-from sweeps.trials import lifecycle, storable
+from sweeps.trials import lifecycle, packs, storable
 from sweeps.trials.amendments import GAIN, Amendment, Amendments, limits
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact, redacted_line
 from sweeps.trials.repository import Records
 
 SWEEP_KEY = keys.SWEEP_KEY
+
+log = logging.getLogger(__name__)
 
 
 class Experiment:
@@ -172,6 +175,20 @@ class Experiment:
     def recent_trials(self) -> list[Trial]:
         """Return every trial as of a listing of the last second, or else of a new one."""
         return self._records.lately() or self.trials()
+
+    def pack_records(self, *, after: int | None = None) -> None:
+        """Copy ended records of a bucket into `packs`, so that new readers need not read each.
+
+        Args:
+            after: the trial that has just ended; then this is done for every fiftieth alone, by its worker.
+        """
+        if after is not None and after % packs.EVERY != packs.EVERY - 1:
+            return
+        try:
+            if numbers := self._records.pack():
+                log.debug("%s: wrote packs %s", self.store.url, numbers)
+        except SweepError as error:
+            log.info("records were not packed, a later trial will try again: %s", error)
 
     def trial(self, index: int) -> Trial:
         """Return one trial as it is now. Raises `InputError` if there is none with this index."""

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from sweeps.errors import DamagedObject, StoreUnavailable, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
@@ -19,7 +20,7 @@ from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing
 from sweeps.space.definition import Space
 from sweeps.storage.base import NotFound, Store
-from sweeps.trials import control
+from sweeps.trials import control, packs
 from sweeps.trials import record as trial
 from sweeps.trials.actions import Action, History
 from sweeps.trials.control import Switch
@@ -35,6 +36,7 @@ _ACTIONS = 5
 """The control card grows with them; `sweep history` shows all."""
 _AHEAD = 4
 """Indices behind the last one that are tried between two listings."""
+_NO_COPIES: Mapping[int, packs.Content] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +133,9 @@ class SweepReader:
                 raise StoreUnavailable(f"{self.store.url}: records that were here are not here now")
             for index in missing:
                 del self._known[index]
-        return self._fetch(
-            {i: v for i, v in versions.items() if i not in self._known or self._known[i][0] != v}
-        )
+        wanted = {i: v for i, v in versions.items() if i not in self._known or self._known[i][0] != v}
+        new = {index: version for index, version in wanted.items() if index not in self._known}
+        return self._fetch(wanted, packs.read(self.store, new))
 
     def _read_open(self) -> bool:
         known = ((index, found) for index, (_, found, _) in self._known.items() if found is not None)
@@ -142,20 +144,26 @@ class SweepReader:
         after = max(self._known, default=-1) + 1
         return self._fetch(dict.fromkeys((*still_open[:_OPEN_AT_ONCE], *range(after, after + _AHEAD)), ""))
 
-    def _fetch(self, wanted: Mapping[int, str]) -> bool:
-        """Read these records; return whether any of them has changed."""
+    def _fetch(self, wanted: Mapping[int, str], packed: Mapping[int, packs.Content] = _NO_COPIES) -> bool:
+        """Read these records, those in `packed` from there; return whether any of them has changed."""
         self.done, self.total = 0, len(wanted)
         changed = False
-        indices = list(wanted)
+        indices, unfit = list(wanted), dict[int, str]()
         for some in (indices[at : at + _BATCH] for at in range(0, len(indices), _BATCH)):
             fresh: list[tuple[int, str, Trial]] = []
-            for index, content in zip(some, self._contents(some), strict=True):
+            single = [index for index in some if index not in packed]
+            read = dict(zip(single, self._contents(single), strict=True))
+            for index in some:
+                content = packed[index] if index in packed else read[index]
                 if content is None or (index in self._known and self._known[index][0] == content[1]):
                     continue
                 changed = True
                 try:
                     fresh.append((index, content[1], _slim(index, content[0])))
                 except ValueError as error:
+                    if index in packed:
+                        unfit[index] = ""
+                        continue
                     reason = DamagedObject(
                         trial.key(index), str(error), self.store.location(trial.key(index))
                     )
@@ -164,7 +172,7 @@ class SweepReader:
             for (index, version, _), record in zip(fresh, clean, strict=True):
                 self._known[index] = (version, record, "")
             self.done += len(some)
-        return changed
+        return (self._fetch(unfit) if unfit else False) or changed
 
     def _contents(self, indices: Sequence[int]) -> list[tuple[bytes, str] | None]:
         keys = [trial.key(index) for index in indices]

@@ -41,7 +41,7 @@ from sweeps.text.atomic_file import Draft, sync_folder
 from sweeps.text.counted import counted
 from sweeps.text.regular_file import NotRegular, open_regular
 from sweeps.text.shorten import shown_bytes
-from sweeps.trials import lifecycle
+from sweeps.trials import lifecycle, packs
 from sweeps.trials import record as trial
 from sweeps.upkeep import renaming
 from sweeps.upkeep.removal import living
@@ -52,7 +52,9 @@ _RUN = re.compile(r"(runs/\d{6}/attempt-\d+)/.+")
 _STAGE = re.compile(r"(stages/[0-9a-f]{64})/.+")
 _OBJECTS = ("trials/", "amendments/", "actions/", "quarantine/")
 """Prefixes of what is read and written whole, as all that lies in no folder is; other folders have files."""
-_NEVER = re.compile(rf"{SWEEP_KEY}|{COPYING_KEY}|{ASK_KEY}|{renaming.KEY}|probe-[0-9a-f]{{16}}")
+_NEVER = re.compile(
+    rf"{SWEEP_KEY}|{COPYING_KEY}|{ASK_KEY}|{renaming.KEY}|{packs.PREFIX}.*|probe-[0-9a-f]{{16}}"
+)
 _AT_ONCE = 8
 _BATCH = 500  # objects that are read at once
 _COMMIT_S = 5.0  # least seconds between two versions of a manifest, of which GCS takes one a second

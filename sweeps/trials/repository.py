@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from operator import itemgetter
 
 from sweeps.errors import Conflict, DamagedObject, StoreConflict
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
-from sweeps.trials import lifecycle, storable
+from sweeps.trials import lifecycle, packs, storable
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_event
@@ -55,7 +55,7 @@ class Records:
         if not self.is_partial:
             known, versions = self._known, self._versions()
             changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
-            known.update(zip(changed, self._fetch_all(changed), strict=True))
+            known.update(zip(changed, self._fetch_all(changed, versions), strict=True))
             self._known = {index: known[index] for index in sorted(versions)}
             self._unsettled = {index for index, (record, _) in self._known.items() if not _is_settled(record)}
             self._next = next(reversed(self._known), -1) + 1
@@ -94,10 +94,15 @@ class Records:
             return self.all(), []
         except DamagedObject:
             found, damaged = {}, []
-        for index, version in sorted(self._versions().items()):
+        versions = self._versions()
+        packed = self._packed(versions)
+        for index, version in sorted(versions.items()):
             try:
                 known = self._known.get(index)
-                found[index] = known if known is not None and known[1] == version else self._fetch(index)
+                if known is not None and known[1] == version:
+                    found[index] = known
+                else:
+                    found[index] = self._decode_packed(index, packed) or self._fetch(index)
             except DamagedObject as error:
                 damaged.append(error)
             except NotFound:
@@ -172,15 +177,48 @@ class Records:
         (self._unsettled.discard if _is_settled(record) else self._unsettled.add)(record.trial)
         return record
 
-    def _fetch_all(self, indices: list[int]) -> Iterator[tuple[Trial, str]]:
-        """Yield the records of `indices` in their order. Raises as `_fetch` does."""
-        found = self._store.read_many([trial.key(index) for index in indices])
+    def pack(self) -> list[int]:
+        """Bring the packs of a bucket up to date, and return the numbers of those that were written."""
+        if not self._store.is_remote:
+            return []
+        before = packs.stored(self._store)  # before the records, so that no pack has later ones
+        self.all()
+        settled = {index: version for index, (record, version) in self._known.items() if _is_settled(record)}
+        return packs.write(self._store, before, settled)
+
+    def _fetch_all(
+        self, indices: list[int], versions: Mapping[int, str] | None = None
+    ) -> Iterator[tuple[Trial, str]]:
+        """Yield the records of `indices` in their order. Raises as `_fetch` does.
+
+        Args:
+            versions: as they were listed; a pack may have copies of them.
+        """
+        packed = self._packed({index: versions[index] for index in indices} if versions else {})
+        single = [index for index in indices if index not in packed]
+        contents = self._store.read_many([trial.key(index) for index in single])
+        read = packed | dict(zip(single, contents, strict=True))
+        found = [read[index] for index in indices]
         records = trial.decode_all([content[0] for content in found if content is not None])
         if records is not None and [record.trial for record in records] == indices:
             yield from zip(records, [content[1] for content in found if content is not None], strict=True)
             return
         for index, content in zip(indices, found, strict=True):
-            yield self._decode(index, *content) if content is not None else self._fetch(index)
+            if index in packed:
+                yield self._decode_packed(index, packed) or self._fetch(index)
+            else:
+                yield self._decode(index, *content) if content is not None else self._fetch(index)
+
+    def _packed(self, versions: Mapping[int, str]) -> dict[int, packs.Content]:
+        """Return copies of these versions, by index, of records that were never read."""
+        return packs.read(self._store, {i: v for i, v in versions.items() if i not in self._known})
+
+    def _decode_packed(self, index: int, packed: Mapping[int, packs.Content]) -> tuple[Trial, str] | None:
+        """Return a record by its copy; None if there is none, or none that can be read."""
+        try:
+            return self._decode(index, *packed[index]) if index in packed else None
+        except DamagedObject:
+            return None
 
     def _fetch(self, index: int) -> tuple[Trial, str]:
         return self._decode(index, *self._store.read(trial.key(index)))

@@ -252,6 +252,14 @@ def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             where=str(draft),
             remedy=f"the record is intact; {_REPAIR} removes the draft",
         )
+    for pack, (_, why) in survey.packs.items():
+        yield Finding(
+            kind="pack",
+            level="note",
+            what=f"these copies of records are of no use as they are: {why}",
+            where=where(pack),
+            remedy=f"the records themselves count, and workers copy them anew; {_REPAIR} removes the copies",
+        )
     for foreign in survey.foreign:
         yield Finding(
             kind="foreign",

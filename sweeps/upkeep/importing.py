@@ -21,6 +21,7 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Space
 from sweeps.space.domain import Domain
 from sweeps.text.counted import counted
+from sweeps.trials import packs
 from sweeps.trials import record as trial
 from sweeps.trials.lease import PATIENCE_S, ObjectLease
 from sweeps.trials.record import Trial
@@ -75,6 +76,8 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
         records = experiment.trials()
         new = results if again else _new_results(experiment.space, records, results)
         trials = _write_all(experiment, records[-1].trial + 1 if records else 0, new)
+    if len(trials) >= packs.EVERY:
+        experiment.pack_records()
     return Imported(
         trials=tuple(trials),
         known=len(results) - len(new),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -20,8 +20,9 @@ from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import local_path
 from sweeps.text import json_reader
+from sweeps.text.counted import counted
 from sweeps.transfer import stored_stages
-from sweeps.trials import control, lifecycle
+from sweeps.trials import control, lifecycle, packs
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 from sweeps.upkeep import amended, checkpoints
@@ -89,6 +90,7 @@ class Survey:
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
         switch: of the sweep; None if it cannot be read.
         checkpoints: those stored ends of stages that do not fit their manifests or the records.
+        packs: those that cannot be used or have copies of earlier versions: its version, and why, by key.
     """
 
     now: float
@@ -105,6 +107,7 @@ class Survey:
     switch: control.Switch | None = None
     checkpoints: tuple[Mismatch, ...] = ()
     amendments: tuple[Unreadable, ...] = ()
+    packs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def of_state(self, state: State) -> list[StoredRecord]:
         """Return the records of that state, in index order."""
@@ -159,6 +162,8 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
                 match = _RECORD.fullmatch(key)
                 oddities.append(Oddity(key=key, reason=reason, index=int(match[1]) if match else None))
     odd = {oddity.key for oddity in oddities}
+    # Before the records: a pack that is written meanwhile may be ahead of them.
+    packed = packs.stored(store) if store.is_remote else []
     entries = [entry for entry in store.list(trial.PREFIX) if "/".join(entry.key.split("/")[:2]) not in odd]
     keys = {int(match[1]): entry.key for entry in entries if (match := _RECORD.fullmatch(entry.key))}
     objects = store.list(RUNS)
@@ -169,6 +174,7 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
     amendments, others = amended.survey_amendments(store)
     foreign += others
     foreign += stored_stages.foreign(store.list(stored_stages.STAGES))
+    foreign += [entry.key for entry in store.list(packs.PREFIX) if not packs.is_key(entry.key)]
     in_quarantine = {entry.key for entry in store.list(QUARANTINE)}
     if (root := local_root(store)) is not None:  # a listing does not show empty folders
         in_quarantine |= {f"{QUARANTINE}{name}" for name in _names(root / QUARANTINE)}
@@ -209,7 +215,19 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
         switch=switch,
         checkpoints=checkpoints.survey_checkpoints(store, trials, now, checksums=checksums),
         amendments=amendments,
+        packs=_unfit_packs(packed, {index: stored.version for index, stored in records.items()}),
     )
+
+
+def _unfit_packs(packed: list[packs.Pack], present: Mapping[int, str]) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for pack in packed:
+        why = pack.problem
+        if outdated := pack.outdated(present):
+            why = f"it has earlier versions of {counted(len(outdated), 'record')}"
+        if why and pack.version is not None:
+            found[packs.key(pack.number)] = (pack.version, why)
+    return found
 
 
 def _names(folder: Path) -> list[str]:

@@ -28,7 +28,7 @@ from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.urls import join, local_path, name_of, open_store, parent
 from sweeps.text import json_reader
 from sweeps.text.shorten import one_line
-from sweeps.trials import amendments, control
+from sweeps.trials import amendments, control, packs
 from sweeps.trials.amendments import Amendments
 from sweeps.upkeep.removal import AT_ONCE, LAST, remove_objects
 
@@ -154,7 +154,11 @@ def _interrupted_state(store: Store, target: Store) -> control.State | None:
 
 def _copy_objects(store: Store, target: Store) -> None:
     """Copy all objects, then the manifests, which name the generations of the copies."""
-    entries = [entry.key for entry in store.list("") if entry.key not in _STAYS]
+    entries = [
+        entry.key
+        for entry in store.list("")
+        if entry.key not in _STAYS and not entry.key.startswith(packs.PREFIX)
+    ]
     manifests = {key for key in entries if key.rpartition("/")[2] == manifest.MANIFEST and "/" in key}
     bucket = cast(Bucket, store)
 

@@ -41,6 +41,7 @@ Kind = Literal[
     "unnamed",
     "unpublished",
     "draft",
+    "pack",
 ]
 
 
@@ -183,6 +184,13 @@ def _remove_leftovers(experiment: Experiment, survey: Survey) -> Iterator[Repair
             "no manifest names them",
             where=store.location(run.prefix),
             action=partial(runs.remove, store, run),
+        )
+    for pack, (version, why) in survey.packs.items():
+        yield RepairStep(
+            kind="pack",
+            what=f"remove these copies of records, which workers make anew: {why}",
+            where=store.location(pack),
+            action=partial(store.delete, pack, version),
         )
     for draft in survey.drafts:
         yield RepairStep(

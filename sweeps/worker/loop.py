@@ -117,6 +117,7 @@ def work(
                         )
                 if not stop.requested:
                     removal.collect(experiment)
+                    experiment.pack_records(after=record.trial)
     except Interrupted:
         log.debug("interrupted between trials")
     finally:
