@@ -25,7 +25,7 @@ from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.amendments import Amendments
 from sweeps.trials.lease import ObjectLease, Silence
 from sweeps.trials.record import Generator, Trial
-from sweeps.trials.repository import ENDED_S, Records
+from sweeps.trials.repository import ENDED_S, FRESH_S, Records
 
 if TYPE_CHECKING:
     from sweeps.search.optimizer import Optimizer
@@ -40,8 +40,12 @@ _POLL_S = (0.05, 0.25)
 _WAIT_SHARE = 0.5
 # Claims lost to other workers before the trials are listed again: most of an old list is taken by then.
 _TRIES = 3
+# Records that are read before a claim where more than twice as many are new.
+_SAMPLE = 32
 # How long a trial is skipped after its record was found locked by another process.
 _STUCK_S = 30.0
+# The least seconds for which a worker has the lease in a bucket of Google.
+_TURN_S = 2.0
 # Each takes 0.1 s, or 1 s by the surrogate, and delays this worker's own trial.
 _MOST_SPARE = 15
 
@@ -81,8 +85,8 @@ class Allocator:
         began = time.monotonic()
         trust_ended_s = ENDED_S
         while True:
-            records = self._records.all(trust_ended_s=trust_ended_s)
-            self._must_be_open(records)
+            records, complete = self._some(trust_ended_s, searching=searching)
+            self._must_be_open(records if complete else [])
             wanted = _wanted(records, confirming=confirming)
             claimed = self._take_over(wanted, claim) or self._claim_one(wanted, claim)
             if claimed is not None:
@@ -90,22 +94,45 @@ class Allocator:
             if self._claimable(wanted):
                 wait(self._longer(began))
                 continue  # other workers won the race, but some trials remain
-            if not self._may_create(records, searching=searching):
+            if complete and not self._may_create(records, searching=searching):
                 if not self._records.is_partial:
                     return None
                 trust_ended_s = 0.0  # before the worker leaves: a trial may have been retried just now
                 continue
             by_ax = self._grid is None and self._random is None and self._due_baseline(records) is None
-            if searching and by_ax and not self.is_full(records):
+            if searching and by_ax and not (complete and self.is_full(records)):
                 self._ax()  # takes seconds to import: before the lease, workers may do it side by side
             with self.lease.held(worker) as mine:
-                if mine and (made := self.create_claimed(claim, searching=searching)) is not None:
-                    self._create_for_others(made, len(rivals), wait, searching=searching)
+                if mine and (made := self.create_claimed(claim, searching=searching, check=not complete)):
+                    turns = 0
+                    if (
+                        rivals and self._space.search.method == "random"
+                    ):  # it looks rarely, and sees few of them
+                        turns = int((time.monotonic() - began) / _TURN_S)
+                    self._create_for_others(made, max(len(rivals), turns), wait, searching=searching)
                     return made
             if not mine:
                 rivals.add(self.lease.rival)
                 least_s = random.uniform(*_POLL_S)  # noqa: S311 - spreads workers out, guards nothing
                 wait(least_s + self._longer(began))
+
+    def _some(self, trust_ended_s: float, *, searching: bool) -> tuple[list[Trial], bool]:
+        """Return trials to claim from, and whether these are all.
+
+        A thousand workers that start together would read a million records, of which each needs one that is
+        pending. Where many are new, a worker in a bucket therefore looks at some of them first, and reads all
+        only under the lease, to make a candidate. It reads all, too, where a claim depends on all: on a
+        budget, on trials that failed last, or on there being no more to make.
+        """
+        limits = self._limits
+        if self._store.is_remote and searching and self._grid is None and not budget.amounts(limits.budget):
+            standing = self.standing()
+            cap = limits.run_cap
+            if (cap is None or len(self._records) < cap) and not (standing is not None and standing.ended):
+                records, complete = self._records.some(_SAMPLE)
+                if complete or not brake.last_failed(records):
+                    return records, complete
+        return self._records.all(trust_ended_s=trust_ended_s), True
 
     def _longer(self, began: float) -> float:
         """Return seconds to wait beside the least, by the monotonic time when this worker began to."""
@@ -242,26 +269,36 @@ class Allocator:
 
     # ---- new trials, created while holding the ask lease
 
-    def create_claimed(self, claim: lifecycle.Claim, *, searching: bool = True) -> Trial | None:
+    def create_claimed(
+        self, claim: lifecycle.Claim, *, searching: bool = True, check: bool = False
+    ) -> Trial | None:
         """Generate the next candidate and store it as running.
 
         Args:
             searching: whether it may be one of the search; otherwise only one of the confirmation.
+            check: whether nobody has checked yet, on all records, that the sweep is open.
 
         Returns:
             The trial, or None if the sweep is full, a trial became claimable, or its index was taken.
         """
         records = self._records.all(trust_ended_s=ENDED_S)
+        if check:
+            self._must_be_open(records)
         if self._claimable(_wanted(records, confirming=not searching)):
             return None
         return self._create(records, claim, searching=searching)
 
     def _create(
-        self, records: list[Trial], claim: lifecycle.Claim | None = None, *, searching: bool
+        self,
+        records: list[Trial],
+        claim: lifecycle.Claim | None = None,
+        *,
+        searching: bool,
+        repeats: bool = True,
     ) -> Trial | None:
         """Generate the next candidate and store it, claimed or pending; None if there is none to make.
 
-        A repeat that the confirmation waits for comes before a new candidate of the search.
+        A repeat that the confirmation waits for comes before a new candidate of the search, if `repeats`.
         """
         if not records:
             try:
@@ -272,7 +309,7 @@ class Allocator:
                 ) from None
         index = records[-1].trial + 1 if records else 0
         generator: Generator
-        if (repeat := self._repeat(records)) is not None:
+        if repeats and (repeat := self._repeat(records)) is not None:
             parameters, generator = repeat, "confirm"
         elif searching and not self.is_full(records) and not self._ends(records):
             parameters, generator = self.candidate(records)
@@ -308,6 +345,7 @@ class Allocator:
             return
         until = time.monotonic() + self._space.lease.heartbeat_s / 2
         newest: Trial | None = made
+        checked = time.monotonic()
         try:
             for count in itertools.count():
                 if newest is None or time.monotonic() >= until:
@@ -315,11 +353,18 @@ class Allocator:
                 if not self._makes_another(newest, count, rivals):
                     return
                 wait(0.0)  # raises once the worker is asked to stop
-                records = self._records.lately()
-                if not records or newest.generator == "botorch":
+                records, repeats = self._records.lately(), True
+                if not records and self._space.search.method == "random":
+                    # Nobody else makes trials now, and a point depends on no result. To read what all the
+                    # others write meanwhile would take longer than to make it.
+                    records, repeats = self._records.known(), False
+                    if time.monotonic() - checked > FRESH_S:
+                        self._must_be_open(records)
+                        checked, repeats = time.monotonic(), True
+                elif not records or newest.generator == "botorch":
                     records = self._records.all()
                     self._must_be_open(records)
-                newest = self._create(records, searching=searching)
+                newest = self._create(records, searching=searching, repeats=repeats)
         except (Exception, Interrupted) as error:  # noqa: BLE001 - see above
             log.info("no more trials are created for other workers: %s", error)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from sweeps.errors import Conflict, DamagedObject, StoreConflict
 from sweeps.storage.base import NotFound, Store
@@ -53,15 +54,44 @@ class Records:
         is_recent = time.monotonic() - self._listed_in_full < trust_ended_s
         self.is_partial = is_recent and isinstance(self._store, LocalStore) and self._refresh(self._store)
         if not self.is_partial:
-            known, versions = self._known, self._versions()
-            changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
-            known.update(zip(changed, self._fetch_all(changed, versions), strict=True))
-            self._known = {index: known[index] for index in sorted(versions)}
-            self._unsettled = {index for index, (record, _) in self._known.items() if not _is_settled(record)}
-            self._next = next(reversed(self._known), -1) + 1
-            self._listed_in_full = time.monotonic()
+            return self._read_all(self._versions())
         self._listed = time.monotonic()
-        return [record for record, _ in self._known.values()]
+        return self.known()
+
+    def some(self, most: int) -> tuple[list[Trial], bool]:
+        """Return trials as they are now: all, unless more than `2 * most` are new or have changed.
+
+        Returns:
+            Trials in index order: those that have not changed since they were read, and at least `most`
+            others, drawn at random; and whether these are all.
+        """
+        known, versions = self._known, self._versions()
+        changed = self._changed(versions)
+        if len(changed) <= 2 * most:
+            return self._read_all(versions), True
+        same = [known[index][0] for index in versions.keys() - set(changed)]
+        chosen = random.sample(changed, most)
+        drawn = [self._keep(record, version) for record, version in self._fetch_all(chosen)]
+        self._listed = self._listed_in_full = float("-inf")
+        return sorted(same + drawn, key=attrgetter("trial")), False
+
+    def __len__(self) -> int:
+        """Return the number of trials that were ever read."""
+        return len(self._known)
+
+    def _changed(self, versions: Mapping[int, str]) -> list[int]:
+        known = self._known
+        return [index for index, v in versions.items() if index not in known or known[index][1] != v]
+
+    def _read_all(self, versions: Mapping[int, str]) -> list[Trial]:
+        """Read what differs from a listing, and return all trials in index order."""
+        known, changed = self._known, self._changed(versions)
+        known.update(zip(changed, self._fetch_all(changed, versions), strict=True))
+        self._known = {index: known[index] for index in sorted(versions)}
+        self._unsettled = {index for index, (record, _) in self._known.items() if not _is_settled(record)}
+        self._next = next(reversed(self._known), -1) + 1
+        self._listed = self._listed_in_full = time.monotonic()
+        return self.known()
 
     def _refresh(self, store: LocalStore) -> bool:
         """Read what has changed of the records that are not settled, and the new ones; False: some are gone.
@@ -119,8 +149,10 @@ class Records:
 
     def lately(self) -> list[Trial]:
         """Return the last listing with our own changes since; empty once that is outdated."""
-        if time.monotonic() - self._listed > FRESH_S:
-            return []
+        return [] if time.monotonic() - self._listed > FRESH_S else self.known()
+
+    def known(self) -> list[Trial]:
+        """Return the last listing with our own changes since, however old it is."""
         return [record for record, _ in self._known.values()]
 
     def read(self, index: int) -> Trial:

@@ -14,7 +14,7 @@ import pytest
 from fake_gcs import FakeGcs
 from memory_store import MemoryStore
 
-from sweeps.errors import Interrupted
+from sweeps.errors import Interrupted, SweepClosed
 from sweeps.experiment import Experiment
 from sweeps.search import allocation
 from sweeps.search.allocation import ASK_KEY
@@ -23,6 +23,8 @@ from sweeps.space.definition import Budget, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.trials import control, lifecycle
+from sweeps.trials import record as record_module
+from sweeps.trials.record import Trial
 
 
 class Bucket(MemoryStore):
@@ -350,3 +352,106 @@ def test_random_search_imports_neither_ax_nor_torch(space, tmp_path):
     code = [sys.executable, "-c", RANDOM, str(tmp_path)]
     asked = subprocess.run(code, capture_output=True, text=True, check=False)
     assert asked.stdout == "['sobol', 'sobol', 'sobol'] set()\n", asked.stderr
+
+
+# ---- many workers that start together
+
+
+class Counting(Bucket):
+    """A bucket that counts the records that are read."""
+
+    read_records = 0
+
+    def read_many(self, keys):
+        self.read_records += sum(key.startswith("trials/") for key in keys)
+        return super().read_many(keys)
+
+
+def crowded(space, clock, *, pending: int, running: int, **changed) -> Experiment:
+    """Return a sweep of random search with more new records than a worker reads before a claim."""
+    searched = replace(space, search=Search(method="random", seed=1), **{"run_cap": 1000} | changed)
+    experiment = Experiment.create(Counting(clock=clock), searched)
+    for index in range(pending + running):
+        made = Trial(
+            trial=index,
+            status="pending",
+            parameters={"x": index / 1000, "n": 1, "seed": 1},
+            generator="sobol",
+            created=clock.seconds,
+        )
+        if index < running:
+            made = lifecycle.apply(made, lifecycle.Claim(worker=f"w{index}"), clock.seconds)
+        experiment.store.create(record_module.key(index), record_module.encode(made, f"made-{index}"))
+    return experiment
+
+
+def test_a_new_worker_of_many_claims_without_reading_all(space, clock):
+    experiment = crowded(space, clock, pending=100, running=100)
+    assert experiment.ask("me").status == "running"
+    assert experiment.store.read_records == allocation._SAMPLE
+
+
+def test_where_none_is_pending_all_are_read_once_by_whoever_makes_the_next(space, clock):
+    experiment = crowded(space, clock, pending=0, running=200)
+    made = experiment.ask("me")
+    assert (made.trial, made.generator) == (200, "sobol")
+    assert experiment.store.read_records == 200
+
+
+def test_while_others_make_trials_a_waiting_worker_does_not_read_all(space, clock):
+    experiment = crowded(space, clock, pending=0, running=300)
+    ask_after(experiment, "a", "b", "c")
+    assert experiment.trials()[300].worker == "me"
+    assert experiment.store.read_records == 300  # three samples, then the rest under the lease
+
+
+def test_the_only_pending_trial_of_many_is_found(space, clock):
+    experiment = crowded(space, clock, pending=1, running=200, run_cap=201)
+    assert experiment.ask("me").trial == 200
+    assert experiment.ask("me") is None
+
+
+def test_a_silent_worker_among_many_is_noticed(space, clock):
+    experiment = crowded(space, clock, pending=0, running=200, run_cap=200)
+    clock.advance(3 * experiment.space.lease.expire_s)
+    assert experiment.ask("me").attempt == 2
+
+
+def test_failures_in_a_row_among_many_pause_the_sweep(space, clock):
+    """The brake looks at all trials, and so does a worker that finds one that failed last."""
+    experiment = crowded(space, clock, pending=200, running=100)
+    for index in range(100):
+        fail = lifecycle.Fail(worker=f"w{index}", attempt=1, error="no such file", failure="crashed")
+        clock.advance(1.0)
+        experiment.apply(index, fail)
+    with pytest.raises(SweepClosed, match="no such file"):
+        Experiment.open(experiment.store).ask("me")
+
+
+def test_failures_among_many_that_completed_pause_nothing(space, clock):
+    """A sample that happens to hold the failed ones alone must not stop a sweep of a hundred workers."""
+    experiment = crowded(space, clock, pending=200, running=100)
+    for index in range(100):
+        clock.advance(1.0)
+        event = lifecycle.Complete(worker=f"w{index}", attempt=1, metrics={"loss": 1.0})
+        if index % 2:
+            event = lifecycle.Fail(worker=f"w{index}", attempt=1, error="no such file", failure="crashed")
+        experiment.apply(index, event)
+    for _ in range(20):
+        assert Experiment.open(experiment.store).ask("me").status == "running"
+
+
+def test_a_budget_counts_all_trials_of_many(space, clock):
+    experiment = crowded(space, clock, pending=100, running=200, budget=Budget(usd=100.0))
+    for index in range(200):
+        metrics = {"loss": 1.0, "usd": 1.0}
+        experiment.apply(index, lifecycle.Complete(worker=f"w{index}", attempt=1, metrics=metrics))
+    with pytest.raises(SweepClosed, match="usd"):
+        Experiment.open(experiment.store).ask("me")
+
+
+def test_paused_sweep_of_many_hands_out_nothing(space, clock):
+    experiment = crowded(space, clock, pending=200, running=0)
+    control.write(experiment.store, "paused", by="me")
+    with pytest.raises(SweepClosed, match="paused"):
+        experiment.ask("me")

@@ -67,3 +67,42 @@ def test_a_record_that_was_read_in_between_keeps_its_place(store):
     mine.apply(2, Abandon(by="me"))
     assert [record.trial for record in mine.all()] == [0, 1, 2]
     assert [record.trial for record in mine.lately()] == [0, 1, 2]
+
+
+def many(count: int) -> MemoryStore:
+    store = MemoryStore()
+    writer = Records(store)
+    for index in range(count):
+        writer.create(Trial(trial=index, status="pending", parameters={"x": index / 10}, generator="sobol"))
+    return store
+
+
+def test_some_of_many_new_records_are_read():
+    store = many(40)
+    mine = Records(store)
+    found, complete = mine.some(8)
+    assert (len(found), complete, len(mine)) == (8, False, 8)
+    assert found == sorted(found, key=lambda record: record.trial)
+    assert mine.lately() == []  # it is no listing
+    more, complete = mine.some(8)
+    assert (len(more), complete) == (16, False)
+    assert {record.trial for record in found} < {record.trial for record in more}
+
+
+def test_of_few_new_records_all_are_read():
+    found, complete = Records(many(16)).some(8)
+    assert complete
+    assert [record.trial for record in found] == list(range(16))
+
+
+def test_none_of_some_is_known_to_be_outdated():
+    store = many(40)
+    mine, theirs = Records(store), Records(store)
+    mine.all()
+    for record in theirs.all()[:30]:
+        theirs.replace(claimed(record, "other"))
+    found, complete = mine.some(8)
+    assert not complete
+    assert len(found) == 10 + 8
+    assert [record for record in found if record != theirs.read(record.trial)] == []
+    assert mine.all() == theirs.all()
