@@ -9,7 +9,7 @@ from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable, SweepError
 from sweeps.storage.objects.answers import Refusal
-from sweeps.storage.objects.client import is_url
+from sweeps.storage.objects.client import is_set, is_url
 from sweeps.storage.objects.s3 import ETagClient
 from sweeps.storage.retries import RetryPolicy
 
@@ -62,7 +62,7 @@ class AzureClient(ETagClient):
         return AzureStore(self.bucket, account_name=self._account, endpoint=self.endpoint, **options)
 
     def signed_in_as(self) -> str:
-        return next((words for name, words in _KINDS if os.environ.get(name)), "identity of this machine")
+        return next((words for name, words in _KINDS if is_set(name)), "identity of this machine")
 
     async def clock_url(self, name: str) -> str:
         return f"{self.endpoint}/{self.bucket}?restype=container"  # an unsigned request's refusal has a Date

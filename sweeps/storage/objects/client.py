@@ -97,6 +97,11 @@ def is_url(endpoint: str) -> bool:
     return parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") is not None
 
 
+def is_set(variable: str) -> bool:
+    """Return whether a variable has a value, other than one by which obstore takes a switch for off."""
+    return os.environ.get(variable, "").lower() not in ("", "0", "false", "off", "no", "n")
+
+
 def within(limit_s: float, act: Callable[[], _T]) -> _T:
     """Return what the function returns, if it does in so many seconds.
 

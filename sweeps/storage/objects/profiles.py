@@ -46,7 +46,7 @@ def chosen() -> str:
         parser = RawConfigParser(strict=False)
         try:
             parser.read(path.expanduser(), encoding="utf-8")
-            keys = frozenset(parser["default"]) if parser.has_section("default") else frozenset()
+            keys = frozenset(key for name in parser if _is_default(name, usual) for key in parser[name])
         except (Error, OSError, RuntimeError, ValueError) as error:
             why = " ".join(str(error).split())
             if isinstance(error, ParsingError):  # its text quotes the line, which may be a secret
@@ -56,6 +56,11 @@ def chosen() -> str:
         if keys & _CREDENTIALS:
             return "default"
     return ""
+
+
+def _is_default(section: str, file: str) -> bool:
+    """Return whether a section is the default profile: in a config file perhaps as `profile default`."""
+    return section == "default" or (file.endswith("config") and section.split() == ["profile", "default"])
 
 
 def provider(profile: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 from sweeps.errors import InputError, StoreUnavailable, SweepError
 from sweeps.storage.objects import profiles
 from sweeps.storage.objects.answers import Refusal, not_a_service
-from sweeps.storage.objects.client import ObjectClient, is_url, within
+from sweeps.storage.objects.client import ObjectClient, is_set, is_url, within
 from sweeps.storage.retries import RetryPolicy, Transient
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -147,7 +147,7 @@ class S3Client(ETagClient):
             raise InputError(f"{_TOKEN_FILE}: {token} does not exist; mount the token, or unset the variable")
         # A profile that is named goes before the role that a container was given, as in AWS's own tools.
         first = set(_KEYS) - _CONTAINER if os.environ.get("AWS_PROFILE") else set(_KEYS)
-        self._profile = "" if any(os.environ.get(name) for name in first) else profiles.chosen()
+        self._profile = "" if any(map(is_set, first)) else profiles.chosen()
         self._provider: Any = None
         self._renewed, self._signing_in = -math.inf, threading.Lock()
 
@@ -188,7 +188,7 @@ class S3Client(ETagClient):
         if self._profile:
             method = f" ({self._provider.credentials.method})" if self._provider else ""
             return f"AWS profile {self._profile}{method}"
-        return next((words for name, words in _KEYS.items() if os.environ.get(name)), "role of this machine")
+        return next((words for name, words in _KEYS.items() if is_set(name)), "role of this machine")
 
     def fault(self, said: Refusal, url: str) -> Exception | None:
         # Before anything has worked, the fault is the user's input and not a passing one.

@@ -119,6 +119,7 @@ def sign_in_to_sso(home: Path, seconds: float) -> None:
         ({"credentials": f"[lab]\n{KEYS}"}, "lab", "AWS profile lab (shared-credentials-file)"),
         ({"credentials": f"[default]\n{KEYS}"}, "", "AWS profile default (shared-credentials-file)"),
         ({"config": f"[default]\n{KEYS}"}, "", "AWS profile default (config-file)"),
+        ({"config": f"[profile default]\n{KEYS}"}, "", "AWS profile default (config-file)"),
         ({"config": ROLE}, "lab", "AWS profile lab (assume-role)"),
         ({"config": SSO}, "lab", "AWS profile lab (sso)"),
         (
@@ -127,7 +128,7 @@ def sign_in_to_sso(home: Path, seconds: float) -> None:
             "AWS profile lab (custom-process)",
         ),
     ],
-    ids=["keys", "default", "config", "role", "sso", "program"],
+    ids=["keys", "default", "config", "profile default", "role", "sso", "program"],
 )
 def test_profile_signs_requests(s3, sts, url, tmp_path, monkeypatch, files, profile, words):
     program = tmp_path / "keys"
@@ -266,6 +267,20 @@ def test_missing_boto3_is_one_line(s3, url, tmp_path, monkeypatch):
 def test_region_alone_needs_no_boto3(s3, url, tmp_path, monkeypatch):
     """The machine's role has the credentials then."""
     write(tmp_path, "config", "[default]\nregion = eu-west-3\n")
+    assert S3Client("bucket", endpoint=s3.door("a"), retries=QUICK).signed_in_as() == "role of this machine"
+
+
+@pytest.mark.parametrize("value", ["false", "0", "No", "off"])
+def test_switch_that_is_off_leaves_the_profile(url, tmp_path, monkeypatch, value):
+    write(tmp_path, "credentials", f"[default]\n{KEYS}")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", value)
+    assert ObjectStore(url).client.signed_in_as() == "AWS profile default"
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    assert ObjectStore(url).client.signed_in_as() == "nobody (AWS_SKIP_SIGNATURE)"
+
+
+def test_profile_of_that_name_in_the_file_of_credentials_is_another(s3, url, tmp_path):
+    write(tmp_path, "credentials", f"[profile default]\n{KEYS}")
     assert S3Client("bucket", endpoint=s3.door("a"), retries=QUICK).signed_in_as() == "role of this machine"
 
 

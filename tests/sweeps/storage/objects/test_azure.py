@@ -136,6 +136,13 @@ def test_a_service_principal_goes_before_a_sas_token(monkeypatch):
     assert store.client.signed_in_as() == "service principal (AZURE_CLIENT_ID)"
 
 
+def test_switch_that_is_off_is_no_account(monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+    for value, words in (("false", "identity of this machine"), ("true", "account of `az login`")):
+        monkeypatch.setenv("AZURE_USE_AZURE_CLI", value)
+        assert ObjectStore("az://bucket/x").client.signed_in_as() == words
+
+
 @pytest.mark.parametrize("account", ["", "UPPER", "ab", "line\nbreak"])
 def test_an_unfit_account_name_is_one_line(monkeypatch, account):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", account)
