@@ -163,18 +163,7 @@ def _cost_line(cap: int | None, records: Sequence[Trial], rate: Rate | None) -> 
     """Return dollars so far, and expected for so many trials, in words; "" if no cost is known."""
     from analysis.summaries.costs import cost
 
-    rows = [
-        {
-            "trial": record.trial,
-            "status": record.status,
-            "generator": record.generator,
-            "metrics": record.metrics,
-            "seconds": table.seconds(record),
-            **table.stage_costs(record),
-        }
-        for record in records
-        if record.generator != "imported"
-    ]
+    rows = [table.cost_row(record) for record in records if record.generator != "imported"]
     estimate = cost(rows, cap, rate)
     if rate is None and not estimate.so_far:
         return ""

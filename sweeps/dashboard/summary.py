@@ -93,17 +93,7 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
     used = asdict(budget.spent(records, view.now)) if budget.amounts(space.budget) else {}
     generators = Counter(record.generator for record in records)
     counts = table.counts(records)
-    rows = [
-        {
-            "trial": record.trial,
-            "status": record.status,
-            "generator": record.generator,
-            "metrics": record.metrics,
-            "seconds": table.seconds(record),
-            **table.stage_costs(record),
-        }
-        for record in records
-    ]
+    rows = [table.cost_row(record) for record in records]
     kinds: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str], str] = {}
     for record in records:

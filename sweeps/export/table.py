@@ -81,6 +81,18 @@ def stage_costs(record: Trial) -> dict[str, Any]:
     return columns
 
 
+def cost_row(record: Trial) -> dict[str, Any]:
+    """Return what `analysis.summaries.costs` needs of a trial, for whoever does not make the whole table."""
+    return {
+        "trial": record.trial,
+        "status": record.status,
+        "generator": record.generator,
+        "metrics": record.metrics,
+        "seconds": seconds(record),
+        **stage_costs(record),
+    }
+
+
 def flat(record: Trial) -> dict[str, Any]:
     """Return one trial as a row, a cell for each of its values."""
     row: dict[str, Any] = {
