@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from sweeps.experiment import Experiment
 from sweeps.programs.kinds import program_of
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space, Stage
+from sweeps.stages.checkpoint import Checkpoint, SharedKeys
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.transfer import copying, fetching, publishing
@@ -415,24 +417,28 @@ def test_end_of_running_publisher_is_not_adopted(sweep, two_stages) -> None:
     assert (paid(sweep.trial(1).stages), first(sweep.trial(1)).snapshot) == (102, False)
 
 
-def test_two_that_compute_one_stage_at_once_publish_it_once(sweep, two_stages) -> None:
+def test_two_that_compute_one_stage_at_once_publish_it_once(sweep, two_stages, monkeypatch) -> None:
     """The second of them finds it published when it comes to it."""
     inner = Experiment(sweep.store, sweep.space)
+    published, present = threading.Event(), SharedKeys.present
+
+    def look(self: SharedKeys, folder: Path) -> list[Checkpoint]:
+        slow = (
+            "000000" in folder.parts and not published.is_set()
+        )  # trial 0 looks when the other has stored it
+        return [] if slow else present(self, folder)
+
+    monkeypatch.setattr(SharedKeys, "present", look)
 
     def other_worker(folder: Path) -> None:
         two_stages.between.clear()
-        (folder / "snapshots/first").rename(folder / "later")  # the other one is faster
         environment = dict(os.environ)
         run(inner)
         assert dict(os.environ) == environment
-        (folder / "later").rename(folder / "snapshots/first")
+        published.set()
 
     two_stages.between.append(other_worker)
-    before, publishing.POLL_S = publishing.POLL_S, 60.0
-    try:
-        run(sweep)
-    finally:
-        publishing.POLL_S = before
+    run(sweep)
     assert two_stages.computed == [1.0, 1.0]
     assert [first(record).snapshot for record in sweep.trials()] == [False, True]
     assert [paid(record.stages) for record in sweep.trials()] == [101, 102]
