@@ -33,7 +33,7 @@ from sweeps.trials import control
 from sweeps.trials.lifecycle import Complete, Release
 from sweeps.upkeep.inventory import survey
 
-KINDS = ("folder", "gs", "s3")
+KINDS = ("folder", "gs", "s3", "az")
 STAGE = f"stages/{'ab' * 32}"
 RUN = "runs/000000/attempt-1"
 FILES = {
@@ -55,6 +55,9 @@ def place(request, tmp_path, monkeypatch):
         if kind == "gs":
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs").url)
             return f"gs://bucket/copies/{name}"
+        if kind == "az":
+            monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", request.getfixturevalue("azure"))
+            return f"az://bucket/copies/{name}"
         monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3").door("copy"))
         return f"s3://bucket/copies/{name}"
 
