@@ -78,14 +78,19 @@ def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
     return composition.config
 
 
-def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, processes: int = 1) -> list[str]:
+def command(
+    overrides: Sequence[str], run_dir: str | os.PathLike[str], *, processes: int = 1, host: str = ""
+) -> list[str]:
     """Return the argument vector of a run, which imports nothing from the working folder by accident (`-P`).
 
     Args:
         run_dir: the folder that the run writes into; quoted as Hydra reads it.
         processes: of this machine that share the run.
+        host: this machine among those that share the run, as RANK/HOSTS@ADDRESS:PORT; "" where it is alone.
     """
-    program = ["trainer"] if processes == 1 else ["trainer.distributed.launch", str(processes)]
+    program = ["trainer"]
+    if processes > 1 or host:
+        program = ["trainer.distributed.launch", str(processes), *(["--host", host] if host else [])]
     return [sys.executable, "-P", "-m", *program, *_texts(overrides), f"run_dir={quote(os.fspath(run_dir))}"]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,10 @@ from sweeps.cli.output import echo, notify
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault, InputError
 from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
+
+if TYPE_CHECKING:
+    from sweeps.experiment import Experiment
+    from sweeps.worker.loop import Tally
 
 
 @click.command()
@@ -71,6 +77,20 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
 )
 @click.option("--exit-when-idle", is_flag=True, help="Leave as soon as there is nothing to claim.")
 @click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Hosts that share each trial; start this on each. Default: program.trainer.nodes.",
+)
+@click.option(
+    "--node-rank", type=int, metavar="R", help="Which of them this is, from 0. Default: by the environment."
+)
+@click.option(
+    "--leader",
+    metavar="HOST[:PORT]",
+    help="Where the host of rank 0 listens, of all hosts. Default: by the environment.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -85,6 +105,9 @@ def worker(
     max_trials: int | None,
     max_hours: float | None,
     exit_when_idle: bool,
+    nodes: int | None,
+    node_rank: int | None,
+    leader: str | None,
     log_format: str,
 ) -> None:
     """Claim trials, run them and report, until none is left or a limit is reached.
@@ -94,27 +117,47 @@ def worker(
     when its lease expires. A worker that cannot start the program exits with 2: it is in the wrong folder.
     Trials of the trainer are forked from a process that has its imports done; STAGESWEEP_WARM_START=0 starts
     a new Python for each.
+
+    With --nodes N each trial is shared by N hosts. That of rank 0 is the worker; the others wait for it, run
+    their processes of its trials, and end as it ends. Slurm, SkyPilot and Kubernetes say which host this is,
+    or MASTER_ADDR and NODE_RANK.
     """
     from sweeps.programs.signals import Stop
+    from sweeps.worker.gang.joining import join_gang
+    from sweeps.worker.gang.member import Member
     from sweeps.worker.loop import Limits, work
     from sweeps.worker.progress import watcher
 
     experiment = open_sweep(storage, name)
     stop = Stop()
     stop.listen()
+    experiment, gang = join_gang(experiment, nodes, node_rank, leader, stop)
+    if isinstance(gang, Member):
+        status = gang.follow()
+        echo(f"sweep: the leader has sent this host away, with exit status {status}", err=True)
+        ctx.exit(status)
     limits = Limits(max_trials=max_trials, max_hours=max_hours, leave_when_idle=exit_when_idle)
-    with watcher(experiment, log_format) as watching:
-        try:
-            tally = work(experiment, stop=stop, watcher=watching, limits=limits)
-        except ImportError as error:  # of a package that is being updated, perhaps: worth another start
-            raise EnvironmentFault(f"cannot import {error.name or 'a module'}: {error}") from error
+    with gang or nullcontext():
+        with watcher(experiment, log_format) as watching:
+            try:
+                tally = work(experiment, stop=stop, watcher=watching, limits=limits, leader=gang)
+            except ImportError as error:  # of a package that is being updated, perhaps: worth another start
+                raise EnvironmentFault(f"cannot import {error.name or 'a module'}: {error}") from error
+        status = _report(tally, experiment)
+        if gang is not None:
+            gang.leave_with(status)
+    ctx.exit(status)
+
+
+def _report(tally: Tally, experiment: Experiment) -> int:
+    """Say why the worker leaves, and return its exit status."""
     if tally.preempted_by:
         echo(f"sweep: {tally.preempted_by}: left after handing its trial back", err=True)
-        ctx.exit(EXIT_PREEMPTED)
+        return EXIT_PREEMPTED
     ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
     cap = experiment.space.run_cap
     if not tally.ended and cap is not None and sum(r.is_own for r in experiment.recent_trials()) >= cap:
         ends = f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
     click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}
-    ctx.exit(EXIT_FAILED if only_failures else EXIT_DONE)
+    return EXIT_FAILED if only_failures else EXIT_DONE

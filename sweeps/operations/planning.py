@@ -691,7 +691,8 @@ def _final_sweep(
         "objectives": [{"metric": o.metric, "goal": o.goal} for o in source.objectives],
         "program": {
             "trainer": {"overrides": list(program.overrides)}
-            | ({"processes": program.processes} if program.processes != 1 else {}),
+            | ({"processes": program.processes} if program.processes != 1 else {})
+            | ({"nodes": program.nodes} if program.nodes != 1 else {}),
             "function": program.function,
             "command": list(program.command),
         },

@@ -9,8 +9,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from sweeps.errors import CannotStart
 from sweeps.programs.result import Outcome, needed_metrics
@@ -26,14 +27,46 @@ TRIAL_FILE = "trial.json"
 """File in the run folder with the trial's index, attempt and parameters."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HostEnd:
+    """How a trial's processes on a host ended.
+
+    Args:
+        status: as `subprocess` gives it, negative for a signal.
+        output: the last lines that they have written.
+        lost: which other host was lost meanwhile, in one clause; "" for none.
+    """
+
+    status: int
+    output: str
+    lost: str = ""
+
+
+class Hosts(Protocol):
+    """The hosts that share each trial of this worker."""
+
+    def run(
+        self,
+        record: Trial,
+        folder: Path,
+        *,
+        options: Mapping[str, bool],
+        start: Callable[[str, Callable[[], bool]], HostEnd],
+        should_stop: Callable[[], bool],
+    ) -> HostEnd:
+        """See `sweeps.worker.gang.leader.Leader.run`."""
+
+
 class Program(ABC):
     """Program that computes the trials of a sweep.
 
     Attributes:
         test_overrides: parameters with which it reports metrics on data that no trial was selected by.
+        hosts: those that share each trial; None: this one runs them alone.
     """
 
     test_overrides: ClassVar[Mapping[str, Value]] = {}
+    hosts: Hosts | None = None
 
     def __init__(self, space: Space) -> None:
         self.space = space

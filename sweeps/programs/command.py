@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sweeps.errors import EnvironmentFault
 from sweeps.programs import process, startable
-from sweeps.programs.base import LOG_FILE, Program, cannot_start, write_trial_file
+from sweeps.programs.base import LOG_FILE, HostEnd, Program, cannot_start, write_trial_file
 from sweeps.programs.progress_log import METRICS_FILE
 from sweeps.programs.result import (
     RESULT_FILE,
@@ -67,16 +67,30 @@ class CommandProgram(Program):
             return NotStarted(detail=problem)
         write_trial_file(record, folder)
         log_file, env = folder / LOG_FILE, self.variables(record, folder)
+
+        def start(host: str, should_stop: Callable[[], bool]) -> HostEnd:
+            words = argv
+            if host:
+                words = self.argv(record, folder, snapshots=snapshots, points=points, host=host)
+            warm = self.warm_starter()
+            status = process.run(words, log_file=log_file, env=env, should_stop=should_stop, warm=warm)
+            return HostEnd(status=status, output=process.last_lines(log_file))
+
         try:
-            status = process.run(
-                argv, log_file=log_file, env=env, should_stop=should_stop, warm=self.warm_starter()
-            )
+            if self.hosts is None:
+                end = start("", should_stop)
+            else:
+                options = {"snapshots": snapshots, "points": points}
+                end = self.hosts.run(record, folder, options=options, start=start, should_stop=should_stop)
         except process.Unstartable as error:
             return Failed(error=str(error), failure="bad_config")
+        status = end.status
         was_stopped = should_stop()
         # A program that was stopped may exit with 0 without a result.
         if status == 0 and not (was_stopped and not (folder / RESULT_FILE).exists()):
             return read_result(self.space, folder / RESULT_FILE)
+        if end.lost and not was_stopped:  # as if this worker were, but its trial need not wait for a lease
+            return Failed(error=f"{end.lost}\n{end.output}".strip(), failure="lost", retryable=True)
         if was_limited(status):
             raise EnvironmentFault(
                 "the program was ended because it may not write such large files here (SIGXFSZ); lift the "
@@ -85,10 +99,16 @@ class CommandProgram(Program):
         if was_stopped or was_preempted(status):
             return Preempted(detail=f"the program {process.describe_exit(status)}")
         stated = read_refusal(folder / RESULT_FILE)
-        return stated or self.read_exit(status, process.last_lines(log_file), argv)
+        return stated or self.read_exit(status, end.output, argv)
 
-    def argv(self, record: Trial, folder: Path, *, snapshots: bool, points: bool) -> list[str]:
-        """Return the argument vector of a trial; see `run` for the arguments."""
+    def argv(
+        self, record: Trial, folder: Path, *, snapshots: bool, points: bool, host: str = ""
+    ) -> list[str]:
+        """Return the argument vector of a trial; see `run` for the arguments.
+
+        Args:
+            host: this host among those that share it, as RANK/HOSTS@ADDRESS:PORT; "" where it is alone.
+        """
         values = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
         return self._argv(record, values)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from sweeps.errors import InputError
 from sweeps.programs.base import Program
 from sweeps.programs.command import CommandProgram
 from sweeps.programs.function import Function, FunctionProgram
 from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Space
+from sweeps.space.domain import probes
 
 
 def program_of(space: Space, function: Function | None = None) -> Program:
@@ -18,3 +22,21 @@ def program_of(space: Space, function: Function | None = None) -> Program:
     if function is not None or space.program.kind == "function":
         return FunctionProgram(space, function)
     return TrainerProgram(space) if space.program.kind == "trainer" else CommandProgram(space)
+
+
+def with_nodes(space: Space, nodes: int | None) -> Space:
+    """Return the space with this number of hosts for each trial; None: that of the space file.
+
+    Raises:
+        InputError: so many cannot share a trial.
+    """
+    if nodes in (None, space.program.nodes):
+        return space
+    if space.program.kind != "trainer":
+        raise InputError(f"--nodes {nodes}: only trials of program.trainer run on several hosts")
+    changed = replace(space, program=replace(space.program, nodes=nodes or 1))
+    try:
+        program_of(changed).check(probes(changed))
+    except InputError as error:
+        raise InputError(f"--nodes {nodes}: {error}") from None
+    return changed

@@ -28,7 +28,7 @@ RESULT_FILE = "result.json"
 MAX_METRICS = 10_000
 """Limit for one trial; the objectives come first."""
 
-_EXIT_DIVERGED, _EXIT_PREEMPTED = 70, 75
+EXIT_DIVERGED, _EXIT_PREEMPTED = 70, 75
 
 OUT_OF_MEMORY = re.compile(r"\bMemoryError\b|OutOfMemoryError|[Oo]ut of memory|RESOURCE_EXHAUSTED")
 """Out-of-memory messages of Python, torch, CUDA and XLA."""
@@ -250,7 +250,7 @@ def classify_exit(status: int, output: str, argv: Sequence[str]) -> Failed | Not
         output: the last lines that the program has written.
     """
     last = output.splitlines()[-1] if output else ""
-    if status == _EXIT_DIVERGED:
+    if status == EXIT_DIVERGED:
         return Failed(error=f"diverged: {last}\n{output}", failure="diverged")
     if never := startable.never_began(argv, status, last):
         return NotStarted(detail=never)

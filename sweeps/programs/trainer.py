@@ -60,7 +60,8 @@ class TrainerProgram(CommandProgram):
     def warm_up(self) -> None:
         """Start the trainer's imports in another process: they take as long as the claim of a trial."""
         # A launcher starts several processes: they cannot be forked from one.
-        if self._warm is None and self.space.program.processes == 1 and warm_start.enabled():
+        is_one = self.space.program.processes * self.space.program.nodes == 1
+        if self._warm is None and is_one and warm_start.enabled():
             common = self.space.program.overrides
             self._warm = WarmStarts("trainer", preload="trainer.preload", common=common)
         if self._warm is not None:
@@ -167,7 +168,7 @@ class TrainerProgram(CommandProgram):
             try:
                 if isinstance(each, ConfigError):
                     raise each
-                each.check(processes=space.program.processes)
+                each.check(processes=space.program.processes * space.program.nodes)
             except ConfigError as error:
                 for fault in error.errors:
                     refused.setdefault(fault.key or str(fault), str(fault))
@@ -215,7 +216,9 @@ class TrainerProgram(CommandProgram):
         """Return a trial's overrides for the command line of `python -m trainer`."""
         return [*self.space.program.overrides, *to_overrides(parameters)]
 
-    def argv(self, record: Trial, folder: Path, *, snapshots: bool, points: bool) -> list[str]:
+    def argv(
+        self, record: Trial, folder: Path, *, snapshots: bool, points: bool, host: str = ""
+    ) -> list[str]:
         from trainer import api
 
         name = f"{self.space.name}-{record.trial:06d}"
@@ -226,7 +229,13 @@ class TrainerProgram(CommandProgram):
         overrides = [*self.overrides(record.parameters), *to_overrides(added)]
         if points:
             overrides += self._point_overrides(record.parameters)
-        return api.command(overrides, folder, processes=self.space.program.processes)
+        return api.command(overrides, folder, processes=self.space.program.processes, host=host)
+
+    def version(self) -> str:
+        """Return the version of the trainer; hosts that share a trial need the same."""
+        from trainer.result import code_version
+
+        return code_version()
 
     def _point_overrides(self, parameters: Mapping[str, Value]) -> list[str]:
         """Return where the trainer leaves points, for the stages for which the user has not said it."""

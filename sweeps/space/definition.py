@@ -159,7 +159,8 @@ class Program:
 
     Args:
         overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
-        processes: `trainer`: number of processes of one trial on the worker's machine.
+        processes: `trainer`: number of processes of one trial on each of its hosts.
+        nodes: `trainer`: number of hosts of one trial.
         command: `command`: argv. The element `${overrides}` becomes one `key=value` argument per parameter,
             `${args}` one `--key=value`, and `overrides.WORDS` has more of these; `${run_dir}`, `${trial}` and
             `${python}` (the worker's) are replaced inside elements.
@@ -171,6 +172,7 @@ class Program:
     command: tuple[str, ...] = ()
     function: str = ""
     processes: int = 1
+    nodes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

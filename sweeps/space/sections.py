@@ -203,6 +203,7 @@ class TrainerSection(Section):
 
     overrides: Annotated[tuple[Annotated[str, BeforeValidator(_override)], ...], Items] = ()
     processes: Count = None
+    nodes: Count = None
 
     def _check(self, section: Cursor) -> None:
         keys = [split(override)[0] for override in self.overrides]

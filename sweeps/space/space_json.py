@@ -47,7 +47,7 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
     {
         Range: ("step", "normal", "when", "prior"),
         Choice: ("prior",),
-        Program: ("processes",),
+        Program: ("processes", "nodes"),
         Search: ("sobol", "noise", "reuse", "prior", "stop"),
         Budget: ("until",),
         Stage: ("trunk",),
@@ -209,6 +209,7 @@ def problem(space: Space) -> str | None:
         "search.sobol": space.search.sobol or 0,
         "lease.max_attempts": space.lease.max_attempts,
         "program.processes": space.program.processes,
+        "program.nodes": space.program.nodes,
         "brake.first": space.brake.first,
         "brake.later": space.brake.later,
         "snapshots.keep": space.snapshots.keep - 1,

@@ -23,6 +23,7 @@ from sweeps.text.counted import counted
 from sweeps.transfer import removal
 from sweeps.trials import budget, storable
 from sweeps.trials.record import Trial
+from sweeps.worker.gang.leader import Leader
 from sweeps.worker.trial_run import End, LastUploads, TrialRun, Watcher, retry_delays
 
 log = logging.getLogger(__name__)
@@ -78,12 +79,14 @@ def work(
     limits: Limits | None = None,
     name: str | None = None,
     function: Function | None = None,
+    leader: Leader | None = None,
 ) -> Tally:
     """Run trials until there are none left to claim, a limit is reached, or `stop` is requested.
 
     Args:
         name: of the worker; None: a unique one.
         function: to call in place of the sweep's program.
+        leader: of the gang that shares each trial; None: this worker runs them alone.
 
     Raises:
         CannotStart: the sweep's program is not in this folder, or not on this machine.
@@ -95,10 +98,13 @@ def work(
     uploads = LastUploads()
     try:
         with closing(program_of(experiment.space, function)) as program:
+            program.hosts = leader
             while not stop.requested and not limits.reached(ended.total()):
                 with stop.interruptible():  # before a claim, because loading a function may take long
                     program.require_startable()
                 program.warm_up()
+                if leader is not None and not leader.assemble(lambda: stop.requested):
+                    break
                 record = _NextTrial(experiment, worker, stop, watcher, limits).claim()
                 if record is None:
                     break

@@ -16,7 +16,7 @@ import pytest
 
 from sweeps.errors import CannotStart, InputError
 from sweeps.programs import progress_log
-from sweeps.programs.kinds import program_of
+from sweeps.programs.kinds import program_of, with_nodes
 from sweeps.programs.result import Completed, Failed, NotStarted, Preempted
 from sweeps.programs.signals import Stop
 from sweeps.programs.trainer import TrainerProgram
@@ -499,28 +499,44 @@ class TestCheck:
             program_of(gone).check([])
 
     @pytest.mark.parametrize(
-        ("processes", "overrides", "message"),
+        ("processes", "nodes", "overrides", "message"),
         [
-            (2, (), "device.parallel: 2 "),
-            (1, ("device.parallel=ddp",), "device.parallel: ddp "),
-            (
-                3,
-                ("device.parallel=ddp", "stage2.batch_size=8"),
-                "stage2.batch_size: 8 ",
-            ),
+            (2, 1, (), "device.parallel: 2 "),
+            (1, 2, (), "device.parallel: 2 "),
+            (1, 1, ("device.parallel=ddp",), "device.parallel: ddp "),
+            (3, 1, ("device.parallel=ddp", "stage2.batch_size=8"), "stage2.batch_size: 8 "),
+            (1, 3, ("device.parallel=ddp", "stage2.batch_size=8"), "stage2.batch_size: 8 "),
+            (2, 2, ("device.parallel=fsdp", "device.mesh={data: 4, tensor: 2}"), "device.mesh: 4 "),
         ],
     )
-    def test_processes_that_cannot_share_a_trial_are_refused(self, space, processes, overrides, message):
+    def test_processes_that_cannot_share_a_trial_are_refused(
+        self, space, processes, nodes, overrides, message
+    ):
         steps = ("stage1_9.max_steps=0",)
-        program = Program(kind="trainer", overrides=(*steps, *overrides), processes=processes)
+        program = Program(kind="trainer", overrides=(*steps, *overrides), processes=processes, nodes=nodes)
         shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),))
         with pytest.raises(InputError, match=re.escape(message)):
             program_of(shared).check([{}])
 
-    def test_processes_that_can_share_a_trial_are_accepted(self, space):
-        program = Program(kind="trainer", overrides=("device.parallel=ddp",), processes=2)
+    @pytest.mark.parametrize(("processes", "nodes"), [(2, 1), (1, 2), (2, 2)])
+    def test_processes_that_can_share_a_trial_are_accepted(self, space, processes, nodes):
+        program = Program(
+            kind="trainer", overrides=("device.parallel=ddp",), processes=processes, nodes=nodes
+        )
         shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),))
         program_of(shared).check([{}])
+
+    def test_another_number_of_hosts_is_checked(self, space):
+        program = Program(
+            kind="trainer", overrides=("device.parallel=ddp", "stage2.batch_size=8"), processes=2
+        )
+        shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),), parameters=())
+        assert with_nodes(shared, None) is with_nodes(shared, 1) is shared
+        assert with_nodes(shared, 2).program.nodes == 2
+        with pytest.raises(InputError, match=r"^--nodes 3: .*batch_size: "):
+            with_nodes(shared, 3)
+        with pytest.raises(InputError, match="only trials of"):
+            with_nodes(replace(space, program=Program(kind="command", command=("a", "${overrides}"))), 2)
 
     def test_settings_of_all_points_are_refused_at_once(self, space):
         program = Program(kind="trainer", overrides=("stage2.nothing=1", "log_every=0"))

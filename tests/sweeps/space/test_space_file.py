@@ -253,6 +253,7 @@ def test_plain_ranges_are_stored_without_unset_fields() -> None:
         ("{trainer:}", Program(kind="trainer")),
         ("{trainer: {overrides: [a=1, +b=2]}}", Program(kind="trainer", overrides=("a=1", "+b=2"))),
         ("{trainer: {processes: 2}}", Program(kind="trainer", processes=2)),
+        ("{trainer: {processes: 4, nodes: 2}}", Program(kind="trainer", processes=4, nodes=2)),
         (
             '{command: [python, -u, train.py, "${overrides}", "--out=${run_dir}", 3]}',
             Program(

@@ -137,3 +137,31 @@ def test_the_command_of_a_shared_run_starts_it(tmp_path: Path) -> None:
         *(sys.executable, "-P", "-m", "trainer.distributed.launch", "3", "a=1", "run_dir='out'"),
     ]
     assert api.command(["a=1"], "out")[1:4] == ["-P", "-m", "trainer"]
+
+
+def test_processes_of_several_hosts_are_numbered_on(tmp_path: Path) -> None:
+    package = tmp_path / "stand_in" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    (package / "__main__.py").write_text(
+        "import os, pathlib, sys\n"
+        f"told = ' '.join(os.environ[name] for name in {names!r})\n"
+        "pathlib.Path(sys.argv[1], os.environ['RANK']).write_text(told)\n"
+    )
+    code = f"import os; from trainer.distributed import launch; os.environ['PYTHONPATH'] = {str(package.parent)!r}; "
+    for host in (0, 1):
+        words = ["2", "--host", f"{host}/2@fe80::1:4321", str(tmp_path)]
+        start = [sys.executable, "-c", code + f"launch.leave(launch.main({words!r}))"]
+        ran = subprocess.run(start, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path, check=False)
+        assert ran.returncode == 0
+    told = [(tmp_path / str(rank)).read_text() for rank in range(4)]
+    assert told == [f"{rank} {rank % 2} 4 2 fe80::1 4321" for rank in range(4)]
+
+
+@pytest.mark.parametrize("host", ["", "1/1@a:1", "2/2@a:1", "a/2@a:1", "0/2@a", "0/2"])
+def test_a_wrong_host_is_refused_in_one_line(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert launch.main(["2", "--host", host]) == 2
+    assert capsys.readouterr().err == f"trainer: error: --host {host!r} is not RANK/HOSTS@ADDRESS:PORT\n"
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before

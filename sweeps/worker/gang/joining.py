@@ -1,0 +1,61 @@
+"""Entry of `sweep worker` into a gang, as its leader or as another of its hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+
+from sweeps.errors import InputError
+from sweeps.experiment import Experiment
+from sweeps.programs.kinds import with_nodes
+from sweeps.programs.signals import Stop
+from sweeps.programs.trainer import TrainerProgram
+from sweeps.space.space_json import to_json
+from sweeps.worker.gang.host import find_host
+from sweeps.worker.gang.leader import Leader
+from sweeps.worker.gang.member import Member
+from sweeps.worker.progress import say
+
+
+def join_gang(
+    experiment: Experiment, nodes: int | None, rank: int | None, leader: str | None, stop: Stop
+) -> tuple[Experiment, Leader | Member | None]:
+    """Return the sweep as this worker runs it, and what it is in its gang; None: a trial has no other host.
+
+    Args:
+        nodes: as the user gave it; None: as the search space says.
+        rank: likewise; None: by the environment.
+        leader: HOST or HOST:PORT likewise.
+
+    Raises:
+        InputError: so many hosts cannot share a trial, or it is not clear which one this is.
+    """
+    space = with_nodes(experiment.space, nodes)
+    count = space.program.nodes
+    if count == 1:
+        if rank is not None or leader is not None:
+            option = "--leader" if rank is None else "--node-rank"
+            raise InputError(
+                f"{option}: a trial of this sweep runs on one host; say --nodes N, with N from 2"
+            )
+        return Experiment(experiment.store, space), None
+    host = find_host(count, os.environ, rank=rank, leader=leader)
+    program = TrainerProgram(space)
+    document = json.dumps(to_json(experiment.space), sort_keys=True)
+    about = {
+        "space": hashlib.sha256(document.encode()).hexdigest(),
+        "nodes": count,
+        "version": program.version(),
+    }
+
+    def request_stop(by: str) -> None:
+        say(f"{by}: all hosts of the gang stop")
+        if not stop.requested:  # a signal interrupts what waits, where `Stop.request` would not
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    experiment = Experiment(experiment.store, space)
+    if host.rank:
+        return experiment, Member(host, experiment, program, about=about, stop=stop, notify=say)
+    return experiment, Leader(host, about, notify=say, stop_requested=request_stop)

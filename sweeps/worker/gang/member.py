@@ -1,0 +1,234 @@
+"""A host of a gang that is not the leader: it runs its processes of the leader's trials, and claims nothing.
+
+It reads the trial from the store, so that the leader can only say which one. When the leader is gone, its
+processes end, and it waits for the next one; when it is told to go itself, it passes that on first.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sweeps.errors import EXIT_PREEMPTED, EnvironmentFault, InputError, SweepError
+from sweeps.experiment import Experiment
+from sweeps.programs import process
+from sweeps.programs.signals import Stop
+from sweeps.programs.trainer import TrainerProgram
+from sweeps.trials.record import run_prefix
+from sweeps.worker.gang.channel import Channel, connect
+from sweeps.worker.gang.host import Host
+from sweeps.worker.gang.leader import PATIENCE_S, SENT, marker
+
+_POLL_S = 0.2
+_RETRY_S = 1.0
+_VISIBLE_S = 30.0
+"""How long a network file system may take to show the leader's file."""
+
+
+class Member:
+    """Host of a rank from 1.
+
+    Args:
+        about: what all hosts must have alike, as of `Leader`.
+        notify: called with a line for people.
+        patience_s: how long it looks for a leader.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        experiment: Experiment,
+        program: TrainerProgram,
+        *,
+        about: Mapping[str, Any],
+        stop: Stop,
+        notify: Callable[[str], None],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._host, self._experiment, self._program = host, experiment, program
+        self._about, self._stop, self._notify, self._patience_s = dict(about), stop, notify, patience_s
+
+    def follow(self) -> int:
+        """Run what leaders say until one sends this host away, and return the exit status that it says.
+
+        Raises:
+            InputError: the leader refuses this host.
+            EnvironmentFault: there is no leader, or this machine cannot run its processes.
+        """
+        self._program.require_startable()
+        while True:
+            session = self._join()
+            status = EXIT_PREEMPTED if session is None else session.serve()
+            if status is not None:
+                return status
+            self._notify("the leader is gone; waiting for the next one")
+
+    def _join(self) -> _Session | None:
+        """Return the session with a leader, or None once this host has to leave."""
+        host, deadline, said = self._host, time.monotonic() + self._patience_s, ""
+        where = f"{host.address}, port {host.port}"
+        while not self._stop.requested:
+            problem = f"no leader answers at {where}"
+            try:
+                channel = connect(host.address, host.port)
+            except OSError as error:
+                problem += f" ({error.strerror or error})"
+            else:
+                channel.send(join=host.rank, name=platform.node(), about=self._about)
+                answer = channel.receive() or {}
+                if "joined" in answer:
+                    self._notify(f"host {host.rank} of {host.nodes}: joined the leader at {where}")
+                    return _Session(host, channel, self._experiment, self._program, self._stop)
+                channel.close()
+                if problem_ := answer.get("refused"):
+                    problem = str(problem_)
+                    if not answer.get("again"):
+                        raise InputError(f"host {host.rank} of {host.nodes}: {problem}")
+            if time.monotonic() > deadline:
+                raise EnvironmentFault(
+                    f"host {host.rank} of {host.nodes}: {problem} for {self._patience_s:g} s"
+                )
+            if problem != said:
+                said = problem
+                self._notify(f"host {host.rank} of {host.nodes}: {problem}; waiting")
+            with suppress(InterruptedError):
+                time.sleep(_RETRY_S)
+        return None
+
+
+class _Session:
+    """A leader's orders, until its connection ends."""
+
+    def __init__(
+        self, host: Host, channel: Channel, experiment: Experiment, program: TrainerProgram, stop: Stop
+    ) -> None:
+        self._host, self._channel, self._stop = host, channel, stop
+        self._experiment, self._program = experiment, program
+        self._changed = threading.Condition()
+        self._orders: list[Mapping[str, Any]] = []
+        self._stopped = set[str]()  # runs
+        self._status: int | None = None
+        self._is_open, self._has_told = True, False
+
+    def serve(self) -> int | None:
+        """Follow orders, and return the status to leave with; None once the leader is gone."""
+        threading.Thread(target=self._receive, name="gang", daemon=True).start()
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: bool(self._orders) or not self._is_open, _POLL_S)
+                    order = self._orders.pop(0) if self._orders else None
+                    is_open, status = self._is_open, self._status
+                if self._told_to_go():
+                    return EXIT_PREEMPTED
+                if status is not None or not (order or is_open):
+                    return status
+                if order is not None:
+                    self._obey(order)
+        finally:
+            self._channel.close()
+
+    def _receive(self) -> None:
+        while (message := self._channel.receive()) is not None:
+            with self._changed:
+                if isinstance(message.get("leave"), int):
+                    self._status = message["leave"]
+                elif "stop" in message:
+                    self._stopped.add(str(message["stop"]))
+                elif "run" in message:
+                    self._orders.append(message)
+                self._changed.notify_all()
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+
+    def _told_to_go(self) -> bool:
+        """Return whether this machine is to go, and pass that on to the leader, for all hosts, once."""
+        if self._stop.requested and not self._has_told:
+            self._has_told = True
+            self._channel.send(notice=self._stop.by)
+        return self._stop.requested
+
+    def _obey(self, order: Mapping[str, Any]) -> None:
+        """Run this host's processes of a trial, and say how they ended. Raises `EnvironmentFault`."""
+        run = str(order["run"])
+
+        def should_stop() -> bool:
+            with self._changed:
+                over = run in self._stopped or not self._is_open or self._status is not None
+            return self._told_to_go() or over
+
+        try:
+            status, output = self._execute(order, run, should_stop)
+        except (SweepError, OSError, process.Unstartable) as error:
+            fault = " ".join(str(error).split())
+            self._channel.send(run=run, fault=fault)
+            raise EnvironmentFault(fault) from error
+        self._channel.send(run=run, status=status, output=output)
+
+    def _execute(
+        self, order: Mapping[str, Any], run: str, should_stop: Callable[[], bool]
+    ) -> tuple[int, str]:
+        record = self._experiment.trial(int(order["trial"]))
+        if (record.status, record.attempt, record.worker) != ("running", order["attempt"], order["worker"]):
+            if should_stop():
+                return EXIT_PREEMPTED, ""
+            raise EnvironmentFault(
+                f"trial {record.trial} is not the leader's in {self._experiment.store.url}; all hosts need "
+                "the same sweep"
+            )
+        folder = self._experiment.store.folder(run_prefix(record.trial, record.attempt))
+        own = not self._sees(folder / marker(run), should_stop)
+        try:
+            if own and not self._fetch(folder, run, should_stop):
+                if should_stop():
+                    return EXIT_PREEMPTED, ""
+                raise EnvironmentFault(
+                    f"the checkpoints of trial {record.trial} did not come from the leader"
+                )
+            host = f"{self._host.rank}/{self._host.nodes}@{order['rendezvous']}"
+            argv = self._program.argv(
+                record,
+                folder,
+                snapshots=bool(order["options"]["snapshots"]),
+                points=bool(order["options"]["points"]),
+                host=host,
+            )
+            log = folder / f"host-{self._host.rank}.log"
+            variables = self._program.variables(record, folder)
+            status = process.run(argv, log_file=log, env=variables, should_stop=should_stop)
+            return status, process.last_lines(log)
+        finally:
+            if own:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _sees(self, file: Path, should_stop: Callable[[], bool]) -> bool:
+        """Return whether this is the leader's own folder. Raises `EnvironmentFault` if it should be."""
+        if file.exists() or self._experiment.store.is_remote:
+            return file.exists()
+        deadline = time.monotonic() + _VISIBLE_S
+        while not file.exists() and not should_stop():  # the leader removes it with the end of the run
+            if time.monotonic() > deadline:
+                raise EnvironmentFault(
+                    f"{file.parent} is not the leader's folder; hosts need to share the sweep's folder, or "
+                    "the sweep lies in a bucket"
+                )
+            time.sleep(_POLL_S)
+        return True
+
+    def _fetch(self, folder: Path, run: str, should_stop: Callable[[], bool]) -> bool:
+        """Copy from the leader what the trainer's processes read; return whether all of it came."""
+        for name in SENT:  # left by a lost record whose index was reused
+            shutil.rmtree(folder / name, ignore_errors=True)
+        source = connect(self._host.address, self._host.port)
+        try:
+            source.send(fetch=run)
+            return source.receive_files(folder, should_stop)
+        finally:
+            source.close()

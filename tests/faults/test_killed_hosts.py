@@ -1,0 +1,138 @@
+"""A gang of two hosts, of which one process is lost in each phase of a run: every trial ends once, from its checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+import pytest
+from gang_processes import PHASES, host_process, make_stand_in
+
+from sweeps.experiment import Experiment
+from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space
+from sweeps.storage.local import LocalStore
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Gang:
+    """Two hosts, each of which is started again whenever it has ended otherwise than with 0."""
+
+    def __init__(self, folder: Path, start: Callable[..., BaseProcess], processes: int = 1) -> None:
+        self.folder, self._start, self._processes = folder, start, processes
+        make_stand_in(folder)
+        space = Space(
+            name="ganged",
+            objectives=(Objective(metric="loss"),),
+            parameters=(Choice(name="phase", values=PHASES),),
+            program=Program(kind="trainer", processes=processes, nodes=2),
+            search=Search(method="grid"),
+            run_cap=len(PHASES),
+            lease=Lease(heartbeat_s=0.2, expire_s=1.5),
+        )
+        self.experiment = Experiment.create(LocalStore(folder / "store"), space)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self._port = probe.getsockname()[1]
+        self.hosts = [self._new(0), self._new(1)]
+
+    def _new(self, rank: int) -> BaseProcess:
+        given = (self.experiment.store.url, rank, self._port, str(self.folder), self._processes)
+        process = self._start(target=host_process, args=given)
+        process.start()
+        return process
+
+    def until(self, what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not what():
+            for rank, process in enumerate(self.hosts):
+                if process.exitcode not in (None, 0):
+                    self.hosts[rank] = self._new(rank)
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.02)
+
+    def processes(self, phase: str) -> list[int]:
+        """The run's processes in the first attempt of a trial."""
+        return [int((self.folder / f"at-{phase}-{rank}").read_text()) for rank in (0, 1)]
+
+    def logs(self) -> str:
+        files = [*self.folder.glob("*.log"), *self.folder.rglob("log.txt"), *self.folder.rglob("host-*.log")]
+        return "\n".join(f"==> {file}\n{file.read_text()[-2000:]}" for file in files)
+
+    def end(self) -> None:
+        for process in self.hosts:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+@pytest.fixture
+def gang(tmp_path: Path, forkserver) -> Iterator[Callable[..., Gang]]:
+    started: list[Gang] = []
+
+    def start(**options: int) -> Gang:
+        started.append(Gang(tmp_path, forkserver.Process, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+def of_rank(rank: int, number: signal.Signals) -> Callable[[Gang, str], None]:
+    """Send a signal to a process of the run."""
+    return lambda gang, phase: os.kill(gang.processes(phase)[rank], number)
+
+
+def of_host(rank: int, number: signal.Signals) -> Callable[[Gang, str], None]:
+    """Send a signal to a worker."""
+    return lambda gang, phase: os.kill(gang.hosts[rank].pid, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lose", "reason"),
+    [
+        (of_rank(1, signal.SIGKILL), "crashed"),
+        (of_rank(0, signal.SIGKILL), "crashed"),
+        (of_host(1, signal.SIGKILL), "crashed"),
+        (of_host(0, signal.SIGKILL), "expired"),
+        (of_host(1, signal.SIGTERM), "released"),
+        (of_host(0, signal.SIGTERM), "released"),
+    ],
+    ids=["member's process", "leader's process", "member", "leader", "notice of member", "notice of leader"],
+)
+def test_every_trial_ends_once(
+    gang: Callable[..., Gang], lose: Callable[[Gang, str], None], reason: str
+) -> None:
+    two = gang()
+    left = set(PHASES)
+    while left:
+        two.until(lambda: any((two.folder / f"at-{phase}-1").exists() for phase in left))
+        phase = next(phase for phase in left if (two.folder / f"at-{phase}-1").exists())
+        two.until(lambda phase=phase: (two.folder / f"at-{phase}-0").exists())
+        lose(two, phase)
+        two.until(lambda phase=phase: not any(map(psutil.pid_exists, two.processes(phase))))
+        (two.folder / f"go-{phase}").touch()
+        left.remove(phase)
+    two.until(lambda: all(process.exitcode == 0 for process in two.hosts))
+    for phase in PHASES:
+        record = trial_of(two, phase)
+        assert (record.status, [attempt.reason for attempt in record.history]) == (
+            "completed",
+            [reason, "completed"],
+        )
+        saved = PHASES.index("checkpoint")
+        position = PHASES.index(phase)
+        expected = position if reason == "released" else saved if position >= saved else 0
+        assert record.metrics["began"] == expected, phase
+
+
+def trial_of(gang: Gang, phase: str):
+    records = Experiment.open(gang.experiment.store).trials()
+    return next(record for record in records if record.parameters["phase"] == phase)

@@ -1,0 +1,391 @@
+"""A leader and its members over connections of this machine: who joins, who is refused, and how a run ends.
+
+The hosts are threads here; `tests/faults/test_killed_hosts.py` kills them as processes.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from memory_store import MemoryStore
+
+from sweeps.errors import EnvironmentFault, InputError, SweepError
+from sweeps.experiment import Experiment
+from sweeps.programs.base import HostEnd
+from sweeps.programs.signals import Stop
+from sweeps.programs.trainer import TrainerProgram
+from sweeps.space.definition import Objective, Program, Range, Search, Space
+from sweeps.storage.local import LocalStore
+from sweeps.trials.record import run_prefix
+from sweeps.worker.gang import leader as leaders
+from sweeps.worker.gang.channel import connect
+from sweeps.worker.gang.host import Host
+from sweeps.worker.gang.leader import Leader
+from sweeps.worker.gang.member import Member
+
+ABOUT = {"space": "s", "nodes": 2, "version": "1"}
+SPACE = Space(
+    name="ganged",
+    objectives=(Objective(metric="loss"),),
+    parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
+    program=Program(kind="trainer", nodes=2),
+    search=Search(method="random"),
+)
+
+
+class Scripted(TrainerProgram):
+    """A trainer whose processes run a line of Python."""
+
+    line = "pass"
+
+    def argv(self, record, folder, *, snapshots, points, host=""):
+        return [sys.executable, "-I", "-c", self.line, str(folder), host]
+
+
+class Hosts:
+    """What the tests start; `lines` has what hosts say to people."""
+
+    def __init__(self, experiment: Experiment, line: str = "pass") -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.experiment, self.lines = experiment, list[str]()
+        self.program = Scripted(SPACE)
+        self.program.line = line
+        self.ends: dict[int, int | SweepError] = {}
+        self.stops: list[Stop] = []
+        self.asked: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    def leader(self, nodes: int = 2, patience_s: float = 20.0) -> Leader:
+        host = Host(rank=0, nodes=nodes, address="127.0.0.1", port=self.port)
+        about = ABOUT | {"nodes": nodes}
+        return Leader(host, about, self.lines.append, self.asked.append, patience_s)
+
+    def member(self, rank: int = 1, patience_s: float = 20.0, **about: object) -> Stop:
+        host, stop = Host(rank=rank, nodes=2, address="127.0.0.1", port=self.port), Stop()
+        member = Member(
+            host,
+            self.experiment,
+            self.program,
+            about=ABOUT | about,
+            stop=stop,
+            notify=self.lines.append,
+            patience_s=patience_s,
+        )
+
+        def follow() -> None:
+            try:
+                self.ends[rank] = member.follow()
+            except SweepError as error:
+                self.ends[rank] = error
+
+        self.stops.append(stop)
+        self._threads.append(threading.Thread(target=follow))
+        self._threads[-1].start()
+        return stop
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeps.worker.gang.member._RETRY_S", 0.02)
+    monkeypatch.setattr("sweeps.worker.gang.leader._AFTER_CRASH_S", 0.3)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Callable[..., Hosts]]:
+    made: list[Hosts] = []
+
+    def make(line: str = "pass") -> Hosts:
+        made.append(Hosts(Experiment.create(LocalStore(tmp_path / "store"), SPACE), line))
+        return made[-1]
+
+    yield make
+    for each in made:
+        for stop in each.stops:
+            stop.request("the end of the test")
+        each.join()
+
+
+def run(gang: Leader, two: Hosts, status: int = 0, output: str = "", **changes) -> HostEnd:
+    """Run the next trial, of which this host's part ends at once."""
+    record = two.experiment.ask("w")
+    folder = two.experiment.store.folder(run_prefix(record.trial, record.attempt))
+    start = changes.pop("start", lambda host, should_stop: HostEnd(status=status, output=output))
+    options = {"snapshots": False, "points": False}
+    given = {"options": options, "start": start, "should_stop": lambda: False} | changes
+    return gang.run(record, folder, **given)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class TestJoining:
+    def test_late_members_are_waited_for_and_sent_away_with_the_leaders_status(self, hosts):
+        two = hosts()
+        with two.leader() as gang:
+            threading.Timer(0.3, two.member).start()
+            assert gang.assemble(lambda: False)
+            gang.leave_with(75)
+        until(lambda: two.ends == {1: 75})
+        assert two.lines[0] == f"waiting for host 1 of 2 at 127.0.0.1, port {two.port}"
+        assert "all 2 hosts are there" in two.lines
+
+    def test_an_early_member_waits_for_its_leader(self, hosts):
+        two = hosts()
+        two.member()
+        until(lambda: any("no leader answers" in line for line in two.lines))
+        with two.leader() as gang:
+            assert gang.assemble(lambda: False)
+        until(lambda: two.ends == {1: 0})
+
+    def test_a_member_outlives_its_leader(self, hosts):
+        two = hosts()
+        two.member()
+        with two.leader() as gang:
+            assert gang.assemble(lambda: False)
+            gang._members[1].channel.close()  # as if the leader were killed
+        until(lambda: any("the leader is gone" in line for line in two.lines))
+        with two.leader() as gang:
+            assert gang.assemble(lambda: False)
+        until(lambda: two.ends == {1: 0})
+
+    def test_missing_hosts_end_the_leader(self, hosts):
+        two = hosts()
+        with two.leader(patience_s=0.1) as gang, pytest.raises(EnvironmentFault, match="host 1 of 2 did not"):
+            gang.assemble(lambda: False)
+
+    def test_a_missing_leader_ends_the_member(self, hosts):
+        two = hosts()
+        two.member(patience_s=0.1)
+        until(lambda: 1 in two.ends)
+        assert isinstance(two.ends[1], EnvironmentFault)
+        assert f"no leader answers at 127.0.0.1, port {two.port}" in str(two.ends[1])
+
+    def test_a_taken_port_is_one_line(self, hosts):
+        two = hosts()
+        with two.leader(), pytest.raises(EnvironmentFault, match=rf"port {two.port}.*--leader HOST:PORT"):
+            two.leader().__enter__()
+
+    @pytest.mark.parametrize(
+        ("about", "message"),
+        [({"version": "2"}, "version 2, and the leader 1"), ({"nodes": 3}, "nodes 3, and the leader 2")],
+    )
+    def test_unlike_hosts_end_the_whole_gang(self, hosts, about, message):
+        two = hosts()
+        two.member(**about)
+        with two.leader() as gang, pytest.raises(InputError, match=message):
+            gang.assemble(lambda: False)
+        until(lambda: 1 in two.ends)
+        assert isinstance(two.ends[1], InputError)
+        assert message in str(two.ends[1])
+
+    def test_a_host_of_another_sweep_is_refused_alone(self, hosts):
+        two = hosts()
+        with two.leader() as gang:
+            two.member(space="another")
+            until(lambda: 1 in two.ends)
+            assert "runs another sweep" in str(two.ends[1])
+            two.member()
+            assert gang.assemble(lambda: False)
+
+    def test_second_host_of_a_rank_waits_until_the_first_is_gone(self, hosts):
+        two = hosts()
+        with two.leader() as gang:
+            first = two.member()
+            assert gang.assemble(lambda: False)
+            two.member()
+            until(lambda: any("a host of rank 1 already" in line for line in two.lines))
+            first.request("SIGTERM")
+            until(lambda: sum("joined the leader" in line for line in two.lines) == 2)
+            assert gang.assemble(lambda: False)
+
+    def test_strangers_do_no_harm(self, hosts):
+        two = hosts()
+        with two.leader() as gang:
+            for message in (b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[1]\n", b'{"join": "1"}\n', b"\xff\n"):
+                with socket.create_connection(("127.0.0.1", two.port)) as stranger:
+                    stranger.sendall(message)
+                    assert stranger.recv(100) == b""
+            two.member()
+            assert gang.assemble(lambda: False)
+
+
+class TestRuns:
+    def test_every_host_gets_its_place(self, hosts):
+        two = hosts("import sys, pathlib; pathlib.Path(sys.argv[1], 'told').write_text(sys.argv[2])")
+        with two.leader() as gang:
+            two.member()
+            told = []
+
+            def start(host: str, should_stop: Callable[[], bool]) -> HostEnd:
+                told.append(host)
+                return HostEnd(status=0, output="")
+
+            assert run(gang, two, start=start).status == 0
+        (file,) = Path(two.experiment.store.location("")).rglob("told")
+        rendezvous = told[0].removeprefix("0/2@")
+        assert file.read_text() == f"1/2@{rendezvous}"
+        assert rendezvous.startswith("127.0.0.1:")
+        assert not list(file.parent.glob(".gang-*"))
+
+    @pytest.mark.parametrize(
+        ("line", "own", "status", "says"),
+        [
+            (
+                "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+                "ConnectionResetError: x",
+                -9,
+                "on host 1",
+            ),
+            ("raise SystemExit(70)", "ConnectionResetError: x", 70, "on host 1"),
+            ("raise ConnectionResetError('x')", "MemoryError", 1, "MemoryError"),
+            (
+                "raise SystemExit(70)",
+                "diverged",
+                1,
+                "diverged",
+            ),  # both failed by themselves: the first host's
+        ],
+    )
+    def test_first_failure_counts_and_not_the_connections_that_it_broke(self, hosts, line, own, status, says):
+        two = hosts(line)
+        with two.leader() as gang:
+            two.member()
+            end = run(gang, two, status=1, output=own)
+        assert (end.status, end.lost) == (status, "")
+        assert says in end.output
+
+    def test_a_failure_elsewhere_ends_what_waits_for_it(self, hosts):
+        two = hosts("raise SystemExit('out of memory')")
+
+        def wait(host: str, should_stop: Callable[[], bool]) -> HostEnd:
+            until(should_stop)
+            return HostEnd(status=-15, output="")
+
+        with two.leader() as gang:
+            two.member()
+            end = run(gang, two, start=wait)
+        assert (end.status, end.output.splitlines()[-1]) == (1, "out of memory")
+
+    def test_a_stop_reaches_all(self, hosts):
+        two = hosts("import signal, sys; signal.signal(15, lambda *_: sys.exit(75)); signal.pause()")
+        with two.leader() as gang:
+            two.member()
+            end = run(gang, two, status=75, should_stop=lambda: True)
+            assert end.status == 75
+            assert gang.assemble(lambda: False)  # nobody was lost
+        until(lambda: two.ends == {1: 0})
+
+    def test_a_notice_of_one_host_is_passed_on(self, hosts):
+        two = hosts("import signal, sys; signal.signal(15, lambda *_: sys.exit(75)); signal.pause()")
+
+        def wait(host: str, should_stop: Callable[[], bool]) -> HostEnd:
+            two.stops[0].request("SIGTERM")
+            until(lambda: bool(two.asked))
+            return HostEnd(status=75, output="")
+
+        with two.leader() as gang:
+            two.member()
+            run(gang, two, start=wait, should_stop=lambda: bool(two.asked))
+        assert two.asked == ["SIGTERM on host 1"]
+        until(lambda: two.ends == {1: 75})
+
+    def test_a_host_that_is_gone_is_named(self, hosts):
+        two = hosts("import time; time.sleep(60)")
+
+        def lose(host: str, should_stop: Callable[[], bool]) -> HostEnd:
+            gang._members[1].channel.close()
+            until(should_stop)
+            return HostEnd(status=-15, output="")
+
+        with two.leader() as gang:
+            two.member()
+            end = run(gang, two, start=lose)
+            assert end.lost.startswith("host 1 of 2 (")
+            assert gang.assemble(lambda: False)  # it has come back
+
+    def test_a_fault_of_another_machine_is_the_gangs(self, hosts, monkeypatch):
+        two = hosts()
+        monkeypatch.setattr("sweeps.worker.gang.member._VISIBLE_S", 0.1)
+        monkeypatch.setattr(leaders, "marker", lambda run: "unseen")  # as if the folder were not shared
+        two.member()
+        with (
+            two.leader() as gang,
+            pytest.raises(EnvironmentFault, match=r"1 of 2 .*share the sweep's folder"),
+        ):
+            run(gang, two, status=1)
+        until(lambda: isinstance(two.ends.get(1), EnvironmentFault))
+
+    def test_a_host_with_other_records_is_refused(self, hosts):
+        two = hosts()
+        with two.leader() as gang:
+            two.member()
+            gang.assemble(lambda: False)
+            two.experiment.ask("another")
+            record = replace(two.experiment.trial(0), worker="somebody")
+            folder = two.experiment.store.folder(run_prefix(0, 1))
+            with pytest.raises(EnvironmentFault, match="trial 0 is not the leader's"):
+                gang.run(
+                    record,
+                    folder,
+                    options={"snapshots": False, "points": False},
+                    start=lambda host, should_stop: HostEnd(status=1, output=""),
+                    should_stop=lambda: False,
+                )
+
+
+class TestFiles:
+    def test_a_host_with_a_disk_of_its_own_gets_what_processes_read(self, tmp_path, monkeypatch):
+        found = "' '.join(sorted(p.name for p in pathlib.Path(sys.argv[1]).rglob('*') if p.is_file()))"
+        line = f"import sys, pathlib; raise SystemExit({found})"
+        monkeypatch.setattr(MemoryStore, "is_remote", True)
+        experiment = Experiment.create(MemoryStore(), SPACE)
+        two = Hosts(experiment, line)
+        ours = tmp_path / "ours"
+        for name in ("checkpoints/8/model", "snapshots/stage1_9/state.json", "metrics.jsonl"):
+            (ours / name).parent.mkdir(parents=True, exist_ok=True)
+            (ours / name).write_text(name)
+        theirs = experiment.store.folder(run_prefix(0, 1))
+        (theirs / "checkpoints" / "left").mkdir(parents=True)
+        record = experiment.ask("w")
+        with two.leader() as gang:
+            two.member()
+            end = gang.run(
+                record,
+                ours,
+                options={"snapshots": False, "points": False},
+                start=lambda host, should_stop: HostEnd(status=1, output="ConnectionResetError: x"),
+                should_stop=lambda: False,
+            )
+        assert end.output.splitlines()[-1] == "host-1.log model state.json"
+        two.join()
+        assert not theirs.exists()
+
+    def test_what_was_cut_off_is_not_taken_for_all(self, hosts, tmp_path):
+        (tmp_path / "a" / "checkpoints").mkdir(parents=True)
+        (tmp_path / "a" / "checkpoints" / "one").write_text("1")
+        two = hosts()
+        with two.leader() as gang:
+            gang._run, gang._folder = "r", tmp_path / "a"
+            for run_, all_ in (("r", True), ("another", False)):
+                source = connect("127.0.0.1", two.port)
+                source.send(fetch=run_)
+                assert source.receive_files(tmp_path / run_, lambda: False) is all_
+                source.close()
+        assert (tmp_path / "r" / "checkpoints" / "one").read_text() == "1"
