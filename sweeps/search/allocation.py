@@ -87,7 +87,7 @@ class Allocator:
         while True:
             records, complete = self._some(trust_ended_s, searching=searching)
             self._must_be_open(records if complete else [])
-            wanted = _wanted(records, confirming=confirming)
+            wanted = _wanted(self._records.unsettled() if complete else records, confirming=confirming)
             claimed = self._take_over(wanted, claim) or self._claim_one(wanted, claim)
             if claimed is not None:
                 return claimed
@@ -210,7 +210,7 @@ class Allocator:
     def _claim_from_recent_listing(self, claim: lifecycle.Claim, *, confirming: bool) -> Trial | None:
         """Claim from the last listing while it is recent: the store refuses a claim on an outdated record."""
         records = self._records.lately()
-        wanted = _wanted(records, confirming=confirming)
+        wanted = _wanted(self._records.unsettled() if records else [], confirming=confirming)
         if not self._claimable(wanted) or brake.last_failed(records):  # more may have failed since
             return None
         self._must_be_open(records)
@@ -284,7 +284,7 @@ class Allocator:
         records = self._records.all(trust_ended_s=ENDED_S)
         if check:
             self._must_be_open(records)
-        if self._claimable(_wanted(records, confirming=not searching)):
+        if self._claimable(_wanted(self._records.unsettled(), confirming=not searching)):
             return None
         return self._create(records, claim, searching=searching)
 

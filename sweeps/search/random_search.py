@@ -5,8 +5,10 @@ Parameter constraints are left to `optimizer`: Ax samples also where nearly all 
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Hashable, Sequence
+from itertools import compress
 from typing import Any
 
 from sweeps.errors import NothingToAsk
@@ -75,10 +77,9 @@ class RandomSearch:
     def _observe(self, records: Sequence[Trial]) -> None:
         """Note which parameters were tried; only new records cost time."""
         known = self._records
-        if len(records) < len(known) or any(
-            old is not new and old.parameters != new.parameters
-            for old, new in zip(known, records, strict=False)
-        ):
+        # By C's loops: this looks at all records for each candidate.
+        replaced = compress(zip(known, records, strict=False), map(operator.is_not, known, records))
+        if len(records) < len(known) or any(old.parameters != new.parameters for old, new in replaced):
             self._tried, known = set(), []
         self._tried.update(self._domain.identity(record.parameters) for record in records[len(known) :])
         self._records = list(records)

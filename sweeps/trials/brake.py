@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 
 from sweeps.space.definition import Brake
 from sweeps.text.counted import counted
@@ -59,7 +60,7 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
 
 def last_failed(records: Sequence[Trial]) -> bool:
     """Return whether the trial that ended last has failed."""
-    if not any(record.status == "failed" for record in records):
+    if "failed" not in map(attrgetter("status"), records):
         return False
     last = max(_ended_trials(records), key=lambda record: (record.ended or 0.0, record.trial), default=None)
     return last is not None and last.status == "failed"

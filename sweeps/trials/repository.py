@@ -37,6 +37,7 @@ class Records:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[int, tuple[Trial, str]] = {}  # by ascending index
+        self._ordered: list[Trial] | None = []  # those records; None: to be made anew
         self._unsettled: set[int] = set()  # those that may change at any time
         self._next = 0  # the index after the last that was listed
         self._listed = self._listed_in_full = float("-inf")
@@ -79,6 +80,10 @@ class Records:
         """Return the number of trials that were ever read."""
         return len(self._known)
 
+    def _learn(self, known: dict[int, tuple[Trial, str]]) -> None:
+        self._known, self._ordered = known, None
+        self._unsettled = {index for index, (record, _) in known.items() if not _is_settled(record)}
+
     def _changed(self, versions: Mapping[int, str]) -> list[int]:
         known = self._known
         return [index for index, v in versions.items() if index not in known or known[index][1] != v]
@@ -87,8 +92,7 @@ class Records:
         """Read what differs from a listing, and return all trials in index order."""
         known, changed = self._known, self._changed(versions)
         known.update(zip(changed, self._fetch_all(changed, versions), strict=True))
-        self._known = {index: known[index] for index in sorted(versions)}
-        self._unsettled = {index for index, (record, _) in self._known.items() if not _is_settled(record)}
+        self._learn({index: known[index] for index in sorted(versions)})
         self._next = next(reversed(self._known), -1) + 1
         self._listed = self._listed_in_full = time.monotonic()
         return self.known()
@@ -137,7 +141,8 @@ class Records:
                 damaged.append(error)
             except NotFound:
                 continue  # somebody has repaired it
-        self._known, self._listed_in_full = found, float("-inf")
+        self._learn(found)
+        self._listed_in_full = float("-inf")
         return [record for record, _ in found.values()], damaged
 
     def _versions(self) -> dict[int, str]:
@@ -153,7 +158,13 @@ class Records:
 
     def known(self) -> list[Trial]:
         """Return the last listing with our own changes since, however old it is."""
-        return [record for record, _ in self._known.values()]
+        if self._ordered is None:
+            self._ordered = [record for record, _ in self._known.values()]
+        return self._ordered.copy()
+
+    def unsettled(self) -> list[Trial]:
+        """Return those of `known` that may change at any time, all open ones among them, in index order."""
+        return [self._known[index][0] for index in sorted(self._unsettled)]
 
     def read(self, index: int) -> Trial:
         """Return the current record of one trial. Raises `NotFound` or `DamagedObject`."""
@@ -190,6 +201,7 @@ class Records:
         except StoreConflict:
             self._known[changed.trial] = (changed, "")  # the next listing reads it again
             self._unsettled.add(changed.trial)
+            self._ordered = None
             self._listed = float("-inf")
             raise
         return self._remember(data, version)
@@ -206,6 +218,13 @@ class Records:
         if record.trial not in self._known and record.trial != next(reversed(self._known), -1) + 1:
             self._listed = self._listed_in_full = float("-inf")  # it has no place among them
         self._known[record.trial] = (record, version)
+        index, ordered = record.trial, self._ordered
+        if ordered is not None and index < len(ordered) and ordered[index].trial == index:
+            ordered[index] = record
+        elif ordered is not None and index == len(ordered) == len(self._known) - 1:
+            ordered.append(record)
+        else:  # there is a gap, or it is out of order
+            self._ordered = None
         (self._unsettled.discard if _is_settled(record) else self._unsettled.add)(record.trial)
         return record
 
