@@ -20,7 +20,6 @@ from sweeps.export.gain import Gain, gain
 from sweeps.operations import confirmation
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.status import trial_result
-from sweeps.programs.kinds import program_of
 from sweeps.search.confirm.answer import Answer
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
@@ -63,6 +62,8 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str, 
             echo(confirmation.winner_line(answer))
             for line in confirmation.sentences(plan, answer):
                 echo(f"  {line}")
+            from sweeps.programs.kinds import program_of  # `sweep status` imports this module, too
+
             click.echo(escape_controls(program_of(experiment.space).command_line(winner)))
             if record is not None and record.created > plan.created:
                 line = best_line(experiment.space, record)
@@ -105,6 +106,8 @@ def _print_best(
         echo(f"  {gained}")
     if line := sharing.trial_line(record):
         echo(f"  {line}")
+    from sweeps.programs.kinds import program_of  # likewise
+
     program = program_of(experiment.space)
     for line in program.lines_to_rerun(record):
         click.echo(escape_controls(line))

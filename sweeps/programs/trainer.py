@@ -24,7 +24,6 @@ from sweeps.space.domain import probes
 from sweeps.space.overrides import to_overrides
 from sweeps.space.stages import Stages
 from sweeps.space.trainer_stages import MOST_POINTS, FoundTrunk, trainer_stages, with_trunks
-from sweeps.space.yaml_cursor import nearest
 from sweeps.stages.checkpoint import SharedKeys, TrunkKey
 from sweeps.trials.budget import REPORTED
 from sweeps.trials.record import Trial
@@ -180,6 +179,8 @@ class TrainerProgram(CommandProgram):
         for metric in needed_metrics(space):
             if metric not in METRICS and not metric.startswith(of_hooks):
                 listed = f"known are: {', '.join(METRICS)}"
+                from sweeps.space.yaml_cursor import nearest  # imports yaml, which most commands need not
+
                 hint = nearest(metric, METRICS)
                 section = "objectives" if metric in space.metrics() else "outcome_constraints"
                 if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():

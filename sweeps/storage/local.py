@@ -17,8 +17,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
-import filelock
-
 from sweeps.errors import AlreadyExists, Busy, Conflict, DamagedObject, StoreUnavailable, WriteRefused
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.keys import checked_key, checked_prefix
@@ -185,6 +183,8 @@ class LocalStore:
     @contextmanager
     def _key_lock(self, key: str) -> Iterator[Path]:
         """Hold the key's lock and yield its path. Folders that a failed write leaves empty are removed."""
+        import filelock  # which commands that only read need not
+
         path = self._path(key)
         lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")
         missing: list[Path] = []

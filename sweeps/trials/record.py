@@ -6,6 +6,7 @@ was lost recognises its own bytes.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -185,10 +186,15 @@ def decode_all(batch: Iterable[bytes]) -> list[Trial] | None:
 
     Checked together, field by field, 10,000 records take half of the time.
     """
+    collects = gc.isenabled()
+    gc.disable()  # nothing here is garbage, and to look for it takes a tenth of the time
     try:
         records = [_parse(data) for data in batch]
     except ValueError:
         return None
+    finally:
+        if collects:
+            gc.enable()
     return records if typed.fits(records, Trial) and not any(map(_contradiction, records)) else None
 
 
@@ -208,7 +214,8 @@ def _parse(data: bytes) -> Trial:
         for name in _OBJECTS:
             if isinstance(value := document.get(name), dict):
                 document[name] = MappingProxyType(value)
-        if isinstance(parameters := document.get("parameters"), MappingProxyType):
+        parameters = document.get("parameters")
+        if isinstance(parameters, MappingProxyType) and list in map(type, parameters.values()):
             document["parameters"] = MappingProxyType({n: from_plain(v) for n, v in parameters.items()})
         return Trial(**document)
     except (KeyError, TypeError) as error:
