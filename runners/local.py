@@ -12,7 +12,7 @@ from runners.pools import pool_file
 from runners.pools.pool import Pool
 from runners.pools.program import tails
 from runners.pools.runner import Artifacts, Health, Notify, WorkerStatus
-from runners.workers.processes import processes, shell_line
+from runners.workers.processes import name_of, processes, shell_line
 from sweeps.text.counted import counted
 
 
@@ -20,7 +20,7 @@ class Local:
     """Runner for processes on this machine; `pool.json` names the process that supervises the pool."""
 
     name = "local"
-    takes = frozenset({"threads", "devices"})
+    takes = frozenset({"threads", "devices", "nodes"})
     keeps = True
     python = ""
 
@@ -47,7 +47,9 @@ class Local:
             share = f", {counted(pool.threads or 1, 'thread')} each"
             if pool.devices:
                 share = f" on {counted(len(pool.devices), 'accelerator')}"
-            notify(f"{counted(pool.workers, 'worker')}{share}; their output is in {pool.folder}/worker-*.log")
+            hosts = f" of {pool.nodes} processes in place of hosts" if pool.nodes > 1 else ""
+            workers = counted(pool.workers, "worker")
+            notify(f"{workers}{hosts}{share}; their output is in {pool.folder}/worker-*.log")
             ends = supervise_pool(
                 processes(pool),
                 pool,
@@ -68,7 +70,7 @@ class Local:
         found = pool_file.read(pool.folder)
         alive = [worker for worker in found.workers if worker.process()] if found else []
         return tuple(
-            WorkerStatus(worker=str(worker.number), state="running", where=f"process {worker.pid}")
+            WorkerStatus(worker=name_of(pool, worker.number), state="running", where=f"process {worker.pid}")
             for worker in alive
         )
 
@@ -79,9 +81,10 @@ class Local:
             raise PoolError(
                 "workers", "no pool of this sweep runs on this machine; start one: sweep launch local"
             )
-        if pool.devices and workers > len(pool.devices):
+        if pool.devices and workers * pool.nodes > len(pool.devices):
+            each = "worker" if pool.nodes == 1 else f"of the {pool.nodes} hosts of a worker"
             raise PoolError(
-                "workers", f"the pool has {counted(len(pool.devices), 'accelerator')}, one for each worker"
+                "workers", f"the pool has {counted(len(pool.devices), 'accelerator')}, one for each {each}"
             )
         pool_file.request_workers(pool.folder, workers)
         notify(f"the pool will have {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")

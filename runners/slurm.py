@@ -74,7 +74,7 @@ class Slurm:
     """Runner for Slurm, which keeps the pool; its jobs are found by their name, the pool's label."""
 
     name = NAME
-    takes = frozenset({"accelerator", "accelerator_count", "threads", "options"})
+    takes = frozenset({"accelerator", "accelerator_count", "threads", "options", "nodes"})
     keeps = False
     python = sys.executable
 
@@ -137,7 +137,7 @@ class Slurm:
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """Yield the last lines of the tasks' logs."""
-        yield from tails(pool.folder, f"{worker or '*'}_0_log.out", lines)
+        yield from tails(pool.folder, f"{worker or '*'}_{'*' if pool.nodes > 1 else 0}_log.out", lines)
 
     def down(self, pool: Pool, notify: Notify) -> int:
         """Cancel every job of this pool in the queue."""
@@ -186,6 +186,7 @@ def parameters(pool: Pool) -> dict[str, Any]:
         "job_name": pool.label,
         "time": None,  # the partition's default; submitit's would be five minutes
         "wckey": more.pop("wckey", None),  # where clusters account by it; submitit's would be its own name
+        "nodes": pool.nodes,
         "ntasks_per_node": 1,
         "cpus_per_task": pool.threads,
         "srun_args": [f"--cpus-per-task={pool.threads}"]
@@ -209,7 +210,9 @@ def _check_option(key: str, value: object) -> object:
             "options", f"{key!r} is not an option of sbatch; write it without dashes, such as mem=8G"
         )
     if key in _RESERVED:
-        raise PoolError("options", f"{key} is set by the runner; use --workers, --threads, --accelerator")
+        raise PoolError(
+            "options", f"{key} is set by the runner; use --workers, --nodes, --threads, --accelerator"
+        )
     if value is True:
         return value
     if not isinstance(value, str | int | float) or value is False or "\n" in str(value):

@@ -25,6 +25,7 @@ class Pool:
         name: the sweep's name, for people and labels.
         folder: this machine's folder for the pool's logs and records.
         command: the argv of one worker, see `worker_command`.
+        nodes: hosts of each worker, which share its trials; the command is started on each of them.
         accelerator: accelerator of each worker, as the engine names it ("A100", "v6e-4"); "" for none.
         threads: CPU threads per worker; None: the engine's default.
         devices: `local` only: accelerators as CUDA_VISIBLE_DEVICES names them, or chips of a TPU as `tpu:0`;
@@ -45,6 +46,7 @@ class Pool:
     folder: Path
     workers: int
     command: tuple[str, ...]
+    nodes: int = 1
     accelerator: str = ""
     accelerator_count: int = 1
     threads: int | None = None
@@ -61,7 +63,7 @@ class Pool:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("workers", "threads", "accelerator_count"):
+        for name in ("workers", "nodes", "threads", "accelerator_count"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise PoolError(name, f"{value} is less than 1")
@@ -80,12 +82,14 @@ class Pool:
         for name, text in self._texts():
             if "\0" in text or not _is_unicode(text):
                 raise PoolError(name, f"{text!r} has characters that cannot be passed to a program")
-        if self.devices and self.workers > len(self.devices):
-            there = counted(len(self.devices), "accelerator")
+        if self.devices and self.workers * self.nodes > len(self.devices):
+            there, each = counted(len(self.devices), "accelerator"), ""
+            if self.nodes > 1:
+                each = f" of {self.nodes} hosts"
             raise PoolError(
                 "workers",
-                f"{self.workers} workers would share {there}, and each trainer needs its own; "
-                f"at most {counted(len(self.devices), 'worker')}, or --devices none for CPUs",
+                f"{self.workers} workers{each} would share {there}, and each trainer needs its own; "
+                f"at most {counted(len(self.devices) // self.nodes, 'worker')}, or --devices none for CPUs",
             )
 
     @property
@@ -102,14 +106,15 @@ class Pool:
 
 
 def worker_command(
-    storage: str, *, python: str = sys.executable, max_trials: int | None = None
+    storage: str, *, python: str = sys.executable, max_trials: int | None = None, nodes: int | None = None
 ) -> tuple[str, ...]:
     """Return the argv of one worker: `sweep worker` for the sweep's full URL, run by `python`.
 
     With `-P` a `sweeps.py` in the folder where it starts is not taken for this package.
     """
-    argv = (python, "-P", "-m", "sweeps", "worker", "--storage", storage)
-    return argv if max_trials is None else (*argv, "--max-trials", str(max_trials))
+    options = {"--max-trials": max_trials, "--nodes": nodes}
+    given = (word for name, value in options.items() if value is not None for word in (name, str(value)))
+    return (python, "-P", "-m", "sweeps", "worker", "--storage", storage, *given)
 
 
 def _is_unicode(text: str) -> bool:

@@ -22,7 +22,7 @@ class SkyPilot:
     """Runner for SkyPilot; a worker's id is that of its managed job."""
 
     name = NAME
-    takes = frozenset({"accelerator", "accelerator_count", "spot", "threads", "options"})
+    takes = frozenset({"accelerator", "accelerator_count", "spot", "threads", "options", "nodes"})
     keeps = False
     python = PYTHON
 

@@ -39,6 +39,7 @@ def task(pool: Pool, options: SkyOptions) -> dict[str, Any]:
             resources[name] = value
     return {
         "name": pool.label,
+        **({"num_nodes": pool.nodes} if pool.nodes > 1 else {}),
         "resources": {**resources, **options.resources},
         **({"secrets": dict.fromkeys(pool.secrets)} if pool.secrets else {}),
         **({"file_mounts": options.file_mounts} if options.file_mounts else {}),

@@ -8,6 +8,7 @@ import shlex
 import stat
 import subprocess
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ GRACE_S = 30.0
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 TPU = "tpu:"
 _LONGEST_START = 100_000
+_FIRST_PORT, _PORTS = 20_000, 12_000  # below those that the kernel gives to connections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +33,29 @@ class Process:
 
 
 def processes(pool: Pool) -> tuple[Process, ...]:
-    """Return one process per worker, each with its own log file in the pool's folder."""
-    return tuple(process(pool, number) for number in range(1, pool.workers + 1))
+    """Return a process for each host of each worker, with its own log file in the pool's folder."""
+    return tuple(process(pool, number) for number in range(1, pool.workers * pool.nodes + 1))
+
+
+def name_of(pool: Pool, number: int) -> str:
+    """Return what people call a process, counted from 1: its worker, and the host that it stands for."""
+    worker, rank = divmod(number - 1, pool.nodes)
+    return f"{worker + 1}-host-{rank}" if pool.nodes > 1 else str(worker + 1)
 
 
 def process(pool: Pool, number: int) -> Process:
-    """Return the process of one worker, counted from 1."""
+    """Return one of the processes, counted from 1: those of a worker follow one another."""
     env = environment(pool)
+    if pool.nodes > 1:
+        worker, rank = divmod(number - 1, pool.nodes)
+        port = _FIRST_PORT + zlib.crc32(f"{pool.label} {worker}".encode()) % _PORTS
+        env |= {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     if pool.devices:
         env |= device_variables(pool.devices[number - 1])
     return Process(
         argv=("bash", "-c", worker_script(pool)) if pool.setup else pool.command,
         env=env,
-        log_file=pool.folder / f"worker-{number}.log",
+        log_file=pool.folder / f"worker-{name_of(pool, number)}.log",
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from runners.errors import EXIT_FAILED
 from runners.pools.pool import Pool
 from runners.pools.runner import Notify
-from runners.workers.processes import Process, end, process, size_of, start, written_since
+from runners.workers.processes import Process, end, name_of, process, size_of, start, written_since
 from runners.workers.restarts import Again, End, after_exit, import_failure
 from sweeps.text.counted import counted
 
@@ -53,7 +53,8 @@ def supervise_pool(
         stopped: polled five times a second; once it is True the workers are ended within `pool.grace_s`.
         notify: called with each event, as one line.
         on_change: called after each start or exit with the running process ids by worker number.
-        wanted: polled as often for the number of workers; None: as many as there are.
+        wanted: polled as often for the number of workers; None: as many as there are. Of a worker of
+            several hosts there is a process for each.
 
     Returns:
         How each worker ended; None for those that `stopped` ended.
@@ -61,7 +62,8 @@ def supervise_pool(
     slots = [_Slot(process=process) for process in processes]
     try:
         while not stopped() and any(slot.end is None and not slot.retired for slot in slots):
-            _resize(slots, wanted(), pool, notify)
+            count = wanted()
+            _resize(slots, None if count is None else count * pool.nodes, pool, notify)
             changes = [_step(number, slot, pool, notify) for number, slot in enumerate(slots, start=1)]
             if any(changes):
                 on_change({number: slot.running.pid for number, slot in enumerate(slots, 1) if slot.running})
@@ -69,7 +71,7 @@ def supervise_pool(
     finally:
         running = [slot.running for slot in slots if slot.running]
         if running:
-            who = counted(len(running), "worker")
+            who = counted(len(running), "worker") if pool.nodes == 1 else counted(len(running), "host")
             notify(f"stopping the pool: {who} asked to hand the trial back within {pool.grace_s:g} s")
             end(running, pool.grace_s)
     return [slot.end for slot in slots]
@@ -79,17 +81,19 @@ def _resize(slots: list[_Slot], wanted: int | None, pool: Pool, notify: Notify) 
     """Add slots, or let the last ones leave; a slot that was left may be filled again."""
     if wanted is None:
         return
+    workers = counted(wanted // pool.nodes, "worker")
     for number, slot in enumerate(slots, start=1):
         if slot.leaving == (number <= wanted):
             slot.leaving = number > wanted
             if slot.leaving and slot.running:
-                notify(f"stopping worker {number}: {counted(wanted, 'worker')} wanted")
+                notify(f"stopping worker {name_of(pool, number)}: {workers} wanted")
                 slot.running.terminate()
             if not slot.leaving and slot.end is None:
                 slot.due = 0.0
     while len(slots) < wanted:
-        slots.append(_Slot(process=process(replace(pool, workers=wanted), len(slots) + 1)))
-        notify(f"starting worker {len(slots)}: {counted(wanted, 'worker')} wanted")
+        more = replace(pool, workers=wanted // pool.nodes)
+        slots.append(_Slot(process=process(more, len(slots) + 1)))
+        notify(f"starting worker {name_of(pool, len(slots))}: {workers} wanted")
 
 
 def _step(number: int, slot: _Slot, pool: Pool, notify: Notify) -> bool:
@@ -107,7 +111,7 @@ def _step(number: int, slot: _Slot, pool: Pool, notify: Notify) -> bool:
         return False
     slot.running = None
     if not slot.leaving:
-        notify(f"worker {number} {_handle_exit(slot, status, now, pool)}")
+        notify(f"worker {name_of(pool, number)} {_handle_exit(slot, status, now, pool)}")
     return True
 
 

@@ -46,7 +46,8 @@ def with_price(pool: Pool, price: str | None, rates: Path | None) -> Pool:
         found = None
     if found is None:
         return pool
-    return replace(pool, dollars_per_hour=found.usd_per_hour * pool.accelerator_count, priced_as=str(found))
+    count = pool.accelerator_count * pool.nodes
+    return replace(pool, dollars_per_hour=found.usd_per_hour * count, priced_as=str(found))
 
 
 def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> None:
@@ -82,7 +83,8 @@ def cost_of(pool: Pool, workers: int, experiment: Experiment) -> str:
     if pool.dollars_per_hour is None:
         return ""
     total = pool.dollars_per_hour * workers
-    each = f"{pool.accelerator_count} x " if pool.accelerator_count > 1 else ""
+    count = pool.accelerator_count * pool.nodes
+    each = f"{count} x " if count > 1 else ""
     hourly = f"${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as})"
     if experiment.space.run_cap is None:
         return f"{hourly}; the sweep has no run_cap, so its total cost is not known"

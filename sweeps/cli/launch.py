@@ -22,6 +22,7 @@ from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, StoreUnavaila
 from sweeps.operations.control import user_name
 from sweeps.operations.opening import A_PERSON_WAITS_S, open_sweep, storage_url
 from sweeps.operations.pools import Place, place_of
+from sweeps.programs.kinds import with_nodes
 from sweeps.storage.urls import join
 from sweeps.text.counted import counted
 from sweeps.trials import actions
@@ -29,6 +30,7 @@ from sweeps.trials import actions
 if TYPE_CHECKING:
     from runners.pools.pool import Pool
     from runners.pools.runner import Runner
+    from sweeps.experiment import Experiment
 
     _Parameter = click.ParamType[str]
 else:
@@ -87,7 +89,7 @@ def launch(
             print_artifacts(_preview(engine, storage, name, options), style)
             return EXIT_DONE
         experiment = open_sweep(storage, name)
-        pool = make_pool(engine, place_of(experiment), options)
+        pool = make_pool(engine, place_of(experiment), options | {"nodes": _nodes(experiment, options)})
         engines.check_storage(engine, pool)
         engine.render(pool)  # refuses what the engine cannot have
         engines.require(runner)
@@ -122,7 +124,9 @@ def _preview(
     from runners.pools.engines import check_storage
 
     try:
-        place = place_of(open_sweep(storage, name, patience_s=A_PERSON_WAITS_S))
+        experiment = open_sweep(storage, name, patience_s=A_PERSON_WAITS_S)
+        place = place_of(experiment)
+        options = options | {"nodes": _nodes(experiment, options)}
     except (SweepNotFound, StoreUnavailable) as error:
         problem = str(error).partition("; ")[0]
         notify(f"{problem}; below is what a sweep there would be started with")
@@ -134,6 +138,16 @@ def _preview(
     except PoolError as error:
         notify(f"to start it: {error.problem}")
     return engine.render(pool)
+
+
+def _nodes(experiment: Experiment, options: Mapping[str, Any]) -> int | None:
+    """Return the number of hosts for each worker, which its command has to name; None: one, and no need to.
+
+    Raises:
+        InputError: so many cannot share a trial.
+    """
+    nodes: int = with_nodes(experiment.space, options["nodes"]).program.nodes
+    return None if nodes == experiment.space.program.nodes == 1 else nodes
 
 
 def print_artifacts(artifacts: Mapping[str, str], style: str) -> None:

@@ -33,6 +33,12 @@ _OPTIONS = (
         help="How many. Default: one per accelerator, else one.",
     ),
     click.option(
+        "--nodes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Hosts that share each worker's trials. Default: program.trainer.nodes.",
+    ),
+    click.option(
         "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads for each. Default: its share."
     ),
     click.option(
@@ -130,8 +136,9 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
             f"--devices: these are this machine's; say what a worker of {runner.name} needs by --accelerator"
         )
     devices = _devices(values["devices"]) if local else ()
-    workers = values["workers"] or len(devices) or 1
-    share = max(1, (os.cpu_count() or 1) // workers) if local else None
+    workers = values["workers"] or len(devices) // (values["nodes"] or 1) or 1
+    nodes = values["nodes"] or 1
+    share = max(1, (os.cpu_count() or 1) // (workers * nodes)) if local else None
     accelerator, count = values["accelerator"], "1"
     if re.fullmatch(r".*:\d+", accelerator):
         accelerator, _, count = accelerator.rpartition(":")
@@ -154,7 +161,8 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
         storage=url,
         folder=folder(place, runner.name),
         workers=workers,
-        command=worker_command(url, python=python, max_trials=values["max_trials"]),
+        command=worker_command(url, python=python, max_trials=values["max_trials"], nodes=values["nodes"]),
+        nodes=nodes,
         accelerator=accelerator,
         accelerator_count=int(count),
         threads=values["threads"] or share,

@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
     """Start the cluster, print READY, and run until standard input ends."""
     socket.sethostname(HOST)
     hosts = folder / "hosts"
-    hosts.write_text(f"127.0.0.1 localhost {HOST}\n")
+    hosts.write_text(f"127.0.0.1 localhost {HOST} n1 n2 n3\n")
     _do("mount", "--bind", str(hosts), "/etc/hosts")
     _do("ip", "link", "set", "lo", "up")
     # With nothing but `lo` getaddrinfo finds no address at all.

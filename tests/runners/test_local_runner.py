@@ -7,6 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from runners.errors import PoolError
 from runners.pools.pool import Pool
 from runners.workers.processes import Process, end, processes, start
 
@@ -21,6 +24,20 @@ def test_every_worker_has_its_own_log_and_its_share_of_threads(tmp_path):
     assert [p.log_file.name for p in started] == ["worker-1.log", "worker-2.log", "worker-3.log"]
     assert {p.env["OMP_NUM_THREADS"] for p in started} == {"2"}
     assert {p.argv for p in started} == {("true",)}
+
+
+def test_a_process_stands_for_each_host_of_a_worker(tmp_path):
+    started = processes(a_pool(tmp_path, workers=2, nodes=2, devices=("0", "1", "2", "3")))
+    assert [p.log_file.stem for p in started] == [f"worker-{w}-host-{r}" for w in (1, 2) for r in (0, 1)]
+    assert [p.env["NODE_RANK"] for p in started] == ["0", "1", "0", "1"]
+    assert [p.env["CUDA_VISIBLE_DEVICES"] for p in started] == ["0", "1", "2", "3"]
+    ports = [p.env["MASTER_PORT"] for p in started]
+    assert ports[0] == ports[1] != ports[2] == ports[3]
+    assert {p.env["MASTER_ADDR"] for p in started} == {"127.0.0.1"}
+    with pytest.raises(PoolError, match="2 workers of 2 hosts would share 3 accelerators"):
+        a_pool(tmp_path, workers=2, nodes=2, devices=("0", "1", "2"))
+    with pytest.raises(PoolError, match="nodes: 0 is less than 1"):
+        a_pool(tmp_path, nodes=0)
 
 
 def test_a_chip_of_a_tpu_is_all_that_its_worker_sees(tmp_path):

@@ -61,7 +61,6 @@ class Member:
             InputError: the leader refuses this host.
             EnvironmentFault: there is no leader, or this machine cannot run its processes.
         """
-        self._program.require_startable()
         while True:
             session = self._join()
             status = EXIT_PREEMPTED if session is None else session.serve()
@@ -175,6 +174,7 @@ class _Session:
     def _execute(
         self, order: Mapping[str, Any], run: str, should_stop: Callable[[], bool]
     ) -> tuple[int, str]:
+        self._program.require_startable()
         record = self._experiment.trial(int(order["trial"]))
         if (record.status, record.attempt, record.worker) != ("running", order["attempt"], order["worker"]):
             if should_stop():

@@ -10,12 +10,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from runners_pools import ENGINES, FULL, PLAIN, plain, suited
+from runners_pools import ENGINES, FULL, PLAIN, URL, plain, suited
 
 from runners.errors import EngineMissing, PoolError
 from runners.pools import engines
 from runners.pools.engines import EVERYWHERE, check, check_storage, require, runner
-from runners.pools.pool import Pool
+from runners.pools.pool import Pool, worker_command
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "runners"
 ADDITIONAL: dict[str, dict[str, object]] = {"kubernetes": {"accelerator": "nvidia-tesla-a100"}}
@@ -41,6 +41,26 @@ def test_what_is_rendered_is_what_the_files_say(engine: str, kind: str) -> None:
         for name, text in artifacts.items():
             (folder / name).write_text(text, encoding="utf-8")
     assert {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == dict(artifacts)
+
+
+@pytest.mark.parametrize("name", ["local", "slurm", "skypilot"])
+def test_workers_of_several_hosts_are_rendered_as_the_files_say(name: str) -> None:
+    pool = replace(PLAIN, nodes=2, workers=2, command=worker_command(URL, python="python3", nodes=2))
+    check(runner(name), pool)
+    artifacts = runner(name).render(pool)
+    folder = GOLDEN / name / "nodes"
+    if os.environ.get("UPDATE_GOLDEN"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in artifacts.items():
+            (folder / file).write_text(text, encoding="utf-8")
+    assert {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == dict(artifacts)
+
+
+@pytest.mark.parametrize("name", ["ray", "kubernetes", "tpu-vm"])
+def test_engines_of_one_host_refuse_several(name: str) -> None:
+    with pytest.raises(PoolError, match="one host, not on 2; there are local, slurm and skypilot") as caught:
+        check(runner(name), replace(plain(name), nodes=2))
+    assert caught.value.field == "nodes"
 
 
 def test_a_secrets_value_is_in_no_artifact(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from runners.pools import pool_file
 from sweeps.experiment import Experiment
+from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.storage.local import LocalStore
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
@@ -292,3 +293,45 @@ def test_by_default_each_visible_device_has_a_worker(sweep, space_file, monkeypa
     lines = sweep("launch", "local", "--dry-run").out.splitlines()
     variables = [dict(word.split("=", 1) for word in shlex.split(line) if "=" in word) for line in lines]
     assert [each.get("CUDA_VISIBLE_DEVICES") for each in variables] == workers
+
+
+class TestNodes:
+    """Workers of several hosts: by the space file, or by --nodes."""
+
+    @pytest.fixture
+    def shared(self, sweep, tmp_path: Path) -> None:
+        space = Space(
+            name="shared",
+            objectives=(Objective(metric="final_loss"),),
+            parameters=(Range(name="stage2.optimizer.lr", min=1e-3, max=8e-3, kind="float"),),
+            program=Program(kind="trainer", overrides=("device.parallel=fsdp",), processes=2, nodes=2),
+        )
+        Experiment.create(LocalStore(tmp_path / "sweep-store" / "shared"), space)
+
+    def test_the_space_file_says_how_many(self, sweep, shared):
+        lines = sweep("launch", "local", "--devices", "none", "--dry-run", "--storage", "sweep-store/shared")
+        assert [line.count("--nodes 2") for line in lines.out.splitlines()] == [1, 1]
+        assert [line.count(f"NODE_RANK={rank}") for rank, line in enumerate(lines.out.splitlines())] == [1, 1]
+
+    @pytest.mark.parametrize(("nodes", "processes"), [("1", 1), ("4", 4)])
+    def test_the_option_wins(self, sweep, shared, nodes, processes):
+        storage = ("--storage", "sweep-store/shared")
+        ran = sweep("launch", "local", "--devices", "none", "--nodes", nodes, "--dry-run", *storage)
+        assert [line.count(f"--nodes {nodes}") for line in ran.out.splitlines()] == [1] * processes
+
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            (("launch", "ray"), "--nodes: the ray runner"),
+            (("launch", "local", "--nodes", "0"), "--nodes 0"),
+            (("launch", "local", "--nodes", "3"), "--nodes 3: the trainer refuses"),
+            (("worker",), "which of the hosts"),
+            (("worker", "--nodes", "3", "--node-rank", "0"), "--nodes 3: the trainer refuses"),
+            (("worker", "--node-rank", "2", "--leader", "a"), "--node-rank 2"),
+            (("worker", "--nodes", "1", "--leader", "a"), "--leader"),
+        ],
+    )
+    def test_what_is_wrong_is_one_line(self, sweep, shared, words, says):
+        ran = sweep(*words, "--storage", "sweep-store/shared")
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert says in ran.err

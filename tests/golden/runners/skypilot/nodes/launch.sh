@@ -1,0 +1,1 @@
+sky jobs launch --yes --detach-run --num-jobs 2 task.yaml
