@@ -50,6 +50,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if any(hasattr(each, "full_tensor") for each in types):
+            return NotImplemented  # a DTensor has no storage; the operations on its own part come here again
         inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):

@@ -292,10 +292,12 @@ def _preflight(
         find_files(names, ())
     sharing = launch.world // config.device.mesh.tensor  # of each batch
     fitted = batch_size_search.with_micro_batches(config, device, processes=sharing)
-    found = run_preflight(fitted, device, folder, processes=sharing)
+    found = run_preflight(fitted, device, folder, processes=sharing, launch=launch)
     forced = long_runs.refuse(found.refusals, force=config.force)
     if launch.first:
         _print(summary_line(found))
+        for warning in found.warnings:
+            _warn(warning)
         for refusal in forced:
             _warn(f"forced: {refusal}")
     return fitted, forced

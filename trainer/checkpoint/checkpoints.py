@@ -19,10 +19,11 @@ from torch import Tensor
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import IDENTITY, TENSORS, WEIGHTS, Manifest
-from trainer.checkpoint.parts import MODEL, read
+from trainer.checkpoint.parts import EQUAL, MODEL, read
 from trainer.checkpoint.policy import Measured, Parts, StageCheckpoint
+from trainer.checkpoint.sharded import ALONE_SAVING, SaveGroup, own_share
 from trainer.checkpoint.state import Stateful
-from trainer.checkpoint.writer import HostCopies, Snapshot, Writer, contribute
+from trainer.checkpoint.writer import SHARD, HostCopies, Snapshot, Writer, contribute
 from trainer.config import CheckpointConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DivergedError, PreemptedError, TrainerError
@@ -42,7 +43,7 @@ class Checkpoints:
         peak_memory: returns the peak memory of this attempt so far, in bytes.
         compile_seconds: returns the seconds of compilation of this attempt so far.
         ranks: the processes that share the run. All must report every step, as each may have a shard of the
-            state; the first decides when to save, and writes.
+            state; the first decides when to save, and writes all that is not sharded.
         during: entered with a phase and its detail while the run waits for saving.
     """
 
@@ -69,7 +70,8 @@ class Checkpoints:
         self._done: dict[str, int] = {}  # optimizer steps of each stage
         self._restored = found is None  # until then the weights are not the run's
         self._stage: _Stage | None = None  # the last that has begun since
-        self._copies = {file: HostCopies() for file in (WEIGHTS, TENSORS)}
+        self._group = SaveGroup(ranks) if config.is_sharded(ranks.parallel) else ALONE_SAVING
+        self._copies = {file: HostCopies() for file in (WEIGHTS, TENSORS, SHARD)}
         last = found.manifest.steps if found else None
         self._writer = Writer(root, keep=config.keep, last=last, warn=warn)
         self._due, self._saved_at = False, time.monotonic()
@@ -175,7 +177,7 @@ class Checkpoints:
         if manifest.stage == stage.name:
             stage.done = manifest.step
             for name, part in (*parts.lasting.items(), *(() if manifest.over else parts.passing.items())):
-                part.restore(read(found, name))
+                part.restore(read(found, name, part))
             self._restored = True
 
     def after_step(self, stage: _Stage) -> bool:
@@ -224,20 +226,24 @@ class Checkpoints:
         """Begin to write the run as it is now, as a checkpoint or as `begin` does, with more values."""
         parts: dict[str, Stateful] = {**stage.parts.lasting, **stage.parts.passing, **self._traces}
         states = {name: part.state() for name, part in parts.items()}
-        others = {
+        values = {name: state.values for name, state in states.items()} | dict(more or {})
+        tensors = {
             f"{part}/{name}": tensor
             for part, state in states.items()
             for name, tensor in state.tensors.items()
-            if part != MODEL
         }
-        files = {WEIGHTS: states[MODEL].tensors, TENSORS: others}
-        if self._ranks.first:
-            copies = {file: self._copies[file].take(tensors) for file, tensors in files.items()}
-            values = {name: state.values for name, state in states.items()} | dict(more or {})
-            (begin or self._writer.begin)(self._snapshot(stage, values, copies))
+        if self._group is not ALONE_SAVING:
+            own = own_share(tensors, self._ranks, EQUAL)
+            copies = {SHARD: self._copies[SHARD].take(own, in_parts=True)}
         else:
-            for tensors in files.values():
-                contribute(tensors)
+            others = {name: each for name, each in tensors.items() if name.partition("/")[0] != MODEL}
+            files = {WEIGHTS: states[MODEL].tensors, TENSORS: others}
+            if not self._ranks.first:
+                for each in files.values():
+                    contribute(each)
+                return
+            copies = {file: self._copies[file].take(each) for file, each in files.items()}
+        (begin or self._writer.begin)(self._snapshot(stage, values, copies))
 
     def _snapshot(
         self,
@@ -264,7 +270,8 @@ class Checkpoints:
             manifest=manifest,
             tensors=copies,
             metrics=self._metrics,
-            metrics_bytes=self._metrics.stat().st_size,
+            metrics_bytes=self._metrics.stat().st_size if self._ranks.first else 0,
+            group=self._group,
         )
 
 

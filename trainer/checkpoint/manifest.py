@@ -64,6 +64,11 @@ class Manifest:
     files: Mapping[str, tuple[int, str]]
 
     @property
+    def sharded(self) -> bool:
+        """Return whether each process has written its own part of the tensors; see `sharded`."""
+        return WEIGHTS not in self.files
+
+    @property
     def where(self) -> str:
         """Return the position in words."""
         return f"step {self.step} of {self.stage}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,18 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainer.checkpoint import sharded
 from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import TENSORS, WEIGHTS
 from trainer.checkpoint.policy import Parts
-from trainer.checkpoint.state import State, StateError, Stateful
+from trainer.checkpoint.state import ReadInPlace, State, StateError, Stateful
 from trainer.devices.lazy_tensor import is_lazy, set_value, to_device
 from trainer.distributed.tensors import is_dtensor, redistribute_like
 
 MODEL, RANDOM, BUFFERS, BATCHES, OPTIMIZER = "model", "random", "buffers", "batches", "optimizer"
+AVERAGE = "average"
+EQUAL = (MODEL, OPTIMIZER, AVERAGE)
+"""The parts whose plain tensors are large, and equal in all processes."""
 _KERNELS = ("fused", "foreach", "capturable")  # of an optimizer
 
 
@@ -72,9 +75,8 @@ class Weights:
     def restore(self, state: State) -> None:
         copy_into(dict(self._tensors()), state.tensors, part=MODEL)
 
-    def check(self, state: State) -> None:
-        """Raise StateError if `restore` would."""
-        require_fit(dict(self._tensors()), state.tensors, part=MODEL)
+    def targets(self, saved: State) -> dict[str, Tensor]:
+        return live_targets(dict(self._tensors()), saved, part=MODEL)
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._module.named_parameters()
@@ -102,6 +104,9 @@ class Buffers:
 
     def restore(self, state: State) -> None:
         copy_into(self._tensors(), state.tensors, part=BUFFERS)
+
+    def targets(self, saved: State) -> dict[str, Tensor]:
+        return live_targets(self._tensors(), saved, part=BUFFERS)
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: buffer for name, buffer in self._module.named_buffers() if name not in self._kept}
@@ -143,8 +148,19 @@ def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], *, par
     """Copy every saved tensor into its target; raise StateError, before any copy, if one does not fit."""
     require_fit(targets, saved, part=part)
     for name, target in targets.items():
+        if saved[name] is target:  # read into it
+            continue
         full = to_device(saved[name], target.device) if is_lazy(target) else saved[name]
         target.copy_(redistribute_like(target, full))
+
+
+def live_targets(tensors: dict[str, Tensor], saved: State, *, part: str) -> dict[str, Tensor]:
+    """Return the tensors of a part to read saved ones into; raise StateError if these do not fit."""
+    require_fit(tensors, saved.tensors, part=part)
+    return {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype) if is_lazy(tensor) else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def require_fit(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], *, part: str) -> None:
@@ -200,12 +216,7 @@ class OptimizerState:
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         if len(groups) != len(state.values["groups"]):
             raise StateError(OPTIMIZER, f"it has {len(state.values['groups'])} groups, not {len(groups)}")
-        parameters = {
-            f"{index}/{self._name(parameter)}": (optimizer, parameter)
-            for index, optimizer in enumerate(self._optimizers)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        parameters = self._parameters()
         theirs = {prefix: dict(values) for prefix, values in state.values["states"].items()}
         for path, tensor in state.tensors.items():
             prefix, _, name = path.rpartition("/")
@@ -225,9 +236,35 @@ class OptimizerState:
         for prefix, entries in theirs.items():
             optimizer, parameter = parameters[prefix]
             optimizer.state[parameter] = {
-                name: _to_parameter(value, parameter, optimizer, on_cpu=f"{prefix}/{name}" in on_cpu)
+                name: value
+                if state.in_place and not is_lazy(parameter)
+                else _to_parameter(value, parameter, optimizer, on_cpu=f"{prefix}/{name}" in on_cpu)
                 for name, value in entries.items()
             }
+
+    def targets(self, saved: State) -> dict[str, Tensor]:
+        parameters, on_cpu, targets = self._parameters(), set(saved.values["on_cpu"]), {}
+        for path, tensor in saved.tensors.items():
+            prefix = path.rpartition("/")[0]
+            if prefix not in parameters:
+                raise StateError(OPTIMIZER, f"there is no parameter for {prefix}")
+            optimizer, parameter = parameters[prefix]
+            if _in_parts(tensor, parameter, optimizer):
+                targets[path] = torch.empty_like(parameter.detach(), dtype=tensor.dtype)
+            else:
+                whole_on_cpu = path in on_cpu or is_lazy(parameter)
+                device = torch.device("cpu") if whole_on_cpu else parameter.device
+                targets[path] = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        return targets
+
+    def _parameters(self) -> dict[str, tuple[Optimizer, Tensor]]:
+        """Return each parameter with its optimizer, by the prefix of the names of its state."""
+        return {
+            f"{index}/{self._name(parameter)}": (optimizer, parameter)
+            for index, optimizer in enumerate(self._optimizers)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
 
     def _name(self, parameter: Tensor) -> str:
         try:
@@ -240,13 +277,15 @@ def _to_parameter(value: Any, parameter: Tensor, optimizer: Optimizer, *, on_cpu
     """Move a saved tensor to its parameter's device, sharded if the parameter is and has the same shape."""
     if not isinstance(value, Tensor):
         return value
-    if (
-        is_dtensor(parameter)
-        and value.shape == parameter.shape
-        and not getattr(optimizer, "WHOLE_STATE", False)
-    ):
+    if _in_parts(value, parameter, optimizer):
         return redistribute_like(parameter, value).clone()  # a shard, and not a view of the full tensor
     return to_device(value, torch.device("cpu") if on_cpu else parameter.device)
+
+
+def _in_parts(value: Tensor, parameter: Tensor, optimizer: Optimizer) -> bool:
+    """Return whether each process has its part of a state, as it has of the parameter."""
+    same = is_dtensor(parameter) and value.shape == parameter.shape
+    return same and not getattr(optimizer, "WHOLE_STATE", False)
 
 
 def _plain(where: str, value: Any) -> Any:
@@ -258,13 +297,33 @@ def _plain(where: str, value: Any) -> Any:
     raise StateError(OPTIMIZER, f"{where} is a {type(value).__name__}, which no checkpoint can hold")
 
 
-def read(found: Found, part: str) -> State:
-    """Return the state of a part; an empty one for a part that the checkpoint does not have."""
-    file, prefix = (WEIGHTS, "") if part == MODEL else (TENSORS, f"{part}/")
-    return State(tensors=_tensors(found.path / file, prefix), values=found.manifest.values.get(part, {}))
+def read(found: Found, part: str, into: object = None) -> State:
+    """Return the state of a part; an empty one for a part that the checkpoint does not have.
+
+    Args:
+        into: the part that will restore it. One that is `ReadInPlace` has its tensors then.
+    """
+    values = found.manifest.values.get(part, {})
+    if not found.manifest.sharded:
+        file_name, prefix = (WEIGHTS, "") if part == MODEL else (TENSORS, f"{part}/")
+        with safe_open(found.path / file_name, framework="pt") as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - it is no mapping
+            tensors = {name.removeprefix(prefix): file.get_tensor(name) for name in names}
+        return State(tensors=tensors, values=values)
+    saved = State(tensors=described(found, part), values=values)
+    in_place = isinstance(into, ReadInPlace)
+    if isinstance(into, ReadInPlace):
+        targets = into.targets(saved)
+    else:
+        targets = {name: torch.empty_like(tensor, device="cpu") for name, tensor in saved.tensors.items()}
+    sharded.load(found.path, {f"{part}/{name}": tensor for name, tensor in targets.items()})
+    return State(tensors=targets, values=values, in_place=in_place)
 
 
-def _tensors(path: Path, prefix: str) -> dict[str, Tensor]:
-    with safe_open(path, framework="pt") as file:
-        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - it is no mapping
-        return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
+def described(found: Found, part: str) -> Mapping[str, Tensor]:
+    """Return a tensor of the shape and dtype of each of a part's, which takes no memory."""
+    if not found.manifest.sharded:
+        return read(found, part).tensors  # mapped files, of which no page is read
+    prefix = f"{part}/"
+    known = sharded.described(found.path)
+    return {name.removeprefix(prefix): each for name, each in known.items() if name.startswith(prefix)}

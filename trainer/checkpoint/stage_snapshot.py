@@ -41,9 +41,9 @@ from trainer.checkpoint.manifest import (
     decode,
     verified,
 )
-from trainer.checkpoint.parts import MODEL, Weights, read
+from trainer.checkpoint.parts import MODEL, Weights, described
 from trainer.checkpoint.policy import CheckpointPolicy
-from trainer.checkpoint.state import StateError
+from trainer.checkpoint.state import State, StateError
 from trainer.config.stage_key import StageTrunk
 from trainer.distributed.ranks import ALONE, Ranks
 
@@ -319,7 +319,7 @@ class StageSnapshots:
 def _misfit(found: Found, student: nn.Module) -> str:
     """Return why the weights do not fit the student, or ""."""
     try:
-        Weights(student).check(read(found, MODEL))
+        Weights(student).targets(State(tensors=described(found, MODEL)))
     except StateError as error:
         return error.problem
     except (OSError, SafetensorError) as error:

@@ -34,10 +34,12 @@ class State:
     Args:
         tensors: the live ones, on any device; the caller copies them.
         values: plain values, as JSON can hold them.
+        in_place: whether a checkpoint was read into the tensors that the part asked for (`ReadInPlace`).
     """
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    in_place: bool = False
 
 
 @runtime_checkable
@@ -49,3 +51,18 @@ class Stateful(Protocol):
 
     def restore(self, state: State) -> None:
         """Restore a state; raise StateError, before any change, for one that does not fit."""
+
+
+@runtime_checkable
+class ReadInPlace(Protocol):
+    """A part that a sharded checkpoint is read straight into, so that no process holds more than its own."""
+
+    def targets(self, saved: State) -> Mapping[str, Tensor]:
+        """Return a tensor to read each saved one into: live, or new and kept by `restore`, sharded or not.
+
+        Args:
+            saved: its tensors have shape and dtype alone.
+
+        Raises:
+            StateError: it does not fit.
+        """

@@ -27,9 +27,12 @@ from sweeps.text.regular_file import open_regular
 from trainer.cache import file_digest
 from trainer.checkpoint import layout
 from trainer.checkpoint.manifest import METRICS, STAGE_FILE, STATE_FILE, Manifest, encode
+from trainer.checkpoint.sharded import ALONE_SAVING, SaveGroup, problem, save_shard
 from trainer.devices.lazy_tensor import copy_to_host
-from trainer.distributed.tensors import full_tensor
+from trainer.distributed.tensors import full_tensor, is_dtensor, local_tensor
 
+SHARD = "shard"
+"""The name among the files of a snapshot of what each process writes of a sharded one."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -39,14 +42,16 @@ class Snapshot:
 
     Args:
         manifest: without its `files`.
-        tensors: on the CPU and nobody else's, by file.
+        tensors: on the CPU and nobody else's, by file; of a sharded one this process's own, as `SHARD`.
         metrics_bytes: size of its beginning that belongs to the snapshot.
+        group: of the processes that write it together; `writer` means each process's own thread then.
     """
 
     manifest: Manifest
     tensors: Mapping[str, Mapping[str, Tensor]]
     metrics: Path
     metrics_bytes: int
+    group: SaveGroup = ALONE_SAVING
 
 
 def write(root: Path, snapshot: Snapshot) -> Path:
@@ -58,7 +63,8 @@ def write(root: Path, snapshot: Snapshot) -> Path:
     """
     final = root / layout.checkpoint_name(snapshot.manifest.steps)
     _write_folder(final, snapshot)
-    layout.point_to(root, final.name)
+    if snapshot.group.first:
+        layout.point_to(root, final.name)
     return final
 
 
@@ -71,17 +77,29 @@ def write_stage(final: Path, snapshot: Snapshot, document: bytes) -> None:
 
 
 def _write_folder(final: Path, snapshot: Snapshot, last: Mapping[str, bytes] | None = None) -> None:
-    """Write all files into a hidden draft, those of `last` at the end, and rename it into place."""
-    root = final.parent
-    draft = layout.draft_in(root)
-    try:
+    """Write all files into a hidden draft, those of `last` at the end, and rename it into place.
+
+    Of a sharded one each process writes and digests its own file, and the first the rest once all have.
+    """
+    root, group = final.parent, snapshot.group
+    draft = group.from_first(partial(layout.draft_in, root))
+
+    def write_own() -> dict[str, tuple[int, str]]:
+        paths = []
         for name, tensors in snapshot.tensors.items():
-            save_file(dict(tensors), draft / name)
-        _copy_beginning(snapshot.metrics, draft / METRICS, snapshot.metrics_bytes)
-        files = {}
-        for path in sorted(draft.iterdir()):
+            if name == SHARD:
+                paths += save_shard(draft, tensors, group)
+            else:
+                save_file(dict(tensors), draft / name)
+                paths.append(draft / name)
+        if group.first:
+            _copy_beginning(snapshot.metrics, draft / METRICS, snapshot.metrics_bytes)
+            paths.append(draft / METRICS)
+        for path in paths:
             sync(path)
-            files[path.name] = (path.stat().st_size, file_digest(path))
+        return {path.name: (path.stat().st_size, file_digest(path)) for path in paths}
+
+    def complete(files: Mapping[str, tuple[int, str]]) -> None:
         state = encode(dataclasses.replace(snapshot.manifest, files=files))
         for name, content in ({STATE_FILE: state} | dict(last or {})).items():
             (draft / name).write_bytes(content)
@@ -89,8 +107,14 @@ def _write_folder(final: Path, snapshot: Snapshot, last: Mapping[str, bytes] | N
         sync(draft)
         draft.rename(final)
         sync(root)
+
+    try:
+        written = group.gather(write_own)
+        files = {name: about for each in written for name, about in each.items()}
+        group.from_first(partial(complete, dict(sorted(files.items()))))
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        if group.first:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def retain(root: Path, keep: int) -> None:
@@ -157,20 +181,25 @@ class Writer:
             write_stage(folder, snapshot, document)
         except Exception as error:  # noqa: BLE001 - as below
             stage = snapshot.manifest.stage
-            self._warn(f"the snapshot of {stage} could not be written ({_reason(error)}); the run goes on")
+            if snapshot.group.first:
+                reason = problem(error)
+                self._warn(f"the snapshot of {stage} could not be written ({reason}); the run goes on")
 
     def _write(self, snapshot: Snapshot) -> None:
         try:
             write(self._root, snapshot)
         except Exception as error:  # noqa: BLE001 - safetensors reports a full disk as an error of its own
-            reason = _reason(error)
+            reason = problem(error)
+            if not snapshot.group.first:
+                return  # the first process warns, or ends the run
             if self.last is None and any(os.strerror(number) in reason for number in _FULL):
                 self.full = reason
             else:
                 self._warn_once(snapshot.manifest.steps, reason)
         else:
             self.last, self._warning = snapshot.manifest.steps, ""
-            retain(self._root, self._keep)
+            if snapshot.group.first:
+                retain(self._root, self._keep)
 
     def _warn_once(self, steps: int, reason: str) -> None:
         fallback = (
@@ -184,10 +213,6 @@ class Writer:
         self._warning = warning
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error).split())
-
-
 class HostCopies:
     """Copies of tensors in host memory, in reused buffers: the next `take` overwrites them.
 
@@ -198,19 +223,31 @@ class HostCopies:
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
 
-    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def take(self, tensors: Mapping[str, Tensor], *, in_parts: bool = False) -> dict[str, Tensor]:
         """Return copies on the CPU, contiguous and detached, by name.
 
         DTensors are gathered one at a time, while the other processes `contribute`.
+
+        Args:
+            in_parts: copy this process's part of a DTensor alone, without any communication.
         """
         held, self._buffers = self._buffers, {}
-        for name, part in tensors.items():
-            tensor = full_tensor(part.detach())
+        for name, given in tensors.items():
+            tensor = given.detach() if in_parts else full_tensor(given.detach())
             buffer = held.get(name)
             if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
-                buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
-            self._buffers[name] = copy_to_host(buffer, tensor)
+                if is_dtensor(tensor):
+                    buffer = torch.empty_like(tensor, device="cpu")
+                else:
+                    buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
+            copy_to_host(local_tensor(buffer), local_tensor(tensor))
+            self._buffers[name] = buffer
         return self._buffers
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that this process's buffers take."""
+        return sum(local_tensor(buffer).nbytes for buffer in self._buffers.values())
 
 
 def contribute(tensors: Mapping[str, Tensor]) -> None:

@@ -265,6 +265,8 @@ class Config(Checked):
                 key="device.mesh",
             )
         if self.device.parallel == "none" or self.device.type == "xla":
+            if self.checkpoint.format == "sharded":
+                yield FieldError("one process writes whole checkpoints; write auto", key="checkpoint.format")
             return
         if mesh.tensor > 1:
             yield from self._check_tensor_parallel()

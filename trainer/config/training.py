@@ -100,11 +100,25 @@ class CheckpointConfig:
         every_steps: optimizer steps between two, counted over all stages; 0 is never.
         every_seconds: wall time between two; 0 is never.
         keep: newest checkpoints that stay in the run's folder. With 1 there is no fallback if it is damaged.
+        format: of checkpoints and of snapshots of stages. `whole`: the first of the processes that share the
+            run gathers all tensors and writes them. `sharded`: each writes its own part
+            (torch.distributed.checkpoint), so that none has more than that in memory. `auto`: sharded with
+            `device.parallel=fsdp`. Either is read by any number of processes.
+        notice_seconds: between a preemption's signal and the end, within which its checkpoint is to be
+            written. The preflight warns if this disk is too slow for that; 0: it does not.
     """
 
     every_steps: Count
     every_seconds: NonNegative
     keep: Positive
+    format: Literal["auto", "whole", "sharded"]
+    notice_seconds: NonNegative
+
+    def is_sharded(self, parallel: str) -> bool:
+        """Return whether each process writes its own part, of processes that share the run in this way."""
+        return parallel != "none" and (
+            self.format == "sharded" or (self.format == "auto" and parallel == "fsdp")
+        )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -21,11 +21,12 @@ _START = "torchrun --nproc-per-node N -m trainer …"
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """One process of `world`: its rank among all of them, and among those of its machine."""
+    """One process of `world`: its rank among all of them, and among the `local_world` of its machine."""
 
     rank: int
     world: int
     local_rank: int
+    local_world: int = 1
 
     @property
     def first(self) -> bool:
@@ -43,6 +44,8 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
             rank=int(environment["RANK"]),
             world=int(environment["WORLD_SIZE"]),
             local_rank=int(environment.get("LOCAL_RANK", "0")),
+            # `distributed.launch` starts all on one machine, and does not set it.
+            local_world=int(environment.get("LOCAL_WORLD_SIZE", environment["WORLD_SIZE"])),
         )
     except (KeyError, ValueError):
         return None

@@ -47,17 +47,22 @@ def disk(config: Config, student: Dimensions, folder: Path) -> Disk:
     trained = [(stage, trained_dimensions(stage, student)) for _, stage in stages(config)]
     state = max((optimizer_memory(each, stage.optimizer).state for stage, each in trained), default=0)
     adapters = sum(each.parameters * each.weight_bytes for _, each in trained if each is not student)
-    existing_parent = folder.absolute()
-    while not existing_parent.exists():
-        existing_parent = existing_parent.parent
     saves = config.checkpoint.every_steps or config.checkpoint.every_seconds
     return Disk(
         checkpoint=weights + adapters + state + average,
         checkpoints=config.checkpoint.keep + 1 if saves else 1,  # the one that SIGTERM writes
         model=weights + adapters if config.save_model else 0,
         existing=sum(path.stat().st_size for path in (folder / FOLDER).rglob("*") if path.is_file()),
-        free=shutil.disk_usage(existing_parent).free,
+        free=shutil.disk_usage(existing_parent(folder)).free,
     )
+
+
+def existing_parent(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    nearest = folder.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    return nearest
 
 
 def refusals(found: Disk, config: Config) -> list[ConfigError]:

@@ -11,8 +11,9 @@ from trainer.config import Config, long_runs
 from trainer.data import inputs
 from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
+from trainer.distributed.launched import ALONE, Launched
 from trainer.errors import ConfigError, DataError
-from trainer.preflight import disk, fitting, price
+from trainer.preflight import disk, fitting, notice, price
 from trainer.preflight.disk import Disk
 from trainer.preflight.memory import (
     StageMemory,
@@ -22,6 +23,7 @@ from trainer.preflight.memory import (
     stages,
     student_dimensions,
 )
+from trainer.preflight.notice import CheckpointTime
 from trainer.preflight.trace import Blueprint, blueprint
 from trainer.text import byte_size
 
@@ -32,6 +34,7 @@ class Preflight:
 
     Args:
         refusals: reasons, with what to change.
+        warnings: what goes wrong sometimes, likewise.
         stages: memory of each stage and of evaluations; empty if `upper_bound` was enough, or nothing is
             known.
         upper_bound: bytes that memory stays below.
@@ -41,10 +44,12 @@ class Preflight:
     """
 
     refusals: list[ConfigError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     stages: list[StageMemory] = field(default_factory=list)
     upper_bound: int | None = None
     free: int | None = None
     disk: Disk | None = None
+    checkpoint: CheckpointTime | None = None
     seconds: float | None = None
     usd: float | None = None
     unknown: str = ""
@@ -56,7 +61,13 @@ class Preflight:
 
 
 def run_preflight(
-    config: Config, device: Device, folder: Path | None, *, detailed: bool = False, processes: int = 1
+    config: Config,
+    device: Device,
+    folder: Path | None,
+    *,
+    detailed: bool = False,
+    processes: int = 1,
+    launch: Launched = ALONE,
 ) -> Preflight:
     """Check the run against this machine, without computing or loading weights.
 
@@ -65,6 +76,7 @@ def run_preflight(
         detailed: estimate memory even if an upper bound shows that it fits, and look at the text, which a run
             does by itself before it computes.
         processes: that share each batch.
+        launch: this process among all that share the run; the first measures the disk.
     """
     found = Preflight(refusals=long_runs.refusals(config, device=device.kind, dtype=dtype_name(device.dtype)))
     if detailed:
@@ -86,6 +98,8 @@ def run_preflight(
         if folder is not None:
             found.disk = disk.disk(config, student_dimensions(config, plan.dimensions), folder)
             found.refusals += disk.refusals(found.disk, config)
+            if launch.first and not found.refusals:
+                _time_checkpoint(found, found.disk, config, disk.existing_parent(folder), launch)
     except Exception as error:  # noqa: BLE001 - an estimate that fails must not keep a run from starting
         found.unknown = " ".join(f"{type(error).__name__}: {error}".split())
     return found
@@ -105,6 +119,15 @@ def _estimate_memory(
     found.stages.append(evaluation_memory(config, plan, device))
     if found.free is not None:
         found.refusals += fitting.refusals(config, found.stages, plan, device, free=found.free)
+
+
+def _time_checkpoint(found: Preflight, needed: Disk, config: Config, folder: Path, launch: Launched) -> None:
+    if not config.checkpoint.notice_seconds:
+        return
+    shards = launch.world if config.checkpoint.is_sharded(config.device.parallel) else 1
+    size, writers = -(-needed.checkpoint // shards), min(shards, launch.local_world)
+    found.checkpoint = notice.checkpoint_time(size, folder, writers=writers)
+    found.warnings += notice.warnings(found.checkpoint, config.checkpoint, shared=launch.world > 1)
 
 
 def per_process(config: Config, processes: int) -> Config:
@@ -127,6 +150,8 @@ def summary_line(found: Preflight) -> str:
         parts = [f"memory below {byte_size(found.upper_bound or 0)}{free}"]
     if found.disk:
         parts.append(f"disk {byte_size(found.disk.needed)} of {byte_size(found.disk.free)} free")
+    if found.checkpoint:
+        parts.append(f"a checkpoint about {_duration(found.checkpoint.seconds)}")
     if found.seconds is not None:
         parts.append(f"roughly {_duration(found.seconds)} of training")
     if found.usd:
@@ -159,6 +184,8 @@ def show(found: Preflight, config: Config) -> None:
             table.add_row(stage.name, str(stage.micro_batch), *(byte_size(size) for size in sizes))
         console.print(table)
     console.print(summary_line(found), markup=False)
+    for warning in found.warnings:
+        console.print(f"warning: {warning}", markup=False)
     for refusal in found.refusals:
         word = "forced" if config.force else "refused"
         console.print(f"{word}: {refusal}", markup=False)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.checkpoint.parts import stage_parts
+from trainer.checkpoint.parts import AVERAGE, stage_parts
 from trainer.checkpoint.policy import Parts, StageCheckpoint
 from trainer.checkpoint.state import State, Stateful
 from trainer.data.feed import Feed, LabelledFeed
@@ -27,7 +27,6 @@ from trainer.training.context import StageContext, StagePlan
 from trainer.training.parallel import strategy_for
 from trainer.training.step_results import PendingResults, Step, StepResult, Watch
 from trainer.training.train_step import Objective, TrainStep
-from trainer.training.weight_average import PART as AVERAGE
 
 __all__ = ["Objective", "Prepare", "StageContext", "StagePlan", "StageTrace", "Step", "Watch", "train"]
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainer.checkpoint.parts import copy_into
+from trainer.checkpoint.parts import AVERAGE, copy_into, live_targets
 from trainer.checkpoint.state import State
 from trainer.config.training import AverageConfig
 from trainer.devices.lazy_tensor import is_lazy, step_scalar
 from trainer.distributed.tensors import full_tensor, is_dtensor
-
-PART = "average"
 
 
 class WeightAverage:
@@ -71,5 +69,9 @@ class WeightAverage:
 
     def restore(self, state: State) -> None:
         """Take the average of a checkpoint."""
-        copy_into(self._averages, state.tensors, part=PART)
+        copy_into(self._averages, state.tensors, part=AVERAGE)
         self._count = state.values["count"]
+
+    def targets(self, saved: State) -> dict[str, Tensor]:
+        """Return the averages, to read those of a checkpoint into."""
+        return live_targets(self._averages, saved, part=AVERAGE)

@@ -43,7 +43,13 @@ class Run:
     def __init__(self, folder: Path, found: object = None, **config: float) -> None:
         self.folder, self.warnings = folder, list[str]()
         (folder / "metrics.jsonl").touch()
-        given = {"every_steps": 0, "every_seconds": 0.0, "keep": 2} | config
+        given = {
+            "every_steps": 0,
+            "every_seconds": 0.0,
+            "keep": 2,
+            "format": "auto",
+            "notice_seconds": 0,
+        } | config
         self.checkpoints = Checkpoints(
             folder / "checkpoints",
             metrics=folder / "metrics.jsonl",

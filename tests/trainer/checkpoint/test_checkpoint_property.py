@@ -101,7 +101,9 @@ def run(folder: Path, every: int, keep: int, watch: Callable[[Step], None]) -> l
     checkpoints = Checkpoints(
         folder / "checkpoints",
         metrics=metrics,
-        config=CheckpointConfig(every_steps=every, every_seconds=0, keep=keep),
+        config=CheckpointConfig(
+            every_steps=every, every_seconds=0, keep=keep, format="auto", notice_seconds=0
+        ),
         config_sha256="0",
         found=newest(folder / "checkpoints", "0", pytest.fail),
         peak_memory=lambda: 0,

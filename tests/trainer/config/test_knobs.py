@@ -195,6 +195,8 @@ ELSEWHERE = {
         f"checkpoint.{key}": "tests/trainer/checkpoint/test_checkpoint_policy.py"
         for key in ("every_steps", "every_seconds", "keep")
     },
+    "checkpoint.notice_seconds": "tests/trainer/preflight/test_notice.py",
+    "checkpoint.format": "tests/trainer/distributed/test_sharded_checkpoints.py",
     "snapshots.write": "tests/trainer/checkpoint/test_stage_snapshot.py",
     "stage1_9.trunk_every": "tests/trainer/checkpoint/test_trunk_points.py",
     "stage2.trunk_every": "tests/trainer/checkpoint/test_trunk_points.py",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import signal
 import socket
+import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -66,23 +68,39 @@ def start(
 
 
 @pytest.fixture
-def in_two(forkserver: ForkServerContext, tmp_path: Path) -> Callable[[Callable[[], Any]], list[Any]]:
-    """`in_two(function)`: what a function of a test module gives in each of two processes that have joined."""
+def together(forkserver: ForkServerContext, tmp_path: Path) -> Callable[..., list[Any]]:
+    """`together(function, *arguments, world=2)`: what a function of a test module gives in each process of a group.
 
-    def in_two(function: Callable[[], Any]) -> list[Any]:
-        outs = [tmp_path / f"{function.__name__}.{rank}" for rank in range(2)]
+    With `dying=True` their exit statuses.
+    """
+
+    def together(
+        function: Callable[..., Any], *arguments: Any, world: int = 2, dying: bool = False
+    ) -> list[Any]:
+        name = f"{function.__name__}.{uuid.uuid4().hex}"
+        outs = [tmp_path / f"{name}.{rank}" for rank in range(world)]
         places = [
-            (function, (rank, 2), tmp_path / f"{function.__name__}.meeting", outs[rank]) for rank in range(2)
+            (partial(function, *arguments), (rank, world), tmp_path / f"{name}.meeting", outs[rank])
+            for rank in range(world)
         ]
         processes = [forkserver.Process(target=contribute, args=place) for place in places]
         for process in processes:
             process.start()
         for process in processes:
             process.join()
-        assert [process.exitcode for process in processes] == [0, 0]
+        statuses = [process.exitcode for process in processes]
+        if dying:
+            return statuses
+        assert statuses == [0] * world
         return [torch.load(out, weights_only=False) for out in outs]
 
-    return in_two
+    return together
+
+
+@pytest.fixture
+def in_two(together: Callable[..., list[Any]]) -> Callable[[Callable[[], Any]], list[Any]]:
+    """`in_two(function)`: what a function of a test module gives in each of two processes that have joined."""
+    return together
 
 
 @pytest.fixture
