@@ -20,6 +20,7 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -286,7 +287,8 @@ class SimulatedStore:
                 if kind in ("write", "delete") and not self._is_cut():
                     found = self._request("read", key, lambda: self._bucket.read(key))
                     if (found[1] if found else None) != expected:
-                        return act()  # refused by the bucket: the version is not there
+                        with suppress(Refused):  # the version may have come back meanwhile
+                            return act()  # refused by the bucket: the version is not there
                 wait_s = self._bucket.chance.uniform(bound, 1.5 * bound)
                 if self._bucket.now() - began + wait_s > RETRIES.total_s:
                     raise StoreUnavailable(
