@@ -12,7 +12,6 @@ Shapes: B sequences, T tokens; `ids_BT`. All vectors are flat and float64.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from trainer.config import Config, TinyModelConfig
 from trainer.config.compose import compose_config
 from trainer.devices.device import Device, open_device
 from trainer.models.causal_lm import build_tiny, freeze, run
+from trainer.models.host_layers import place_teacher
 from trainer.models.subln import make_student
 from trainer.quant.warmup import Lambda
 from trainer.stages import distill, layerwise, pretrain
@@ -152,17 +152,16 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module, Lambd
     if not isinstance(config.model, TinyModelConfig):
         raise TypeError("models to compare are model=tiny")
     torch.manual_seed(config.seed)
-    teacher = freeze(
-        build_tiny(
-            config.model,
-            vocab_size=config.data.vocab_size,
-            sequence_length=config.data.sequence_length,
-            attention=device.attention_for(config.data.sequence_length),
-        ).to(device.torch_device)
+    teacher = build_tiny(
+        config.model,
+        vocab_size=config.data.vocab_size,
+        sequence_length=config.data.sequence_length,
+        attention=device.attention_for(config.data.sequence_length),
     )
+    teacher = place_teacher(freeze(teacher), device)
     calibration = next(_ids(config, 2))
     student, lambda_ = make_student(
-        copy.deepcopy(teacher),
+        teacher,
         config.stage1,
         [calibration],
         quant=config.quant,

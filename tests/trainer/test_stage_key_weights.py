@@ -188,6 +188,8 @@ CAUTIOUS = {
     "device.type": "auto is the CPU here, and another device elsewhere",
     "device.compile": "compiled steps round differently, and fall back where the compiler fails",
     "device.recompute": "the same on a CPU; other kernels may be chosen on a GPU",
+    "device.hold_weights": "the same",
+    "device.teacher": "the same",
     "device.parallel": "rounding",
     "device.mesh.data": "rounding",
     "device.mesh.tensor": "rounding",

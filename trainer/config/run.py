@@ -32,7 +32,8 @@ INDECISIVE = (
     *_TELEMETRY,
 )
 TRUNK_EVERY = "trunk_every"
-_SHARING = ("parallel", "mesh", "num_chips")
+# How processes or chips share a run, and what saves memory with the same bits.
+_SHARING = ("parallel", "mesh", "num_chips", "hold_weights", "teacher")
 _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
 
@@ -79,6 +80,11 @@ class DeviceConfig:
             without it.
         recompute: activation checkpointing of each layer: less memory for about a third more time. Changes
             no loss.
+        hold_weights: keep the quantised weights of all layers over the micro-batches of a step, in the dtype
+            of the products. false: each layer quantises its own in every pass, for less memory. Changes no
+            loss.
+        teacher: where the frozen teacher's decoder layers are: on the `device`, or in memory of the `host`,
+            from where each is copied to the device while the one before it computes. Changes no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the full model and
             optimizer) or `fsdp` (each has a shard of them). Changes rounding only. `none` is for one process.
             The chips of a TPU are in one process and share each batch anyway; with `fsdp` student, optimizer
@@ -101,6 +107,8 @@ class DeviceConfig:
     dtype: Literal["auto", "fastest", "float32", "bfloat16"]
     compile: bool | Literal["auto", "layers"]
     recompute: bool
+    hold_weights: bool
+    teacher: Literal["device", "host"]
     parallel: Literal["none", "ddp", "fsdp"]
     mesh: MeshConfig
     num_chips: Positive | None
@@ -222,6 +230,7 @@ class Config(Checked):
                 "fsdp shares the weights among chips, and one is asked for; write none", key="device.parallel"
             )
         yield from self._check_parallel()
+        yield from self._check_teacher()
         for error in self.average.check(self._steps):
             yield FieldError(error.problem, key=f"average.{error.key}")
         if self.auto_freeze.enabled:
@@ -236,6 +245,15 @@ class Config(Checked):
         yield from self._check_recovery()
         if self.memory_log.level == "hlo" and self.device.type in ("cpu", "cuda"):
             yield FieldError("only XLA has HLO graphs; write metrics", key="memory_log.level")
+
+    def _check_teacher(self) -> Iterator[FieldError]:
+        if self.device.teacher == "host" and (self.device.type == "xla" or self.device.compile is True):
+            what = "a TPU's graph" if self.device.type == "xla" else "a step that is one graph"
+            yield FieldError(
+                f"{what} reads no weights of the host; write device"
+                + (", or device.compile=layers" if self.device.type != "xla" else ""),
+                key="device.teacher",
+            )
 
     def _check_quant(self) -> Iterator[FieldError]:
         warmup = self.stage2.lambda_warmup

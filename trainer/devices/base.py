@@ -52,6 +52,8 @@ class Device:
         eager_below: tokens of a sequence below which eager attention is faster than that.
         compile: compile training steps: each as one graph, or its decoder `layers`.
         recompute: recompute activations of layers in the backward pass.
+        hold_weights: keep the quantised weights of all layers over the micro-batches of a step.
+        teacher: where the frozen teacher's decoder layers are: on the `device`, or in memory of the `host`.
         ranks: the processes that share the run; this is the device of one of them.
     """
 
@@ -62,6 +64,8 @@ class Device:
     eager_below: int = 0
     compile: bool | Literal["layers"] = False
     recompute: bool = False
+    hold_weights: bool = True
+    teacher: Literal["device", "host"] = "device"
     ranks: Ranks = ALONE
 
     checks_before_update: ClassVar[bool] = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -41,7 +41,7 @@ def open_device(config: DeviceConfig) -> Device:
             attention=sdpa.NAME,
             eager_below=_CPU_SDPA_TOKENS,
             compile=_compilation(config, auto=False),
-            recompute=config.recompute,
+            **_memory(config),
         )
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda", torch.cuda.current_device())
@@ -51,8 +51,13 @@ def open_device(config: DeviceConfig) -> Device:
         name=torch.cuda.get_device_name(device),
         attention=sdpa.NAME,
         compile=_compilation(config, auto="layers"),
-        recompute=config.recompute,
+        **_memory(config),
     )
+
+
+def _memory(config: DeviceConfig) -> dict[str, Any]:
+    """Return what saves memory and changes no result, as fields of a device."""
+    return {name: getattr(config, name) for name in ("recompute", "hold_weights", "teacher")}
 
 
 def _compilation(config: DeviceConfig, *, auto: Literal[False, "layers"]) -> bool | Literal["layers"]:

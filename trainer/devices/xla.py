@@ -218,6 +218,7 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
             flash_attention_kernel(mesh), tpu_versions.flash_obstacle(tpu_versions.installed(), tpu=on_tpu())
         ),
         recompute=config.recompute,
+        hold_weights=config.hold_weights,
         mesh=mesh,
         sharded=config.parallel == "fsdp",
         graphs=graphs,

@@ -9,7 +9,6 @@ which avoids the remaining damage, or leave it out.
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -24,6 +23,7 @@ from trainer.distributed.tensor_group import TensorGroup
 from trainer.errors import ConfigError
 from trainer.models.causal_lm import cast_weights, depth, inputs, is_head
 from trainer.models.depth import keep_layers, matched_layers
+from trainer.models.host_layers import device_copy
 from trainer.quant.activations import Int8Input
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
@@ -120,7 +120,7 @@ def make_student(
             groups do not divide a layer's inputs.
     """
     _check_architecture(teacher)
-    student = cast_weights(copy.deepcopy(teacher).requires_grad_(True), master_dtype)
+    student = cast_weights(device_copy(teacher, device).requires_grad_(True), master_dtype)
     if config.keep_layers is not None:
         keep_layers(student, matched_layers(config.keep_layers, depth(student)))
     gains: dict[str, float] = {}

@@ -126,6 +126,8 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
         "dtype": str(device.dtype),
         "compile": device.compile,
         "recompute": device.recompute,
+        "hold_weights": device.hold_weights,
+        "teacher": device.teacher,
         "memory_target_gib": config.device.memory_target_gib,
         "model": asdict(plan.dimensions),
         "master_dtype": config.model.master_dtype,

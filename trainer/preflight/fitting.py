@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from trainer.config import Config
 from trainer.devices.device import Device
@@ -92,20 +93,34 @@ def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Devic
     micro = largest_micro_batch(config, memory.name, plan, device, free=free)
     if micro is not None:
         return ConfigError(f"{problem}; write {micro}", key=key)
-    if not device.recompute:
-        recomputing = dataclasses.replace(device, recompute=True)
-        micro = largest_micro_batch(config, memory.name, plan, recomputing, free=free)
-        if micro is not None:
-            return ConfigError(f"{problem}; write true, and {key}={micro}", key="device.recompute")
-    if student_dimensions(config, plan.dimensions).weight_bytes > 2 and config.device.dtype != "float32":
-        lighter = dataclasses.replace(
-            config, model=dataclasses.replace(config.model, master_dtype="bfloat16")
-        )
-        recomputing = dataclasses.replace(device, recompute=True)
-        micro = largest_micro_batch(lighter, memory.name, plan, recomputing, free=free)
-        if micro is not None:
-            more = f"{key}={micro}" if device.recompute else f"device.recompute=true {key}={micro}"
-            return ConfigError(f"{problem}; write bfloat16, and {more}", key="model.master_dtype")
+    # First what costs the least time, and bfloat16, which costs accuracy, after what changes no result.
+    less: tuple[dict[str, Any], ...] = (
+        {"recompute": True},
+        {"recompute": True, "hold_weights": False, "teacher": "host"},
+    )
+    full: Any = config.model.master_dtype
+    half: Any = "bfloat16"
+    lighter = (
+        student_dimensions(config, plan.dimensions).weight_bytes > 2 and config.device.dtype != "float32"
+    )
+    for master_dtype in (full, half) if lighter else (full,):
+        model = dataclasses.replace(config.model, master_dtype=master_dtype)
+        for settings in less:
+            if "teacher" in settings and (device.kind == "xla" or device.compile is True):
+                continue
+            changed = {name: value for name, value in settings.items() if getattr(device, name) != value}
+            smaller_device = dataclasses.replace(device, **changed)
+            lighter_config = dataclasses.replace(config, model=model)
+            micro = largest_micro_batch(lighter_config, memory.name, plan, smaller_device, free=free)
+            if micro is None:
+                continue
+            words = [f"device.{name}={str(value).lower()}" for name, value in changed.items()]
+            if master_dtype != full:
+                words.insert(0, f"model.master_dtype={half}")
+            first, _, value = words[0].partition("=")
+            return ConfigError(
+                f"{problem}; write {value}, and {' '.join([*words[1:], f'{key}={micro}'])}", key=first
+            )
     smaller = "a smaller model, an optimizer with less state (adamw_8bit, apollo) or a larger device"
     return ConfigError(f"{problem}; one sequence at a time does not fit either: take {smaller}", key=key)
 

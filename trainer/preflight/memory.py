@@ -74,10 +74,12 @@ def trained_dimensions(stage: Stage, student: Dimensions) -> Dimensions:
     return AdapterDimensions.for_student(student, stage) if isinstance(stage, RecoveryConfig) else student
 
 
-def weight_bytes(config: Config, teacher: Dimensions) -> int:
-    """Return the bytes of the weights of student and teacher."""
+def weight_bytes(config: Config, teacher: Dimensions, device: Device) -> int:
+    """Return the bytes on the device of the weights of student and teacher."""
     student = student_dimensions(config, teacher)
-    return student.parameters * student.weight_bytes + teacher.parameters * teacher.weight_bytes
+    on_host = device.teacher == "host"
+    theirs = sum(o * i for o, i in teacher.embeddings) + teacher.hidden if on_host else teacher.parameters
+    return student.parameters * student.weight_bytes + theirs * teacher.weight_bytes
 
 
 def average_bytes(config: Config, student: Dimensions) -> int:
@@ -100,7 +102,10 @@ def stage_memory(
         micro_batch: sequences computed at once, over all chips; None: as configured.
     """
     micro = micro_batch or stage.micro_batch_size or stage.batch_size
-    student, weights = student_dimensions(config, plan.dimensions), weight_bytes(config, plan.dimensions)
+    student, weights = (
+        student_dimensions(config, plan.dimensions),
+        weight_bytes(config, plan.dimensions, device),
+    )
     trained = trained_dimensions(stage, student)
     gradients = trained.parameters * trained.weight_bytes
     weights += gradients if trained is not student else 0  # adapters and their gradients are alike
@@ -209,7 +214,10 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
     rows = config.eval.batch_size
     own = rows // device.chips if rows % device.chips == 0 else rows  # else each chip computes all of them
     theirs = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=own))
-    student, weights = student_dimensions(config, plan.dimensions), weight_bytes(config, plan.dimensions)
+    student, weights = (
+        student_dimensions(config, plan.dimensions),
+        weight_bytes(config, plan.dimensions, device),
+    )
     within = [stage for _, stage in stages(config) if config.eval.measures_within(stage.max_steps)]
     optimizer = max(
         (optimizer_memory(trained_dimensions(each, student), each.optimizer).state for each in within),

@@ -45,6 +45,7 @@ from trainer.models.causal_lm import (
     with_supported_attention,
 )
 from trainer.models.depth import shorten
+from trainer.models.host_layers import keep_layers_on_host, tensors_on_host
 from trainer.models.subln import normalised_projections, quantise
 from trainer.preflight.dimensions import Dimensions, teacher_dimensions
 from trainer.quant.ternary import held_weights
@@ -139,7 +140,7 @@ def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
                 for parameter in student.parameters():  # of the micro-batches before
                     if parameter.requires_grad:
                         parameter.grad = torch.zeros_like(parameter)
-                if config.device.parallel != "fsdp":
+                if config.device.parallel != "fsdp" and device.hold_weights:
                     stack.enter_context(held_weights(student, dtype=device.dtype))
             objective = _objective(config, stage, models, stack)
             ids_bT = torch.zeros(micro_batch, config.data.sequence_length, dtype=torch.long)
@@ -161,7 +162,7 @@ def step_once(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
     teacher_layers = plan.dimensions.layers
     student_layers = config.stage1.keep_layers or teacher_layers
     shallow = _without_named_layers(config, student_layers)
-    models = _models(shallow, plan, student_layers, teacher_layers)
+    models = _models(shallow, plan, student_layers, teacher_layers, device)
     student = _training_student(models, stage)
     if device.recompute:
         recompute_layers(student)
@@ -197,7 +198,9 @@ def _over_depths(
     def peaks(student: int, teacher: int) -> Mapping[Hashable, int]:
         shallow = _without_named_layers(config, student)
         with fake_tensors(device.torch_device) as live:
-            run(live, _models(shallow, plan, student, teacher), shallow)
+            models = _models(shallow, plan, student, teacher, device)
+            live.leave_out(tensors_on_host(models.teacher))
+            run(live, models, shallow)
             return dict(live.peaks)
 
     if max(student_layers, teacher_layers) <= ONE_MORE:
@@ -231,8 +234,12 @@ def _without_named_layers(config: Config, layers: int) -> Config:
     )
 
 
-def _models(config: Config, plan: Blueprint, student_layers: int, teacher_layers: int) -> Models:
+def _models(
+    config: Config, plan: Blueprint, student_layers: int, teacher_layers: int, device: Device
+) -> Models:
     teacher = freeze(plan.build(teacher_layers))
+    if device.teacher == "host":
+        keep_layers_on_host(teacher, device)
     student = cast_weights(plan.build(student_layers), config.model.master_dtype)
     lambda_ = Lambda()
     gains = {} if config.stage1.subln == "none" else dict.fromkeys(normalised_projections(student), 1.0)
@@ -324,6 +331,15 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch 
         """Count for this phase from now on; it may be begun more than once."""
         self._phase = phase
         self.peaks[phase] = max(self.peaks.get(phase, 0), self.now)
+
+    def leave_out(self, tensors: Sequence[Tensor]) -> None:
+        """Count these tensors no more, and no peak until now."""
+        for tensor in tensors:
+            storage: Any = tensor.untyped_storage()
+            self._alive[id(storage)] = weakref.ref(storage, partial(self._remove, id(storage), 0))
+            self.now -= storage.nbytes()
+        if tensors:
+            self.peaks.clear()
 
     def __torch_dispatch__(
         self,

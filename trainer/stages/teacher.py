@@ -43,6 +43,7 @@ from trainer.models.causal_lm import (
     separate_documents,
     weights_sha256,
 )
+from trainer.models.host_layers import place_teacher
 from trainer.models.scale_rule import scale_initial
 from trainer.optim.build import require_packages
 from trainer.optim.muon import muon_dtype
@@ -76,7 +77,7 @@ def prepare_teacher(
     else:
         folder = train_teacher(config, config.model, inputs, device=device, stop=stop, progress=progress)
         teacher = load_tiny(folder / _MODEL_FOLDER, attention=attention)
-    teacher = freeze(device.move(teacher))
+    teacher = place_teacher(freeze(teacher), device)
     if config.data.document_masks:
         separate_documents(teacher, inputs.corpus.document_end)
     return teacher

@@ -161,7 +161,7 @@ class TrainStep:
 
     def _backward(self, objective: Objective, micro: Sequence[Tensor]) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
-        hold = len(micro) > 1 and self._strategy.may_hold_weights
+        hold = len(micro) > 1 and self._strategy.may_hold_weights and self._device.hold_weights
         dtype = self._device.dtype
         with held_weights(self._model, self._quantise, dtype=dtype) if hold else nullcontext():
             for number, ids_bT in enumerate(micro, start=1):

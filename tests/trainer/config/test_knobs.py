@@ -242,6 +242,8 @@ ELSEWHERE = {
     "device.pricing": "tests/trainer/cost/test_cost.py",
     "device.compile": "tests/trainer/training/test_compilation.py",
     "device.recompute": "tests/trainer/training/test_activation_checkpointing.py",
+    "device.hold_weights": "tests/trainer/training/test_equivalence.py",
+    "device.teacher": "tests/trainer/models/test_host_layers.py",
     "device.num_chips": "tests/trainer/xla/test_xla_chips.py",
     "device.parallel": "tests/trainer/distributed/test_shared_training.py",
     **{f"device.mesh.{key}": "tests/trainer/distributed/test_mesh.py" for key in ("data", "tensor")},

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from pretrained import save_stand_in
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.tensor_memory import peak_bytes
 from trainer.api import check, quote
@@ -23,6 +23,7 @@ from trainer.devices.device import Device, open_device
 from trainer.losses.sparse import DTYPES, Sample
 from trainer.models.adapters import adapters_for, add_adapters
 from trainer.models.causal_lm import freeze, parameter_count
+from trainer.models.host_layers import place_teacher
 from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer
 from trainer.preflight.memory import (
@@ -92,7 +93,11 @@ class ZeroCache:
         return Sample(ids=torch.zeros(shape, dtype=torch.int32), logits=torch.zeros(shape, dtype=self.dtype))
 
 
-def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
+def build_teacher(plan: Blueprint, device: Device) -> nn.Module:
+    return place_teacher(freeze(plan.build(plan.dimensions.layers)), device)
+
+
+def train_stage(config: Config, plan: Blueprint, device: Device, teacher: nn.Module) -> None:
     """The one stage of the run, of models with random weights on text of zeros."""
     ((name, stage),) = stages(config)
     train = {
@@ -101,7 +106,6 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
         "stage3": distill.distill,
         "recovery": recover.recover,
     }[name]
-    teacher = freeze(plan.build(plan.dimensions.layers).to(device.torch_device))
     without_text = dataclasses.replace(config.stage1, subln="ones")
     student, lambda_ = make_student(
         teacher, without_text, [], quant=config.quant, device=device, master_dtype=config.model.master_dtype
@@ -130,11 +134,22 @@ def measured(config: Config, plan: Blueprint, device: Device) -> int:
         return ZeroCache(teacher)
 
     with mock.patch.object(reader, "open_cache", open_cache):
-        return peak_bytes(lambda: train_stage(config, plan, device))
+        if device.teacher == "device":
+            return peak_bytes(lambda: train_stage(config, plan, device, build_teacher(plan, device)))
+        # Here the host's memory is the device's: what was there before is not counted.
+        host = build_teacher(plan, device)
+        on_host = {id(parameter) for parameter in host.get_decoder().layers.parameters()}  # type: ignore[operator]
+        others = sum(each.nbytes for each in host.parameters() if id(each) not in on_host)
+        return others + peak_bytes(lambda: train_stage(config, plan, device, host))
 
 
 # Little but weights.
 WEIGHTS = "stage2.batch_size=1 data.sequence_length=8 model.hidden_size=256 data.vocab_size=5000"
+# Where the teacher and the weights that are held over micro-batches would be the most.
+SMALLEST = (
+    "stage1_9.micro_batch_size=1 data.sequence_length=8 model.hidden_size=256 stage1_9.optimizer.type=adamw"
+)
+BFLOAT16 = "model.master_dtype=bfloat16 device.dtype=bfloat16"
 ROUNDED = "model.master_dtype=bfloat16 device.dtype=bfloat16 stage2.optimizer.stochastic_rounding=true"
 SHORT = ["stage1_9", "stage3"]
 LONG = [
@@ -142,6 +157,10 @@ LONG = [
     "recovery",
     "stage1_9 stage1_9.loss_type=kl",
     "stage1_9 stage1.keep_layers=3 stage1_9.micro_batch_size=1",
+    f"stage1_9 {SMALLEST} device.hold_weights=false",
+    f"stage1_9 {SMALLEST} device.hold_weights=false device.teacher=host",
+    "stage1_9 device.teacher=host stage1.keep_layers=3",
+    f"stage1_9 {SMALLEST} {BFLOAT16} device.hold_weights=false device.teacher=host",
     "stage1_9 data.vocab_size=40000 device.dtype=bfloat16",  # logits in chunks
     "stage2 stage2.distill.weight=1.0 device.recompute=true",
     "stage2 stage2.optimizer.type=muonclip quant.activations=none",

@@ -54,6 +54,16 @@ def test_recomputation_changes_nothing(stage: str, plain: dict[str, Trace]) -> N
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_weights_that_are_not_held_are_the_same(stage: str, plain: dict[str, Trace]) -> None:
+    micro = f"{stage}.micro_batch_size=4"
+    held, other = (
+        trace([*BASE, micro, f"device.hold_weights={hold}"], stage=stage) for hold in ("true", "false")
+    )
+    assert other.losses == held.losses
+    assert torch.equal(other.after, held.after)
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_one_batch_of_16_is_four_of_4(stage: str, plain: dict[str, Trace]) -> None:
     micro = trace([*BASE, f"{stage}.micro_batch_size=4"], stage=stage)
     assert_same(plain[stage], micro)
