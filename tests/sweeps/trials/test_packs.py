@@ -20,7 +20,7 @@ from sweeps.errors import Conflict, DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.operations import copying
 from sweeps.programs.signals import Stop
-from sweeps.storage.base import Store
+from sweeps.storage.base import Entry, Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.local import LocalStore
@@ -374,6 +374,54 @@ def test_a_pack_that_was_written_meanwhile_is_not_set_back(memory):
     Records(memory).pack()
     assert packs.write(memory, early, settled) == []
     assert len(packs.stored(memory)[0].records) == 90
+
+
+class Meanwhile(RemoteMemory):
+    """A bucket in which something happens right before one of its prefixes is listed, or after that."""
+
+    before: tuple[str, Callable[[], object]] | None = None
+    after: tuple[str, Callable[[], object]] | None = None
+
+    def list(self, prefix: str) -> list[Entry]:
+        if self.before is not None and self.before[0] == prefix:
+            (_, then), self.before = self.before, None
+            then()
+        found = super().list(prefix)
+        if self.after is not None and self.after[0] == prefix:
+            (_, then), self.after = self.after, None
+            then()
+        return found
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("prefix", [packs.PREFIX, record.PREFIX])
+def test_what_others_pack_while_a_writer_lists_stays(when, prefix):
+    store = Meanwhile()
+    fill(store, ["completed"] * 60 + ["pending"] * 30)
+    Records(store).pack()
+
+    def others() -> None:
+        for index in range(60, 90):
+            Records(store).apply(index, Claim(worker="w"))
+            Records(store).apply(index, Complete(worker="w", attempt=1, metrics={"loss": 1.0}))
+        Records(store).pack()
+
+    setattr(store, when, (prefix, others))
+    assert Records(store).pack() == []
+    assert len(packs.stored(store)[0].records) == 90
+
+
+def test_a_record_that_is_opened_while_a_writer_works_is_not_copied():
+    store = RemoteMemory()
+    fill(store, ["completed"] * 60)
+    version = store.read(record.key(3))[1]
+    failed = replace(ended(3), status="failed", metrics={}, error="e", failure="crashed")
+    store.replace(record.key(3), record.encode(failed, uuid.uuid4().hex), version)
+    before = packs.stored(store)
+    settled = {int(entry.key[7:13]): entry.version for entry in store.list(record.PREFIX)}
+    Records(store).apply(3, Retry(by="me"))
+    assert packs.write(store, before, settled) == [0]
+    assert 3 not in packs.stored(store)[0].records
 
 
 def test_reading_writes_nothing(memory, space):
