@@ -63,10 +63,12 @@ class Program(ABC):
     Attributes:
         test_overrides: parameters with which it reports metrics on data that no trial was selected by.
         hosts: those that share each trial; None: this one runs them alone.
+        own_disks: whether each of those has a disk of its own, so that only the leader's files are kept.
     """
 
     test_overrides: ClassVar[Mapping[str, Value]] = {}
     hosts: Hosts | None = None
+    own_disks: bool = False
 
     def __init__(self, space: Space) -> None:
         self.space = space

@@ -40,6 +40,10 @@ WRITE_SNAPSHOTS = "snapshots.write"
 TRUNK_EVERY = "trunk_every"
 """Key in the section of a stage: it leaves a point of its trunk after every so many steps, or after these."""
 
+_FORMAT = "checkpoint.format"
+SHARDED = f"{_FORMAT}=sharded"
+"""Each process writes its part of a checkpoint: into a folder that all of them see."""
+
 _FOLDER = Path(__file__).parents[2] / "trainer"
 _EXIT_CONFIG = 2
 _NO_VALUE = object()
@@ -230,6 +234,8 @@ class TrainerProgram(CommandProgram):
         overrides = [*self.overrides(record.parameters), *to_overrides(added)]
         if points:
             overrides += self._point_overrides(record.parameters)
+        if host and self.own_disks and not any(text.startswith(f"{_FORMAT}=") for text in overrides):
+            overrides.append(f"{_FORMAT}=whole")  # by the first process, whose host's files are kept
         return api.command(overrides, folder, processes=self.space.program.processes, host=host)
 
     def version(self) -> str:

@@ -98,7 +98,7 @@ def work(
     uploads = LastUploads()
     try:
         with closing(program_of(experiment.space, function)) as program:
-            program.hosts = leader
+            program.hosts, program.own_disks = leader, experiment.store.is_remote
             while not stop.requested and not limits.reached(ended.total()):
                 with stop.interruptible():  # before a claim, because loading a function may take long
                     program.require_startable()

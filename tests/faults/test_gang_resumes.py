@@ -96,6 +96,7 @@ def test_killed_process_of_one_host_hands_the_trial_back(
     assert [attempt.reason for attempt in record.history] == ["crashed", "completed"]
     assert (record.status, record.attempt) == ("completed", 2)
     second = first.with_name("attempt-2")
+    assert json.loads((second / "config.json").read_text())["config"]["checkpoint"]["format"] == "whole"
     log = (second / "log.txt").read_text()
     assert (going_on := re.search(r"going on after step (\d+) of stage2", log)) is not None
     made = [int(n) for n in re.findall(rf"^stage2 (\d+)/{STEPS}  loss", log, re.MULTILINE)]

@@ -19,7 +19,7 @@ from sweeps.errors import EXIT_PREEMPTED, EnvironmentFault, InputError, SweepErr
 from sweeps.experiment import Experiment
 from sweeps.programs import process
 from sweeps.programs.signals import Stop
-from sweeps.programs.trainer import TrainerProgram
+from sweeps.programs.trainer import SHARDED, TrainerProgram
 from sweeps.trials.record import run_prefix
 from sweeps.worker.gang.channel import Channel, connect
 from sweeps.worker.gang.host import Host
@@ -52,6 +52,7 @@ class Member:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._host, self._experiment, self._program = host, experiment, program
+        program.own_disks = experiment.store.is_remote
         self._about, self._stop, self._notify, self._patience_s = dict(about), stop, notify, patience_s
 
     def follow(self) -> int:
@@ -185,6 +186,11 @@ class _Session:
             )
         folder = self._experiment.store.folder(run_prefix(record.trial, record.attempt))
         own = not self._sees(folder / marker(run), should_stop)
+        if own and SHARDED in self._program.overrides(record.parameters):
+            raise EnvironmentFault(
+                f"{SHARDED} needs one folder for all hosts: let SWEEP_SCRATCH name one that they share, or "
+                "leave it out"
+            )
         try:
             if own and not self._fetch(folder, run, should_stop):
                 if should_stop():

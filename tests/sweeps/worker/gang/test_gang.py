@@ -121,7 +121,8 @@ def hosts(tmp_path: Path) -> Iterator[Callable[..., Hosts]]:
 def run(gang: Leader, two: Hosts, status: int = 0, output: str = "", **changes) -> HostEnd:
     """Run the next trial, of which this host's part ends at once."""
     record = two.experiment.ask("w")
-    folder = two.experiment.store.folder(run_prefix(record.trial, record.attempt))
+    own = two.experiment.store.folder(run_prefix(record.trial, record.attempt))
+    folder = changes.pop("folder", own)
     start = changes.pop("start", lambda host, should_stop: HostEnd(status=status, output=output))
     options = {"snapshots": False, "points": False}
     given = {"options": options, "start": start, "should_stop": lambda: False} | changes
@@ -376,6 +377,16 @@ class TestFiles:
         assert end.output.splitlines()[-1] == "host-1.log model state.json"
         two.join()
         assert not theirs.exists()
+
+    def test_parts_of_checkpoints_need_one_folder(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(MemoryStore, "is_remote", True)
+        two = Hosts(Experiment.create(MemoryStore(), SPACE))
+        program = replace(SPACE.program, overrides=("checkpoint.format=sharded",))
+        two.program.space = replace(SPACE, program=program)
+        two.member()
+        with two.leader() as gang, pytest.raises(EnvironmentFault, match=r"checkpoint.format=sharded needs"):
+            run(gang, two, status=1, folder=tmp_path)
+        two.join()
 
     def test_what_was_cut_off_is_not_taken_for_all(self, hosts, tmp_path):
         (tmp_path / "a" / "checkpoints").mkdir(parents=True)
