@@ -40,11 +40,11 @@ class TensorGroup:
 
     def leave(self, x: Tensor) -> Tensor:
         """Return the sum of all processes' results, as the output of a block."""
-        return cast(Tensor, _Leave.apply(x, self))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _Leave.apply(x, self))  # type: ignore[no-untyped-call] # as above
 
     def gather(self, x: Tensor) -> Tensor:
         """Return the last dimension put together from all processes' parts, for a loss that all compute."""
-        return cast(Tensor, _Gather.apply(x, self))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _Gather.apply(x, self))  # type: ignore[no-untyped-call] # as above
 
     def sum_(self, x: Tensor) -> Tensor:
         """Replace a tensor, of which no gradient is taken, by the sum over the group."""

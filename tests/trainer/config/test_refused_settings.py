@@ -119,6 +119,9 @@ device=xla device.parallel=fsdp device.mesh.data=2
 device.parallel=fsdp device.mesh.tensor=3
 device.parallel=fsdp device.mesh.tensor=2 device.compile=layers
 device.parallel=fsdp device.mesh.tensor=2 stage2.fp8=true
+device.teacher=host device.compile=true
+device=xla device.teacher=host
+device.teacher=disk
 device=xla device.num_chips=1 device.parallel=fsdp
 device.parallel=ddp stage3.max_steps=200 stage3/teacher=http stage3.attention_weight=0 stage3.teacher.url=http://h stage3.teacher.model=m
 """,
