@@ -11,7 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-_KINDS = {"jobs": ("Job", "batch/v1"), "pods": ("Pod", "v1"), "secrets": ("Secret", "v1")}
+_KINDS = {
+    "jobs": ("Job", "batch/v1"),
+    "pods": ("Pod", "v1"),
+    "secrets": ("Secret", "v1"),
+    "services": ("Service", "v1"),
+}
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch", "deletecollection"]
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -20,7 +25,7 @@ class FakeKubernetes:
     """Server whose `objects` are by kind and name; `calls` records the requests."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, dict[str, dict[str, Any]]] = {"jobs": {}, "pods": {}, "secrets": {}}
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in _KINDS}
         self.calls: list[str] = []
         self._lock = threading.Lock()
         fake = self
@@ -75,7 +80,7 @@ class FakeKubernetes:
             return 200, self._list(kind, query)
         if name[-1] == "log":
             return 200, f"log of {name[0]}\n"
-        if method == "PATCH" and kind == "secrets":
+        if method == "PATCH" and kind in ("secrets", "services"):
             known[name[0]] = body
             return 200, body
         if name[0] not in known:

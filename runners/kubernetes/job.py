@@ -7,6 +7,9 @@ Result of a worker's end for the Job (`podFailurePolicy`, the first rule that ma
 75                  Ignore: it handed its trial back, and the pod is replaced
 a node was lost     Ignore, by the pod's condition DisruptionTarget
 anything else       replaced, `restarts` times, with exponential backoff
+
+A worker of several hosts has as many successive indexes. Its pods find the first of them by the name that an
+Indexed Job gives it, in the domain of a headless Service.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
         "metadata": {"name": pool.label, "labels": labels},
         "spec": {
             "completionMode": "Indexed",
-            "completions": pool.workers,
-            "parallelism": pool.workers,
+            "completions": pool.workers * pool.nodes,
+            "parallelism": pool.workers * pool.nodes,
             "backoffLimitPerIndex": pool.restarts,
             # A terminating pod still has its trial: its replacement waits until that is handed back.
             "podReplacementPolicy": "Failed",
@@ -55,11 +58,13 @@ def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
 
 def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
     nodes = placement(pool, options)
+    if pool.nodes > 1 and any("tpu" in name for name in nodes.limits):
+        raise PoolError("nodes", "the trainer does not share the TPUs of several hosts; leave it out")
     requests = {key: value for key in ("cpu", "memory") if (value := getattr(options, key))}
     container = {
         "name": CONTAINER,
         "image": options.image,
-        "command": ["bash", "-c", literal(worker_script(pool))],
+        "command": ["bash", "-c", literal(_host(pool) + worker_script(pool))],
         "env": [
             *({"name": name, "value": value} for name, value in nodes.environment.items()),
             *(_from_secret(name, secret_name(pool, options)) for name in pool.secrets),
@@ -76,9 +81,36 @@ def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
     if (mounted := volume(options)) is not None:
         spec["volumes"] = [{"name": VOLUME, **mounted.source}]
         container["volumeMounts"] = [{"name": VOLUME, "mountPath": str(mounted.folder)}]
+    if pool.nodes > 1:
+        spec["subdomain"] = pool.label
     if options.service_account:
         spec["serviceAccountName"] = options.service_account
     return spec
+
+
+def _host(pool: Pool) -> str:
+    """Return lines that say which host of its worker a pod is, and where the first one listens."""
+    if pool.nodes == 1:
+        return ""
+    index, nodes = "JOB_COMPLETION_INDEX", pool.nodes
+    return (
+        f"export NODE_RANK=$(({index} % {nodes}))\n"
+        f"export MASTER_ADDR={pool.label}-$(({index} / {nodes} * {nodes})).{pool.label}\n"
+    )
+
+
+def service(pool: Pool) -> dict[str, Any]:
+    """Return the headless Service in whose domain the pods of a worker find each other."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": pool.label, "labels": {POOL_LABEL: pool.label}},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {POOL_LABEL: pool.label},
+        },
+    }
 
 
 def secret_name(pool: Pool, options: KubernetesOptions) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from runners.errors import EXIT_DONE, EngineFailed, EngineMissing, PoolError
-from runners.kubernetes.job import POOL_LABEL, job, secret_name
+from runners.kubernetes.job import POOL_LABEL, job, secret_name, service
 from runners.kubernetes.options import KubernetesOptions, options_of, volume
 from runners.pools.pool import Pool
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
@@ -34,7 +34,7 @@ class Kubernetes:
     """Runner for Kubernetes; a worker's id is its index, from 0."""
 
     name = NAME
-    takes = frozenset({"accelerator", "accelerator_count", "spot", "threads", "options"})
+    takes = frozenset({"accelerator", "accelerator_count", "spot", "threads", "options", "nodes"})
     keeps = False
     python = "python"
 
@@ -47,6 +47,8 @@ class Kubernetes:
         """Return the Job, and the Secret that `up` would create, with names instead of values."""
         options = options_of(pool)
         artifacts = {"job.yaml": yaml_text(job(pool, options))}
+        if pool.nodes > 1:
+            artifacts["service.yaml"] = yaml_text(service(pool))
         if pool.secrets and not options.secret:
             values = {name: f"<the value of {name} here>" for name in pool.secrets}
             artifacts["secret.yaml"] = yaml_text(_secret(pool, options, {"stringData": values}))
@@ -69,6 +71,8 @@ class Kubernetes:
         if secrets:
             secret = _secret(pool, options, {"data": secrets})
             kubectl.create(secret, ("apply", "--server-side", "--force-conflicts"))
+        if pool.nodes > 1:
+            kubectl.create(service(pool), ("apply", "--server-side", "--force-conflicts"))
         try:
             kubectl.create(manifest)
         except EngineFailed:
@@ -98,8 +102,8 @@ class Kubernetes:
 
     def scale(self, pool: Pool, workers: int, notify: Notify) -> None:
         """Change completions and parallelism of the elastic Indexed Job; the highest indexes leave."""
-        kubectl = Kubectl(options_of(pool))
-        patch = f'{{"spec": {{"completions": {int(workers)}, "parallelism": {int(workers)}}}}}'
+        kubectl, count = Kubectl(options_of(pool)), int(workers) * pool.nodes
+        patch = f'{{"spec": {{"completions": {count}, "parallelism": {count}}}}}'
         kubectl("patch", "job", pool.label, "--type=merge", f"--patch={patch}")
         notify(f"the job {pool.label} has {counted(workers, 'worker')}")
 
@@ -114,7 +118,8 @@ class Kubernetes:
         kubectl = Kubectl(options_of(pool))
         phases = [pod.get("status", {}).get("phase") for pod in _pods(kubectl, pool)]
         running = [phase for phase in phases if phase in ("Pending", "Running")]
-        words = ("delete", "job,secret", f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
+        kinds = "job,secret,service" if pool.nodes > 1 else "job,secret"
+        words = ("delete", kinds, f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
         kubectl(*words, "--cascade=foreground", "--wait=true", timeout_s=pool.grace_s + 120)
         if running:
             notify(f"the job {pool.label} is deleted, and with it {counted(len(running), 'pod')}")

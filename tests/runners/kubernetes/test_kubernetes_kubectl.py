@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pytest
 from fake_kubernetes import FakeKubernetes
 from runners_pools import plain
 
+from runners.kubernetes.job import job
+from runners.kubernetes.options import options_of
 from runners.kubernetes.runner import RUNNER
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
@@ -54,4 +58,38 @@ def test_up_status_scale_logs_and_down(tmp_path: Path, monkeypatch: pytest.Monke
         ]
         assert list(RUNNER.logs(POOL, "1", 3)) == ["[pod/pod-1/worker] log of pod-1"]
         assert RUNNER.down(POOL, print) == 5
-        assert cluster.objects == {"jobs": {}, "pods": {}, "secrets": {}}
+        assert not any(cluster.objects.values())
+
+
+def test_workers_of_two_hosts_have_a_service_that_goes_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    pool = replace(POOL, secrets=(), nodes=2, workers=2)
+    with FakeKubernetes() as cluster:
+        (tmp_path / "config").write_text(config(cluster.url))
+        assert RUNNER.up(pool, print) == 0
+        (service,) = cluster.objects["services"].values()
+        (job,) = cluster.objects["jobs"].values()
+        pod = job["spec"]["template"]
+        assert pod["spec"]["subdomain"] == service["metadata"]["name"] == pool.label
+        assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+        assert job["spec"]["completions"] == 4
+        RUNNER.scale(pool, 3, print)
+        assert len(RUNNER.status(pool)) == 6
+        RUNNER.down(pool, print)
+        assert not any(cluster.objects.values())
+
+
+@pytest.mark.parametrize(
+    ("index", "rank", "first"), [("0", "0", 0), ("1", "1", 0), ("4", "0", 4), ("5", "1", 4)]
+)
+def test_a_pod_finds_its_rank_and_its_first_host(index: str, rank: str, first: int) -> None:
+    shown = ("bash", "-c", 'echo "$NODE_RANK $MASTER_ADDR"')
+    pool = replace(POOL, secrets=(), nodes=2, workers=3, command=shown)
+    (container,) = job(pool, options_of(pool))["spec"]["template"]["spec"]["containers"]
+    command = [word.replace("$$", "$") for word in container["command"]]  # as Kubernetes does
+    environment = {**os.environ, "JOB_COMPLETION_INDEX": index}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{rank} {pool.label}-{first}.{pool.label}\n"

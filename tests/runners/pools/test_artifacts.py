@@ -43,9 +43,9 @@ def test_what_is_rendered_is_what_the_files_say(engine: str, kind: str) -> None:
     assert {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == dict(artifacts)
 
 
-@pytest.mark.parametrize("name", ["local", "slurm", "skypilot"])
+@pytest.mark.parametrize("name", ["local", "slurm", "kubernetes", "skypilot"])
 def test_workers_of_several_hosts_are_rendered_as_the_files_say(name: str) -> None:
-    pool = replace(PLAIN, nodes=2, workers=2, command=worker_command(URL, python="python3", nodes=2))
+    pool = replace(plain(name), nodes=2, workers=2, command=worker_command(URL, python="python3", nodes=2))
     check(runner(name), pool)
     artifacts = runner(name).render(pool)
     folder = GOLDEN / name / "nodes"
@@ -56,10 +56,17 @@ def test_workers_of_several_hosts_are_rendered_as_the_files_say(name: str) -> No
     assert {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == dict(artifacts)
 
 
-@pytest.mark.parametrize("name", ["ray", "kubernetes", "tpu-vm"])
+@pytest.mark.parametrize("name", ["ray", "tpu-vm"])
 def test_engines_of_one_host_refuse_several(name: str) -> None:
-    with pytest.raises(PoolError, match="one host, not on 2; there are local, slurm and skypilot") as caught:
+    with pytest.raises(PoolError, match="one host, not on 2; there are local, slurm, kub") as caught:
         check(runner(name), replace(plain(name), nodes=2))
+    assert caught.value.field == "nodes"
+
+
+@pytest.mark.parametrize(("name", "tpu"), [("kubernetes", "v6e-4"), ("skypilot", "tpu-v6e-4")])
+def test_tpus_of_several_hosts_are_refused(name: str, tpu: str) -> None:
+    with pytest.raises(PoolError, match="TPUs of several hosts") as caught:
+        runner(name).render(replace(plain(name), nodes=2, accelerator=tpu))
     assert caught.value.field == "nodes"
 
 
