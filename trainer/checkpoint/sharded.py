@@ -130,7 +130,7 @@ def save_shard(folder: Path, tensors: Mapping[str, Tensor], group: SaveGroup) ->
 
 
 class _ShardWriter(HuggingFaceStorageWriter):
-    """DCP's writer of safetensors, which itself holds a part twice more on its way: as bytes, and joined."""
+    """DCP's writer of safetensors, which itself makes the bytes of a whole file before it writes them."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder), save_distributed=True)

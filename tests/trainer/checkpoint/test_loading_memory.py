@@ -40,7 +40,7 @@ def measure(name, size, call):
         while not done.is_set():
             top[0] = max(top[0], anonymous())
             time.sleep(0.001)
-    thread = threading.Thread(target=watch)
+    thread = threading.Thread(target=watch, daemon=True)  # one that fails ends
     thread.start()
     result = call()
     done.set()
@@ -66,7 +66,7 @@ weights, moments = Weights(model), OptimizerState([optimizer], model)
 kept, state = weights.state().tensors, moments.state()
 save_file({name: tensor.detach() for name, tensor in kept.items()}, folder / WEIGHTS)
 save_file({f"{OPTIMIZER}/{name}": tensor for name, tensor in state.tensors.items()}, folder / TENSORS)
-found = SimpleNamespace(path=folder, manifest=SimpleNamespace(values={OPTIMIZER: state.values}))
+found = SimpleNamespace(path=folder, manifest=SimpleNamespace(values={OPTIMIZER: state.values}, sharded=False))
 sizes = bytes_of(kept), bytes_of(state.tensors)
 del kept, state
 optimizer.state.clear()
