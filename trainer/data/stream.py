@@ -29,6 +29,8 @@ from trainer.data.stream_reader import Lane
 from trainer.data.tokenizer import import_tokenizer, train_tokenizer
 from trainer.errors import DataError
 
+AHEAD_BYTES = 2**28
+"""Most bytes of batches that are made ahead of the training."""
 PIECES_PER_LANE = 16  # at least, or fewer lanes are used: with few pieces a lane may have no text
 
 
@@ -57,7 +59,8 @@ class StreamCorpus(Corpus):
             self, batch_size=batch_size, sequence_length=sequence_length, seed=seed, rank=rank, world=world
         )
         # As many as lie between two lanes' reads: with four ahead, steps waited 36 % of the time, now 1 %.
-        return Prefetched(feed, ahead=feed.burst + 2)
+        batch_bytes = 8 * (batch_size // world) * sequence_length
+        return Prefetched(feed, ahead=max(1, min(feed.burst + 2, AHEAD_BYTES // batch_bytes)))
 
 
 class StreamFeed(Feed):

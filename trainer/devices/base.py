@@ -213,7 +213,7 @@ class Device:
         """
         if self.kind == "cuda":
             return int(torch.cuda.mem_get_info(self.torch_device)[0])
-        return _host_memory("MemAvailable")
+        return host_memory("MemAvailable")
 
     def memory_counts(self) -> MemoryCounts:
         """Return all counts of memory, without waiting for the device."""
@@ -221,7 +221,7 @@ class Device:
         return MemoryCounts(
             used_bytes=self.memory_bytes(),
             free_bytes=self.free_memory_bytes(),
-            total_bytes=torch.cuda.mem_get_info(self.torch_device)[1] if cuda else _host_memory("MemTotal"),
+            total_bytes=torch.cuda.mem_get_info(self.torch_device)[1] if cuda else host_memory("MemTotal"),
             peak_bytes=self.peak_memory_bytes(),
             reserved_bytes=self.reserved_memory_bytes(),
         )
@@ -249,7 +249,7 @@ def micro_batches(ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
     return (ids_BT,) if size is None else ids_BT.chunk(len(ids_BT) // size)
 
 
-def _host_memory(name: str) -> int | None:
+def host_memory(name: str) -> int | None:
     """Return an entry of the kernel's memory in bytes, at most the container's limit; None if unknown."""
     try:
         lines = _MEMINFO.read_text().splitlines()

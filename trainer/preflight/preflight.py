@@ -13,8 +13,9 @@ from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
 from trainer.distributed.launched import ALONE, Launched
 from trainer.errors import ConfigError, DataError
-from trainer.preflight import disk, fitting, notice, price
+from trainer.preflight import disk, fitting, host_memory, notice, price
 from trainer.preflight.disk import Disk
+from trainer.preflight.host_memory import HostMemory
 from trainer.preflight.memory import (
     StageMemory,
     evaluation_memory,
@@ -50,6 +51,7 @@ class Preflight:
     free: int | None = None
     disk: Disk | None = None
     checkpoint: CheckpointTime | None = None
+    host: HostMemory | None = None
     seconds: float | None = None
     usd: float | None = None
     unknown: str = ""
@@ -98,6 +100,11 @@ def run_preflight(
         if folder is not None:
             found.disk = disk.disk(config, student_dimensions(config, plan.dimensions), folder)
             found.refusals += disk.refusals(found.disk, config)
+            found.host = host_memory.estimate(config, device, found.disk.checkpoint, launch)
+            tensors = (found.peak or found.upper_bound) if device.kind == "cpu" else None
+            if tensors is not None:
+                tensors *= launch.local_world
+            found.warnings += host_memory.warnings(found.host, tensors)
             if launch.first and not found.refusals:
                 _time_checkpoint(found, found.disk, config, disk.existing_parent(folder), launch)
     except Exception as error:  # noqa: BLE001 - an estimate that fails must not keep a run from starting
@@ -184,6 +191,8 @@ def show(found: Preflight, config: Config) -> None:
             table.add_row(stage.name, str(stage.micro_batch), *(byte_size(size) for size in sizes))
         console.print(table)
     console.print(summary_line(found), markup=False)
+    if found.host:
+        console.print(host_memory.line(found.host), markup=False)
     for warning in found.warnings:
         console.print(f"warning: {warning}", markup=False)
     for refusal in found.refusals:

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 from trainer.cache import ROOT_VARIABLE
 from trainer.checkpoint.state import State, StateError
 from trainer.config import StreamConfig
-from trainer.data import Corpus, Feed, load, tokenizer
+from trainer.data import Corpus, Feed, load, stream, tokenizer
 from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN
 from trainer.data.shards import BlockReader, open_shards
 from trainer.data.stream import StreamCorpus, lane_count
@@ -74,6 +74,19 @@ def test_every_training_document_is_shown_and_no_other(lanes: int, shards: Make,
     corpus = opened(parquet_config(shards(), lanes=lanes))
     tokens = rows(corpus, 400).flatten()  # 12,800 tokens: five epochs and more
     assert set(counted(tokens)) == set(TRAINED_ON)
+
+
+def test_batches_made_ahead_have_a_limit_in_bytes(
+    shards: Make, opened: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are as many as hide the reading, if that is less: a batch here takes 4 x 8 x 8 bytes."""
+    corpus, given = opened(parquet_config(shards(), lanes=4)), list[int]()
+    monkeypatch.setattr(stream, "Prefetched", lambda feed, ahead: given.append(ahead) or feed)
+    for limit in (stream.AHEAD_BYTES, 2 * 256 + 255, 1):
+        monkeypatch.setattr(stream, "AHEAD_BYTES", limit)
+        feed_of(corpus).close()
+    assert given[0] > 2
+    assert given[1:] == [2, 1]
 
 
 @pytest.mark.parametrize("files", [1, 2, 16])
