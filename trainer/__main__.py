@@ -165,7 +165,7 @@ def train_in(
         from trainer.checkpoint.checkpoints import Checkpoints
         from trainer.checkpoint.stage_snapshot import StageSnapshots
         from trainer.data.inputs import prepare_inputs
-        from trainer.distributed.ranks import join
+        from trainer.distributed.ranks import explain_lost_process, join
         from trainer.outcome import save
         from trainer.preflight import oom
         from trainer.stages.teacher import prepare_all, prepare_teacher
@@ -230,7 +230,7 @@ def train_in(
         )
         hooks = StageHooks(memory=memory)
         context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
-        with telemetry, checkpoints, stop.unwrapped():
+        with explain_lost_process(ranks), telemetry, checkpoints, stop.unwrapped():
             with oom.explain_errors(fitted, device):
                 progress = progress_lines(sys.stdout, telemetry.preparing)
                 inputs = prepare_inputs(fitted, progress)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from trainer.config import Config
 from trainer.distributed.launched import Launched, is_distributed
+from trainer.errors import TrainerError
 
 # torch 2.13 renames this function, and warns of the old name.
 _NAMES = ("all_gather_single", "all_gather_into_tensor")
@@ -165,3 +167,17 @@ def join(config: Config, process: Launched) -> Ranks:
 
 def _on_cuda(config: Config) -> bool:
     return config.device.type != "cpu" and torch.cuda.is_available()
+
+
+@contextmanager
+def explain_lost_process(ranks: Ranks) -> Iterator[None]:
+    """Raise TrainerError in place of what a backend says when another process of the run is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks.alone or not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
+            raise
+        raise TrainerError(
+            "the connection to another process of this run was lost: it was killed, or ended with an error "
+            "of its own; the same command goes on from the last checkpoint"
+        ) from error

@@ -162,6 +162,27 @@ def test_checkpoint_moves_between_mesh_and_process(
     assert_the_same(folder, alone(tmp_path / "whole", *LONG))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("reached", [4, 12], ids=["stage1_9", "stage2"])
+def test_a_killed_process_ends_the_other_and_the_run_goes_on(
+    reached: int, start: Start, alone: Alone, tmp_path: Path
+) -> None:
+    folder, overrides = tmp_path / "run", (*LONG, *MESH, "checkpoint.every_steps=2")
+    started = start(folder, *overrides)
+    wait_for_line(started, folder, reached)
+    killed, other = started.processes[1], started.processes[0]
+    killed.kill()
+    other.join(30)
+    assert other.exitcode == 1, started.output(0)
+    last = started.output(0).splitlines()[-1]
+    assert last.startswith("trainer: error: the connection to another process of this run was lost")
+    assert "Traceback" not in started.output(0)
+    again = start(folder, *overrides)
+    assert again.end() == [0, 0], again.output(0) + again.output(1)
+    assert "going on after step " in again.output(0)
+    assert_the_same(folder, alone(tmp_path / "whole", *LONG))
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "tensor", "match"),
     [
