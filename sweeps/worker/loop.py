@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from sweeps.errors import Busy, Interrupted, NothingToAsk, StoreUnavailable, SweepClosed
+from sweeps.errors import Busy, InputError, Interrupted, NothingToAsk, StoreUnavailable, SweepClosed
 from sweeps.experiment import Experiment
 from sweeps.programs.function import Function
 from sweeps.programs.kinds import program_of
@@ -89,9 +89,15 @@ def work(
         leader: of the gang that shares each trial; None: this worker runs them alone.
 
     Raises:
+        InputError: a trial takes several hosts, and this worker has no others.
         CannotStart: the sweep's program is not in this folder, or not on this machine.
         StoreUnavailable: the store could not be reached; a claimed trial expires and is taken over.
     """
+    if leader is None and function is None and (nodes := experiment.space.program.nodes) > 1:
+        raise InputError(
+            f"program.trainer.nodes: a trial of this sweep runs on {nodes} hosts; start `sweep worker` on "
+            "each, or `sweep launch`"
+        )
     worker = storable.line(name or "") or identity()
     limits = limits or Limits()
     ended: Counter[End] = Counter()

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from memory_store import MemoryStore
 
-from sweeps.errors import CannotStart, DamagedObject, StoreUnavailable
+from sweeps.errors import CannotStart, DamagedObject, InputError, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Budget, Lease, Program
@@ -567,3 +567,11 @@ def test_curve_of_a_finished_trial_is_complete(command_space, kind):
     work(experiment)
     assert experiment.trial(0).curve == ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0))
     assert experiment.trial(0).curve_of == kind
+
+
+def test_no_trial_is_claimed_alone_that_takes_several_hosts(space):
+    shared = replace(space, program=Program(kind="trainer", nodes=2))
+    experiment = Experiment.create(MemoryStore(), shared)
+    with pytest.raises(InputError, match="runs on 2 hosts"):
+        work(experiment)
+    assert experiment.trials() == []
