@@ -13,6 +13,7 @@ checkpoint.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +25,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.futures import Future
@@ -129,13 +131,19 @@ def save_shard(folder: Path, tensors: Mapping[str, Tensor], group: SaveGroup) ->
     return writer.written
 
 
-class _ShardWriter(HuggingFaceStorageWriter):
-    """DCP's writer of safetensors, which itself makes the bytes of a whole file before it writes them."""
+class _ShardWriter(FileSystemWriter):
+    """DCP's writer, with files of safetensors. Its own writer of these makes all bytes before it writes."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(str(folder), save_distributed=True)
+        super().__init__(folder)
         self._folder = folder
         self.written: list[Path] = []
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return [dataclasses.replace(plan, storage_data=number) for number, plan in enumerate(plans, start=1)]
+
+    def finish(self, metadata: Metadata, results: list[list[Any]]) -> None:
+        """Write no file of metadata, which would be a pickle: the headers have it."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[Any]]:
         tensors: dict[str, Tensor] = {}
@@ -148,10 +156,7 @@ class _ShardWriter(HuggingFaceStorageWriter):
                 tensors[item.index.fqn] = data.detach()
                 offsets[item.index.fqn] = {"saved_offsets": list(item.tensor_data.chunk.offsets)}
         if tensors:
-            path = (
-                self._folder
-                / f"shard-{plan.storage_data['shard_index']:05d}-model-00001-of-00001.safetensors"
-            )
+            path = self._folder / f"shard-{plan.storage_data:05d}-model-00001-of-00001.safetensors"
             about = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
             save_file(tensors, path, metadata=about)
             self.written.append(path)
