@@ -32,7 +32,12 @@ def join_gang(
     Raises:
         InputError: so many hosts cannot share a trial, or it is not clear which one this is.
     """
-    space = with_nodes(experiment.space, nodes)
+    # As `sweep init` wrote it: a host that starts after `sweep extend` belongs to the same gang.
+    written = experiment.written
+    document = json.dumps(to_json(written), sort_keys=True)
+    if (space := with_nodes(written, nodes)) is not written:
+        experiment = Experiment(experiment.store, space)
+        experiment.amendments.load()
     count = space.program.nodes
     if count == 1:
         if rank is not None or leader is not None:
@@ -40,10 +45,9 @@ def join_gang(
             raise InputError(
                 f"{option}: a trial of this sweep runs on one host; say --nodes N, with N from 2"
             )
-        return Experiment(experiment.store, space), None
+        return experiment, None
     host = find_host(count, os.environ, rank=rank, leader=leader)
-    program = TrainerProgram(space)
-    document = json.dumps(to_json(experiment.space), sort_keys=True)
+    program = TrainerProgram(experiment.space)
     about = {
         "space": hashlib.sha256(document.encode()).hexdigest(),
         "nodes": count,
@@ -55,7 +59,6 @@ def join_gang(
         if not stop.requested:  # a signal interrupts what waits, where `Stop.request` would not
             os.kill(os.getpid(), signal.SIGTERM)
 
-    experiment = Experiment(experiment.store, space)
     if host.rank:
         return experiment, Member(host, experiment, program, about=about, stop=stop, notify=say)
     return experiment, Leader(host, about, notify=say, stop_requested=request_stop)

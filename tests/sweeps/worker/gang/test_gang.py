@@ -22,11 +22,13 @@ from sweeps.programs.base import HostEnd
 from sweeps.programs.signals import Stop
 from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Objective, Program, Range, Search, Space
+from sweeps.space.definition import Stop as StopRule
 from sweeps.storage.local import LocalStore
 from sweeps.trials.record import run_prefix
 from sweeps.worker.gang import leader as leaders
 from sweeps.worker.gang.channel import connect
 from sweeps.worker.gang.host import Host
+from sweeps.worker.gang.joining import join_gang
 from sweeps.worker.gang.leader import Leader
 from sweeps.worker.gang.member import Member
 
@@ -216,6 +218,18 @@ class TestJoining:
             until(lambda: sum("joined the leader" in line for line in two.lines) == 2)
             assert gang.assemble(lambda: False)
 
+    def test_a_host_that_starts_after_an_extension_belongs_to_the_gang(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(TrainerProgram, "version", lambda self: "1")
+        store, stop = LocalStore(tmp_path), Stop()
+        Experiment.create(store, SPACE)
+        before, leader = join_gang(Experiment.open(store), None, 0, "127.0.0.1:29400", stop)
+        Experiment.open(store).extend({"run_cap": 50}, by="a person")
+        after, restarted = join_gang(Experiment.open(store), None, 0, "127.0.0.1:29400", stop)
+        assert isinstance(leader, Leader)
+        assert isinstance(restarted, Leader)
+        assert restarted.about == leader.about
+        assert (before.space.run_cap, after.space.run_cap) == (None, 50)
+
     def test_strangers_do_no_harm(self, hosts):
         two = hosts()
         with two.leader() as gang:
@@ -400,3 +414,16 @@ class TestFiles:
                 assert source.receive_files(tmp_path / run_, lambda: False) is all_
                 source.close()
         assert (tmp_path / "r" / "checkpoints" / "one").read_text() == "1"
+
+
+class TestLimits:
+    def test_a_worker_goes_by_what_sweep_init_wrote_and_each_later_change(self, tmp_path):
+        stop = StopRule(expected_gain=0.1, trials=30)
+        alone = replace(SPACE, program=Program(kind="trainer"), search=Search(stop=stop))
+        store = LocalStore(tmp_path)
+        Experiment.create(store, alone).extend({"expected_gain": None}, by="a person")
+        worker, gang = join_gang(Experiment.open(store), None, None, None, Stop())
+        Experiment.open(store).extend({"expected_gain": 0.5}, by="a person")
+        worker.amendments.refresh()
+        assert gang is None
+        assert worker.space.search.stop == StopRule(expected_gain=0.5, trials=30)
