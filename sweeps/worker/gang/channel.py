@@ -33,10 +33,8 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def connect(address: str, port: int) -> Channel:
-    """Connect to a leader. Raises `OSError`."""
-    connection = socket.create_connection((address, port), timeout=_CONNECT_S)
-    connection.settimeout(None)
-    return Channel(connection)
+    """Connect to a leader, which then has as long for each message. Raises `OSError`."""
+    return Channel(socket.create_connection((address, port), timeout=_CONNECT_S))
 
 
 class Channel:
@@ -50,6 +48,10 @@ class Channel:
         self._connection = connection
         self._reader = connection.makefile("rb")
         self._sending = threading.Lock()
+
+    def limit_silence(self, seconds: float | None) -> None:
+        """Take the connection for ended after so much silence; None: however long nothing comes."""
+        self._connection.settimeout(seconds)
 
     def send(self, **message: Any) -> None:
         """Send a message; one to a host that is gone is lost: whoever receives from it learns so."""

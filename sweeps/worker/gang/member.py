@@ -27,6 +27,8 @@ from sweeps.worker.gang.leader import PATIENCE_S, SENT, marker
 
 _POLL_S = 0.2
 _RETRY_S = 1.0
+_SILENT_S = 60.0
+"""How long the leader may read from its disk; a process that is stopped says nothing more."""
 _VISIBLE_S = 30.0
 """How long a network file system may take to show the leader's file."""
 
@@ -83,6 +85,7 @@ class Member:
                 channel.send(join=host.rank, name=platform.node(), about=self._about)
                 answer = channel.receive() or {}
                 if "joined" in answer:
+                    channel.limit_silence(None)
                     self._notify(f"host {host.rank} of {host.nodes}: joined the leader at {where}")
                     return _Session(host, channel, self._experiment, self._program, self._stop)
                 channel.close()
@@ -233,6 +236,7 @@ class _Session:
         for name in SENT:  # left by a lost record whose index was reused
             shutil.rmtree(folder / name, ignore_errors=True)
         source = connect(self._host.address, self._host.port)
+        source.limit_silence(_SILENT_S)
         try:
             source.send(fetch=run)
             return source.receive_files(folder, should_stop)

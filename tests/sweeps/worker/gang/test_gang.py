@@ -218,6 +218,25 @@ class TestJoining:
             until(lambda: sum("joined the leader" in line for line in two.lines) == 2)
             assert gang.assemble(lambda: False)
 
+    def test_a_leader_that_says_nothing_is_not_waited_for_forever(self, hosts, monkeypatch):
+        monkeypatch.setattr("sweeps.worker.gang.channel._CONNECT_S", 0.1)
+        two = hosts()
+        with socket.create_server(("127.0.0.1", two.port)):  # accepts, as a stopped process does
+            two.member(patience_s=0.1)
+            until(lambda: 1 in two.ends)
+        assert "no leader answers" in str(two.ends[1])
+
+    def test_a_member_may_hear_nothing_for_longer_than_it_waits_for_an_answer(self, hosts, monkeypatch):
+        monkeypatch.setattr("sweeps.worker.gang.channel._CONNECT_S", 0.1)
+        two = hosts()
+        with two.leader() as gang:
+            two.member()
+            assert gang.assemble(lambda: False)
+            time.sleep(0.4)
+            assert gang.assemble(lambda: False)
+        until(lambda: two.ends == {1: 0})
+        assert not any("the leader is gone" in line for line in two.lines)
+
     def test_a_host_that_starts_after_an_extension_belongs_to_the_gang(self, tmp_path, monkeypatch):
         monkeypatch.setattr(TrainerProgram, "version", lambda self: "1")
         store, stop = LocalStore(tmp_path), Stop()
