@@ -277,7 +277,7 @@ class Leader:
             return
         if hello is not None and "fetch" in hello:
             with self._changed:
-                folder = self._folder if hello["fetch"] == self._run else None
+                folder = self._folder if self._run and hello["fetch"] == self._run else None
             if folder is not None:
                 with suppress(OSError):  # the host is gone, or rotates the files away: it will say so
                     channel.send_files(folder, SENT)

@@ -434,6 +434,18 @@ class TestFiles:
                 source.close()
         assert (tmp_path / "r" / "checkpoints" / "one").read_text() == "1"
 
+    def test_between_two_runs_nothing_is_handed_out(self, hosts, tmp_path, monkeypatch):
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "checkpoints" / "private").touch()
+        monkeypatch.chdir(tmp_path)
+        two = hosts()
+        with two.leader():
+            source = connect("127.0.0.1", two.port)
+            source.send(fetch="")
+            assert not source.receive_files(tmp_path / "got", lambda: False)
+            source.close()
+        assert not (tmp_path / "got").exists()
+
 
 class TestLimits:
     def test_a_worker_goes_by_what_sweep_init_wrote_and_each_later_change(self, tmp_path):
