@@ -129,9 +129,10 @@ class Allocator:
             standing = self.standing()
             cap = limits.run_cap
             if (cap is None or len(self._records) < cap) and not (standing is not None and standing.ended):
-                records, complete = self._records.some(_SAMPLE)
-                if complete or not brake.last_failed(records):
-                    return records, complete
+                records, unread = self._records.some(_SAMPLE)
+                full = cap is not None and len(records) + unread >= cap and not self._claimable(records)
+                if not unread or not (full or brake.last_failed(records)):
+                    return records, not unread
         return self._records.all(trust_ended_s=trust_ended_s), True
 
     def _longer(self, began: float) -> float:

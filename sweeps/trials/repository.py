@@ -59,22 +59,22 @@ class Records:
         self._listed = time.monotonic()
         return self.known()
 
-    def some(self, most: int) -> tuple[list[Trial], bool]:
+    def some(self, most: int) -> tuple[list[Trial], int]:
         """Return trials as they are now: all, unless more than `2 * most` are new or have changed.
 
         Returns:
             Trials in index order: those that have not changed since they were read, and at least `most`
-            others, drawn at random; and whether these are all.
+            others, drawn at random; and how many there are beside these.
         """
         known, versions = self._known, self._versions()
         changed = self._changed(versions)
         if len(changed) <= 2 * most:
-            return self._read_all(versions), True
+            return self._read_all(versions), 0
         same = [known[index][0] for index in versions.keys() - set(changed)]
         chosen = random.sample(changed, most)
         drawn = [self._keep(record, version) for record, version in self._fetch_all(chosen)]
         self._listed = self._listed_in_full = float("-inf")
-        return sorted(same + drawn, key=attrgetter("trial")), False
+        return sorted(same + drawn, key=attrgetter("trial")), len(changed) - most
 
     def __len__(self) -> int:
         """Return the number of trials that were ever read."""

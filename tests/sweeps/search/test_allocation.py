@@ -411,6 +411,17 @@ def test_the_only_pending_trial_of_many_is_found(space, clock):
     assert experiment.ask("me") is None
 
 
+def test_a_new_worker_leaves_a_full_sweep_without_waiting_for_its_turn(space, clock):
+    """A thousand that start again would otherwise take turns at the lease, only to learn that all is made."""
+    experiment = crowded(space, clock, pending=0, running=200, run_cap=200)
+    _hold(experiment.store, "other")
+
+    def wait(seconds: float) -> None:
+        raise AssertionError(f"waits {seconds} s for nothing")
+
+    assert experiment.ask("me", wait=wait) is None
+
+
 def test_a_silent_worker_among_many_is_noticed(space, clock):
     experiment = crowded(space, clock, pending=0, running=200, run_cap=200)
     clock.advance(3 * experiment.space.lease.expire_s)

@@ -80,18 +80,18 @@ def many(count: int) -> MemoryStore:
 def test_some_of_many_new_records_are_read():
     store = many(40)
     mine = Records(store)
-    found, complete = mine.some(8)
-    assert (len(found), complete, len(mine)) == (8, False, 8)
+    found, unread = mine.some(8)
+    assert (len(found), unread, len(mine)) == (8, 32, 8)
     assert found == sorted(found, key=lambda record: record.trial)
     assert mine.lately() == []  # it is no listing
-    more, complete = mine.some(8)
-    assert (len(more), complete) == (16, False)
+    more, unread = mine.some(8)
+    assert (len(more), unread) == (16, 24)
     assert {record.trial for record in found} < {record.trial for record in more}
 
 
 def test_of_few_new_records_all_are_read():
-    found, complete = Records(many(16)).some(8)
-    assert complete
+    found, unread = Records(many(16)).some(8)
+    assert not unread
     assert [record.trial for record in found] == list(range(16))
 
 
@@ -101,8 +101,8 @@ def test_none_of_some_is_known_to_be_outdated():
     mine.all()
     for record in theirs.all()[:30]:
         theirs.replace(claimed(record, "other"))
-    found, complete = mine.some(8)
-    assert not complete
+    found, unread = mine.some(8)
+    assert unread == 22
     assert len(found) == 10 + 8
     assert [record for record in found if record != theirs.read(record.trial)] == []
     assert mine.all() == theirs.all()
