@@ -47,6 +47,7 @@ _LOST_EXCEPTION = re.compile(rf"^(?:\w+\.)*(?:{_LOST_NAMES})(?::|$)", re.MULTILI
 _LOST_WORDS = re.compile(
     r"\b(?:connection (?:was )?(?:reset|refused|aborted|timed out|closed by (?:the )?(?:peer|remote))"
     r"|remote end closed connection|network is (?:unreachable|down)|no route to host"
+    r"|connection to another process of this run was lost"  # the trainer's own words
     r"|temporary failure in name resolution|name or service not known"
     r"|ncclRemoteError|ncclSystemError|watchdog caught collective operation timeout)",
     re.IGNORECASE,

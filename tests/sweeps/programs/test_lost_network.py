@@ -23,6 +23,7 @@ from sweeps.programs.result import network_was_lost
         "torch.distributed.DistNetworkError: The client socket has timed out",
         "RuntimeError: NCCL error in: x.cpp:1, remote process exited\nncclRemoteError: A call failed possibly due to a network error",
         "RuntimeError: [../pair.cc:534] Connection closed by peer [10.0.0.7]:1234",
+        "trainer: the connection to another process of this run was lost: it was killed, or ended with an error of its own",
         "curl: (6) ssh: connect to host a port 22: No route to host",
     ],
 )
