@@ -44,7 +44,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
             rank=int(environment["RANK"]),
             world=int(environment["WORLD_SIZE"]),
             local_rank=int(environment.get("LOCAL_RANK", "0")),
-            # `distributed.launch` starts all on one machine, and does not set it.
+            # Some launchers of a single machine do not set it.
             local_world=int(environment.get("LOCAL_WORLD_SIZE", environment["WORLD_SIZE"])),
         )
     except (KeyError, ValueError):

@@ -14,7 +14,9 @@ SECOND_OF_TWO = Launched(rank=1, world=2, local_rank=1)
 
 def test_what_torchrun_says_is_read() -> None:
     environment = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
-    assert launched(environment) == Launched(rank=5, world=8, local_rank=1)
+    assert launched(environment) == Launched(rank=5, world=8, local_rank=1, local_world=8)
+    environment["LOCAL_WORLD_SIZE"] = "4"
+    assert launched(environment) == Launched(rank=5, world=8, local_rank=1, local_world=4)
 
 
 @pytest.mark.parametrize("environment", [{}, {"RANK": "0"}, {"RANK": "", "WORLD_SIZE": "2"}], ids=str)
