@@ -134,7 +134,8 @@ def worker(
     experiment, gang = join_gang(experiment, nodes, node_rank, leader, stop)
     if isinstance(gang, Member):
         status = gang.follow()
-        echo(f"sweep: the leader has sent this host away, with exit status {status}", err=True)
+        by = f"{stop.by}: this host has left" if stop.requested else "the leader has sent this host away"
+        echo(f"sweep: {by}, with exit status {status}", err=True)
         ctx.exit(status)
     limits = Limits(max_trials=max_trials, max_hours=max_hours, leave_when_idle=exit_when_idle)
     with gang or nullcontext():

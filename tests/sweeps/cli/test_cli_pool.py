@@ -19,6 +19,7 @@ from runners.pools import pool_file
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.storage.local import LocalStore
+from sweeps.worker.gang.member import Member
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 ROOT = Path(__file__).parents[3]
@@ -318,6 +319,23 @@ class TestNodes:
         storage = ("--storage", "sweep-store/shared")
         ran = sweep("launch", "local", "--devices", "none", "--nodes", nodes, "--dry-run", *storage)
         assert [line.count(f"--nodes {nodes}") for line in ran.out.splitlines()] == [1] * processes
+
+    @pytest.mark.parametrize(
+        ("is_told_itself", "says"),
+        [
+            (True, "sweep: SIGTERM: this host has left, with exit status 75"),
+            (False, "sweep: the leader has sent this host away, with exit status 75"),
+        ],
+    )
+    def test_a_host_says_who_has_told_it_to_go(self, sweep, shared, monkeypatch, is_told_itself, says):
+        def follow(member: Member) -> int:
+            if is_told_itself:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return 75
+
+        monkeypatch.setattr(Member, "follow", follow)
+        ran = sweep("worker", "--node-rank", "1", "--leader", "a", "--storage", "sweep-store/shared")
+        assert (ran.status, ran.err.splitlines()[-1]) == (75, says)
 
     @pytest.mark.parametrize(
         ("words", "says"),
