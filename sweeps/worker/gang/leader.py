@@ -132,14 +132,15 @@ class Leader:
         deadline, said = time.monotonic() + self.patience_s, ""
         with self._changed:
             while not should_stop():
-                if self._misfit:
-                    raise InputError(self._misfit)
                 there = {rank for rank, member in self._members.items() if member.is_there}
                 missing = [rank for rank in range(1, self.host.nodes) if rank not in there]
                 if not missing:
+                    self._misfit = ""  # of a host that none of this gang waits for
                     if said:
                         self.notify(f"all {self.host.nodes} hosts are there")
                     return True
+                if self._misfit:
+                    raise InputError(self._misfit)
                 noun, ranks = "host" if len(missing) == 1 else "hosts", ", ".join(map(str, missing))
                 who = f"{noun} {ranks} of {self.host.nodes}"
                 if time.monotonic() > deadline:

@@ -198,6 +198,16 @@ class TestJoining:
         assert isinstance(two.ends[1], InputError)
         assert message in str(two.ends[1])
 
+    def test_an_unlike_host_does_not_end_a_gang_that_is_complete(self, hosts):
+        """As of a second gang, of another size, that was given the leader of the first."""
+        two = hosts()
+        with two.leader() as gang:
+            two.member()
+            assert gang.assemble(lambda: False)
+            two.member(rank=2, nodes=3)
+            until(lambda: isinstance(two.ends.get(2), InputError))
+            assert gang.assemble(lambda: False)
+
     def test_a_host_of_another_sweep_is_refused_alone(self, hosts):
         two = hosts()
         with two.leader() as gang:
