@@ -46,6 +46,8 @@ from analysis.table.held_out import HeldOut
 from sweeps.text.columns import PARAMETER, POINTS, RESERVED, SEM, STAGES
 
 CONFIRM = "confirm"
+FIDELITY = "fidelity"
+"""Generator of trials below the target of a sweep with fidelities, which are no results."""
 """Generator of the trials that confirm others."""
 
 MIN_RUNS = 2
@@ -191,8 +193,10 @@ class TrialsTable:
 
     @cached_property
     def completed(self) -> npt.NDArray[np.bool_]:
-        """Return [N] whether each trial has completed."""
-        return self.has_status("completed") if self.is_sweep else np.ones(len(self), dtype=np.bool_)
+        """Return [N] whether each trial has completed, and is a result: not one below the sweep's target."""
+        if not self.is_sweep:
+            return np.ones(len(self), dtype=np.bool_)
+        return self.has_status("completed") & (self.frame["generator"] != FIDELITY).to_numpy(dtype=np.bool_)
 
     @property
     def feasible(self) -> npt.NDArray[np.bool_]:

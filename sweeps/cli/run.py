@@ -14,6 +14,7 @@ from sweeps.cli.output import echo, notify
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault, InputError
 from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
+from sweeps.trials import budget
 
 if TYPE_CHECKING:
     from sweeps.experiment import Experiment
@@ -156,8 +157,8 @@ def _report(tally: Tally, experiment: Experiment) -> int:
         echo(f"sweep: {tally.preempted_by}: left after handing its trial back", err=True)
         return EXIT_PREEMPTED
     ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
-    cap = experiment.space.run_cap
-    if not tally.ended and cap is not None and sum(r.is_own for r in experiment.recent_trials()) >= cap:
+    space, cap = experiment.space, experiment.space.run_cap
+    if not tally.ended and cap is not None and budget.counted(space, experiment.recent_trials()) >= cap:
         ends = f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
     click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}

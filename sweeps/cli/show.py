@@ -113,11 +113,12 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     space = experiment.space
     imported = sum(record.generator == "imported" for record in records)
     repeats = sum(record.generator == "confirm" for record in records)
+    searched = budget.counted(space, records)
+    cheaper = len(records) - imported - repeats - searched
     cap = "" if space.run_cap is None else f" of {space.run_cap}"
-    others = ((imported, "imported"), (repeats, "to confirm the best"))
+    others = ((cheaper, "below the target"), (imported, "imported"), (repeats, "to confirm the best"))
     extra = "".join(f" and {count} {what}" for count, what in others if count)
     statuses = [f"{n} {status.replace('_', ' ')}" for status, n in table.counts(records).items() if n]
-    searched = len(records) - imported - repeats
     lines = [
         f"sweep   {space.name}  ({experiment.store.url})",
         f"trials  {searched}{cap}{extra}{': ' if statuses else ''}{', '.join(statuses)}",

@@ -13,6 +13,7 @@ from sweeps.dashboard.reader import View
 from sweeps.dashboard.trial_table import metric_column, raw
 from sweeps.export import table
 from sweeps.space import constraints
+from sweeps.space.fidelity import is_at_target
 from sweeps.text.columns import PARAMETER
 from sweeps.trials.record import Trial
 
@@ -85,6 +86,7 @@ def points(view: View, x: str, y: str) -> Points:
         for record in view.records
         if record.status == "completed"
         and record.generator != table.CONFIRM
+        and is_at_target(view.space, record.parameters)
         and (across := value_of(record, x)) is not None
         and (up := value_of(record, y)) is not None
     ]

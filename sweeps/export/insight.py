@@ -27,6 +27,7 @@ from sweeps.search.determinism import stable_seed
 from sweeps.search.encoding import Axis, Encoding, Interval
 from sweeps.space.definition import Space, Value, cell_of
 from sweeps.space.domain import Domain
+from sweeps.space.fidelity import at_target, is_at_target
 from sweeps.trials.record import Trial
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ BACKGROUND = 48
 
 def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
     """Return the document above; if the surrogate cannot be fitted, its `note` says why."""
+    records = [record for record in records if is_at_target(space, record.parameters)]
+    space = at_target(space)
     results = sum(record.status == "completed" for record in records)
     empty: dict[str, Any] = {"trials": results, "note": "", "metrics": {}}
     if results < LEAST:

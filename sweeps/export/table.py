@@ -12,12 +12,14 @@ import operator
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space import constraints
 from sweeps.space.definition import Objective, Range, Space, cell_of
+from sweeps.space.fidelity import is_at_target
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
 from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column
@@ -44,11 +46,23 @@ def document(
         "run_cap": space.run_cap,
         "log_parameters": log_parameters(space),
         "trials": [
-            nested(record) | {"worker": _worker(record), "seconds": seconds(record)} for record in trials
+            nested(marked) | {"worker": _worker(marked), "seconds": seconds(marked)}
+            for marked in marked_by_fidelity(space, trials)
         ],
         **({"infeasible": infeasible(space, trials)} if space.outcome_constraints else {}),
         **({"held_out": dict(held_out)} if held_out else {}),
     }
+
+
+def marked_by_fidelity(space: Space, trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials, a user's own below the target of the sweep's fidelities with the generator of these.
+
+    So whoever reads a table knows by one column which of its trials are no results.
+    """
+    return [
+        each if is_at_target(space, each.parameters) else replace(each, generator="fidelity")
+        for each in trials
+    ]
 
 
 def log_parameters(space: Space) -> list[str]:
@@ -174,6 +188,7 @@ def _costs(
         if (
             record.status == "completed"
             and record.generator != CONFIRM
+            and is_at_target(space, record.parameters)
             and all(objective.metric in numbers for objective in objectives)
             and all(bound.holds(numbers) for bound in bounds)
         ):
@@ -196,7 +211,7 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     sign = 1.0 if space.objectives[0].goal == "minimize" else -1.0
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
     found: list[tuple[float, Trial]] = []
-    done = [record for record in trials if record.status == "completed"]
+    done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
     repeats = [record for record in done if record.generator == CONFIRM]
     for record in done:
         runs = [_numbers(run) for run in repeats if _without_seed(run) == _without_seed(record)]
@@ -229,7 +244,7 @@ def write(
     """
 
     def write_csv(draft: Path) -> None:
-        rows = [flat(record) for record in trials]
+        rows = [flat(record) for record in marked_by_fidelity(space, trials)]
         with draft.open("w", newline="", encoding="utf-8") as file:
             csv_format.write(file, columns(rows), rows)
 
@@ -242,7 +257,7 @@ def write(
         import pyarrow
         from pyarrow import parquet
 
-        rows = [flat(record) for record in trials]
+        rows = [flat(record) for record in marked_by_fidelity(space, trials)]
         table = pyarrow.table({name: _column([row.get(name) for row in rows]) for name in columns(rows)})
         parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": str(SCHEMA)}), draft)
 

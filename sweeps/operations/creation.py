@@ -13,6 +13,7 @@ from sweeps.operations.sources import read_sources
 from sweeps.programs.kinds import program_of
 from sweeps.search.stop_rule import FEWEST
 from sweeps.space.definition import Fixed, Space
+from sweeps.space.fidelity import Ladder
 from sweeps.space.priors import first_trial_notice, with_defaults
 from sweeps.space.stages import Stages
 from sweeps.storage.urls import is_remote
@@ -49,6 +50,8 @@ def create_sweep(
     notice = notice or (first_trial_notice(whose_defaults) if space.defaults == "first" else "")
     if notice:
         on_notice(notice)
+    if space.fidelity:
+        on_notice(f"fidelity: {Ladder(space)}")
     if space.transfer and not (skip_if_exists and exists(store)):  # each source is read once
         space = read_sources(space, on_notice)
     if space.search.method != "grid":

@@ -9,8 +9,8 @@ from sweeps.experiment import Experiment
 from sweeps.space.definition import BUDGET_KEYS, Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten, timestamp
+from sweeps.trials import budget
 from sweeps.trials.amendments import GAIN, LIMITS, Amendment, Amendments, limits
-from sweeps.trials.budget import spent
 from sweeps.trials.record import Trial
 
 NONE = "none"
@@ -52,10 +52,10 @@ def present(experiment: Experiment) -> dict[str, float | None]:
 def _reached_limits(experiment: Experiment, amendment: Amendment, records: Sequence[Trial]) -> list[str]:
     """Return each new limit that the sweep has reached already, as a clause."""
     cap, found = amendment.changes.get("run_cap"), []
-    own = sum(record.is_own for record in records)
+    own = budget.counted(experiment.space, records)
     if isinstance(cap, int | float) and own >= cap:
         found.append(f"run_cap is {cap:g}, and there {'is' if own == 1 else 'are'} {counted(own, 'trial')}")
-    used = asdict(spent(records, experiment.store.now()))
+    used = asdict(budget.spent(records, experiment.store.now()))
     for name in BUDGET_KEYS:
         limit = amendment.changes.get(name)
         if isinstance(limit, int | float) and used[name] >= limit:

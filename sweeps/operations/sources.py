@@ -25,6 +25,7 @@ from sweeps.space.definition import (
     same_value,
 )
 from sweeps.space.domain import Domain
+from sweeps.space.fidelity import is_at_target
 from sweeps.space.scale import to_unit
 from sweeps.storage.urls import is_remote, join, local_path, open_store
 from sweeps.text.counted import counted
@@ -117,7 +118,9 @@ def _usable_results(
     measured = {
         record.trial: float(value)
         for record in records
-        if record.status == "completed" and (value := record.metrics.get(metric)) is not None
+        if record.status == "completed"
+        and (value := record.metrics.get(metric)) is not None
+        and is_at_target(there, record.parameters)
     }
     positions = {
         record.trial: {

@@ -28,7 +28,7 @@ from sweeps.trials.record import Generator, Trial
 from sweeps.trials.repository import ENDED_S, FRESH_S, Records
 
 if TYPE_CHECKING:
-    from sweeps.search.optimizer import Optimizer
+    from sweeps.search.optimizer import FidelityOptimizer, Optimizer
     from sweeps.search.random_search import RandomSearch
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Allocator:
     def __init__(self, store: Store, space: Space, records: Records, amendments: Amendments) -> None:
         self._store, self._space, self._records = store, space, records
         self._amendments = amendments
-        self._optimizer: Optimizer | None = None
+        self._optimizer: Optimizer | FidelityOptimizer | None = None
         self._judged = ""  # digest of the records on which the search was not to end
         self._stuck: dict[int, float] = {}  # index → the monotonic time until when it is left out
         times = space.lease
@@ -146,11 +146,11 @@ class Allocator:
     def is_full(self, records: list[Trial]) -> bool:
         """Return whether its run cap, its grid or `search.stop` allows the sweep no more trials of its own.
 
-        Imported trials and those of a confirmation do not count towards the run cap; imported ones do cover
-        their configuration in a grid.
+        Imported trials, those of a confirmation, and those below the target of a sweep with fidelities do not
+        count towards the run cap; imported ones do cover their configuration in a grid.
         """
         run_cap = self._limits.run_cap
-        if run_cap is not None and len(records) >= run_cap and sum(r.is_own for r in records) >= run_cap:
+        if run_cap is not None and len(records) >= run_cap <= budget.counted(self._space, records):
             return True
         if self._grid is not None:
             return not self._grid.left(records)
@@ -382,7 +382,7 @@ class Allocator:
             made: number of trials made for others so far.
             rivals: number of other workers that held the lease while this one waited.
         """
-        if newest.generator == "botorch":
+        if newest.generator in ("botorch", "fidelity"):
             return made < min(rivals - 1, _MOST_SPARE)
         if newest.generator != "sobol":
             return made < (_MOST_SPARE if rivals else 0)
@@ -442,11 +442,11 @@ class Allocator:
             return None
         return self._space.baseline
 
-    def _ax(self) -> Optimizer:
+    def _ax(self) -> Optimizer | FidelityOptimizer:
         if self._optimizer is None:
-            from sweeps.search.optimizer import Optimizer
+            from sweeps.search.optimizer import asker
 
-            self._optimizer = Optimizer(self._space)
+            self._optimizer = asker(self._space)
         return self._optimizer
 
 

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from sweeps.errors import AlreadyExists, InputError
 from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
+from sweeps.space.fidelity import is_at_target
 from sweeps.storage.base import Store
 from sweeps.text.counted import counted
+from sweeps.trials import budget
 from sweeps.trials.lease import PATIENCE_S, ObjectLease
 from sweeps.trials.record import Trial
 from sweeps.trials.repository import Records
@@ -46,9 +48,10 @@ def enqueue(
         domain = Domain(space)
         known = {domain.identity(record.parameters): record for record in present} if skip_if_exists else {}
         keys = [domain.identity(configuration) for configuration in configurations]
-        new = [key for key in keys if key not in known]
+        count = [is_at_target(space, configuration) for configuration in configurations]
+        new = [key for key, counts in zip(keys, count, strict=True) if counts and key not in known]
         wanted = len(dict.fromkeys(new)) if skip_if_exists else len(new)
-        own = sum(record.is_own for record in present)
+        own = budget.counted(space, present)
         if wanted and space.run_cap is not None and own + wanted > space.run_cap:
             raise InputError(
                 f"{store.url}: {counted(wanted, 'more trial')} would be {own + wanted}, and run_cap is "

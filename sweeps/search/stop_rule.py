@@ -20,6 +20,7 @@ from typing import Any
 from sweeps.errors import StoreConflict
 from sweeps.space.definition import Space, Stop
 from sweeps.space.domain import no_answer
+from sweeps.space.fidelity import is_at_target
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader, typed
 from sweeps.text.counted import counted
@@ -44,7 +45,9 @@ def results(space: Space, records: Sequence[Trial]) -> dict[int, float]:
     found = {
         record.trial: record.metrics.get(metric)
         for record in records
-        if record.status == "completed" and record.generator != "confirm"
+        if record.status == "completed"
+        and record.generator != "confirm"
+        and is_at_target(space, record.parameters)
     }
     return {
         trial: float(value) for trial, value in found.items() if value is not None and math.isfinite(value)

@@ -376,6 +376,18 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fidelity:
+    """Parameter whose last value is the one that results are wanted at; trials with others cost less.
+
+    Args:
+        cost: of a trial with each of its values, in any unit; empty: the cost of the stages.
+    """
+
+    parameter: str
+    cost: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Space:
     """Sweep as its user described it.
 
@@ -383,7 +395,8 @@ class Space:
     and metrics, as written in the file. `baseline` has a value for every active parameter; with None, no
     baseline trial is run. `stages` are those of the program in order; empty if nothing can be shared.
     `defaults` says whether the baseline has the program's own defaults (`first`), or `unused`: they are not
-    wanted. `transfer` has the earlier sweeps that the search begins from.
+    wanted. `transfer` has the earlier sweeps that the search begins from. The parameters in `fidelity` go up
+    together, each from its first value to its last.
     """
 
     name: str
@@ -403,6 +416,7 @@ class Space:
     snapshots: Snapshots = field(default_factory=Snapshots)
     defaults: Defaults = "unknown"
     transfer: tuple[Source, ...] = ()
+    fidelity: tuple[Fidelity, ...] = ()
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter of that name. Raises KeyError."""

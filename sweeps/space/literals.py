@@ -16,6 +16,7 @@ from typing import Any
 from sweeps.errors import SpaceError
 from sweeps.space import space_checks, space_file, yaml_cursor
 from sweeps.space.definition import Choice, Fixed, Program, Space, Value
+from sweeps.space.fidelity import target_values
 from sweeps.space.overrides import split
 from sweeps.space.yaml_cursor import Cursor
 from sweeps.text.regular_file import open_regular
@@ -93,7 +94,7 @@ def configurations_of_file(space: Space, path: Path) -> list[Mapping[str, Value]
 
 
 def _configuration(section: Cursor, space: Space) -> Mapping[str, Value]:
-    return space_checks.baseline(section, space, space.baseline or {})
+    return space_checks.baseline(section, space, {**(space.baseline or {}), **target_values(space)})
 
 
 def _parse(space: Space, name: str, text: str) -> Value:

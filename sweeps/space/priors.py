@@ -17,6 +17,7 @@ from sweeps.space.definition import (
     same_value,
 )
 from sweeps.space.domain import Domain
+from sweeps.space.fidelity import target_values
 
 PRIOR_BY_DEFAULT: Priors = "stated"
 """`search.prior` of a space file that leaves it out and has one objective and `method: bayes`. It becomes
@@ -56,6 +57,8 @@ def with_defaults(space: Space, known: Mapping[str, Value], whose: str) -> tuple
         known: defaults by name; they may lie outside of their range.
         whose: the defaults, for the notice: "the trainer's".
     """
+    if known:
+        known = {**known, **target_values(space)}  # the first trial is one at the target
     domain = Domain(space)
     within = {}
     for name, value in known.items():

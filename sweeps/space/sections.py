@@ -424,6 +424,25 @@ class SnapshotsSection(Section):
     ] = None
 
 
+def _cost(cursor: Cursor) -> tuple[float, ...]:
+    return tuple(float(item.number()) for item in cursor.items())
+
+
+class FidelitySection(Section):
+    """One of `fidelity:`."""
+
+    may_be_nothing = True
+    hints = {
+        **instead_of("costs", "fixed_cost", write="cost: [0.3, 1, 3.3], a number for each value"),
+        **instead_of("min", "max", "values", "steps", write="them as values: under parameters:"),
+        **instead_of("budget", "min_budget", "max_budget", write="values: of the parameter"),
+    }
+    instead = "write {cost: [0.3, 1, 3.3]}, what a trial with each value costs in any unit, or {}"
+
+    target: Annotated[Any, read_with(lambda cursor: cursor)] = None
+    cost: Annotated[tuple[float, ...], read_with(_cost)] = ()
+
+
 class PriorSection(Section):
     """`prior:` of a parameter."""
 

@@ -2,7 +2,7 @@
 
 The reference is docs/reference/space-file.md. The parts: `yaml_cursor` (safe YAML with line numbers),
 `sections` (keys, types and bounds of each section, as pydantic models), and what refers to other sections:
-`space_parameters`, `space_stages`, and `space_checks` (constraints and the baseline).
+`space_parameters`, `space_stages`, `space_fidelity`, and `space_checks` (constraints and the baseline).
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from sweeps.errors import SpaceError
-from sweeps.space import optuna_study, space_checks, space_parameters, space_stages, yaml_cursor
+from sweeps.space import (
+    optuna_study,
+    space_checks,
+    space_fidelity,
+    space_parameters,
+    space_stages,
+    yaml_cursor,
+)
 from sweeps.space.definition import (
     Brake,
     Budget,
@@ -191,6 +198,8 @@ def loads(text: str, file: str) -> Space:
         space = replace(
             space, transfer=section("transfer", lambda each: _transfer(each, space, problems), ())
         )
+    if "fidelity" in entries and is_right(*KEYS):
+        space = section("fidelity", lambda each: space_fidelity.with_fidelity(each, space, entries), space)
     problems.check()
     return space
 

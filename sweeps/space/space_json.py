@@ -19,6 +19,7 @@ from sweeps.space.definition import (
     Budget,
     Choice,
     EarlyTerminate,
+    Fidelity,
     Fixed,
     Lease,
     Objective,
@@ -51,7 +52,7 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
         Search: ("sobol", "noise", "reuse", "prior", "stop"),
         Budget: ("until",),
         Stage: ("trunk",),
-        Space: ("stages", "snapshots", "brake", "defaults", "transfer"),
+        Space: ("stages", "snapshots", "brake", "defaults", "transfer", "fidelity"),
     }
 )
 """Fields that `sweep.json` has only where they are not the default."""
@@ -146,6 +147,7 @@ def from_json(document: Mapping[str, Any]) -> Space:
     found["parameters"] = typed.objects(_parameter_from_json, found["parameters"])
     found["stages"] = typed.objects(_stage_from_json, found.get("stages", ()))
     found["transfer"] = typed.objects(_source_from_json, found.get("transfer", ()))
+    found["fidelity"] = typed.objects(Fidelity, found.get("fidelity", ()))
     return Space(**found)
 
 
@@ -190,7 +192,7 @@ def read(data: bytes) -> Space:
 
 def problem(space: Space) -> str | None:
     """Return what is wrong with the space, as one clause, or None."""
-    if clause := typed.problem(space):
+    if clause := typed.problem(space) or _fidelity_problem(space):
         return clause
     if not space.objectives:
         return "it has no objectives"
@@ -238,6 +240,15 @@ def problem(space: Space) -> str | None:
                     f"stage {stage.name!r}: its trunk is not a length, a decay of 0 to 1, a tail and a count"
                 )
     return None
+
+
+def _fidelity_problem(space: Space) -> str:
+    choices = {p.name: len(p.values) for p in space.parameters if isinstance(p, Choice)}
+    counts = [choices.get(each.parameter, 0) for each in space.fidelity]
+    for fidelity, count in zip(space.fidelity, counts, strict=True):
+        if count < 2 or count != counts[0] or len(fidelity.cost) not in (0, count):
+            return f"fidelity {fidelity.parameter!r}: it is no choice, or has not a cost for each value"
+    return ""
 
 
 def _parameter_problem(parameter: Parameter) -> str:

@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from sweeps.space.definition import Budget
+from sweeps.space.definition import Budget, Space
+from sweeps.space.fidelity import is_at_target
 from sweeps.text.shorten import timestamp
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
@@ -19,6 +20,11 @@ from sweeps.trials.stage_run import StageRun
 
 REPORTED = (costs.STEPS, "usd")
 """Limits on what the trials themselves report, as metrics of these names."""
+
+
+def counted(space: Space, records: Iterable[Trial]) -> int:
+    """Return how many trials the run cap counts: the sweep's own, at the target of its fidelities."""
+    return sum(record.is_own and is_at_target(space, record.parameters) for record in records)
 
 
 def spent(records: Sequence[Trial], now: float) -> Budget:

@@ -32,8 +32,9 @@ Status = Literal["pending", "running", "completed", "failed", "early_stopped", "
 STATUSES: tuple[Status, ...] = get_args(Status)
 FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped", "abandoned"))
 
-Generator = Literal["baseline", "sobol", "botorch", "grid", "imported", "confirm", "enqueued"]
-"""Origin of the parameters; "confirm": another trial's, with a fresh seed; "enqueued": a user's own."""
+Generator = Literal["baseline", "sobol", "botorch", "grid", "imported", "confirm", "enqueued", "fidelity"]
+"""Origin of the parameters; "confirm": another trial's, with a fresh seed; "enqueued": a user's own;
+"fidelity": the search's, below the target of a sweep with fidelities."""
 
 Reason = Literal[
     "completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed", "given_up"

@@ -13,6 +13,7 @@ from sweeps.search.confirm.plan import Finalist
 from sweeps.space import constraints
 from sweeps.space.definition import Space
 from sweeps.space.domain import REPEAT_KEYS, Domain
+from sweeps.space.fidelity import is_at_target
 from sweeps.trials.record import Trial
 
 LEAST = 4
@@ -45,7 +46,11 @@ def choose(
     """
     goal = next(objective.goal for objective in space.objectives if objective.metric == metric)
     sign = 1.0 if goal == "minimize" else -1.0
-    done = [r for r in records if r.status == "completed" and r.metrics.get(metric) is not None]
+    done = [
+        r
+        for r in records
+        if r.status == "completed" and r.metrics.get(metric) is not None and is_at_target(space, r.parameters)
+    ]
     predicted, note = _predictions(space, records)
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
     ranked: list[tuple[float, Finalist]] = []
@@ -90,7 +95,7 @@ def _configurations(space: Space, records: Sequence[Trial], seed_name: str) -> l
 
 def _predictions(space: Space, records: Sequence[Trial]) -> tuple[dict[int, dict[str, float]], str]:
     """Return the posterior means of every metric by trial, and why there are none, or ""."""
-    results = sum(record.status == "completed" for record in records)
+    results = sum(r.status == "completed" and is_at_target(space, r.parameters) for r in records)
     if results < LEAST:
         return {}, f"{results} results are too few for a surrogate"
     if not Domain(space).searched:

@@ -17,7 +17,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from sweeps.search.optimizer.client_file import write_client
     from sweeps.search.optimizer.curves import AxError, PercentileEarlyStoppingStrategy, falls_behind
-    from sweeps.search.optimizer.generation import Candidate, Optimizer, require_searchable
+    from sweeps.search.optimizer.fidelity import FidelityOptimizer, asker, require_searchable
+    from sweeps.search.optimizer.generation import Candidate, Optimizer
     from sweeps.search.optimizer.optimum import Optimum
     from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
     from sweeps.search.optimizer.view import SurrogateView
@@ -26,10 +27,12 @@ __all__ = [
     "SURROGATE_FAILURES",
     "AxError",
     "Candidate",
+    "FidelityOptimizer",
     "Optimizer",
     "Optimum",
     "PercentileEarlyStoppingStrategy",
     "SurrogateView",
+    "asker",
     "falls_behind",
     "require_searchable",
     "write_client",

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from ax.core.experiment import Experiment
 
-from sweeps.errors import NothingToAsk, SpaceError
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding
 from sweeps.search.known_cost import known_cost
@@ -43,6 +42,7 @@ from sweeps.search.shared_stages import SharedStages, Starts
 from sweeps.search.stage_costs import StageCosts
 from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
+from sweeps.space.fidelity import at_target
 from sweeps.space.priors import PRIOR_STRENGTH
 from sweeps.trials.record import Trial
 
@@ -64,21 +64,7 @@ class Candidate:
     """Parameters for a new trial: the active ones, in the space's order, and who proposed them."""
 
     parameters: Mapping[str, Value]
-    generator: Literal["sobol", "botorch"]
-
-
-def require_searchable(space: Space) -> int:
-    """Return how many trials come before the surrogate's; `sweep init` calls it before compute is spent.
-
-    Raises:
-        SpaceError: Ax would refuse the space.
-    """
-    optimizer = Optimizer(space)
-    try:
-        optimizer.generate()  # constraints that leave nothing to find only show when a point is drawn
-    except NothingToAsk as error:
-        raise SpaceError(str(error), file=space.name, key="parameters") from None
-    return optimizer.first_trials
+    generator: Literal["sobol", "botorch", "fidelity"]
 
 
 class Optimizer:
@@ -91,7 +77,9 @@ class Optimizer:
     do not all search the same region.
 
     Args:
+        space: of one with fidelities, the trials at the target.
         prior_strength: of the parameters' priors, in completed trials.
+        more_first: number of trials before those of the surrogate that others propose.
 
     Attributes:
         plain_every: one in so many candidates of the surrogate ignores costs.
@@ -102,8 +90,10 @@ class Optimizer:
 
     plain_every = PLAIN_EVERY
 
-    def __init__(self, space: Space, *, prior_strength: float = PRIOR_STRENGTH) -> None:
+    def __init__(self, space: Space, *, prior_strength: float = PRIOR_STRENGTH, more_first: int = 0) -> None:
+        space = at_target(space)
         self._space, self._search, self._prior_strength = space, space.search, prior_strength
+        self._more_first = more_first + len(space.transfer)
         self._domain = Domain(space)
         self._encoding = Encoding(self._domain)
         self._outcomes = Outcomes(space)
@@ -251,9 +241,9 @@ class Optimizer:
     def first_trials(self) -> int:
         """Return how many trials come before those of the surrogate, the baseline not counted."""
         if self._search.sobol is not None:
-            return self._search.sobol + len(self._space.transfer)
+            return self._search.sobol + self._more_first
         first = SHARED_FIRST_TRIALS if self._shares_first_stage() else FIRST_TRIALS
-        return first + len(self._space.transfer)
+        return first + self._more_first
 
     # ---- from earlier sweeps
 
@@ -431,10 +421,10 @@ class Optimizer:
 
     def _waiting(self, found: Sequence[Candidate]) -> Iterator[tuple[Point, dict[str, Any], list[str]]]:
         """Yield (point, metadata, missing metrics) of records, then candidates, without complete results."""
-        for index, record in enumerate(self._records):
+        for record in self._records:
             if (missing := self._outcomes.missing(record)) and record.trial in self._points:
                 point = self._points[record.trial]
-                yield point, ax_experiment.metadata(point, self._on_all_axes(point, index)), missing
+                yield point, ax_experiment.metadata(point, self._on_all_axes(point, record.trial)), missing
         for index, candidate in enumerate(found, start=len(self._records)):
             if (encoded := self._encoding.encode(candidate.parameters)) is not None:
                 metadata = ax_experiment.metadata(encoded, self._on_all_axes(encoded, index))

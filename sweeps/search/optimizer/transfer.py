@@ -24,12 +24,19 @@ NEAR_POINTS = 1024
 
 
 def best_of_source(
-    source: Source, encoding: Encoding, outcomes: Outcomes, others: Mapping[str, Value], seed: int
+    source: Source,
+    encoding: Encoding,
+    outcomes: Outcomes,
+    others: Mapping[str, Value],
+    seed: int,
+    *,
+    tried_only: bool = False,
 ) -> dict[str, Value] | None:
     """Return the parameters where the source's surrogate is best; None if its best lie outside of this space.
 
     Args:
         others: values of what the source does not have.
+        tried_only: choose among the exact parameters of the best results, and not in their neighbourhood.
 
     Raises:
         one of SURROGATE_FAILURES: the fit failed.
@@ -61,10 +68,14 @@ def best_of_source(
                 found.append(encoding.on_all_axes(point, seed))
         return found
 
-    ranked = sorted(source.results, key=lambda result: sign * result.value)
-    tried = points(result.parameters for result in ranked[:BEST_TRIALS])
+    ranked = sorted(source.results, key=lambda result: sign * result.value)[:BEST_TRIALS]
+    tried = points(result.parameters for result in ranked)
     if not tried:
         return None
+    if tried_only:
+        best = int(np.argmin(model.at(tried)[0]))
+        exact = [domain.complete({**domain.middle(), **others, **r.parameters}) for r in ranked]
+        return next((p for p in exact if points([p]) == [tried[best]]), None)
     space = SpacePoints(encoding, np.random.default_rng(seed), seed)
     tried += points(map(encoding.values, space.near(tried, NEAR_POINTS)))
     return encoding.decode(tried[int(np.argmin(model.at(tried)[0]))])

@@ -41,7 +41,7 @@ def compare(title: str, base: str, cases: Sequence[Case]) -> None:
             loads(case.change(base), "x.yaml")
         error = caught.value
         # The longest message lists the keys of the file.
-        good = "\n" not in str(error) and len(str(error)) < 340 and error.exit_status == EXIT_INPUT
+        good = "\n" not in str(error) and len(str(error)) < 360 and error.exit_status == EXIT_INPUT
         if (error.file, error.line, error.key) != ("x.yaml", case.line, case.key) or not good:
             wrong[case.id] = error
         messages.append((case.description(), str(error)))

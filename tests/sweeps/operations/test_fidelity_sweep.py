@@ -1,0 +1,137 @@
+"""A sweep with fidelities from its file to its table: what counts as a result, and what is said of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.table import TrialsTable
+from sweeps.cli.show import status_lines
+from sweeps.errors import InputError, SpaceError
+from sweeps.experiment import Experiment
+from sweeps.export import table
+from sweeps.operations.creation import create_sweep
+from sweeps.operations.limits import extend
+from sweeps.search import stop_rule
+from sweeps.search.confirm import finalists
+from sweeps.space.space_file import loads
+from sweeps.trials.lifecycle import Complete
+
+TEXT = """\
+name: case
+objectives: [{metric: loss}]
+program: {function: "objectives_for_tests:paraboloid"}
+parameters:
+  x: {min: 0.0, max: 1.0}
+  width: {values: [64, 256]}
+fidelity: {width: {cost: [1, 20]}}
+run_cap: 8
+"""
+LOW, ALL = 9, 17
+
+
+def created(tmp_path: Path, text: str = TEXT) -> tuple[Experiment, list[str]]:
+    notices: list[str] = []
+    space = loads(text, "case.yaml")
+    experiment = create_sweep(space, str(tmp_path), skip_if_exists=False, on_notice=notices.append)
+    return experiment, notices
+
+
+@pytest.fixture
+def finished(tmp_path) -> Experiment:
+    """A finished sweep whose cheap trials have by far the lowest losses."""
+    experiment, _ = created(tmp_path)
+    while (trial := experiment.ask("worker", wait=lambda _: None)) is not None:
+        loss = float(trial.parameters["x"]) + (trial.parameters["width"] == 256) * 10
+        experiment.apply(trial.trial, Complete(worker="worker", attempt=1, metrics={"loss": loss}))
+    return experiment
+
+
+def test_init_says_what_comes_first(tmp_path):
+    _, notices = created(tmp_path)
+    (said,) = [notice for notice in notices if notice.startswith("fidelity")]
+    assert "first 9 at width=64, for the cost of 0.45 at the target" in said
+    assert not any("warning" in notice for notice in notices)
+
+
+def test_init_says_where_no_cheap_trial_is_paid_for(tmp_path):
+    _, notices = created(tmp_path, TEXT.replace("[1, 20]", "[1, 2]"))
+    assert any("no trial below width=256" in notice for notice in notices)
+
+
+def test_run_cap_counts_the_trials_at_the_target(finished):
+    trials = finished.trials()
+    assert len(trials) == ALL
+    assert sum(each.parameters["width"] == 256 for each in trials) == 8
+    assert "trials  8 of 8 and 9 below the target: 17 completed" in status_lines(finished, trials)
+    assert extend(finished, {"run_cap": 9}, by="me").reached == []
+
+
+def test_only_trials_at_the_target_are_results(finished):
+    trials, space = finished.trials(), finished.space
+    best = table.best(space, trials)
+    assert best is not None
+    assert best.parameters["width"] == 256
+    assert {each.parameters["width"] for each in table.front(space, trials)} == {256}
+    assert set(stop_rule.results(space, trials)) == {t.trial for t in trials if t.generator != "fidelity"}
+    chosen = finalists.choose(space, trials, metric="loss", top=20, seed_name="seed", within={})
+    assert len(chosen.finalists) == 8
+    assert all(each.parameters["width"] == 256 for each in chosen.finalists)
+
+
+def test_users_own_cheap_trial_is_marked_in_tables(finished, tmp_path):
+    finished.enqueue([{"x": 0.5, "width": 64}], worker="me")
+    trial = finished.ask("worker", wait=lambda _: None)
+    assert trial is not None
+    assert trial.generator == "enqueued"
+    finished.apply(trial.trial, Complete(worker="worker", attempt=1, metrics={"loss": 0.0}))
+    trials = finished.trials()
+    document = table.document(finished.space, "url", trials)
+    assert document["trials"][-1]["generator"] == "fidelity"
+    for name in ("t.csv", "t.json"):
+        table.write(tmp_path / name, finished.space, "url", trials)
+        read = TrialsTable.open(tmp_path / name)
+        assert len(read) == ALL + 1
+        assert read.completed.sum() == 8
+    assert TrialsTable.from_document(document).feasible.sum() == 8
+
+
+def test_users_own_cheap_trials_do_not_count_towards_the_cap(finished):
+    finished.enqueue([{"x": 0.5, "width": 64}], worker="me")
+    with pytest.raises(InputError, match="1 more trial would be 9, and run_cap is 8"):
+        finished.enqueue([{"x": 0.5, "width": 256}], worker="me")
+
+
+def test_trainers_first_trial_is_one_at_the_target(tmp_path):
+    text = """\
+name: case
+objectives: [{metric: final_loss}]
+program: {trainer: {overrides: [model=tiny]}}
+parameters:
+  stage2.optimizer.lr: {min: 1.0e-3, max: 8.0e-2, distribution: log_uniform_values}
+  stage1_9.max_steps: {value: 0}
+  stage2.max_steps: {values: [30, 60, 1500]}
+fidelity: {stage2.max_steps: {}}
+"""
+    experiment, notices = created(tmp_path, text)
+    assert experiment.space.baseline is not None
+    assert experiment.space.baseline["stage2.max_steps"] == 1500
+    assert any("first 30 at stage2.max_steps=30" in notice for notice in notices), notices
+
+
+def test_trainers_width_has_no_known_cost(tmp_path):
+    text = """\
+name: case
+objectives: [{metric: final_loss}]
+program: {trainer: {overrides: [model=ladder]}}
+parameters:
+  stage2.optimizer.lr: {min: 1.0e-3, max: 8.0e-2, distribution: log_uniform_values}
+  model.width: {values: [64, 128]}
+fidelity: {model.width: {}}
+"""
+    with pytest.raises(
+        SpaceError, match=r"fidelity\.model\.width: what a trial with each value costs is not"
+    ):
+        created(tmp_path, text)
+    assert not list(tmp_path.iterdir())
