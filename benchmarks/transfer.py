@@ -1,4 +1,4 @@
-"""What an earlier sweep of a smaller model saves, on surrogates with a known ladder.
+"""What smaller models save, in an earlier sweep or as a fidelity, on surrogates with a known ladder.
 
     python -m benchmarks.transfer --seeds 20
 
@@ -6,7 +6,8 @@ Each seed is an instance of `benchmarks.pipelines` of its own, with noise. The t
 with `transfer:` from a plain search of a rung below: the same landscape (`none`: no drift), one whose optimum
 lies elsewhere by a sixth of the range of each learning rate and a tenth of each other range (`drift`), and
 one whose optimum is at the other end of every range (`misleading`). Losses of the rung have another scale.
-One worker. Results are lines of a file, so that a second run goes on where the first was ended.
+With `--search fidelity` the rung below is a level of the same sweep (`fidelity:`), and all is paid for. One
+worker. Results are lines of a file, so that a second run goes on where the first was ended.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 
 from benchmarks.json_lines import end_last_line, read_lines
 from benchmarks.pipelines import FIRST, METRIC, NUMBERS, Pipeline
-from sweeps.space.definition import Result, Source, Value, number_of
+from sweeps.space.definition import Choice, Fidelity, Result, Source, Value, number_of
 from sweeps.space.scale import from_unit, to_unit
 from sweeps.trials.record import Trial
 
@@ -46,7 +47,7 @@ SOURCE_COST = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One sweep: of the target (`plain`, `transfer` from this ladder), or of the rung below (`source`)."""
+    """One sweep: of the target (`plain`, `transfer`), of the rung below (`source`), or both (`fidelity`)."""
 
     search: str
     ladder: str
@@ -63,6 +64,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--first-seed", type=int, default=400)
+    parser.add_argument("--search", default="transfer", choices=("transfer", "fidelity"))
     parser.add_argument("--ladders", nargs="*", default=list(LADDERS), choices=LADDERS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--file", type=Path, default=Path(__file__).with_name("transfer.jsonl"))
@@ -70,10 +72,10 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers import torch
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     end_last_line(arguments.file)
-    work = partial(of_seed, ladders=tuple(arguments.ladders), file=arguments.file)
+    work = partial(of_seed, searched=arguments.search, ladders=tuple(arguments.ladders), file=arguments.file)
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(work, seeds))
-    print(table(read_results(arguments.file), seeds, arguments.ladders))
+    print(table(read_results(arguments.file), seeds, arguments.ladders, arguments.search))
 
 
 def read_results(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -81,12 +83,12 @@ def read_results(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {Job(**result["job"]).key(): result for result in read_lines(file)}
 
 
-def of_seed(seed: int, ladders: Sequence[str], file: Path) -> None:
+def of_seed(seed: int, searched: str, ladders: Sequence[str], file: Path) -> None:
     """Run what is missing of one seed; sources come before the searches that they serve."""
     jobs = [Job(search="plain", ladder="", seed=seed)]
-    # The misleading one is that of `none`, mirrored.
-    jobs += [Job(search="source", ladder=each, seed=seed) for each in LADDERS[:2]]
-    jobs += [Job(search="transfer", ladder=each, seed=seed) for each in ladders]
+    if searched == "transfer":  # the misleading one is that of `none`, mirrored
+        jobs += [Job(search="source", ladder=each, seed=seed) for each in LADDERS[:2]]
+    jobs += [Job(search=searched, ladder=each, seed=seed) for each in ladders]
     for job in jobs:
         done = read_results(file)
         if job.key() in done:
@@ -94,9 +96,13 @@ def of_seed(seed: int, ladders: Sequence[str], file: Path) -> None:
         source = job.ladder if job.ladder != "misleading" else "none"
         found = done.get(Job(search="source", ladder=source, seed=seed).key())
         begun = time.process_time()
-        if job.search == "transfer" and found:
+        if job.search in ("transfer", "fidelity"):
             plain = done[Job(search="plain", ladder="", seed=seed).key()]["trials"]
-            trials = search(job, found["trials"], until=min(true for _, _, true in plain))
+            until = min(true for _, _, true in plain)
+            if job.search == "fidelity":
+                trials = search_with_fidelity(job, until)
+            else:
+                trials = search(job, found["trials"] if found else (), until)
         else:
             trials = search(job, ())
         line = {"job": job.__dict__, "trials": trials, "cpu": round(time.process_time() - begun, 1)}
@@ -110,10 +116,8 @@ def search(
     """Return (parameters, measured, true loss) of each trial of one sweep, up to this true loss."""
     from sweeps.search.optimizer import Optimizer
 
-    pipeline, below = Pipeline("first-dear", job.seed), job.search == "source"
-    if below and job.ladder == "drift":
-        signs = np.random.default_rng((job.seed, 2)).choice((-1.0, 1.0), len(DRIFT))
-        pipeline.best = np.clip(pipeline.best + signs * DRIFT, 0.02, 0.98)
+    below = job.search == "source"
+    pipeline = rung_below(job) if below else Pipeline("first-dear", job.seed)
     space = pipeline.space(reuse=False)
     space = replace(space, search=replace(space.search, seed=job.seed + 1000 * below))
     if source:
@@ -143,26 +147,87 @@ def search(
     return found
 
 
+RUNG = "rung"
+"""Parameter of the fidelity: 0 below, 1 at the target."""
+
+
+def search_with_fidelity(job: Job, until: float) -> list[Any]:
+    """Return (parameters, measured, true loss) of each trial of a sweep of both, up to this true loss.
+
+    The true loss is that at the target; infinity for trials of the rung below.
+    """
+    from sweeps.search.optimizer import asker
+
+    pipeline, below = Pipeline("first-dear", job.seed), rung_below(job)
+    space = pipeline.space(reuse=False)
+    space = replace(
+        space,
+        search=replace(space.search, seed=job.seed),
+        parameters=(*space.parameters, Choice(name=RUNG, values=(0, 1), ordered=True)),
+        fidelity=(Fidelity(parameter=RUNG, cost=(SOURCE_COST, 1.0)),),
+        run_cap=job.trials,
+    )
+    optimizer, rng = asker(space), np.random.default_rng((job.seed, 1, 2))
+    records: list[Trial] = []
+    found: list[Any] = []
+    while sum(each[0][RUNG] for each in found) < job.trials:
+        if found and found[-1][2] <= until:
+            break
+        optimizer.observe(records)
+        (candidate,) = optimizer.generate()
+        parameters = dict(candidate.parameters)
+        noise = NOISE * float(rng.standard_normal())
+        if parameters[RUNG] == 1:
+            true = pipeline.loss(parameters)
+            measured = true + noise
+        else:
+            shown = mirrored_end(parameters) if job.ladder == "misleading" else parameters
+            true, measured = math.inf, OFFSET + SCALE * (below.loss(shown) + noise)
+        found.append((parameters, measured, true))
+        records.append(
+            Trial(
+                trial=len(records),
+                status="completed",
+                parameters=parameters,
+                generator=candidate.generator,
+                metrics={METRIC: measured},
+            )
+        )
+    return found
+
+
+def rung_below(job: Job) -> Pipeline:
+    """Return the landscape of the rung below, but for the mirror."""
+    pipeline = Pipeline("first-dear", job.seed)
+    if job.ladder == "drift":
+        signs = np.random.default_rng((job.seed, 2)).choice((-1.0, 1.0), len(DRIFT))
+        pipeline.best = np.clip(pipeline.best + signs * DRIFT, 0.02, 0.98)
+    return pipeline
+
+
+def mirrored_end(parameters: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the parameters at the other end of every range, and of the options."""
+    found: dict[str, Value] = {
+        p.name: from_unit(p, 1.0 - to_unit(p, number_of(parameters[p.name]))) for p in NUMBERS
+    }
+    options = FIRST[2].values
+    return {**parameters, **found, FIRST[2].name: options[-1 - options.index(parameters[FIRST[2].name])]}
+
+
 def of_results(trials: Sequence[tuple[dict[str, Value], float, float]], *, mirrored: bool) -> Source:
     """Return what a new sweep keeps of these trials; mirrored, with the optimum at the other end."""
-
-    def other_end(parameters: Mapping[str, Value]) -> dict[str, Value]:
-        found: dict[str, Value] = {
-            p.name: from_unit(p, 1.0 - to_unit(p, number_of(parameters[p.name]))) for p in NUMBERS
-        }
-        options = FIRST[2].values
-        return found | {FIRST[2].name: options[-1 - options.index(parameters[FIRST[2].name])]}
-
     return Source(
         url="rung",
         results=tuple(
-            Result(parameters=other_end(parameters) if mirrored else parameters, value=measured)
+            Result(parameters=mirrored_end(parameters) if mirrored else parameters, value=measured)
             for parameters, measured, _ in trials
         ),
     )
 
 
-def table(results: Mapping[tuple[Any, ...], Any], seeds: Sequence[int], ladders: Sequence[str]) -> str:
+def table(
+    results: Mapping[tuple[Any, ...], Any], seeds: Sequence[int], ladders: Sequence[str], searched: str
+) -> str:
     """Return a row for each ladder: trials to the loss that plain search has after 30, and losses on the way.
 
     Only seeds that are done with a ladder count for it.
@@ -174,7 +239,7 @@ def table(results: Mapping[tuple[Any, ...], Any], seeds: Sequence[int], ladders:
     ]
     for ladder in ladders:
         jobs = [
-            (Job(search="plain", ladder="", seed=s), Job(search="transfer", ladder=ladder, seed=s))
+            (Job(search="plain", ladder="", seed=s), Job(search=searched, ladder=ladder, seed=s))
             for s in seeds
         ]
         pairs = [[curve(results[j.key()]) for j in pair] for pair in jobs if pair[1].key() in results]
@@ -186,7 +251,14 @@ def table(results: Mapping[tuple[Any, ...], Any], seeds: Sequence[int], ladders:
             ", ".join(f"{statistics.mean(p[at][min(n, len(p[at])) - 1] for p in pairs):.3f}" for n in AFTER)
             for at in (0, 1)
         ]
-        paid = found + SOURCE_COST * jobs[0][0].trials
+        below = [
+            sum(math.isinf(true) for _, _, true in results[pair[1].key()]["trials"])
+            if searched == "fidelity"
+            else pair[1].trials
+            for pair in jobs
+            if pair[1].key() in results
+        ]
+        paid = found + SOURCE_COST * statistics.median(below)
         never = sum(math.isinf(each[1]) for each in arrivals)
         lines.append(
             f"| {ladder} | {len(pairs)} | {plain:g} | {found:g} | {found / plain:.2f} | {paid / plain:.2f} "
@@ -196,8 +268,9 @@ def table(results: Mapping[tuple[Any, ...], Any], seeds: Sequence[int], ladders:
 
 
 def curve(result: Mapping[str, Any]) -> list[float]:
-    """Return the least true loss after each trial."""
-    return list(itertools.accumulate((true for _, _, true in result["trials"]), min))
+    """Return the least true loss after each trial at the target."""
+    at_target = (true for _, _, true in result["trials"] if math.isfinite(true))
+    return list(itertools.accumulate(at_target, min))
 
 
 def arrival(losses: Sequence[float], target: float) -> float:
