@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from sweeps.errors import NothingToAsk, SpaceError
@@ -70,14 +71,13 @@ class FidelityOptimizer:
 
     def generate(self, count: int = 1) -> list[Candidate]:
         """Return one candidate that no observed trial has. Raises NothingToAsk: the target has none left."""
-        level = next(
-            (
-                level
-                for level, planned in enumerate(self._ladder.planned)
-                if sum(r.status != "abandoned" for r in self._records[level]) < planned
-            ),
-            self._target,
-        )
+        for level, planned in enumerate(self._ladder.planned):
+            if sum(r.status != "abandoned" for r in self._records[level]) < planned:
+                with suppress(NothingToAsk):  # fewer configurations than were planned: all are tried
+                    return self._generate_at(level, count)
+        return self._generate_at(self._target, count)
+
+    def _generate_at(self, level: int, count: int) -> list[Candidate]:
         domain = Domain(self._spaces[level])
         tried = {domain.identity(record.parameters) for record in self._records[level]}
         best = self._best_below(level) if self._wants_promoted(level) else None

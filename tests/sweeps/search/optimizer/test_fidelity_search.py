@@ -12,6 +12,7 @@ from sweeps.search.optimizer import FidelityOptimizer, Optimizer, asker, require
 from sweeps.space.definition import (
     Choice,
     Fidelity,
+    Fixed,
     Objective,
     Program,
     Range,
@@ -100,6 +101,12 @@ def test_same_records_give_the_same_candidate(records):
         fresh.observe(records[:count])
         (candidate,) = fresh.generate()
         assert dict(candidate.parameters) == dict(records[count].parameters)
+
+
+def test_a_level_with_fewer_configurations_than_planned_does_not_end_the_sweep():
+    choices = (Choice(name="y", values=(0.0, 0.3, 1.0)), SPACE.parameters[2], Fixed(name="x", value=0.5))
+    records = run(replace(SPACE, parameters=choices), 6)
+    assert [each.parameters["width"] for each in records] == [64] * 3 + [256] * 3
 
 
 def test_abandoned_cheap_trial_is_made_up_for_and_a_failed_one_is_not(records):
