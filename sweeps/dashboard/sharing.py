@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweeps.dashboard.reader import View
 from sweeps.export import table
+from sweeps.space.fidelity import is_at_target
 from sweeps.trials import costs
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def search(view: View) -> Search:
         else:
             spent += record.metrics.get(costs.STEPS) or 0.0
         value = record.metrics.get(objective.metric)
-        if record.status == "completed" and value is not None and sign * value < best:
+        is_result = record.status == "completed" and is_at_target(view.space, record.parameters)
+        if is_result and value is not None and sign * value < best:
             best = sign * value
             found.append((spent, value))
     if found:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
+from served_dashboard import make_sweep, record
 
+from sweeps.dashboard import sharing
 from sweeps.dashboard.charts import Line, chart, scale_of
 from sweeps.dashboard.curves import Curves
+from sweeps.dashboard.reader import SweepReader
+from sweeps.space.definition import Choice, Fidelity
 
 POINTS = [(step, 1.0 if step <= 20 else 4.0) for step in range(1, 41)]
 STAGES = [("stage1_9", 0.0), ("stage2", 20.0)]
@@ -75,3 +80,15 @@ def test_stage_starts_at_its_first_step_in_a_thinned_curve() -> None:
         line = {"stage": stage, "step": step - 8001 * (stage == "b"), "loss": 1.0, "seconds": 2.0 * step}
         curves.add(f"{json.dumps(line)}\n".encode())
     assert curves.starts("seconds") == [("a", 0.0), ("b", 16002.0)]
+
+
+def test_best_over_compute_is_of_trials_at_the_target(tmp_path, space) -> None:
+    """A cheaper trial may have a lower loss, as on shorter text, and is no result; its price was paid."""
+    width = Choice(name="width", values=(1, 2), ordered=True)
+    fidelity = (Fidelity(parameter="width", cost=(0.2, 1.0)),)
+    cheap = record(0, loss=0.1, generator="fidelity", parameters={"x": 0.1, "n": 1, "width": 1})
+    dear = record(1, loss=0.5, parameters={"x": 0.2, "n": 2, "width": 2})
+    laddered = replace(space, parameters=(*space.parameters, width), fidelity=fidelity)
+    found = sharing.search(SweepReader(make_sweep(tmp_path, laddered, cheap, dear)).refresh(listing=True))
+    assert [value for _, value in found.best] == [0.5, 0.5]
+    assert found.best[0][0] == pytest.approx(20 / 3600)
