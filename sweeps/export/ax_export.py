@@ -18,6 +18,7 @@ from sweeps.search.encoding import Axis, Interval, Options, kind_of, option_of
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import MAX_VALUES, Choice, Range, Space, Value, is_number
 from sweeps.space.domain import Domain
+from sweeps.space.fidelity import is_at_target
 from sweeps.space.scale import level, levels
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
@@ -30,7 +31,7 @@ Outcome = dict[str, tuple[float, float | None]]
 
 
 def write(path: Path, space: Space, records: Sequence[Trial]) -> list[int]:
-    """Write the experiment to `path` atomically.
+    """Write the experiment to `path` atomically, of a sweep with fidelities what is at the target.
 
     Returns:
         Indices of the trials that Ax refused, because they lack a parameter.
@@ -50,7 +51,9 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> list[int]:
     axes = [_axis(parameter, domain, axis_names) for parameter in domain.searched.values()]
     goals = ["-" * (o.goal == "minimize") + metric_names[o.metric] for o in space.objectives]
     trials = [
-        (record, _point(record, domain, axis_names), _outcome(record, metric_names)) for record in records
+        (record, _point(record, domain, axis_names), _outcome(record, metric_names))
+        for record in records
+        if is_at_target(space, record.parameters)
     ]
     left_out: list[int] = []
     try:

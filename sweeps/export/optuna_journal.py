@@ -14,6 +14,7 @@ from typing import Any
 from sweeps.errors import InputError
 from sweeps.export.table import replace_file
 from sweeps.space.definition import Choice, Fixed, Range, Space, Value, cell_of
+from sweeps.space.fidelity import is_at_target
 from sweeps.text.columns import metric_column
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
@@ -93,6 +94,8 @@ def _frozen_trial(optuna: Any, space: Space, record: Trial, distributions: dict[
     values = [record.metrics.get(objective.metric) for objective in space.objectives]
     if record.status == "completed" and None in values:
         state = optuna.trial.TrialState.FAIL  # a complete trial of Optuna needs all values
+    elif record.status == "completed" and not is_at_target(space, record.parameters):
+        state = optuna.trial.TrialState.PRUNED  # a complete one could be the study's best
     complete = state == optuna.trial.TrialState.COMPLETE
     parameters = {name: _choice(value) for name, value in record.parameters.items()}
     inside = {

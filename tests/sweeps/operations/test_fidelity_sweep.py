@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from analysis.table import TrialsTable
 from sweeps.cli.show import status_lines
 from sweeps.errors import InputError, SpaceError
 from sweeps.experiment import Experiment
-from sweeps.export import table
+from sweeps.export import ax_export, optuna_journal, table
 from sweeps.operations.creation import create_sweep
 from sweeps.operations.limits import extend
 from sweeps.search import stop_rule
@@ -135,3 +136,26 @@ fidelity: {model.width: {}}
     ):
         created(tmp_path, text)
     assert not list(tmp_path.iterdir())
+
+
+def test_best_of_an_export_to_optuna_is_at_the_target(finished, tmp_path):
+    optuna = pytest.importorskip("optuna")
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna_journal.write(tmp_path / "journal.log", finished.space, finished.trials())
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "journal.log")))
+    study = optuna.load_study(study_name="case", storage=storage)
+    assert len(study.trials) == ALL
+    assert study.best_trial.params["width"] == 256
+    pruned = study.get_trials(states=[optuna.trial.TrialState.PRUNED])
+    assert {trial.params["width"] for trial in pruned} == {64}
+
+
+def test_export_to_ax_has_the_trials_at_the_target_alone(finished, tmp_path):
+    ax_export.write(tmp_path / "ax.json", finished.space, finished.trials())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Ax
+        from ax.api.client import Client
+
+        trials = Client.load_from_json_file(str(tmp_path / "ax.json"))._experiment.trials.values()
+    assert [trial.arm.parameters["width"] for trial in trials] == [256] * (ALL - LOW)
