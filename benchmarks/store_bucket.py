@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.fleet import Fleet, Remote, bucket, nap_space, premade
+from benchmarks.fleet import Fault, Fleet, Remote, bucket, nap_space, open_at, premade, s3_bucket
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import Allocator
 from sweeps.space.definition import Lease, Value
@@ -33,6 +33,13 @@ from sweeps.trials.record import Generator, Trial
 from sweeps.trials.repository import Records
 
 LATENCY_S = 0.04
+IN_S3 = (
+    Fault(action="status", status=429, times=None, chance=0.02),
+    Fault(action="status", status=503, times=None, chance=0.02),
+    Fault(action="lose_response", times=None, chance=0.01),
+    Fault(action="delay", delay_s=LATENCY_S, times=None),
+)
+"""Faults of the S3 server in the storm; a request suffers from the first that matches it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +60,7 @@ class Storm:
         claim_p50_s: median of the later claims.
         claim_p99_s: 99th percentile of the later claims.
         spurious: takeovers of trials whose worker was alive.
-        requests: by billing class, with dollars for them.
+        requests: by billing class, with dollars for them; None for S3.
         refused: responses of 429.
     """
 
@@ -66,7 +73,7 @@ class Storm:
     takeovers: int
     spurious: int
     deaths: list[str]
-    requests: dict[str, float]
+    requests: dict[str, float] | None
     refused: int
     complete: bool
 
@@ -94,27 +101,44 @@ def ideal_s(naps: Sequence[float], workers: int, outages: Sequence[Outage], back
     return finish
 
 
-def storm(*, workers: int, trials: int, nap_s: tuple[float, float], kills: int, seed: int) -> Storm:
-    """Run `trials` naps, kill `kills` workers and stop one, four seconds apart."""
+def storm(
+    *, workers: int, trials: int, nap_s: tuple[float, float], kills: int, seed: int, scheme: str = "gs"
+) -> Storm:
+    """Run `trials` naps, kill `kills` workers and stop one, four seconds apart.
+
+    Args:
+        scheme: `s3` for a real server of S3, whose answers are as late as the fake bucket's; and 2 % of them
+            are 429, 2 % are 503, and 1 % are lost.
+    """
     lease = Lease(heartbeat_s=4.0, expire_s=12.0)
     naps = [nap_s[0] + (nap_s[1] - nap_s[0]) * (i + 0.5) / trials for i in range(trials)]
     random.Random(seed).shuffle(naps)
-    with bucket(latency_s=LATENCY_S, seed=seed) as remote:
-        url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
-        store = GcsStore(url, endpoint=remote.url)
+    with bucket(latency_s=LATENCY_S, seed=seed) if scheme == "gs" else s3_bucket(seed=seed) as remote:
+        url = f"{scheme}://bucket/benchmark/{uuid.uuid4().hex}"
+        store = open_at(url, remote.url)
         Experiment.create(store, nap_space(name="storm", trials=trials, seconds=nap_s, lease=lease))
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(lambda i: premade(store, i, naps[i]), range(trials)))
         time.sleep(1.0)  # creating the trials must not count against the rate limit
         fleet = Fleet(remote, url, RetryPolicy())
         fleet.start(workers)
-        remote.clear_journal()
+        if isinstance(remote, Remote):
+            remote.clear_journal()
+        else:
+            remote.entries.clear()
+            for fault in IN_S3:
+                remote.add(fault)
         start = time.monotonic()
         outages = _inject(fleet, start, kills, stop_s=1.5 * lease.expire_s)
         fleet.join(timeout_s=600)
         back_after_s = lease.expire_s - lease.heartbeat_s  # the last heartbeat may have been that long ago
         ideal = ideal_s(naps, workers, outages, back_after_s)
-        return _account(fleet, remote, Experiment.open(store), start, ideal)
+        if isinstance(remote, Remote):
+            requests, statuses = remote.bill(), [entry.status for entry in remote.entries()]
+        else:
+            requests, statuses = None, [entry.status for entry in remote.entries]
+            remote.reset()
+        return _account(fleet, requests, statuses, Experiment.open(store), start, ideal)
 
 
 def _inject(fleet: Fleet, start: float, kills: int, stop_s: float) -> list[Outage]:
@@ -131,8 +155,14 @@ def _inject(fleet: Fleet, start: float, kills: int, stop_s: float) -> list[Outag
     return outages
 
 
-def _account(fleet: Fleet, remote: Remote, experiment: Experiment, start: float, ideal: float) -> Storm:
-    requests, entries = remote.bill(), remote.entries()
+def _account(
+    fleet: Fleet,
+    requests: dict[str, float] | None,
+    statuses: Sequence[int],
+    experiment: Experiment,
+    start: float,
+    ideal: float,
+) -> Storm:
     events = fleet.events()
     claims: dict[str, list[float]] = defaultdict(list)
     for entry in events:
@@ -153,7 +183,7 @@ def _account(fleet: Fleet, remote: Remote, experiment: Experiment, start: float,
         spurious=sum(attempt.worker not in hurt for attempt in lost),
         deaths=fleet.deaths(),
         requests=requests,
-        refused=Counter(entry.status for entry in entries)[429],
+        refused=Counter(statuses)[429],
         complete={record.status for record in records} == {"completed"},
     )
 
