@@ -95,7 +95,7 @@ def _run(rank: int, world: int, port: int, how: str, root: str, matrices: int, s
         return Checkpoints(
             folder / "checkpoints",
             metrics=folder / "metrics.jsonl",
-            config=CheckpointConfig(every_steps=1, every_seconds=0, keep=1, format=how, notice_seconds=0),  # type: ignore[arg-type]
+            config=CheckpointConfig(every_steps=1, every_seconds=0, keep=1, format=how, notice_seconds=0),  # type: ignore[arg-type] # `how` is a str
             config_sha256="0",
             found=found,
             peak_memory=lambda: 0,

@@ -28,7 +28,7 @@ LAMBDA, SALIENCY = "stage2.lambda_warmup.start", "stage1_9.saliency.enabled"
 RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 LENGTHS = (50, 100, 200, 400)
 STEPS = 200
-"""Of Stage 2 after a Stage 1.9."""
+"""Steps of Stage 2 after a Stage 1.9."""
 SEEDS = (0, 1, 2)
 MIDDLE = 100
 """The length of Stage 1.9 whose rates are searched."""
@@ -51,7 +51,7 @@ SETTING = (
     *("eval.batches=4", "eval.batch_size=64", "eval.at=[]", "samples.enabled=false"),
     *("stage1_9.trunk_every=[35,70,140]", "force=true"),
 )
-"""What all trials have in common."""
+"""Overrides of all trials."""
 
 
 def space(setting: Sequence[str] = SETTING) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def _report(tally: Tally, experiment: Experiment) -> int:
         return EXIT_PREEMPTED
     ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
     space, cap = experiment.space, experiment.space.run_cap
-    if not tally.ended and cap is not None and budget.counted(space, experiment.recent_trials()) >= cap:
+    if not tally.ended and cap is not None and budget.run_cap_count(space, experiment.recent_trials()) >= cap:
         ends = f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
     click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}

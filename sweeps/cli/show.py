@@ -113,7 +113,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     space = experiment.space
     imported = sum(record.generator == "imported" for record in records)
     repeats = sum(record.generator == "confirm" for record in records)
-    searched = budget.counted(space, records)
+    searched = budget.run_cap_count(space, records)
     cheaper = len(records) - imported - repeats - searched
     cap = "" if space.run_cap is None else f" of {space.run_cap}"
     others = ((cheaper, "below the target"), (imported, "imported"), (repeats, "to confirm the best"))

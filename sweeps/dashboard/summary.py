@@ -102,7 +102,7 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
             kind, reason = record.failure or record.status, first_line(record.error or detail)
             kinds[key := (kind, kind_of(reason))] += 1
             examples.setdefault(key, reason[:300])
-    searched = budget.counted(space, records)
+    searched = budget.run_cap_count(space, records)
     cap = searched if view.done else space.run_cap  # a search that has ended by itself makes no more
     best = _best(view)
     gained = None
@@ -140,7 +140,7 @@ def state_of(view: View) -> str:
         return view.switch.state
     open_ = any(not record.finished for record in view.records)
     cap = view.space.run_cap
-    searched = budget.counted(view.space, view.records)
+    searched = budget.run_cap_count(view.space, view.records)
     may_search = not view.done and (cap is None or searched < cap)
     return "open" if open_ or may_search else "done"
 

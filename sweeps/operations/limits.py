@@ -52,7 +52,7 @@ def present(experiment: Experiment) -> dict[str, float | None]:
 def _reached_limits(experiment: Experiment, amendment: Amendment, records: Sequence[Trial]) -> list[str]:
     """Return each new limit that the sweep has reached already, as a clause."""
     cap, found = amendment.changes.get("run_cap"), []
-    own = budget.counted(experiment.space, records)
+    own = budget.run_cap_count(experiment.space, records)
     if isinstance(cap, int | float) and own >= cap:
         found.append(f"run_cap is {cap:g}, and there {'is' if own == 1 else 'are'} {counted(own, 'trial')}")
     used = asdict(budget.spent(records, experiment.store.now()))

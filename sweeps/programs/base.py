@@ -29,7 +29,7 @@ TRIAL_FILE = "trial.json"
 
 @dataclass(frozen=True, kw_only=True)
 class HostEnd:
-    """How a trial's processes on a host ended.
+    """Exit of a trial's processes on one host.
 
     Args:
         status: as `subprocess` gives it, negative for a signal.

@@ -104,12 +104,11 @@ class Allocator:
                 self._ax()  # takes seconds to import: before the lease, workers may do it side by side
             with self.lease.held(worker) as mine:
                 if mine and (made := self.create_claimed(claim, searching=searching, check=not complete)):
-                    turns = 0
-                    if (
-                        rivals and self._space.search.method == "random"
-                    ):  # it looks rarely, and sees few of them
-                        turns = int((time.monotonic() - began) / _TURN_S)
-                    self._create_for_others(made, max(len(rivals), turns), wait, searching=searching)
+                    others = len(rivals)
+                    if rivals and self._space.search.method == "random":
+                        # This worker looked at the lease rarely, and saw few of those that had it meanwhile.
+                        others = max(others, int((time.monotonic() - began) / _TURN_S))
+                    self._create_for_others(made, others, wait, searching=searching)
                     return made
             if not mine:
                 rivals.add(self.lease.rival)
@@ -150,7 +149,7 @@ class Allocator:
         count towards the run cap; imported ones do cover their configuration in a grid.
         """
         run_cap = self._limits.run_cap
-        if run_cap is not None and len(records) >= run_cap <= budget.counted(self._space, records):
+        if run_cap is not None and len(records) >= run_cap <= budget.run_cap_count(self._space, records):
             return True
         if self._grid is not None:
             return not self._grid.left(records)

@@ -51,7 +51,7 @@ def enqueue(
         count = [is_at_target(space, configuration) for configuration in configurations]
         new = [key for key, counts in zip(keys, count, strict=True) if counts and key not in known]
         wanted = len(dict.fromkeys(new)) if skip_if_exists else len(new)
-        own = budget.counted(space, present)
+        own = budget.run_cap_count(space, present)
         if wanted and space.run_cap is not None and own + wanted > space.run_cap:
             raise InputError(
                 f"{store.url}: {counted(wanted, 'more trial')} would be {own + wanted}, and run_cap is "

@@ -22,7 +22,7 @@ REPORTED = (costs.STEPS, "usd")
 """Limits on what the trials themselves report, as metrics of these names."""
 
 
-def counted(space: Space, records: Iterable[Trial]) -> int:
+def run_cap_count(space: Space, records: Iterable[Trial]) -> int:
     """Return how many trials the run cap counts: the sweep's own, at the target of its fidelities."""
     return sum(record.is_own and is_at_target(space, record.parameters) for record in records)
 

@@ -27,7 +27,7 @@ SCHEMA = 1
 SIZE = 1000
 """Trials of one pack."""
 EVERY = 50
-"""The worker that ends every so-manieth trial brings the packs up to date."""
+"""Every fiftieth trial's worker brings the packs up to date when the trial has ended."""
 LACKING = 25
 """Ended records that a pack must lack to be written anew: so a thousand trials take at most forty writes."""
 WORTH_READING = 50
@@ -90,7 +90,7 @@ def read(store: Store, wanted: Mapping[int, str]) -> dict[int, Content]:
     }
 
 
-def stored(store: Store) -> list[Pack]:
+def read_all(store: Store) -> list[Pack]:
     """Return all packs of a sweep."""
     names = (_NAME.fullmatch(entry.key) for entry in store.list(PREFIX))
     return [pack for pack in _load(store, [int(name[1]) for name in names if name]) if pack.version]
@@ -103,7 +103,7 @@ def write(store: Store, before: list[Pack], settled: Mapping[int, str]) -> list[
     one wins for each pack, and a writer that dies leaves the last pack or the new one: each is one write.
 
     Args:
-        before: what `stored` returned before `settled` was listed; so no copy in it is newer than that.
+        before: what `read_all` returned before `settled` was listed; so no copy in it is newer than that.
         settled: versions of all records that only a person would change.
     """
     written = []

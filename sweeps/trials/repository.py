@@ -232,7 +232,7 @@ class Records:
         """Bring the packs of a bucket up to date, and return the numbers of those that were written."""
         if not self._store.is_remote:
             return []
-        before = packs.stored(self._store)  # before the records, so that no pack has later ones
+        before = packs.read_all(self._store)  # before the records, so that no pack has later ones
         self.all()
         settled = {index: version for index, (record, version) in self._known.items() if _is_settled(record)}
         return packs.write(self._store, before, settled)

@@ -163,7 +163,7 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
                 oddities.append(Oddity(key=key, reason=reason, index=int(match[1]) if match else None))
     odd = {oddity.key for oddity in oddities}
     # Before the records: a pack that is written meanwhile may be ahead of them.
-    packed = packs.stored(store) if store.is_remote else []
+    packed = packs.read_all(store) if store.is_remote else []
     entries = [entry for entry in store.list(trial.PREFIX) if "/".join(entry.key.split("/")[:2]) not in odd]
     keys = {int(match[1]): entry.key for entry in entries if (match := _RECORD.fullmatch(entry.key))}
     objects = store.list(RUNS)

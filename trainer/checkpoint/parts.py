@@ -310,7 +310,7 @@ def read(found: Found, part: str, into: object = None) -> State:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - it is no mapping
             tensors = {name.removeprefix(prefix): file.get_tensor(name) for name in names}
         return State(tensors=tensors, values=values)
-    saved = State(tensors=described(found, part), values=values)
+    saved = State(tensors=meta_tensors(found, part), values=values)
     in_place = isinstance(into, ReadInPlace)
     if isinstance(into, ReadInPlace):
         targets = into.targets(saved)
@@ -320,10 +320,10 @@ def read(found: Found, part: str, into: object = None) -> State:
     return State(tensors=targets, values=values, in_place=in_place)
 
 
-def described(found: Found, part: str) -> Mapping[str, Tensor]:
+def meta_tensors(found: Found, part: str) -> Mapping[str, Tensor]:
     """Return a tensor of the shape and dtype of each of a part's, which takes no memory."""
     if not found.manifest.sharded:
         return read(found, part).tensors  # mapped files, of which no page is read
     prefix = f"{part}/"
-    known = sharded.described(found.path)
+    known = sharded.meta_tensors(found.path)
     return {name.removeprefix(prefix): each for name, each in known.items() if name.startswith(prefix)}

@@ -165,7 +165,7 @@ class _ShardWriter(FileSystemWriter):
         return done
 
 
-def described(folder: Path) -> dict[str, Tensor]:
+def meta_tensors(folder: Path) -> dict[str, Tensor]:
     """Return an empty tensor on the meta device for each that a checkpoint has, by PART/NAME.
 
     Raises:
@@ -184,7 +184,7 @@ def described(folder: Path) -> dict[str, Tensor]:
 def load(folder: Path, targets: Mapping[str, Tensor]) -> None:
     """Read tensors of a checkpoint into those given, of which each process may have a part on any mesh.
 
-    No process waits for another. Raises as `described` does.
+    No process waits for another. Raises as `meta_tensors` does.
 
     Args:
         targets: by PART/NAME, of the saved shapes and dtypes.

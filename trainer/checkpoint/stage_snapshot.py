@@ -41,7 +41,7 @@ from trainer.checkpoint.manifest import (
     decode,
     verified,
 )
-from trainer.checkpoint.parts import MODEL, Weights, described
+from trainer.checkpoint.parts import MODEL, Weights, meta_tensors
 from trainer.checkpoint.policy import CheckpointPolicy
 from trainer.checkpoint.state import State, StateError
 from trainer.config.stage_key import StageTrunk
@@ -319,7 +319,7 @@ class StageSnapshots:
 def _misfit(found: Found, student: nn.Module) -> str:
     """Return why the weights do not fit the student, or ""."""
     try:
-        Weights(student).targets(State(tensors=described(found, MODEL)))
+        Weights(student).targets(State(tensors=meta_tensors(found, MODEL)))
     except StateError as error:
         return error.problem
     except (OSError, SafetensorError) as error:

@@ -15,7 +15,7 @@ from sweeps.errors import InputError
 from sweeps.text.counted import counted
 
 PORT = 29400
-"""Where a leader listens unless another port is given: that of torchrun's rendezvous."""
+"""Default port of a leader: that of torchrun's rendezvous."""
 
 _JOBS = 1000  # jobs of Slurm may share a node: each takes a port by its number
 _SCONTROL_S = 20.0
@@ -42,7 +42,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class _Starter:
-    """What starts the same command on every host, and the variables that it sets.
+    """Launcher that starts the same command on every host, and the variables that it sets.
 
     Args:
         nodes: returns the number of hosts; None: it is not said.

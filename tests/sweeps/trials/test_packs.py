@@ -153,7 +153,7 @@ def test_only_what_the_packs_lack_is_read_singly(memory):
 def test_records_that_may_change_are_never_copied(memory):
     fill(memory, ["completed", "pending"] * 40)
     Records(memory).pack()
-    (pack,) = packs.stored(memory)
+    (pack,) = packs.read_all(memory)
     assert sorted(pack.records) == list(range(0, 80, 2))
 
 
@@ -170,7 +170,7 @@ def test_a_thousand_trials_take_at_most_forty_writes(memory, space):
         experiment.apply(index, Complete(worker="w", attempt=1, metrics={"loss": 1.0}))
         experiment.pack_records(after=index)
     assert 1 <= len(written) <= 300 // packs.LACKING
-    (pack,) = packs.stored(memory)
+    (pack,) = packs.read_all(memory)
     assert len(pack.records) > 300 - packs.EVERY - packs.LACKING
 
 
@@ -181,7 +181,7 @@ def test_worker_writes_a_pack_after_its_fiftieth_trial(memory, space):
         started = ended = dropped = progressed = waiting = closed = lambda self, *_: None
 
     loop.work(experiment, stop=Stop(), watcher=Quiet(), function=lambda parameters: {"loss": 1.0})
-    (pack,) = packs.stored(memory)
+    (pack,) = packs.read_all(memory)
     assert sorted(pack.records) == list(range(50))
 
 
@@ -241,9 +241,9 @@ def test_a_damaged_pack_costs_requests_and_is_replaced(memory, bad):
     Records(memory).pack()
     rewrite(memory, bad)
     assert Records(memory).all() == truth(memory)
-    assert packs.stored(memory)[0].problem
+    assert packs.read_all(memory)[0].problem
     assert Records(memory).pack() == [0]
-    assert len(packs.stored(memory)[0].records) == 60
+    assert len(packs.read_all(memory)[0].records) == 60
 
 
 def test_copies_that_are_no_records_are_read_again(memory, space):
@@ -254,7 +254,7 @@ def test_copies_that_are_no_records_are_read_again(memory, space):
         memory,
         lambda data: gzip.compress(gzip.decompress(data).replace(b'"schema": 1,\n', b'"schema": 9,\n')),
     )
-    assert not packs.stored(memory)[0].problem
+    assert not packs.read_all(memory)[0].problem
     assert Records(memory).all() == truth(memory)
     memory.delete(SWEEP_KEY, memory.read(SWEEP_KEY)[1])
     sweep_like = Experiment.create(memory, space)
@@ -272,7 +272,7 @@ def test_pack_of_a_deleted_sweep_of_this_name_is_not_used(memory):
     fresh.create("unrelated", b"")
     fill(fresh, ["completed"] * 60)
     fresh.create("packs/000.gz", old)
-    assert packs.stored(fresh)[0].problem == "it is a copy of another sweep's"
+    assert packs.read_all(fresh)[0].problem == "it is a copy of another sweep's"
     assert Records(fresh).all() == truth(fresh)
 
 
@@ -312,7 +312,7 @@ def test_large_records_are_read_singly_and_tried_once(memory):
 
 def test_of_two_writers_one_wins_and_nothing_is_lost(memory):
     fill(memory, ["completed"] * 60)
-    before = packs.stored(memory)
+    before = packs.read_all(memory)
     settled = {int(entry.key[7:13]): entry.version for entry in memory.list(record.PREFIX)}
     assert Records(memory).pack() == [0]
     winner = memory.read("packs/000.gz")
@@ -344,7 +344,7 @@ def test_writer_that_dies_leaves_the_last_pack_or_the_new_one(memory, earlier, d
     with pytest.raises(Killed, match=r"packs/000\.gz"):
         Records(memory).pack()
     memory.before_write = memory.after_write = lambda key: None
-    copied = [len(pack.records) for pack in packs.stored(memory)]
+    copied = [len(pack.records) for pack in packs.read_all(memory)]
     assert copied == ([90 if earlier else 60] if done else [60] * earlier)
     assert Records(memory).all() == truth(memory)
     assert Records(memory).pack() == ([] if done else [0])
@@ -366,14 +366,14 @@ def test_an_error_of_the_store_ends_no_worker(memory, space, caplog):
 def test_a_pack_that_was_written_meanwhile_is_not_set_back(memory):
     """A writer who listed the records early must not throw out what others have copied since."""
     fill(memory, ["completed"] * 60 + ["pending"] * 30)
-    early = packs.stored(memory)
+    early = packs.read_all(memory)
     settled = {index: memory.read(record.key(index))[1] for index in range(60)}
     for index in range(60, 90):
         Records(memory).apply(index, Claim(worker="w"))
         Records(memory).apply(index, Complete(worker="w", attempt=1, metrics={"loss": 1.0}))
     Records(memory).pack()
     assert packs.write(memory, early, settled) == []
-    assert len(packs.stored(memory)[0].records) == 90
+    assert len(packs.read_all(memory)[0].records) == 90
 
 
 class Meanwhile(RemoteMemory):
@@ -408,7 +408,7 @@ def test_what_others_pack_while_a_writer_lists_stays(when, prefix):
 
     setattr(store, when, (prefix, others))
     assert Records(store).pack() == []
-    assert len(packs.stored(store)[0].records) == 90
+    assert len(packs.read_all(store)[0].records) == 90
 
 
 def test_a_record_that_is_opened_while_a_writer_works_is_not_copied():
@@ -417,11 +417,11 @@ def test_a_record_that_is_opened_while_a_writer_works_is_not_copied():
     version = store.read(record.key(3))[1]
     failed = replace(ended(3), status="failed", metrics={}, error="e", failure="crashed")
     store.replace(record.key(3), record.encode(failed, uuid.uuid4().hex), version)
-    before = packs.stored(store)
+    before = packs.read_all(store)
     settled = {int(entry.key[7:13]): entry.version for entry in store.list(record.PREFIX)}
     Records(store).apply(3, Retry(by="me"))
     assert packs.write(store, before, settled) == [0]
-    assert 3 not in packs.stored(store)[0].records
+    assert 3 not in packs.read_all(store)[0].records
 
 
 def test_reading_writes_nothing(memory, space):
@@ -542,7 +542,7 @@ def test_import_into_a_bucket_packs_its_rows(memory, space, tmp_path):
     rows = "\n".join(f"{index / 100},{1 + index},1,completed,{index}.5" for index in range(60))
     (tmp_path / "t.csv").write_text(f"param.x,param.n,param.seed,status,loss\n{rows}\n")
     import_table(experiment, tmp_path / "t.csv", worker="me")
-    assert len(packs.stored(memory)[0].records) == 60
+    assert len(packs.read_all(memory)[0].records) == 60
 
 
 def test_conflict_is_no_error_for_the_writer(memory):

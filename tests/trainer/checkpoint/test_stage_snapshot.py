@@ -174,7 +174,7 @@ def test_a_run_whose_student_is_another_calibrates_it_after_all(
 ) -> None:
     expected = uninterrupted(*SHORT)
     publish(tmp_path)
-    monkeypatch.setattr("trainer.checkpoint.stage_snapshot.described", lambda *_: {})
+    monkeypatch.setattr("trainer.checkpoint.stage_snapshot.meta_tensors", lambda *_: {})
     assert outcome_of(attempt(tmp_path, *SHORT), tmp_path) == expected
     assert "in the run alone" in warnings_in(capsys)[0]
 

@@ -43,7 +43,7 @@ def test_logits_and_hidden_states_are_the_same_bits() -> None:
 
 def test_two_layers_are_on_the_device() -> None:
     host, _ = placed(ON_HOST)
-    layer = sum(parameter.nbytes for parameter in host.model.layers[0].parameters())  # type: ignore[union-attr,index]
+    layer = sum(parameter.nbytes for parameter in host.model.layers[0].parameters())  # type: ignore[union-attr,index] # nn.Module has any attribute
     (here, _) = placed()
     peak = peak_bytes(lambda: states(host))
     assert 2 * layer <= peak < peak_bytes(lambda: states(here)) + 2.1 * layer
@@ -53,7 +53,7 @@ def test_two_layers_are_on_the_device() -> None:
 def test_a_pass_that_failed_leaves_weights_and_passes_as_they_were() -> None:
     host, _ = placed(ON_HOST)
     before, digest = states(host), weights_sha256(host)
-    last = host.model.layers[-1].mlp  # type: ignore[union-attr,index]
+    last = host.model.layers[-1].mlp  # type: ignore[union-attr,index] # nn.Module has any attribute
     broken = last.register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         states(host)

@@ -138,7 +138,7 @@ def measured(config: Config, plan: Blueprint, device: Device) -> int:
             return peak_bytes(lambda: train_stage(config, plan, device, build_teacher(plan, device)))
         # Here the host's memory is the device's: what was there before is not counted.
         host = build_teacher(plan, device)
-        on_host = {id(parameter) for parameter in host.get_decoder().layers.parameters()}  # type: ignore[operator]
+        on_host = {id(parameter) for parameter in host.get_decoder().layers.parameters()}  # type: ignore[operator] # nn.Module has any attribute
         others = sum(each.nbytes for each in host.parameters() if id(each) not in on_host)
         return others + peak_bytes(lambda: train_stage(config, plan, device, host))
 

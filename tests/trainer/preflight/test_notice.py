@@ -27,7 +27,7 @@ def _large_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     really = disk.disk
 
     def large(*arguments: object) -> disk.Disk:
-        return dataclasses.replace(really(*arguments), checkpoint=4096 * MIB, free=2**50)  # type: ignore[arg-type]
+        return dataclasses.replace(really(*arguments), checkpoint=4096 * MIB, free=2**50)  # type: ignore[arg-type] # of any call
 
     monkeypatch.setattr(disk, "disk", large)
     monkeypatch.setattr(notice, "write_speed", lambda folder: 100.0 * MIB)
