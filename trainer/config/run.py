@@ -43,8 +43,9 @@ class MeshConfig:
 
     Args:
         data: number of tensor groups, which share out each batch; null: as many as the processes make.
-        tensor: successive processes that have the same part of a batch, and each compute some heads and some
-            of the MLPs' features. Divides the heads and the key heads. Changes rounding only.
+        tensor: successive processes that have the same part of a batch, and each compute some heads, some of
+            the MLPs' features, and some of the tokens and of the vocabulary elsewhere. Divides the heads, the
+            key heads, and the tokens of a sequence. Changes rounding only.
     """
 
     data: Positive | None
@@ -310,10 +311,11 @@ class Config(Checked):
                 )
 
     def _check_tensor_parallel(self) -> Iterator[FieldError]:
+        sizes = {"tokens of a sequence": self.data.sequence_length}
         if self.model.kind != "hf":  # of other models `models.tensor_parallel` knows
-            sizes = {"heads": self.model.heads, "features of an MLP": self.model.intermediate_size}
-            for error in self.device.mesh.check_sizes(sizes):
-                yield FieldError(error.problem, key=f"device.{error.key}")
+            sizes |= {"heads": self.model.heads, "features of an MLP": self.model.intermediate_size}
+        for error in self.device.mesh.check_sizes(sizes):
+            yield FieldError(error.problem, key=f"device.{error.key}")
         if self.device.compile not in (False, "auto"):
             yield FieldError(
                 "layers that processes compute in parts are not compiled; write auto", key="device.compile"

@@ -1,12 +1,12 @@
 """The processes of a mesh's tensor dimension: of the same rows, each computes a part of every layer.
 
 A block (attention, or an MLP) is split as in Megatron-LM (arXiv:1909.08053, §3): each process computes some
-heads, or some features of the MLP's inside, and the sum of all processes' results is the block's output. That
-takes two conjugate functions: `enter` where the block reads its input, `leave` where it returns its output.
+heads, or some features of the MLP's inside. Between the blocks, where norms and residuals are, it has some of
+the tokens (arXiv:2205.05198, §4.2.2): `gather` puts the tokens together where a block reads them, and
+`reduce_scatter`, where it returns its output, sums over all processes' parts and takes this one's tokens.
 
-Within a block gradients are `size` times too large: FSDP takes the mean over all processes, of which each has
-only the gradient of its own part, so that the mean becomes their sum. Outside of blocks all processes of a
-group have equal values and gradients, and the mean of these is right as it is.
+What is minimised is the mean of all processes' losses, and every function here has the gradient of that: the
+other one is its adjoint. As FSDP takes the mean of gradients over the processes, nothing else is scaled.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class TensorGroup:
     def __init__(self, mesh: DeviceMesh) -> None:
         self._group, self.rank, self.size = mesh.get_group(), mesh.get_local_rank(), mesh.size()
 
+    def part(self, size: int) -> slice:
+        """Return which part of a dimension of this size is this process's; others may differ by one."""
+        return slice(size * self.rank // self.size, size * (self.rank + 1) // self.size)
+
     def own(self, tensor: Tensor, dim: int) -> Tensor:
         """Return the part of a dimension that is this process's, a view."""
-        size = tensor.shape[dim] // self.size
-        return tensor.narrow(dim, self.rank * size, size)
+        part = self.part(tensor.shape[dim])
+        return tensor.narrow(dim, part.start, part.stop - part.start)
 
-    def enter(self, x: Tensor) -> Tensor:
-        """Return the input of a block, which is equal in all processes, and so will its gradient be."""
-        return cast(Tensor, _Enter.apply(x, self))  # type: ignore[no-untyped-call] # torch has no annotation
+    def gather(self, x: Tensor, dim: int) -> Tensor:
+        """Return all processes' parts, put together along a dimension."""
+        return cast(Tensor, _Gather.apply(x, dim, self))  # type: ignore[no-untyped-call] # torch has no annotation
 
-    def leave(self, x: Tensor) -> Tensor:
-        """Return the sum of all processes' results, as the output of a block."""
-        return cast(Tensor, _Leave.apply(x, self))  # type: ignore[no-untyped-call] # as above
-
-    def gather(self, x: Tensor) -> Tensor:
-        """Return the last dimension put together from all processes' parts, for a loss that all compute."""
-        return cast(Tensor, _Gather.apply(x, self))  # type: ignore[no-untyped-call] # as above
+    def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
+        """Return this process's part of the sum over all processes, along a dimension that they divide."""
+        return cast(Tensor, _ReduceScatter.apply(x, dim, self))  # type: ignore[no-untyped-call] # as above
 
     def sum_(self, x: Tensor) -> Tensor:
         """Replace a tensor, of which no gradient is taken, by the sum over the group."""
@@ -56,39 +56,37 @@ class TensorGroup:
         dist.all_reduce(x, dist.ReduceOp.MAX, group=self._group)
         return x
 
+    def gathered(self, x: Tensor, dim: int) -> Tensor:
+        """Do what `gather` does, without a gradient."""
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        dist.all_gather(parts, x.contiguous(), group=self._group)
+        return torch.cat(parts, dim)
 
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: TensorGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        # Each has the gradient by way of its own part, `size` times too large.
-        summed = ctx.group.sum_(grads[0].clone(memory_format=torch.contiguous_format))
-        return summed.div_(ctx.group.size), None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: TensorGroup) -> Tensor:
-        ctx.group = group
-        return group.sum_(x.clone(memory_format=torch.contiguous_format))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0] * ctx.group.size, None
+    def reduce_scattered(self, x: Tensor, dim: int) -> Tensor:
+        """Do what `reduce_scatter` does, without a gradient."""
+        parts = [part.contiguous() for part in x.chunk(self.size, dim)]
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter(own, parts, group=self._group)
+        return own
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: TensorGroup) -> Tensor:
-        ctx.group = group
-        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size)]
-        dist.all_gather(parts, x.contiguous(), group=group._group)
-        return torch.cat(parts, dim=-1)
+    def forward(ctx: Any, x: Tensor, dim: int, group: TensorGroup) -> Tensor:
+        ctx.group, ctx.dim = group, dim
+        return group.gathered(x, dim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return ctx.group.own(grads[0], -1) * ctx.group.size, None
+        return ctx.group.reduce_scattered(grads[0], ctx.dim), None, None
+
+
+class _ReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, group: TensorGroup) -> Tensor:
+        ctx.group, ctx.dim = group, dim
+        return group.reduce_scattered(x, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return ctx.group.gathered(grads[0], ctx.dim), None, None

@@ -13,6 +13,10 @@ No product is computed twice, as it would be under recomputation. The price is t
 divergence must be known beforehand: `total` alone has a gradient. The dz of several chunks are multiplied
 together, as many as take about the room, in the head's dtype, that the head's gradient takes in float32.
 
+Of processes that compute a model in parts each has the logits of its part of the vocabulary alone: what a
+softmax sums over, and the losses themselves, are summed over the group (as Megatron-LM's vocabulary-parallel
+cross-entropy, arXiv:1909.08053 §3).
+
 Shapes: N predicted tokens, n of a chunk, m of several chunks, H hidden size of the student, K of the teacher,
 V vocabulary. N may be two dimensions, [B, T], and n then [B, t]: where chips share the rows of a batch, each
 has a part of each chunk. (For chunks across rows XLA's partitioner inserts exchanges, or aborts the process.)
@@ -31,6 +35,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from trainer.distributed.tensor_group import TensorGroup
+
 # Of one float32 matrix [n, V], some five of which live at once. 16 MiB stay in a CPU's cache: at 16,384 words
 # that was 1.4x faster than 128 MiB, and 1.8x than whole logits. Accelerators want large products: 128 MiB.
 _CPU_ELEMENTS, _ELEMENTS = 2**22, 2**25
@@ -42,10 +48,15 @@ _PRODUCT_TOKENS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class HeadInputs:
-    """Hidden states [N, H] or [B, T, H], and the weights [V, H] of the output head that takes them."""
+    """Hidden states [N, H] or [B, T, H], and the weights [V, H] of the output head that takes them.
+
+    Args:
+        group: the processes that have the same states, and each take a part of the vocabulary; None: all.
+    """
 
     states: Tensor
     head: Tensor
+    group: TensorGroup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +85,25 @@ def head_losses(
         factor: weight of KL in the total.
         chunk_elements: logits of one model that are computed at once; None: what suits the device.
     """
-    states_NH = student.states
+    states_NH, head_VH, group = student.states, student.head, student.group
+    theirs_VK = None if teacher is None else teacher.head.detach()
+    if group is not None:
+        labels_N = labels_N - group.part(len(head_VH)).start
+        head_VH = group.own(head_VH, 0)
+        theirs_VK = None if theirs_VK is None else group.own(theirs_VK, 0)
     # Cast here and once, so that no chunk does it again, and autograd casts the gradients back.
-    head_VH = student.head.to(states_NH.dtype)
-    theirs = None if teacher is None else teacher.head.detach().to(teacher.states.dtype)
+    head_VH = head_VH.to(states_NH.dtype)
     total, ce, kl = _Chunked.apply(  # type: ignore[no-untyped-call] # torch has no annotation for it
         states_NH,
         head_VH,
         labels_N,
         None if teacher is None else teacher.states.detach(),
-        theirs,
+        None if teacher is None or theirs_VK is None else theirs_VK.to(teacher.states.dtype),
         factor,
         temperature,
         chunk_tokens(labels_N.shape, len(head_VH), chunk_elements or suitable_elements(states_NH.device)),
         torch.is_grad_enabled() and (states_NH.requires_grad or head_VH.requires_grad),
+        group,
     )
     return HeadLosses(total=total, ce=ce, kl=None if teacher is None else kl)
 
@@ -127,6 +143,7 @@ class _Chunked(torch.autograd.Function):
         temperature: float | Tensor,
         chunk: int,
         trained: bool,
+        group: TensorGroup | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         count, along = labels_N.numel(), labels_N.ndim - 1
         compute = chunk_losses if torch.compiler.is_compiling() else _compute.get()
@@ -144,7 +161,7 @@ class _Chunked(torch.autograd.Function):
                 if theirs_NK is not None and theirs_VK is not None:
                     u_nV = F.linear(theirs_NK[n], theirs_VK).to(ce.dtype)
                 z_nV = F.linear(s_nH, head_VH).to(ce.dtype)
-                logits = ChunkLogits(ours=z_nV, theirs=u_nV, labels=labels_N[n])
+                logits = ChunkLogits(ours=z_nV, theirs=u_nV, labels=labels_N[n], group=group)
                 del z_nV, u_nV
                 found = compute(logits, factor, temperature, count if trained else None)
                 del logits
@@ -165,6 +182,9 @@ class _Chunked(torch.autograd.Function):
                 else:  # what nothing is added to needs no other dtype
                     grad_VH = product_VH if together >= length else product_VH.to(_wide(head_VH))
                 del product_VH
+        ctx.processes = 1 if group is None else group.size
+        if group is not None:
+            ce, kl = group.sum_(torch.stack((ce, kl)))
         ce, kl = ce / count, kl / count
         ctx.mark_non_differentiable(ce, kl)
         if grad_VH is not None:
@@ -174,20 +194,26 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_NH, grad_VH = ctx.saved_tensors
-        scale = grads[0].to(grad_NH.dtype)  # of `total`; the gradients themselves were computed in forward
-        return grad_NH * scale, grad_VH * scale, None, None, None, None, None, None, None
+        # Of `total`, which is of each process of a group: what is minimised is the mean over processes. The
+        # gradients themselves were computed in forward.
+        scale = grads[0].to(grad_NH.dtype) * ctx.processes
+        return grad_NH * scale, grad_VH * scale, *[None] * 8
 
 
 class ChunkLogits(NamedTuple):
-    """Logits of one chunk [n, V], float32, of the student and a teacher if there is one; its labels [n]."""
+    """Logits of one chunk [n, V], float32, of the student and a teacher if there is one; its labels [n].
+
+    With a group V is this process's part of the vocabulary, and labels outside of it are of others.
+    """
 
     ours: Tensor
     theirs: Tensor | None
     labels: Tensor
+    group: TensorGroup | None = None
 
 
 class ChunkLosses(NamedTuple):
-    """Sums over a chunk's tokens, 0-d float32, and the gradient with respect to the student's logits."""
+    """Sums over a chunk's tokens and logits, 0-d float32, and the gradient with respect to the student's."""
 
     ce: Tensor
     kl: Tensor
@@ -207,22 +233,32 @@ def chunk_losses(
         temperature: τ; the number 1 shares a softmax.
         count: tokens of all chunks, over which the gradient is a mean; None: no gradient is needed.
     """
-    z_nV, u_nV, y_n1 = logits.ours, logits.theirs, logits.labels[..., None]
-    log_p_nV = F.log_softmax(z_nV, dim=-1)
-    ce = -log_p_nV.gather(-1, y_n1).sum()
+    z_nV, u_nV, y_n1, group = logits.ours, logits.theirs, logits.labels[..., None], logits.group
+    minus_n1 = torch.full_like(y_n1, -1, dtype=z_nV.dtype)
+    if group is not None:
+        minus_n1[(y_n1 < 0) | (y_n1 >= z_nV.shape[-1])] = 0
+        y_n1 = y_n1.clamp(0, z_nV.shape[-1] - 1)
+    log_p_nV = _log_softmax(z_nV, group)
+    ce = (log_p_nV.gather(-1, y_n1) * minus_n1).sum()
     kl, grad_nV = torch.zeros_like(ce), None
     if count is not None:
-        minus_n1 = torch.full_like(y_n1, -1, dtype=ce.dtype)
         grad_nV = log_p_nV.exp().scatter_add_(-1, y_n1, minus_n1)
     if u_nV is not None:
-        log_q_nV = F.log_softmax(u_nV / temperature, dim=-1)
+        log_q_nV = _log_softmax(u_nV / temperature, group)
         if isinstance(temperature, Tensor) or temperature != 1:
-            log_p_nV = F.log_softmax(z_nV / temperature, dim=-1)
+            log_p_nV = _log_softmax(z_nV / temperature, group)
         q_nV = log_q_nV.exp()
         kl = (q_nV * log_q_nV.sub_(log_p_nV)).sum()
         if grad_nV is not None:
             _add_scaled(grad_nV, log_p_nV.exp().sub_(q_nV), factor / temperature)
     return ChunkLosses(ce, kl, None if grad_nV is None or count is None else grad_nV.div_(count))
+
+
+def _log_softmax(z_nV: Tensor, group: TensorGroup | None) -> Tensor:
+    if group is None:
+        return F.log_softmax(z_nV, dim=-1)
+    shifted_nV = z_nV - group.max_(z_nV.amax(dim=-1, keepdim=True))
+    return shifted_nV.sub_(group.sum_(shifted_nV.exp().sum(dim=-1, keepdim=True)).log_())
 
 
 _compute: ContextVar[ComputeChunk] = ContextVar("compute", default=chunk_losses)

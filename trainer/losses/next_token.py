@@ -1,7 +1,8 @@
 """Losses on next-token predictions, from all logits or in chunks. Called by stages and by evaluation.
 
-Small logits are computed by the model itself. Large ones never exist in full: `chunked` computes the losses
-from the hidden states, unless the model does more to them than a linear layer (caps, scales, a bias).
+Small logits are computed by the model itself. Large ones, and those of a model that processes compute in
+parts, never exist in full: `chunked` computes the losses from the hidden states, unless the model does more
+to them than a linear layer (caps, scales, a bias).
 
 Shapes: B sequences, T tokens, N predicted ones of all sequences, H hidden size, V vocabulary; `ids_BT`,
 `logits_BTV`. Losses are in nats per predicted token.
@@ -10,7 +11,7 @@ Shapes: B sequences, T tokens, N predicted ones of all sequences, H hidden size,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from trainer.devices.lazy_tensor import is_lazy
 from trainer.losses import chunked
 from trainer.losses.distillation import tempered_divergence
 from trainer.models.causal_lm import embedding_count, inputs, plain_head, run
+from trainer.models.tensor_parallel import group_of
 
 
 class GraphInput:
@@ -51,7 +53,8 @@ class NextTokenLosses:
     Args:
         total: CE + factor·KL, which is minimised; 0-d.
         ce, kl: its parts, without a gradient where logits were chunked; `kl` is None without a teacher.
-        hidden, teacher_hidden: hidden states of all layers as `causal_lm.Outputs` has them, if requested.
+        hidden, teacher_hidden: hidden states of all layers as `causal_lm.Outputs` has them, if requested; of
+            this process's tokens alone, where several compute the model in parts.
     """
 
     total: Tensor
@@ -94,9 +97,12 @@ class NextTokenLoss:
 
     def __call__(self, ids_BT: Tensor) -> NextTokenLosses:
         """Return the losses of one batch of token ids [B, T]."""
-        if self.chunks(ids_BT):
-            return self._from_chunks(ids_BT)
-        return self._from_logits(ids_BT)
+        losses = self._from_chunks(ids_BT) if self.chunks(ids_BT) else self._from_logits(ids_BT)
+        group = group_of(self._model)
+        if group is None:
+            return losses
+        own = tuple(group.own(hidden_BTH, 1) for hidden_BTH in losses.teacher_hidden)
+        return replace(losses, teacher_hidden=own)
 
     @torch.no_grad()
     def by_sequence(self, ids_BT: Tensor) -> Tensor:
@@ -110,10 +116,9 @@ class NextTokenLoss:
         return F.cross_entropy(logits_BVT, labels_BT, reduction="none").mean(dim=1)
 
     def chunks(self, ids_BT: Tensor) -> bool:
-        """Return whether the logits of the batch are so large that they are never to exist in full."""
-        return self._chunkable and ids_BT.numel() * self._vocabulary > chunked.suitable_elements(
-            ids_BT.device
-        )
+        """Return whether the logits of the batch are never to exist in full."""
+        large = ids_BT.numel() * self._vocabulary > chunked.suitable_elements(ids_BT.device)
+        return self._chunkable and (large or group_of(self._model) is not None)
 
     def _from_logits(self, ids_BT: Tensor) -> NextTokenLosses:
         if self._teacher is None:
@@ -182,4 +187,4 @@ def head_inputs(
     if torch.is_autocast_enabled(kind):
         states_NH = states_NH.to(torch.get_autocast_dtype(kind))
     layers = tuple(outputs.hidden_states[1:]) if hidden else ()
-    return chunked.HeadInputs(states=states_NH, head=head.weight), layers
+    return chunked.HeadInputs(states=states_NH, head=head.weight, group=group_of(model)), layers

@@ -79,7 +79,7 @@ class Projections:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             if self._captures:
                 group = getattr(module, "group", None)  # whose processes have parts of it
-                self._outputs[index] = output if group is None else group.gather(output)
+                self._outputs[index] = output if group is None else group.gather(output, -1)
 
         return hook
 

@@ -5,17 +5,18 @@ that returns the block's output by its inputs. They are found by their names, wh
 Ternary weights, their saliency and Muon's matrices stay whole: FSDP shards all parameters over all processes,
 a layer gathers its weights as it would without the group, quantises the whole matrix, and multiplies by its
 part. What follows from a whole row of activations is summed, or its maximum taken, over the group: SubLN's
-mean square and the scale of 8-bit inputs.
+mean square and the scale of 8-bit inputs. Between the blocks each process has some of the tokens, from the
+first layer to the final norm, and so have the hidden states of all layers. The decoder's output has all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.config.run import MeshConfig
 from trainer.distributed.tensor_group import TensorGroup
@@ -68,11 +69,16 @@ def _refuse(model: nn.Module, what: str) -> None:
 
 @contextmanager
 def in_parts(student: nn.Module, group: TensorGroup) -> Iterator[None]:
-    """Within the context, compute the blocks of a ternary student in parts."""
-    handles = []
+    """Within the context, compute the layers of a ternary student in parts."""
+    this: Any = student
+    decoder, gather, own = this.get_decoder(), partial(group.gather, dim=1), partial(group.own, dim=1)
+    handles = [
+        decoder.layers[0].register_forward_pre_hook(partial(_change_states, own), with_kwargs=True),
+        decoder.register_forward_hook(partial(_change_output, gather)),
+    ]
     parts: list[Any] = []
     for block, reading, returning in _blocks(student):
-        handles.append(block.register_forward_pre_hook(partial(_enter, group), with_kwargs=True))
+        handles.append(block.register_forward_pre_hook(partial(_change_states, gather), with_kwargs=True))
         parts += [getattr(block, name) for name in reading]
         for part in getattr(block, returning).modules():
             if isinstance(part, TernaryLinear):
@@ -81,22 +87,36 @@ def in_parts(student: nn.Module, group: TensorGroup) -> Iterator[None]:
             elif isinstance(part, SubLN):
                 parts.append(part)
     try:
+        this.tensor_group = group
         for part in parts:
             part.group = group
         yield
     finally:
+        this.tensor_group = None
         for part in parts:
             part.group = None
         for handle in handles:
             handle.remove()
 
 
-def _enter(
-    group: TensorGroup, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+def group_of(model: nn.Module) -> TensorGroup | None:
+    """Return the group whose processes compute the model in parts; None: this one computes all of it."""
+    return getattr(model, "tensor_group", None)
+
+
+def _change_states(
+    change: Callable[[Tensor], Tensor], block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if args:
-        return (group.enter(args[0]), *args[1:]), kwargs
-    return args, kwargs | {"hidden_states": group.enter(kwargs["hidden_states"])}
+        return (change(args[0]), *args[1:]), kwargs
+    return args, kwargs | {"hidden_states": change(kwargs["hidden_states"])}
+
+
+def _change_output(
+    change: Callable[[Tensor], Tensor], decoder: nn.Module, args: tuple[Any, ...], output: Any
+) -> Any:
+    output.last_hidden_state = change(output.last_hidden_state)
+    return output
 
 
 def _blocks(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...], str]]:

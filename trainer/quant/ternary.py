@@ -138,7 +138,7 @@ class TernaryLinear(nn.Module):
         if not self.splits_inputs:
             bias_O = None if self.bias is None else self.group.own(self.bias, 0)
             return self.linear(x_TI, part_OI, bias_O)
-        y_TO = self.group.leave(self.linear(x_TI, part_OI, None))
+        y_TO = self.group.reduce_scatter(self.linear(x_TI, part_OI, None), 1)
         return y_TO if self.bias is None else y_TO + self.bias.to(y_TO.dtype)
 
     def extra_repr(self) -> str:

@@ -117,6 +117,7 @@ device.mesh.tensor=0
 device.mesh.tensor=2
 device=xla device.parallel=fsdp device.mesh.data=2
 device.parallel=fsdp device.mesh.tensor=3
+device.parallel=fsdp device.mesh.tensor=2 data.sequence_length=33
 device.parallel=fsdp device.mesh.tensor=2 device.compile=layers
 device.parallel=fsdp device.mesh.tensor=2 stage2.fp8=true
 device.teacher=host device.compile=true

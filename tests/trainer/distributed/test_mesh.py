@@ -21,6 +21,9 @@ from trainer.devices.device import Device
 from trainer.distributed.ranks import Ranks
 from trainer.distributed.tensors import full_tensor
 from trainer.errors import ConfigError
+from trainer.losses.chunked import ChunkLogits, ChunkLosses, chunk_losses, computing_chunks
+from trainer.losses.hidden_distances import mse
+from trainer.losses.next_token import NextTokenLoss
 from trainer.models import tensor_parallel
 from trainer.models.subln import normalised_projections, quantise
 from trainer.quant.saliency import ColumnSaliency, Share
@@ -41,7 +44,7 @@ def teacher(architecture: str, **changes: Any) -> nn.Module:
     """A model with grouped queries and biases: not of the output (`Qwen2`), or of it, too, and norms (`Qwen3`)."""
     import transformers
 
-    size = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    size = {"vocab_size": 51, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "attention_bias": True}
     config = getattr(transformers, f"{architecture}Config")(**size | heads | changes)
     torch.manual_seed(0)
@@ -65,14 +68,25 @@ def student(architecture: str, lambda_: float) -> nn.Module:
 
 
 def objective(model: nn.Module) -> Callable[[Tensor], dict[str, Tensor]]:
-    return lambda ids: {"loss": model(input_ids=ids, labels=ids, use_cache=False).loss}
+    """From logits with a teacher's, from hidden states, and from logits that the model makes by itself."""
+    pattern = teacher("Llama").to(next(model.parameters()).dtype)
+    predict = NextTokenLoss(model, pattern, factor=0.5, temperature=2.0, hidden=True)
+
+    def losses(ids: Tensor) -> dict[str, Tensor]:
+        found = predict(ids)
+        pairs = zip(found.hidden, found.teacher_hidden, strict=True)
+        distances = torch.stack([mse(ours, theirs) for ours, theirs in pairs])
+        whole = model(input_ids=ids, labels=ids, use_cache=False).loss
+        return {"loss": found.total + distances.mean() + whole, **found.parts, "distances": distances}
+
+    return losses
 
 
 CASES = [(architecture, lambda_) for architecture in ("Qwen2", "Qwen3") for lambda_ in (0.0, 1.0)]
 
 
-def in_parts() -> list[tuple[float, dict[str, Tensor], bool]]:
-    """Loss and gradients of each case, and whether all layers are computed whole again afterwards."""
+def in_parts() -> list[tuple[dict[str, Tensor], dict[str, Tensor], bool, set[tuple[str, int]]]]:
+    """Losses and gradients of each case, whether all layers are computed whole again afterwards, and the sizes."""
     found = []
     for case in CASES:
         model = student(*case)
@@ -81,24 +95,40 @@ def in_parts() -> list[tuple[float, dict[str, Tensor], bool]]:
         strategy = FSDPStrategy(
             model, Device(torch_device=cpu, dtype=torch.float32, name="CPU", attention="eager", ranks=ranks)
         )
+        computed, sizes = objective(model), set()
+
+        def count_logits(logits: ChunkLogits, *arguments: Any, sizes: set[Any] = sizes) -> ChunkLosses:
+            sizes |= {("logits", part.shape[-1]) for part in (logits.ours, logits.theirs) if part is not None}
+            return chunk_losses(logits, *arguments)
+
+        for name, norm in model.named_modules():
+            if name.endswith(("layernorm", "model.norm")):
+                norm.register_forward_hook(lambda m, x, y, sizes=sizes: sizes.add(("tokens", y.shape[1])))
         strategy.shard()
-        with strategy:
-            losses = strategy(objective(model), IDS)
+        with strategy, computing_chunks(count_logits):
+            losses = strategy(computed, IDS)
             losses["loss"].backward()
             gradients = {name: full_tensor(p.grad) for name, p in model.named_parameters()}
-        whole = objective(model)(IDS)["loss"]  # of this process alone
-        found.append((losses["loss"].item(), gradients, abs(whole.item() - losses["loss"].item()) < 1e-6))
+        parts, in_parts = strategy.mean(losses), set(sizes)
+        whole = computed(IDS)["loss"]  # of this process alone
+        found.append((parts, gradients, abs(whole.item() - parts["loss"].item()) < 1e-6, in_parts))
     return found
 
 
 def test_gradients_are_those_of_whole_layers(in_two: Callable[[Callable[[], Any]], list[Any]]) -> None:
-    for found in in_two(in_parts):
-        for case, (loss, gradients, whole) in zip(CASES, found, strict=True):
+    """Norms have half of the tokens, and losses half of the 51 words: 25 in one process, 26 in the other."""
+    for rank, found in enumerate(in_two(in_parts)):
+        for case, (losses, gradients, whole, sizes) in zip(CASES, found, strict=True):
             model = student(*case)
-            expected = objective(model)(IDS)["loss"]
-            expected.backward()
-            assert loss == pytest.approx(expected.item(), rel=1e-6), case
+            expected = objective(model)(IDS)
+            expected["loss"].backward()
+            assert losses.keys() == expected.keys()
+            for name, loss in losses.items():
+                # In float32 a small divergence is the difference of large numbers.
+                close = pytest.approx(expected[name].tolist(), rel=1e-6, abs=1e-6 if case[1] else 0)
+                assert loss.tolist() == close, (case, name)
             assert whole, case
+            assert sizes == {("tokens", 6), ("logits", 25 + rank)}, case
             for name, parameter in model.named_parameters():
                 apart = (gradients[name] - parameter.grad).norm() / parameter.grad.norm()
                 # Where a sum rounds differently, an 8-bit number may become its neighbour.
