@@ -126,8 +126,9 @@ def train_teacher(
     """
     recipe, corpus, length = model.teacher, inputs.corpus, config.data.sequence_length
     context = StageContext(
-        # One process trains it, and the others wait for the lock of the cache: nothing to average with.
-        device=dataclasses.replace(device, ranks=ALONE),
+        # One process trains it, and the others wait for the lock of the cache: nothing to average with. It is
+        # not compiled: runs with and without a compiler share it, whichever of them comes first.
+        device=dataclasses.replace(device, ranks=ALONE, compile=False),
         stop=stop,
         watch=lambda step: progress(NAME, step.step / step.of),
         scale_rule=config.scale_rule,

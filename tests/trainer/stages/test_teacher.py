@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from trainer.api import check
+from trainer.api import check, prepare
 from trainer.cache import ROOT_VARIABLE
 from trainer.config import Config
 from trainer.data.inputs import prepare_inputs
@@ -30,3 +31,17 @@ def test_tiny_teacher_is_trained_by_the_run_alone(
     trained = (teacher / "model" / "model.safetensors").stat().st_mtime_ns
     assert run_config(config).held_out.reference == first.held_out.reference
     assert (teacher / "model" / "model.safetensors").stat().st_mtime_ns == trained
+
+
+def test_the_compiler_of_a_run_does_not_reach_the_teacher_that_others_share(
+    small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("the teacher's steps are compiled")
+
+    def weights(*overrides: str) -> bytes:
+        monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path / str(len(overrides))))
+        return Path(prepare([*small, *overrides]).teacher, "model.safetensors").read_bytes()
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    assert weights("device.compile=layers") == weights()
