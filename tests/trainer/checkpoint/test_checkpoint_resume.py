@@ -110,10 +110,10 @@ def test_early_signal_after_resuming_overwrites_nothing(
         terminate()
         return stage2(*arguments, **options)
 
-    monkeypatch.setattr(pipeline.pretrain, "pretrain", signalled)
-    with pytest.raises(PreemptedError, match="checkpoint"):
-        attempt(folder)
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline.pretrain, "pretrain", signalled)
+        with pytest.raises(PreemptedError, match="checkpoint"):
+            attempt(folder)
     assert names(folder) == before == ["00000009"]
     assert outcome_of(attempt(folder), folder) == expected
 
