@@ -11,6 +11,7 @@ import json
 import operator
 import os
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +143,8 @@ def seconds(record: Trial) -> float | None:
 
 def counts(trials: Sequence[Trial]) -> dict[str, int]:
     """Return the number of trials by status, zeros included."""
-    return {status: sum(record.status == status for record in trials) for status in STATUSES}
+    found = Counter(record.status for record in trials)
+    return {status: found[status] for status in STATUSES}
 
 
 def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
@@ -182,19 +184,19 @@ def _costs(
 ) -> list[tuple[Trial, tuple[float, ...]]]:
     """Return the completed trials within the outcome constraints with their objectives, lower is better."""
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    signs = [(each.metric, 1.0 if each.goal == "minimize" else -1.0) for each in objectives]
     found = []
     for record in trials:
-        numbers = _numbers(record)
+        metrics = record.metrics
+        costs = [sign * value for name, sign in signs if (value := metrics.get(name)) is not None]
         if (
             record.status == "completed"
             and record.generator != CONFIRM
             and is_at_target(space, record.parameters)
-            and all(objective.metric in numbers for objective in objectives)
-            and all(bound.holds(numbers) for bound in bounds)
+            and len(costs) == len(signs)
+            and (not bounds or all(bound.holds(_numbers(record)) for bound in bounds))
         ):
-            signs = [1.0 if objective.goal == "minimize" else -1.0 for objective in objectives]
-            values = (numbers[objective.metric] for objective in objectives)
-            found.append((record, tuple(map(operator.mul, signs, values))))
+            found.append((record, tuple(costs)))
     return found
 
 

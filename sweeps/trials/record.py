@@ -182,11 +182,28 @@ def decode(data: bytes) -> Trial:
     return record
 
 
-def decode_all(batch: Iterable[bytes]) -> list[Trial] | None:
-    """Return what `decode` returns for each; None if it refuses one of them.
+def decode_each(batch: Mapping[int, bytes]) -> dict[int, Trial | ValueError]:
+    """Return what `decode` returns or raises for each, by index; a record of another index is refused, too.
 
     Checked together, field by field, 10,000 records take half of the time.
     """
+    together = _decode_all(batch.values())
+    if together is not None and [record.trial for record in together] == list(batch):
+        return dict(zip(batch, together, strict=True))
+    found: dict[int, Trial | ValueError] = {}
+    for index, data in batch.items():
+        try:
+            record = decode(data)
+        except ValueError as error:
+            found[index] = error
+        else:
+            is_its_own = record.trial == index
+            found[index] = record if is_its_own else ValueError(f"it says trial {record.trial}")
+    return found
+
+
+def _decode_all(batch: Iterable[bytes]) -> list[Trial] | None:
+    """Return what `decode` returns for each; None if it refuses one of them."""
     collects = gc.isenabled()
     gc.disable()  # nothing here is garbage, and to look for it takes a tenth of the time
     try:
@@ -218,7 +235,7 @@ def _parse(data: bytes) -> Trial:
         parameters = document.get("parameters")
         if isinstance(parameters, MappingProxyType) and list in map(type, parameters.values()):
             document["parameters"] = MappingProxyType({n: from_plain(v) for n, v in parameters.items()})
-        return Trial(**document)
+        return typed.make(Trial, document)
     except (KeyError, TypeError) as error:
         raise ValueError(f"unexpected or missing field: {error}") from None
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any, TypeVar
 
 from sweeps.errors import SpaceError
@@ -70,13 +71,17 @@ def redact_trials(records: Iterable[Trial]) -> list[Trial]:
     # Workers and errors are the same in many records; each text is looked through once.
     redactor, records = lru_cache(maxsize=4096)(Redactor(os.environ)), list(records)
     # The same name for a metric in all records, and so one column of a table.
-    names = _redacted_names(dict.fromkeys(name for record in records for name in record.metrics), redactor)
-    return [_redact_record(record, names, redactor) for record in records]
+    metrics = dict.fromkeys(chain.from_iterable(record.metrics for record in records))
+    names = _redacted_names(metrics, redactor)
+    renames = any(names.get(name) != name for name in metrics)
+    return [_redact_record(record, names if renames else None, redactor) for record in records]
 
 
-def _redact_record(record: Trial, names: Mapping[str, str], redactor: Redact) -> Trial:
-    clean: dict[str, Any] = {"metrics": {names[n]: v for n, v in record.metrics.items() if n in names}}
+def _redact_record(record: Trial, names: Mapping[str, str] | None, redactor: Redact) -> Trial:
+    clean: dict[str, Any] = {}
     # Most have none of these: of 10,000 records they are looked for in a tenth of a second.
+    if names is not None:
+        clean["metrics"] = {names[n]: v for n, v in record.metrics.items() if n in names}
     if record.worker is not None:
         clean["worker"] = redactor(record.worker)
     if record.error is not None:

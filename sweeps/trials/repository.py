@@ -146,11 +146,12 @@ class Records:
         return [record for record, _ in found.values()], damaged
 
     def _versions(self) -> dict[int, str]:
-        return {
-            int(match[1]): entry.version
-            for entry in self._store.list(trial.PREFIX)
-            if (match := _RECORD.fullmatch(entry.key))  # other objects are not ours
-        }
+        if isinstance(self._store, LocalStore) and not self._known:  # to read them gives their versions
+            found = dict.fromkeys(self._store.keys(trial.PREFIX), "")
+        else:
+            found = {entry.key: entry.version for entry in self._store.list(trial.PREFIX)}
+        # Other objects are not ours.
+        return {int(match[1]): v for key, v in found.items() if (match := _RECORD.fullmatch(key))}
 
     def lately(self) -> list[Trial]:
         """Return the last listing with our own changes since; empty once that is outdated."""
@@ -248,17 +249,17 @@ class Records:
         packed = self._packed({index: versions[index] for index in indices} if versions else {})
         single = [index for index in indices if index not in packed]
         contents = self._store.read_many([trial.key(index) for index in single])
-        read = packed | dict(zip(single, contents, strict=True))
-        found = [read[index] for index in indices]
-        records = trial.decode_all([content[0] for content in found if content is not None])
-        if records is not None and [record.trial for record in records] == indices:
-            yield from zip(records, [content[1] for content in found if content is not None], strict=True)
-            return
-        for index, content in zip(indices, found, strict=True):
-            if index in packed:
-                yield self._decode_packed(index, packed) or self._fetch(index)
-            else:
-                yield self._decode(index, *content) if content is not None else self._fetch(index)
+        found = {i: content for i, content in zip(single, contents, strict=True) if content is not None}
+        found |= packed
+        records = trial.decode_each({index: found[index][0] for index in indices if index in found})
+        for index in indices:
+            record = records.get(index)
+            if isinstance(record, Trial):
+                yield record, found[index][1]
+            elif record is not None and index not in packed:
+                raise self._damaged(index, record)
+            else:  # gone since the listing, or the pack's copy is damaged
+                yield self._fetch(index)
 
     def _packed(self, versions: Mapping[int, str]) -> dict[int, packs.Content]:
         """Return copies of these versions, by index, of records that were never read."""
@@ -266,25 +267,21 @@ class Records:
 
     def _decode_packed(self, index: int, packed: Mapping[int, packs.Content]) -> tuple[Trial, str] | None:
         """Return a record by its copy; None if there is none, or none that can be read."""
-        try:
-            return self._decode(index, *packed[index]) if index in packed else None
-        except DamagedObject:
-            return None
+        record = trial.decode_each({index: packed[index][0]})[index] if index in packed else None
+        return (record, packed[index][1]) if isinstance(record, Trial) else None
 
     def _fetch(self, index: int) -> tuple[Trial, str]:
-        return self._decode(index, *self._store.read(trial.key(index)))
-
-    def _decode(self, index: int, data: bytes, version: str) -> tuple[Trial, str]:
-        try:
-            record = trial.decode(data)
-            if record.trial != index:
-                raise ValueError(f"it says trial {record.trial}")
-        except ValueError as error:
-            key = trial.key(index)
-            raise DamagedObject(key, str(error), self._store.location(key)) from None
+        data, version = self._store.read(trial.key(index))
+        record = trial.decode_each({index: data})[index]
+        if isinstance(record, ValueError):
+            raise self._damaged(index, record)
         return record, version
+
+    def _damaged(self, index: int, error: ValueError) -> DamagedObject:
+        key = trial.key(index)
+        return DamagedObject(key, str(error), self._store.location(key))
 
 
 def _is_settled(record: Trial) -> bool:
     """Return whether only a person changes the record; workers note where a snapshot is no longer stored."""
-    return record.finished and not record.snapshots
+    return record.finished and not ((record.stages or record.points) and record.snapshots)

@@ -240,20 +240,18 @@ def _names(folder: Path) -> list[str]:
 def _records(store: Store, keys: Mapping[int, str]) -> dict[int, StoredRecord]:
     found: dict[int, StoredRecord] = {}
     contents = store.read_many([keys[index] for index in sorted(keys)])
-    for index, content in zip(sorted(keys), contents, strict=True):
-        if content is None:  # deleted since the listing
-            continue
-        data, version = content
+    # One of them may have been deleted since the listing.
+    read = {i: content for i, content in zip(sorted(keys), contents, strict=True) if content is not None}
+    decoded = trial.decode_each({index: data for index, (data, _) in read.items()})
+    for index, (data, version) in read.items():
         state: State = "sound"
         record: Trial | None = None
         reason = ""
-        try:
-            decoded = trial.decode(data)
-            if decoded.trial != index:
-                raise ValueError(f"it says trial {decoded.trial}")
-            record = decoded
-        except ValueError as error:
-            state, reason = "newer" if amended.is_newer(data, trial.SCHEMA) else "torn", str(error)
+        result = decoded[index]
+        if isinstance(result, Trial):
+            record = result
+        else:
+            state, reason = "newer" if amended.is_newer(data, trial.SCHEMA) else "torn", str(result)
         found[index] = StoredRecord(
             index=index, key=keys[index], version=version, data=data, state=state, trial=record, reason=reason
         )

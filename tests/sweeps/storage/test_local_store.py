@@ -139,3 +139,19 @@ def test_reading_needs_no_write_permission(store, monkeypatch):
     assert store.read("k")[0] == b"x"
     assert [entry.key for entry in store.list("k")] == ["k"]
     assert store.now() > 0
+
+
+def test_keys_are_those_of_a_listing(store, tmp_path):
+    store.create("trials/000000.json", b"x")
+    store.create("trials/below/1.json", b"x")
+    store.create("trialsets/1.json", b"x")
+    folder = tmp_path / "store" / "trials"
+    (folder / ".000001.json.draft").write_bytes(b"half")
+    (folder / "000002.json").symlink_to(folder / "000000.json")
+    (folder / "000003.json").symlink_to(tmp_path)
+    (folder / "000004.json").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "000005.json")
+    keys = {f"trials/{name}.json" for name in ("000000", "below/1", "000002", "000004", "000005")}
+    assert set(store.keys("trials/")) == keys == {entry.key for entry in store.list("trials/")}
+    assert set(store.keys("trials")) == keys | {"trialsets/1.json"}
+    assert not store.keys("runs/")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.trials.lifecycle import Claim, Complete, Expire, apply
-from sweeps.trials.record import Attempt, Trial, decode, decode_all, encode, key, run_prefix
+from sweeps.trials.record import Attempt, Trial, decode, decode_each, encode, key, run_prefix
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), st.text()
@@ -133,8 +133,8 @@ def test_many_records_are_decoded_as_each_alone():
         ),
     ]
     stored = [encode(each, "w") for each in good]
-    assert decode_all(stored) == [decode(data) for data in stored]
-    assert decode_all([]) == []
+    assert decode_each(dict(enumerate(stored))) == {0: decode(stored[0]), 1: decode(stored[1])}
+    assert decode_each({}) == {}
     for old, new in (
         (b'"attempt": 1', b'"attempt": -1'),
         (b'"attempt": 1', b'"attempt": 1.5'),
@@ -149,7 +149,15 @@ def test_many_records_are_decoded_as_each_alone():
     ):
         assert old in stored[1]
         wrong = stored[1].replace(old, new, 1)
-        with pytest.raises(ValueError, match=r"."):
+        with pytest.raises(ValueError, match=r".") as refused:
             decode(wrong)
-        for batch in ([stored[0], wrong], [wrong, stored[0]]):
-            assert decode_all(batch) is None, new
+        for batch in ({0: stored[0], 1: wrong}, {1: wrong, 0: stored[0]}):
+            found = decode_each(batch)
+            assert list(found) == list(batch)
+            assert found[0] == decode(stored[0]), new
+            assert str(found[1]) == str(refused.value), new
+
+
+def test_record_in_the_place_of_another_is_refused():
+    stored = encode(Trial(trial=3, status="pending", parameters={}, generator="sobol"), "w")
+    assert str(decode_each({3: stored, 4: stored})[4]) == "it says trial 3"
