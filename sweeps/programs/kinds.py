@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sweeps.errors import InputError
 from sweeps.programs.base import Program
-from sweeps.programs.command import CommandProgram
-from sweeps.programs.function import Function, FunctionProgram
-from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Space
 from sweeps.space.domain import probes
+
+if TYPE_CHECKING:
+    from sweeps.programs.function import Function
 
 
 def program_of(space: Space, function: Function | None = None) -> Program:
@@ -19,9 +20,18 @@ def program_of(space: Space, function: Function | None = None) -> Program:
     Args:
         function: to call in place of the sweep's own program.
     """
+    # Each with its own imports: `sweep best` needs but a command line.
     if function is not None or space.program.kind == "function":
+        from sweeps.programs.function import FunctionProgram
+
         return FunctionProgram(space, function)
-    return TrainerProgram(space) if space.program.kind == "trainer" else CommandProgram(space)
+    if space.program.kind == "trainer":
+        from sweeps.programs.trainer import TrainerProgram
+
+        return TrainerProgram(space)
+    from sweeps.programs.command import CommandProgram
+
+    return CommandProgram(space)
 
 
 def with_nodes(space: Space, nodes: int | None) -> Space:

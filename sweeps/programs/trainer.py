@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeps.errors import CannotStart, EnvironmentFault, InputError
-from sweeps.programs import warm_start
 from sweeps.programs.command import CommandProgram
 from sweeps.programs.result import Failed, NotStarted, needed_metrics
-from sweeps.programs.warm_start import WarmStarts
 from sweeps.space.definition import Fixed, Space, Value, from_plain, is_value
 from sweeps.space.domain import probes
 from sweeps.space.overrides import to_overrides
@@ -29,6 +27,7 @@ from sweeps.trials.budget import REPORTED
 from sweeps.trials.record import Trial
 
 if TYPE_CHECKING:
+    from sweeps.programs.warm_start import WarmStarts
     from trainer.api import Composition, Config, Misfit
     from trainer.errors import ConfigError
 
@@ -62,11 +61,13 @@ class TrainerProgram(CommandProgram):
 
     def warm_up(self) -> None:
         """Start the trainer's imports in another process: they take as long as the claim of a trial."""
+        from sweeps.programs import warm_start  # for workers only
+
         # A launcher starts several processes: they cannot be forked from one.
         is_one = self.space.program.processes * self.space.program.nodes == 1
         if self._warm is None and is_one and warm_start.enabled():
             common = self.space.program.overrides
-            self._warm = WarmStarts("trainer", preload="trainer.preload", common=common)
+            self._warm = warm_start.WarmStarts("trainer", preload="trainer.preload", common=common)
         if self._warm is not None:
             self._warm.begin()
 
