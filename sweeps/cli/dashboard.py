@@ -87,4 +87,6 @@ async def _serve(site: Site, host: str, port: int) -> None:
         # Not through `echo`, which would star the token: it is printed here once, and nowhere else.
         click.echo(f"http://{shown}:{at}/{token}")
         echo(f"sweep: {site.catalog.url}; Ctrl-C ends it", err=True)
+        reading = asyncio.create_task(site.catalog.begin())  # while a browser opens
         await ended.wait()
+        reading.cancel()

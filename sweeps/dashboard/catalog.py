@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sweeps.dashboard.poller import LISTING_S, TICK_S, Poller
@@ -85,6 +86,14 @@ class Catalog:
         if name not in self._pollers:
             self._pollers[name] = Poller(name, self._open_at(self.url_of(name)), tick_s=self._tick_s)
         return self._pollers[name]
+
+    async def begin(self) -> None:
+        """Read the sweep that is opened first: the only one, or the one initialised last."""
+        names = await self.names()
+        name = names[0] if len(names) == 1 else self.latest
+        with suppress(SweepError):  # its page says what is wrong
+            if (poller := await self.poller(name)) is not None:
+                await poller.current(max_age_s=LISTING_S)
 
     @property
     def listeners(self) -> int:

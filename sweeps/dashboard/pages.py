@@ -92,8 +92,6 @@ class SweepPages:
         if view is None:
             return self.waiting(request, poller)
         key = (request.path_qs, poller.mark, int(time.time() / STEP_S))
-        self._ask_pools(poller, view)
-        self._site.answers.ask(poller, view)
 
         async def make() -> Rendered:
             def work() -> Rendered:
@@ -102,7 +100,10 @@ class SweepPages:
 
             return await asyncio.to_thread(work)
 
-        return (await self._site.pages.get(key, make)).answer(request)
+        page = await self._site.pages.get(key, make)
+        self._ask_pools(poller, view)  # not before: they would keep the first page waiting
+        self._site.answers.ask(poller, view)
+        return page.answer(request)
 
     def waiting(self, request: web.Request, poller: Poller) -> web.Response:
         """Answer with how far the first reading is; the page asks again by itself."""

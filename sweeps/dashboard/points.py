@@ -92,11 +92,10 @@ def points(view: View, x: str, y: str) -> Points:
     ]
     both: tuple[Goal, Goal] = (goals.get(x, "minimize"), goals.get(y, "minimize"))
     xs, ys = [across for _, across, _ in found], [up for _, _, up in found]
-    fit = []
-    for at, (record, _, _) in enumerate(found):
-        numbers = {name: value for name, value in record.metrics.items() if value is not None}
-        if all(bound.holds(numbers) for bound in bounds):
-            fit.append(at)
+    fit = list(range(len(found)))
+    if bounds:
+        numbers = [{n: v for n, v in record.metrics.items() if v is not None} for record, _, _ in found]
+        fit = [at for at in fit if all(bound.holds(numbers[at]) for bound in bounds)]
     positions = front_of([(xs[at], ys[at]) for at in fit], both).tolist()
     front = sorted((fit[at] for at in positions), key=lambda at: xs[at])
     log = {f"{PARAMETER}{name}" for name in table.log_parameters(view.space)}

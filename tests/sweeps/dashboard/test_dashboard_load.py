@@ -13,11 +13,13 @@ from memory_store import MemoryStore
 from published import put
 from served_dashboard import CountingStore, Dashboard, dashboard, make_sweep, record, run
 
+from sweeps.dashboard.catalog import Catalog
 from sweeps.dashboard.poller import LISTING_S, Poller
 from sweeps.dashboard.readonly import ReadOnlyStore
 from sweeps.dashboard.server import Watch
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
+from sweeps.operations.opening import LATEST_KEY
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
@@ -395,5 +397,34 @@ def test_new_sweep_in_the_storage_is_found(tmp_path, space):
                 await asyncio.sleep(0.3)
             shutil.rmtree(tmp_path / "second")
             assert (await served.get("/"))[0] == 200
+
+    run(test())
+
+
+@pytest.mark.parametrize("only", [True, False], ids=["one-sweep", "newest-of-several"])
+def test_server_reads_the_sweep_that_is_opened_first_before_anybody_asks(tmp_path, space, only):
+    if not only:
+        make_sweep(tmp_path, replace(space, name="older"))
+        LocalStore(tmp_path).create(LATEST_KEY, b"toy")
+    make_sweep(tmp_path, space, record(0))
+
+    async def test() -> None:
+        catalog = Catalog(str(tmp_path / "toy" if only else tmp_path), only=only)
+        await catalog.begin()
+        poller = await catalog.poller("toy")
+        assert poller is not None
+        assert poller.view is not None
+        assert [each.trial for each in poller.view.records] == [0]
+        await catalog.close()
+
+    run(test())
+
+
+def test_server_without_a_sweep_begins(tmp_path):
+    async def test() -> None:
+        catalog = Catalog(str(tmp_path / "nothing"))
+        await catalog.begin()
+        assert await catalog.names() == []
+        await catalog.close()
 
     run(test())
