@@ -95,7 +95,7 @@ def confirm(
         with watcher(experiment) as watching:
             tally = work(experiment, stop=stop, watcher=watching, limits=Limits(confirming=True))
         if tally.preempted_by:
-            echo(f"sweep: {tally.preempted_by}: left after handing its trial back", err=True)
+            echo(f"sweep: {tally.preemption}", err=True)
             ctx.exit(EXIT_PREEMPTED)
         now = standing(plan, experiment.trials())
     if style == "json":

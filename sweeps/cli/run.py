@@ -154,7 +154,7 @@ def worker(
 def _report(tally: Tally, experiment: Experiment) -> int:
     """Say why the worker leaves, and return its exit status."""
     if tally.preempted_by:
-        echo(f"sweep: {tally.preempted_by}: left after handing its trial back", err=True)
+        echo(f"sweep: {tally.preemption}", err=True)
         return EXIT_PREEMPTED
     ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
     space, cap = experiment.space, experiment.space.run_cap

@@ -64,7 +64,7 @@ def sweep(
             # The caller waits for this process: leave rather than wait for a person to resume the sweep.
             tally = work(experiment, stop=stop, watcher=watching, limits=Limits(leave_when_braked=True))
         if tally.preempted_by:
-            say(f"{tally.preempted_by}: left after handing its trial back")
+            say(tally.preemption)
             raise SystemExit(EXIT_PREEMPTED)
         best = table.best(experiment.space, experiment.trials())
         if best is None:

@@ -34,10 +34,22 @@ _IDLE_POLL_S, _IDLE_POLL_REMOTE_S = 1.0, 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """Numbers of a worker's trials by how they ended, and what preempted the worker ("" if nothing did)."""
+    """Numbers of a worker's trials by how they ended.
+
+    Args:
+        preempted_by: what preempted the worker; "" if nothing did.
+        handed_back: whether it then had a trial, which another worker can claim now.
+    """
 
     ended: Mapping[End, int]
     preempted_by: str = ""
+    handed_back: bool = False
+
+    @property
+    def preemption(self) -> str:
+        """Return what preempted the worker and what became of its trial, in one clause."""
+        how = "left after handing its trial back" if self.handed_back else "left without a trial"
+        return f"{self.preempted_by}: {how}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +113,13 @@ def work(
     worker = storable.line(name or "") or identity()
     limits = limits or Limits()
     ended: Counter[End] = Counter()
+    handed_back = False
     uploads = LastUploads()
     try:
         with closing(program_of(experiment.space, function)) as program:
             program.hosts, program.own_disks = leader, experiment.store.is_remote
             while not stop.requested and not limits.reached(ended.total()):
+                handed_back = False
                 with stop.interruptible():  # before a claim, because loading a function may take long
                     program.require_startable()
                 program.warm_up()
@@ -115,9 +129,12 @@ def work(
                 if record is None:
                     break
                 trial_run = TrialRun(experiment, record, program, stop, watcher, uploads)
-                end, preempted_by = trial_run.execute(has_run=bool(ended))
+                try:
+                    end, preempted_by = trial_run.execute(has_run=bool(ended))
+                finally:
+                    handed_back = trial_run.handed_back
                 if preempted_by:
-                    return Tally(ended=ended, preempted_by=preempted_by)
+                    return Tally(ended=ended, preempted_by=preempted_by, handed_back=handed_back)
                 ended[end] += 1
                 if end == "completed" and ended[end] == 1:
                     done = experiment.trial(record.trial)
@@ -131,10 +148,10 @@ def work(
                     removal.collect(experiment)
                     experiment.pack_records(after=record.trial)
     except Interrupted:
-        log.debug("interrupted between trials")
+        log.debug("interrupted, and not while a program ran")
     finally:
         uploads.wait()
-    return Tally(ended=ended, preempted_by=stop.by)
+    return Tally(ended=ended, preempted_by=stop.by, handed_back=handed_back)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -99,12 +99,15 @@ class LastUploads:
             self._thread = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrialRun:
     """Execution of one claimed trial by this worker.
 
     Args:
         uploads: ends the upload of a finished trial; its owner waits for it.
+
+    Attributes:
+        handed_back: whether other workers can claim the trial again.
     """
 
     experiment: Experiment
@@ -113,6 +116,7 @@ class TrialRun:
     stop: Stop
     watcher: Watcher
     uploads: LastUploads
+    handed_back: bool = field(default=False, init=False)
 
     def execute(self, *, has_run: bool) -> tuple[End, str]:
         """Run the trial's program and report its result.
@@ -272,6 +276,7 @@ class TrialRun:
             self.watcher.dropped(self.record, refused.why)
             return "dropped"
         self.watcher.ended(ended)
+        self.handed_back = ended.status == "pending"
         if ended.status == "pending" or ended.status == "running":
             return ended.history[-1].reason
         return ended.status
@@ -280,6 +285,7 @@ class TrialRun:
         """Release the trial without counting the attempt: another worker may be able to run it."""
         try:
             self.experiment.apply(self.record.trial, self._release(_in_one_line(error)))
+            self.handed_back = True
         except SweepError as failure:
             log.warning("trial %d was not handed back, its lease will expire: %s", self.record.trial, failure)
 

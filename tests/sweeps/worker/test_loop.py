@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from memory_store import MemoryStore
 
-from sweeps.errors import CannotStart, DamagedObject, InputError, StoreUnavailable
+from sweeps.errors import CannotStart, DamagedObject, InputError, Interrupted, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Budget, Lease, Program
@@ -124,6 +124,7 @@ def test_status_75_hands_the_trial_back_and_ends_the_worker(command_space, clock
     experiment = Experiment.create(MemoryStore(clock=clock), space)
     tally, _ = work(experiment)
     assert "75" in tally.preempted_by
+    assert tally.preemption.endswith(": left after handing its trial back")
     (record,) = experiment.trials()
     assert (record.status, record.attempt, record.history[0].reason) == ("pending", 1, "given_up")
 
@@ -144,7 +145,8 @@ def test_program_ended_with_its_worker_keeps_the_attempt(command_space, monkeypa
         sleep(self, seconds)
 
     monkeypatch.setattr(Stop, "sleep", signalled)
-    assert work(experiment, stop=stop)[0].preempted_by == "SIGTERM"
+    tally, _ = work(experiment, stop=stop)
+    assert (tally.preempted_by, tally.handed_back) == ("SIGTERM", True)
     (record,) = experiment.trials()
     assert [(a.reason, a.detail) for a in record.history] == [("released", "SIGTERM")]
 
@@ -157,8 +159,9 @@ def test_repeated_status_75_ends(command_space, monkeypatch):
         run_cap=1,
     )
     experiment = Experiment.create(MemoryStore(), space)
-    for _ in range(3):  # its engine starts a worker again that ends with 75
-        assert "75" in work(experiment)[0].preempted_by
+    tallies = [work(experiment)[0] for _ in range(3)]  # its engine starts a worker again that ends with 75
+    assert all("75" in tally.preempted_by for tally in tallies)
+    assert [tally.handed_back for tally in tallies] == [True, True, False]
     (record,) = experiment.trials()
     assert (record.status, record.failure, record.attempt) == ("failed", "lost", 3)
     assert record.error.startswith("lost 3 times: attempt 1 by ")
@@ -169,6 +172,29 @@ def test_a_request_before_the_first_claim_leaves_no_trace(experiment):
     stop.request("SIGTERM")
     tally, _ = work(experiment, stop=stop)
     assert (tally.preempted_by, tally.ended, experiment.trials()) == ("SIGTERM", {}, [])
+    assert tally.preemption == "SIGTERM: left without a trial"
+
+
+def test_request_after_a_trial_that_has_ended_hands_none_back(experiment, monkeypatch):
+    stop = Stop()
+
+    def request(*args, **options) -> None:
+        stop.request("SIGTERM")
+
+    monkeypatch.setattr("sweeps.transfer.removal.collect", request)
+    tally, _ = work(experiment, stop=stop)
+    assert (tally.ended, tally.preemption) == ({"completed": 1}, "SIGTERM: left without a trial")
+
+
+def test_request_while_a_checkpoint_is_fetched_hands_the_trial_back(experiment, monkeypatch):
+    def interrupt(*args) -> None:
+        raise Interrupted("SIGTERM")
+
+    stop = Stop()
+    monkeypatch.setattr(trial_run, "fetch_checkpoints", interrupt)
+    tally, _ = work(experiment, stop=stop)
+    assert tally.handed_back
+    assert [record.status for record in experiment.trials()] == ["pending"]
 
 
 def test_heartbeats_renew_the_lease_and_carry_the_progress(command_space):
