@@ -472,7 +472,7 @@ class ParameterSection(Section):
     hints = {
         **instead_of("bounds", write="min: and max:"),
         "type": "the type follows from the values: 1 is an integer, 1.0 a float, true a boolean",
-        **instead_of("log_scale", "scaling", write="distribution: log_uniform_values"),
+        **instead_of("log", "log_scale", "scaling", write="distribution: log_uniform_values"),
         **instead_of("is_ordered", write="ordered:"),
         **instead_of("dependents", "dependent_parameters", write="when: {value: [names]}"),
         "parameters": "parameters are not nested; write the dotted Hydra key, such as optimizer.lr",

@@ -201,6 +201,7 @@ CASES = [
     Case("only_min", NARROW_STEPS, "  steps: {min: 10}", 6, "parameters.steps"),
     Case("values_and_min", "value: 3", "values: [1, 2], min: 3", 10, "parameters.seed"),
     Case("unknown_parameter_key", "max: 100", "maxi: 100", 6, "parameters.steps.maxi"),
+    Case("optunas_log", "distribution: log_uniform_values", "log: true", 5, "parameters.lr.log"),
     Case("ax_bounds", "min: 10, max: 100", "bounds: [10, 100]", 6, "parameters.steps.bounds"),
     Case("nested", "value: 3", "parameters: {a: {value: 1}}", 10, "parameters.seed.parameters"),
     Case("not_hydra", "  seed:", "  'see d':", 10, "parameters.see d"),
