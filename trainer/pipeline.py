@@ -199,6 +199,7 @@ def run(
         if not settings.max_steps:
             traces[name], flops[name] = StageTrace(), 0.0
             return
+        settings = settings.with_carried_lr(config.data.sequence_length)
         per_token = flops_per_token(config, name, student, teacher)
         before = (lengths[earlier] for earlier in takewhile(name.__ne__, lengths))
         telemetry.begin(

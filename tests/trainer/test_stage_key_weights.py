@@ -107,6 +107,18 @@ CASES = {
         flipped=("auto_freeze.",),
         by_hand=one("auto_freeze.enabled=false", "auto_freeze.threshold=1e-9", "auto_freeze.start_step=3"),
     ),
+    "carried": Case(
+        overrides=tuple(
+            f"{stage}.optimizer.{base}=1000"
+            for stage in ("stage1_9", "model.teacher")
+            for base in ("base_tokens", "base_batch_tokens")
+        ),
+        flipped=tuple(
+            f"{stage}.{each}"
+            for stage in ("stage1_9", "model.teacher")
+            for each in ("max_steps", "optimizer.base_", "optimizer.tokens_", "optimizer.batch_")
+        ),
+    ),
     "measured": Case(overrides=("eval.at=[0.5,1.0]",), flipped=("eval.",)),
     "fading": Case(
         overrides=("stage1_9.distill_schedule.type=linear",), flipped=("stage1_9.distill_schedule.",)

@@ -15,6 +15,7 @@ Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Exponent = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 
 

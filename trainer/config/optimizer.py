@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic.dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from trainer.config.fields import (
     Checked,
     Count,
     Decay,
+    Exponent,
     FieldError,
     Fraction,
     NonNegative,
@@ -81,6 +83,13 @@ class OptimizerConfig(Checked):
         type: `muon`, `muonclip`, `apollo`, `apollo_mini`: that one for the hidden matrices and AdamW for the
             rest; `adamw`: AdamW for everything; `adamw_8bit`: the same with its state in 8 bits.
         lr: peak learning rate.
+        base_tokens: tokens of the stage (steps x batch x length) at which `lr` was found; with others it is
+            multiplied by (tokens / base_tokens)^tokens_exponent. null: `lr` holds for any number.
+        base_batch_tokens: tokens of an optimizer step at which it was found, likewise with batch_exponent.
+        tokens_exponent: -0.32 is what was measured for AdamW (arXiv:2409.19913) and for Muon
+            (arXiv:2603.28743, §3.4), with weight decay and batch kept.
+        batch_exponent: 0.5 is the square root rule for Adam (arXiv:2205.10287), and what minimises a bound of
+            sign descent and Muon at a fixed momentum and number of tokens (arXiv:2603.15958).
         weight_decay: decoupled, times the learning rate; matrices only.
         weight_decay_until: share of the stage's steps that have it, from the first on; 1: all. BitNet b1.58
             2B4T (arXiv:2504.12285, §2.2.1) is trained with it first and without it in its second part.
@@ -96,6 +105,10 @@ class OptimizerConfig(Checked):
 
     type: Literal["muon", "muonclip", "adamw", "adamw_8bit", "apollo", "apollo_mini"]
     lr: AboveZero
+    base_tokens: AboveZero | None
+    base_batch_tokens: AboveZero | None
+    tokens_exponent: Exponent
+    batch_exponent: Exponent
     weight_decay: NonNegative
     weight_decay_until: Fraction
     momentum: Decay
@@ -115,6 +128,15 @@ class OptimizerConfig(Checked):
                 "bitsandbytes' kernels round to the nearest; write type=adamw, or false",
                 key="stochastic_rounding",
             )
+
+    def lr_at(self, tokens: int, batch_tokens: int) -> float:
+        """Return the peak learning rate in a stage of so many tokens, with so many an optimizer step."""
+        lr = self.lr
+        if self.base_tokens is not None:
+            lr *= (tokens / self.base_tokens) ** self.tokens_exponent
+        if self.base_batch_tokens is not None:
+            lr *= (batch_tokens / self.base_batch_tokens) ** self.batch_exponent
+        return lr
 
     @property
     def weight_decay_ends(self) -> bool:
@@ -174,6 +196,12 @@ class StepsConfig(Checked):
     micro_batch_size: Positive | None
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
+
+    def with_carried_lr(self, sequence_length: int) -> Self:
+        """Return this with the learning rate of its own tokens and batch, for sequences of a length."""
+        batch = self.batch_size * sequence_length
+        lr = self.optimizer.lr_at(self.max_steps * batch, batch)
+        return dataclasses.replace(self, optimizer=dataclasses.replace(self.optimizer, lr=lr))
 
     def contradictions(self) -> Iterator[FieldError]:
         warmup, steps = self.schedule.warmup_steps, self.max_steps

@@ -59,8 +59,9 @@ def stage_trunks(
     """Return the trunk of each stage that has one, by the stage's name.
 
     None has a stage whose steps depend on its length before the decay, too: a saliency curriculum ends with
-    the stage, a distillation weight other than a constant falls or rises over all of it, and a weight decay
-    may end after a share of it. Nor has the stage whose weights are averaged, as a point has no average.
+    the stage, a distillation weight other than a constant falls or rises over all of it, a weight decay may
+    end after a share of it, and a learning rate may follow its tokens. Nor has the stage whose weights are
+    averaged, as a point has no average.
 
     Args: see `stage_keys`.
     """
@@ -84,6 +85,7 @@ def stage_trunks(
         if stage.max_steps
         and not (name == STAGE and depends)
         and not stage.optimizer.weight_decay_ends
+        and stage.optimizer.base_tokens is None
         and name != config.averaged_stage
     }
 
@@ -148,6 +150,9 @@ def _idle(values: Mapping[str, Any], end: str) -> Iterator[str]:
         yield from (f"{stage}.optimizer.{key}" for key, readers in _READ_BY.items() if kind not in readers)
         if values.get(f"{stage}.optimizer.weight_decay") == 0:
             yield f"{stage}.optimizer.weight_decay_until"
+        for base, exponent in (("base_tokens", "tokens_exponent"), ("base_batch_tokens", "batch_exponent")):
+            if values.get(f"{stage}.optimizer.{base}") is None:
+                yield f"{stage}.optimizer.{exponent}"
         if values.get(f"{stage}.schedule.decay_fraction") == 0:
             yield f"{stage}.schedule.final_lr_ratio"
 

@@ -143,7 +143,8 @@ def train_teacher(
         if config.data.document_masks:
             separate_documents(teacher, corpus.document_end)
         with corpus.batches(batch_size=recipe.batch_size, sequence_length=length, seed=recipe.seed) as feed:
-            train(StagePlan.from_config(NAME, recipe), teacher, cross_entropy(teacher), feed, context)
+            plan = StagePlan.from_config(NAME, recipe.with_carried_lr(length))
+            train(plan, teacher, cross_entropy(teacher), feed, context)
         measured = held_out_loss(teacher, inputs.held_out, device=context.device, stage=NAME)
         (folder / _LOSS_FILE).write_text(json.dumps({"loss": measured.mean, "sem": measured.sem}) + "\n")
         save(teacher, folder / _MODEL_FOLDER)

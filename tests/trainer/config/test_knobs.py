@@ -153,6 +153,10 @@ KNOBS: dict[str, tuple[str, ...]] = {
             "micro_batch_size=2": (),  # rounding only; `test_train_step.py` says how little
             "optimizer.type=adamw": (),
             "optimizer.lr=0.003": (),
+            "optimizer.base_tokens=7": (),
+            "optimizer.base_batch_tokens=7": (),
+            "optimizer.tokens_exponent=0.3": (f"{stage}.optimizer.base_tokens=7",),
+            "optimizer.batch_exponent=0.3": (f"{stage}.optimizer.base_batch_tokens=7",),
             "optimizer.weight_decay=0.5": (),
             "optimizer.weight_decay_until=0.5": (),
             "optimizer.momentum=0.5": (),

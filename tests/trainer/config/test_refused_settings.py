@@ -92,6 +92,10 @@ stage2.trunk_every=often
 stage2.optimizer.weight_decay_until=1.5
 stage2.optimizer.weight_decay_until=-0.1
 stage2.optimizer.weight_decay_until=nan
+stage2.optimizer.base_tokens=0
+stage2.optimizer.base_batch_tokens=many
+stage2.optimizer.tokens_exponent=-32
+stage2.optimizer.batch_exponent=nan
 stage2.optimizer.type=adamw_8bit stage2.optimizer.stochastic_rounding=true
 average.type=ema stage2.max_steps=0
 average.type=last average.steps=201

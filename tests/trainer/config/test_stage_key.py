@@ -67,6 +67,16 @@ IDLE = {
         ("stage1_9.optimizer.weight_decay=0.0", "model.teacher.optimizer.weight_decay=0.0"),
         (),
     ),
+    "tokens": (
+        ("stage1_9.optimizer.tokens_exponent=0.1", "model.teacher.optimizer.tokens_exponent=0.1"),
+        (),
+        ("stage1_9.optimizer.base_tokens=1000", "model.teacher.optimizer.base_tokens=1000"),
+    ),
+    "batch": (
+        ("stage1_9.optimizer.batch_exponent=0.1", "model.teacher.optimizer.batch_exponent=0.1"),
+        (),
+        ("stage1_9.optimizer.base_batch_tokens=1000", "model.teacher.optimizer.base_batch_tokens=1000"),
+    ),
     "adamw": (
         ("stage1_9.optimizer.momentum=0.1", "stage1_9.optimizer.apollo.rank=3"),
         ("stage1_9.optimizer.type=adamw",),
