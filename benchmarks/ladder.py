@@ -1,10 +1,11 @@
-"""`python -m benchmarks.ladder train|table|figure|plan`: do best rate and share of Stage 1.9 move with size?
+"""`python -m benchmarks.ladder COMMAND`: do best rate and share of Stage 1.9 move with size and tokens?
 
 Each cell is a sweep of the product: a rung, a rule of scale, and the lengths of the stages, with a grid of
 learning rates (one for both stages) and seeds. `train` goes through the cells, seed by seed, and appends
 their rows to `benchmarks/ladder.jsonl`; killed, it goes on where it was, on another machine too. `table`
 prints the table of docs/explanation/ladder.md from these rows, `figure` draws its picture, and `plan`
-compares what `sweeps.plan` says of a rung, by the smaller ones alone, with what was measured there.
+compares what `sweeps.plan` says of a rung, by the smaller ones alone, with what was measured there. `tokens`
+fits the exponent by which the best rate moves with the tokens of a run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from scipy.special import stdtrit  # type: ignore[import-untyped]  # scipy ships no types
 
 import sweeps
 from analysis.report.figure import Figure
@@ -93,24 +96,31 @@ CELLS = (
 """The most telling come first: of a run that ends early these are there."""
 
 
-def train(storage: str, rules: Sequence[str], seeds: Iterable[int], rows: Path) -> None:
+def train(storage: str, cells: Sequence[Cell], seeds: Iterable[int], rows: Path) -> None:
     """Train what is missing, a cell's rates for one seed after another's, and append the rows."""
     end_last_line(rows)
     for seed in seeds:
-        for cell in CELLS:
-            if cell.rule not in rules:
-                continue
+        for cell in cells:
             sweep = sweeps.create(cell.space(), storage=storage, skip_if_exists=True)
             append_rows(cell, sweep, rows)
             known = {row["lr"] for row in read_lines(rows) if (row["cell"], row["seed"]) == (cell.name, seed)}
             missing = [rate for rate in RATES if rate not in known]
+            if not missing:
+                continue
+            print(time.strftime("%H:%M:%S"), cell.name, seed, missing, flush=True)
             # Not in the grid's order: on another machine the sweep is new, and the rows say what is left.
-            for rate in missing:
+            # A process that was killed has left trials that wait or look as if they ran.
+            open_now = [
+                trial.parameters
+                for trial in sweep.experiment.trials()
+                if trial.status in ("pending", "running") and trial.parameters["seed"] == seed
+            ]
+            waiting = {found["stage2.optimizer.lr"] for found in open_now}
+            for rate in sorted(set(missing) - waiting):
                 sweep.enqueue({"seed": seed, "stage2.optimizer.lr": rate})
-            if missing:
-                print(time.strftime("%H:%M:%S"), cell.name, seed, missing, flush=True)
-                sweep.run(n_trials=len(missing))
-            append_rows(cell, sweep, rows)
+            for _ in missing:
+                sweep.run(n_trials=1)
+                append_rows(cell, sweep, rows)
 
 
 def append_rows(cell: Cell, sweep: sweeps.Sweep, rows: Path) -> None:
@@ -136,9 +146,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     rates = " | ".join(f"{rate:g}" for rate in RATES)
     lines = [f"| model | rule | steps | seeds | {rates} | best rate |", "| --- " * (len(RATES) + 5) + "|"]
     for cell in CELLS:
-        found = [row for row in rows if row["cell"] == cell.name]
+        found = of_whole_grids([row for row in rows if row["cell"] == cell.name])
         losses = {rate: [row["loss"] for row in found if row["lr"] == rate] for rate in RATES}
-        if not all(losses.values()):
+        if not found:
             continue
         means = {rate: statistics.fmean(values) for rate, values in losses.items()}
         shown = " | ".join(f"{means[rate]:.3f}" for rate in RATES)
@@ -146,6 +156,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         size, steps = f"{cell.width} x {cell.depth}", f"{cell.stage1_9} + {cell.stage2}"
         lines.append(f"| {size} | {cell.rule} | {steps} | {seeds} | {shown} | {best_rate(means):.1e} |")
     return "\n".join(lines)
+
+
+def of_whole_grids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a cell's seeds that have all rates: means over unlike seeds cannot be compared."""
+    seeds = [row["seed"] for row in rows]
+    return [row for row in rows if seeds.count(row["seed"]) == len(RATES)]
 
 
 def best_rate(losses: dict[float, float]) -> float:
@@ -180,6 +196,7 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
         own = [row for row in found if row["cell"] == cell.name]
         if not own:
             continue
+        own = of_whole_grids(own) or own
         is_plain = cell.rule == "none"
         series = Series(
             name=f"{cell.width} x {cell.depth}{'' if is_plain else f', {cell.rule}'}",
@@ -223,6 +240,45 @@ def plan(rows: Sequence[dict[str, Any]], rule: str, width: int = 192, seed: int 
     )
 
 
+def tokens(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a line for each rung and seed that has runs of two lengths with the same share of Stage 1.9.
+
+    Each has the best rates, the exponent between them, and by how much the longer run's loss lies above its
+    lowest at the shorter one's best rate as it is and carried by the exponent of the literature. The last
+    line has the mean exponent, with an interval of 95 % by Student's t.
+    """
+    short, long, literature = (15, 60), (45, 180), -0.32
+    grids: dict[tuple[int, int, int, int], dict[float, float]] = {}
+    for row in rows:
+        if row["rule"] == "none":
+            key = row["width"], row["seed"], row["stage1_9"], row["stage2"]
+            grids.setdefault(key, {})[row["lr"]] = row["loss"]
+    lines, exponents = [], []
+    for (width, seed, *steps), losses in sorted(grids.items()):
+        before = grids.get((width, seed, *short), {})
+        if tuple(steps) != long or not len(losses) == len(before) == len(RATES):
+            continue
+        times = sum(long) / sum(short)
+        kept, best = best_rate(before), best_rate(losses)
+        exponents.append(math.log(best / kept) / math.log(times))
+        above = (loss_at(losses, rate) - loss_at(losses, best) for rate in (kept, kept * times**literature))
+        shown = " | ".join(f"{each:.4f}" for each in above)
+        lines.append(f"| {width} | {seed} | {kept:.1e} | {best:.1e} | {exponents[-1]:.2f} | {shown} |")
+    mean, error = statistics.fmean(exponents), statistics.stdev(exponents) / math.sqrt(len(exponents))
+    reach = float(stdtrit(len(exponents) - 1, 0.975)) * error
+    return "\n".join([*lines, f"mean exponent {mean:.2f} ({mean - reach:.2f} to {mean + reach:.2f})"])
+
+
+def loss_at(losses: dict[float, float], rate: float) -> float:
+    """Return the loss at a rate between those tried: a parabola through the three nearest, over log rates."""
+    nearest = sorted(losses, key=lambda tried: abs(math.log(tried / rate)))[:3]
+    weights = (
+        math.prod(math.log(rate / other) / math.log(each / other) for other in nearest if other != each)
+        for each in nearest
+    )
+    return sum(weight * losses[each] for weight, each in zip(weights, nearest, strict=True))
+
+
 def imported(name: str, losses: dict[float, float], folder: str) -> sweeps.Sweep:
     """Return a sweep with these results by learning rate."""
     rates = {"min": RATES[0], "max": RATES[-1], "distribution": "log_uniform_values"}
@@ -240,14 +296,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["train", "table", "figure", "plan"])
+    parser.add_argument("command", choices=["train", "table", "figure", "plan", "tokens"])
     parser.add_argument("--storage", default=".ladder", help="of the sweeps")
-    parser.add_argument("--rules", nargs="+", choices=["none", "mup"], default=["none", "mup"])
+    names = [cell.name for cell in CELLS]
+    parser.add_argument("--cells", nargs="+", choices=names, default=names, metavar="CELL")
     parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--rows", type=Path, default=ROWS)
     arguments = parser.parse_args()
     if arguments.command == "train":
-        train(arguments.storage, arguments.rules, arguments.seeds, arguments.rows)
+        by_name = {cell.name: cell for cell in CELLS}
+        cells = [by_name[name] for name in arguments.cells]
+        train(arguments.storage, cells, arguments.seeds, arguments.rows)
     elif arguments.command == "table":
         print(table(read_lines(arguments.rows)))
     elif arguments.command == "plan":
@@ -259,8 +318,13 @@ def main() -> None:
             (192, "mup", 0),
             (192, "mup", 1),
             (288, "none", 0),
+            (288, "none", 1),
         ):
             print(plan(read_lines(arguments.rows), rule, width, seed))
+    elif arguments.command == "tokens":
+        print("| width | seed | best at 15 + 60 | best at 45 + 180 | exponent | rate kept | times 3^-0.32 |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+        print(tokens(read_lines(arguments.rows)))
     else:
         PICTURE.write_text(figure(read_lines(arguments.rows)).to_svg(), encoding="utf-8")
 

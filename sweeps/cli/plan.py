@@ -63,8 +63,10 @@ def plan(
     """Say what to run at a size that was not swept, by finished sweeps at two others or more.
 
     SWEEP is a URL, or a name under --storage. For each parameter a line over the logarithm of the size goes
-    through the sweeps' optima, by their intervals; likewise through their losses. The space file has the
-    line's intervals as ranges, the recommended settings as its first trial, and the sweeps under `transfer`.
+    through the sweeps' optima, by their intervals; likewise through their losses. The exponent of a
+    logarithmic setting is that of the line: at -0.5 it falls with the root of the size. The space file has
+    the line's intervals as ranges, the recommended settings as its first trial, and the sweeps under
+    `transfer`.
     """
     measure, _, number = at.rpartition("=")
     try:
@@ -126,6 +128,9 @@ def _print(found: Plan, price: str) -> None:
         interval = setting.interval and " to ".join(map(shorten, setting.interval))
         options = ", ".join(map(shorten, setting.options)) if len(setting.options) > 1 else ""
         row = {"parameter": name, "set to": shorten(setting.value), "95 %": interval or options}
+        if any(each.exponent for each in found.settings.values()):
+            moves = setting.exponent
+            row["exponent"] = f"{moves.value:.2f} ({moves.low:.2f} to {moves.high:.2f})" if moves else ""
         for source in found.sources:
             best = setting.optima.get(source.url)
             row[f"at {source.size:.3g}"] = shorten(best["value"] if isinstance(best, dict) else best)

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -116,6 +116,7 @@ class Setting:
     Args:
         interval: of 95 %; None where the best is an option, or nothing says how it moves.
         log: whether it is searched, and followed, on a logarithmic scale.
+        exponent: of the power of the size that is followed; None without a line, or on a linear scale.
         optima: where it is best, by the URL of the source.
         line: (size, value, low, high) along the line that is followed; empty without one.
         options: those that are still likely.
@@ -124,6 +125,7 @@ class Setting:
     value: Any
     interval: tuple[float, float] | None = None
     log: bool = False
+    exponent: Estimate | None = None
     optima: Mapping[str, Any]
     line: tuple[tuple[float, float, float, float], ...] = ()
     options: tuple[Any, ...] = ()
@@ -259,7 +261,7 @@ def make_plan(
         raise InputError(
             f"all of these sweeps have {measure} {known[0]:.4g}; name finished sweeps of two sizes or more"
         )
-    common = _common([each.written for each in experiments])
+    common = _common([_with_ranges(each.written) for each in experiments])
     if not common:
         raise InputError("these sweeps have searched no parameter in common; name those that have")
     if not max(known) / FARTHEST <= size <= FARTHEST * max(known):
@@ -382,7 +384,7 @@ def _common(spaces: Sequence[Space]) -> set[str]:
 
 def _answer(experiment: Experiment, records: list[Trial], size: float) -> _Read:
     """Return the surrogate's answer about a sweep. Raises `InputError` and `SurrogateFailed`."""
-    space = experiment.written
+    space = _with_ranges(experiment.written)
     found = optimum.posterior(space, records, more=1, curves=True)
     if found is None:
         raise InputError(f"{experiment.store.url}: all of its results lie outside of its space; leave it out")
@@ -413,6 +415,31 @@ def _answer(experiment: Experiment, records: list[Trial], size: float) -> _Read:
         drawn={each.name: each.drawn for each in found.parameters if each.drawn},
         ranges={each.name: each.interval for each in found.parameters if each.interval},
     )
+
+
+def _with_ranges(space: Space) -> Space:
+    """Return the space with listed numbers as ranges: their optima lie between them, and can be followed."""
+    return replace(space, parameters=tuple(map(_as_range, space.parameters)))
+
+
+def _as_range(parameter: Parameter) -> Parameter:
+    """Return three or more listed numbers as the range that they span; other parameters as they are.
+
+    It is logarithmic if the ratios of neighbours are more alike than their differences.
+    """
+    if not isinstance(parameter, Choice) or parameter.when or _is_seed(parameter.name):
+        return parameter
+    if len(parameter.values) < 3 or not all(map(is_number, parameter.values)):
+        return parameter
+    listed = sorted(map(number_of, parameter.values))
+    apart = np.diff(listed)
+    log = listed[0] > 0 and np.std(np.diff(np.log(listed))) / np.log(listed[-1] / listed[0]) < np.std(
+        apart
+    ) / (listed[-1] - listed[0])
+    kind: Literal["int", "float"] = (
+        "int" if all(isinstance(each, int) for each in parameter.values) else "float"
+    )
+    return Range(name=parameter.name, min=listed[0], max=listed[-1], kind=kind, log=bool(log))
 
 
 def _is_seed(name: str) -> bool:
@@ -518,6 +545,7 @@ def _setting(
         value, below, above = (_natural(parameter, v, log) for v in clipped)
         return value, below, above
 
+    steeper = line.reach * line.slope_sd
     value, below, above = at_size(size)
     middle, reach = (float(found) for found in line.at(size))
     if 2 * reach > high - low:
@@ -530,6 +558,9 @@ def _setting(
         value=value,
         interval=(below, above),
         log=log,
+        exponent=Estimate(value=line.slope, low=line.slope - steeper, high=line.slope + steeper)
+        if log
+        else None,
         optima=optima,
         line=tuple((where, *at_size(where)) for where in _along(sizes, size)),
     )

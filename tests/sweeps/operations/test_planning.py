@@ -77,6 +77,12 @@ def test_plan_follows_the_optima(plan):
         assert low <= best <= high
     assert plan.settings["lr"].value == pytest.approx(0.02 / math.sqrt(8), rel=0.4)
     assert plan.settings["kind"].value == "y"
+    falls = plan.settings["lr"].exponent  # the best is 0.02 / sqrt(width)
+    assert falls.low < -0.5 < falls.high
+    (first, start, *_), *_, (last, end, *_) = plan.settings["lr"].line
+    assert falls.value == pytest.approx(math.log(end / start) / math.log(last / first), abs=0.01)
+    assert falls.high - falls.low == pytest.approx(2 * (falls.high - falls.value))
+    assert plan.settings["layers"].exponent is None
     assert plan.loss.low <= 8**-0.1 <= plan.loss.high
 
 
@@ -208,6 +214,53 @@ def test_an_optimum_at_the_end_of_a_range_is_told(tmp_path):
     sweeps = [finished(tmp_path / f"w{w}", w, of=lambda p, _: p["lr"] + p["layers"]) for w in (1, 2)]
     found = make_plan(sweeps, 4, measure="width")
     assert any(note.startswith("lr: best at the end of its range in w1") for note in found.notes)
+
+
+def test_listed_numbers_are_followed_as_a_range(tmp_path):
+    """A grid of rates, each twice the last: the best lies between them, and is no option."""
+    listed = [0.001 * 2**each for each in range(7)]
+    parameters = {"lr": {"values": listed}, "layers": {"values": [1, 2]}}
+
+    def sharp(found, width: float) -> float:
+        return float(2 + (math.log2(found["lr"] / 0.03) + 0.5 * math.log2(width)) ** 2)
+
+    grids = [
+        finished(
+            tmp_path / f"grid{width}", width, 14, sharp,
+            parameters=parameters | {"width": {"value": width}}, search={"method": "grid"},
+        )
+        for width in (1, 2, 4)
+    ]  # fmt: skip
+    found = make_plan(grids, 8, measure="width")
+    rate = found.settings["lr"]
+    assert rate.log
+    assert rate.interval[0] < 0.03 / math.sqrt(8) < rate.interval[1] < 2 * rate.interval[0]
+    assert rate.exponent.low < -0.5 < rate.exponent.high
+    assert found.space["parameters"]["lr"]["distribution"] == "log_uniform_values"
+    assert found.settings["layers"].options == (1, 2)
+    literals.space_of(found.space, "plan")
+
+
+@pytest.mark.parametrize(
+    ("values", "log", "kind"),
+    [
+        ([1, 2, 4, 8], True, "int"),
+        ([0.1, 0.2, 0.3, 0.4], False, "float"),
+        ([0.0, 0.3, 0.6, 0.9], False, "float"),
+    ],
+)
+def test_listed_numbers_are_logarithmic_where_their_ratios_are_alike(tmp_path, values, log, kind):
+    parameters = {"x": {"values": values}}
+    pair = [
+        finished(
+            tmp_path / f"{width}", width, 4, lambda found, width: found["x"] ** 2 + width,
+            parameters=parameters | {"width": {"value": width}}, search={"method": "random"},
+        )
+        for width in (1, 2)
+    ]  # fmt: skip
+    found = make_plan(pair, 4, measure="width")
+    assert found.settings["x"].log is log
+    assert isinstance(found.settings["x"].value, int if kind == "int" else float)
 
 
 def test_a_seed_is_no_setting(tmp_path):
