@@ -63,7 +63,7 @@ def ax_client(
         from ax.api.client import Client
     with silence("ax"):
         client = Client(random_seed=seed)
-        client.configure_experiment([_ax_parameter(p) for p in problem.parameters])
+        client.configure_experiment([ax_parameter(p) for p in problem.parameters])
         client.configure_optimization(f"-{METRIC}")
         client.configure_generation_strategy(
             initialization_budget=sobol,
@@ -83,7 +83,7 @@ def unsafe(parameters: Mapping[str, Value]) -> dict[str, Value]:
     return {name.replace("__", "."): value for name, value in parameters.items()}
 
 
-def _ax_parameter(parameter: Range | Choice | Fixed) -> Any:
+def ax_parameter(parameter: Range | Choice | Fixed) -> Any:
     from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 
     if isinstance(parameter, Range):

@@ -6,8 +6,9 @@ Each seed is an instance of `benchmarks.pipelines` of its own, with noise. The t
 with `transfer:` from a plain search of a rung below: the same landscape (`none`: no drift), one whose optimum
 lies elsewhere by a sixth of the range of each learning rate and a tenth of each other range (`drift`), and
 one whose optimum is at the other end of every range (`misleading`). Losses of the rung have another scale.
-With `--search fidelity` the rung below is a level of the same sweep (`fidelity:`), and all is paid for. One
-worker. Results are lines of a file, so that a second run goes on where the first was ended.
+With `--search fidelity` the rung below is a level of the same sweep (`fidelity:`), and all is paid for; with
+`--search ax` Ax's own transfer learning begins from the same sources. One worker. Results are lines of a
+file, so that a second run goes on where the first was ended.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SOURCE_COST = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One sweep: of the target (`plain`, `transfer`), of the rung below (`source`), or both (`fidelity`)."""
+    """Sweep of the target (`plain`, `transfer`, `ax`), the rung below (`source`), or both (`fidelity`)."""
 
     search: str
     ladder: str
@@ -64,7 +65,8 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--first-seed", type=int, default=400)
-    parser.add_argument("--search", default="transfer", choices=("transfer", "fidelity"))
+    parser.add_argument("--search", default="transfer", choices=("transfer", "ax", "fidelity"))
+    parser.add_argument("--trials", type=int, default=30, help="at the target, of a search that begins lower")
     parser.add_argument("--ladders", nargs="*", default=list(LADDERS), choices=LADDERS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--file", type=Path, default=Path(__file__).with_name("transfer.jsonl"))
@@ -72,10 +74,16 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers import torch
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     end_last_line(arguments.file)
-    work = partial(of_seed, searched=arguments.search, ladders=tuple(arguments.ladders), file=arguments.file)
+    work = partial(
+        of_seed,
+        searched=arguments.search,
+        ladders=tuple(arguments.ladders),
+        trials=arguments.trials,
+        file=arguments.file,
+    )
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(work, seeds))
-    print(table(read_results(arguments.file), seeds, arguments.ladders, arguments.search))
+    print(table(read_results(arguments.file), seeds, arguments.ladders, arguments.search, arguments.trials))
 
 
 def read_results(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -83,12 +91,12 @@ def read_results(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {Job(**result["job"]).key(): result for result in read_lines(file)}
 
 
-def of_seed(seed: int, searched: str, ladders: Sequence[str], file: Path) -> None:
+def of_seed(seed: int, searched: str, ladders: Sequence[str], trials: int, file: Path) -> None:
     """Run what is missing of one seed; sources come before the searches that they serve."""
     jobs = [Job(search="plain", ladder="", seed=seed)]
-    if searched == "transfer":  # the misleading one is that of `none`, mirrored
+    if searched != "fidelity":  # the misleading one is that of `none`, mirrored
         jobs += [Job(search="source", ladder=each, seed=seed) for each in LADDERS[:2]]
-    jobs += [Job(search=searched, ladder=each, seed=seed) for each in ladders]
+    jobs += [Job(search=searched, ladder=each, seed=seed, trials=trials) for each in ladders]
     for job in jobs:
         done = read_results(file)
         if job.key() in done:
@@ -96,16 +104,18 @@ def of_seed(seed: int, searched: str, ladders: Sequence[str], file: Path) -> Non
         source = job.ladder if job.ladder != "misleading" else "none"
         found = done.get(Job(search="source", ladder=source, seed=seed).key())
         begun = time.process_time()
-        if job.search in ("transfer", "fidelity"):
+        if job.search in ("plain", "source"):
+            tried = search(job, ())
+        else:
             plain = done[Job(search="plain", ladder="", seed=seed).key()]["trials"]
             until = min(true for _, _, true in plain)
             if job.search == "fidelity":
-                trials = search_with_fidelity(job, until)
+                tried = search_with_fidelity(job, until)
+            elif job.search == "ax":
+                tried = search_by_ax(job, found["trials"] if found else (), until)
             else:
-                trials = search(job, found["trials"] if found else (), until)
-        else:
-            trials = search(job, ())
-        line = {"job": job.__dict__, "trials": trials, "cpu": round(time.process_time() - begun, 1)}
+                tried = search(job, found["trials"] if found else (), until)
+        line = {"job": job.__dict__, "trials": tried, "cpu": round(time.process_time() - begun, 1)}
         with file.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
 
@@ -144,6 +154,26 @@ def search(
                 metrics={METRIC: measured},
             )
         )
+    return found
+
+
+def search_by_ax(
+    job: Job, source: Sequence[tuple[dict[str, Value], float, float]], until: float
+) -> list[Any]:
+    """Return (parameters, measured, true loss) of each trial of a sweep by Ax's transfer learning."""
+    from benchmarks import transfer_ax
+
+    pipeline, rng = Pipeline("first-dear", job.seed), np.random.default_rng((job.seed, 1, 0))
+    found: list[Any] = []
+
+    def run(parameters: dict[str, Value]) -> float | None:
+        if found and found[-1][2] <= until:
+            return None
+        true = pipeline.loss(parameters)
+        found.append((parameters, true + NOISE * float(rng.standard_normal()), true))
+        return float(found[-1][1])
+
+    transfer_ax.search(of_results(source, mirrored=job.ladder == "misleading"), job.seed, job.trials, run)
     return found
 
 
@@ -226,7 +256,11 @@ def of_results(trials: Sequence[tuple[dict[str, Value], float, float]], *, mirro
 
 
 def table(
-    results: Mapping[tuple[Any, ...], Any], seeds: Sequence[int], ladders: Sequence[str], searched: str
+    results: Mapping[tuple[Any, ...], Any],
+    seeds: Sequence[int],
+    ladders: Sequence[str],
+    searched: str,
+    trials: int,
 ) -> str:
     """Return a row for each ladder: trials to the loss that plain search has after 30, and losses on the way.
 
@@ -239,7 +273,10 @@ def table(
     ]
     for ladder in ladders:
         jobs = [
-            (Job(search="plain", ladder="", seed=s), Job(search=searched, ladder=ladder, seed=s))
+            (
+                Job(search="plain", ladder="", seed=s),
+                Job(search=searched, ladder=ladder, seed=s, trials=trials),
+            )
             for s in seeds
         ]
         pairs = [[curve(results[j.key()]) for j in pair] for pair in jobs if pair[1].key() in results]
@@ -254,7 +291,7 @@ def table(
         below = [
             sum(math.isinf(true) for _, _, true in results[pair[1].key()]["trials"])
             if searched == "fidelity"
-            else pair[1].trials
+            else pair[0].trials
             for pair in jobs
             if pair[1].key() in results
         ]

@@ -29,11 +29,12 @@ from sweeps.search.nested_design import (
     next_shared,
 )
 from sweeps.search.optimizer import ax_experiment
+from sweeps.search.optimizer.drift import UNCUT, drifted_config, evidence
 from sweeps.search.optimizer.optimum import Optimum
 from sweeps.search.optimizer.prior import LogPrior
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, OpenAcquisition, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
-from sweeps.search.optimizer.transfer import best_of_source
+from sweeps.search.optimizer.transfer import SourceModel
 from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes, has_failed
 from sweeps.search.random_search import SOBOL_ATTEMPTS, nothing_new, used_up
@@ -49,6 +50,9 @@ from sweeps.trials.record import Trial
 log = logging.getLogger(__name__)
 
 SURROGATE_ATTEMPTS = 2
+SOURCE_RESULTS = 12
+"""Results from which a sweep's own surrogate is better without its sources, which it would stay close to."""
+
 MOST = 0.5
 """Share of the first stage in a trial's cost, from which the first trials vary it alone: so they compare."""
 
@@ -74,7 +78,9 @@ class Optimizer:
     are `first_trials` live ones (neither failed nor abandoned, the baseline not counted) and half as many
     have results. A Gaussian process over all results proposes the rest. Pending, running, abandoned and
     failed trials are pending points for it, which makes their neighbourhood less attractive, so that workers
-    do not all search the same region.
+    do not all search the same region. Before that, sources come in: the best of each is the first trial, and
+    while their surrogates foresee the results better than one without, they propose trials, up to
+    `SOURCE_RESULTS` results.
 
     Args:
         space: of one with fidelities, the trials at the target.
@@ -94,6 +100,7 @@ class Optimizer:
         space = at_target(space)
         self._space, self._search, self._prior_strength = space, space.search, prior_strength
         self._more_first = more_first + len(space.transfer)
+        self._source_below: SourceModel | None = None
         self._domain = Domain(space)
         self._encoding = Encoding(self._domain)
         self._outcomes = Outcomes(space)
@@ -202,18 +209,18 @@ class Optimizer:
             if not left:
                 raise used_up(len(self._configurations))
 
-        if enough := self._has_enough_results(found):
+        enough = self._has_enough_results(found)
+        for parameters in () if enough else self._untried_bests(identities):
+            return Candidate(parameters=parameters, generator="botorch")
+        if enough or self._consults_sources():
             known = self._known()
             ends = self._shared.stored_ends(known).values() if self._shares_first_stage() else ()
             trunks = self._shared.stored_trunks(known) if self._shares() else ()
             starts = Starts(self._shared, ends, trunks)  # what a new trial can start from, by the records
-            for point in self._surrogate_points(index, found, starts):
+            for point in self._surrogate_points(index, found, starts, by_source=not enough):
                 parameters = starts.snap(self._encoding.decode(point))
                 if self._is_new(parameters, identities):
                     return Candidate(parameters=parameters, generator="botorch")
-        for parameters in () if enough else self._best_of_sources:
-            if self._is_new(parameters, identities):
-                return Candidate(parameters=parameters, generator="botorch")
         for parameters in self._first_points(index, found, designed=not enough):
             if self._is_new(parameters, identities):
                 return Candidate(parameters=parameters, generator="sobol")
@@ -248,22 +255,41 @@ class Optimizer:
     # ---- from earlier sweeps
 
     @cached_property
-    def _best_of_sources(self) -> list[dict[str, Value]]:
-        """Return where each source's surrogate is best; what it does not have is as in the first trial."""
+    def _transferred(self) -> list[SourceModel]:
+        """Return a surrogate of each source of `transfer`."""
         found = []
         for position, source in enumerate(self._space.transfer):
             if not source.results:  # not read yet: `sweep init --skip-if-exists` reads none
                 continue
             seed = stable_seed(self._search.seed, position, "source") % 2**31
-            others = self._space.baseline or {}
             try:
-                best = best_of_source(source, self._encoding, self._outcomes, others, seed)
+                found.append(SourceModel(source, self._encoding, self._outcomes, seed))
             except SURROGATE_FAILURES as error:
                 log.warning("%s is left out, because its surrogate failed: %s", source.url, error)
-                continue
-            if best is not None:
-                found.append(best)
         return found
+
+    @property
+    def _sources(self) -> list[SourceModel]:
+        return self._transferred if self._source_below is None else [self._source_below]
+
+    def begin_from(self, source: SourceModel | None) -> None:
+        """Take this as the source from now on: the level below, in a sweep with fidelities."""
+        self._source_below = source
+
+    def _untried_bests(self, identities: set[Hashable]) -> Iterator[dict[str, Value]]:
+        """Yield where each source's surrogate is best; what it does not have is as in the first trial."""
+        others = self._space.baseline or {}
+        for source in self._transferred:
+            best = source.best(others)
+            if best is not None and self._is_new(best, identities):
+                yield best
+
+    def _consults_sources(self) -> bool:
+        """Return whether what the sources say can be compared with results, and is still wanted."""
+        if not self._sources or self._search.method == "random":
+            return False
+        complete = sum(not self._outcomes.missing(record) for record in self._known())
+        return len(self._sources) < complete < SOURCE_RESULTS
 
     # ---- what trials can share
 
@@ -306,6 +332,7 @@ class Optimizer:
 
     def _sobol_points(self, index: int, shared_with: Trial | None) -> Iterator[dict[str, Value]]:
         """Yield the middle, then Sobol points; each with the exact first stage of a record, if given."""
+        index = max(index - self._more_first, 0)  # whatever others propose first, the design is the same
         if index == 0 and self._space.baseline is None:
             yield self._domain.middle()
         if not self._encoding.axes:
@@ -354,11 +381,14 @@ class Optimizer:
 
     # ---- from the surrogate
 
-    def _surrogate_points(self, index: int, found: Sequence[Candidate], starts: Starts) -> Iterator[Point]:
+    def _surrogate_points(
+        self, index: int, found: Sequence[Candidate], starts: Starts, *, by_source: bool
+    ) -> Iterator[Point]:
         """Yield points to try in turn, the best first; none if the surrogate fails.
 
         The maximiser of the acquisition function, and where trials share stages, the best points on what is
-        stored, by acquisition value per remaining cost. Each attempt has another seed.
+        stored, by acquisition value per remaining cost. Each attempt has another seed. With `by_source` there
+        are none where no source foresees the results.
         """
         seed, known, shares = self._search.seed, self._known(), self._shares()
         options: dict[str, Any] = {"capped": True} if shares else {}
@@ -373,7 +403,9 @@ class Optimizer:
                     # A model that infers the noise takes no errors, and one with errors infers no noise: so a
                     # first fit, to the results alone, infers it for the second, with predictions.
                     noise = inferred_noise(self._fitted()) if self._search.noise == "inferred" else {}
-                adapter = self._fitted(noise=noise, exact=exact, **options)
+                adapter, trusted = self._best_fit(noise=noise, exact=exact, **options)
+            if by_source and not trusted:
+                return
             if self._has_prior():
                 complete = sum(record.status == "completed" for record in known)
                 adapter.generator.acquisition_options = {
@@ -440,6 +472,28 @@ class Optimizer:
         return fitted(
             experiment, data, ax_experiment.goal(self._outcomes, *derived), batched=batched, **options
         )
+
+    def _best_fit(self, **options: Any) -> tuple[Any, bool]:
+        """Return the fit under which the results are most likely, and whether a source is in it."""
+        if self._consults_sources() and (adapter := self._fit_with_source(**options)) is not None:
+            return adapter, True
+        return self._fitted(**options), False
+
+    def _fit_with_source(self, **options: Any) -> Any | None:
+        """Return the fit with the source that foresees the results best; None: it is better without."""
+        (name, *_), adapter = self._outcomes.lower_is_better, None
+        options |= {"batched": False, "transforms": UNCUT}
+        try:
+            alone = self._fitted(**options)
+            best, unit = evidence(alone, name), float(alone.transforms["StandardizeY"].Ystd[name])
+            for source in self._sources:
+                found = self._fitted(**options, models={name: drifted_config(source.belief, unit)})
+                if (likely := evidence(found, name)) > best:
+                    adapter, best = found, likely
+        except SURROGATE_FAILURES as error:
+            log.warning("sources are left out of a fit, because it failed: %s", error)
+            return None
+        return adapter
 
     # ---- for analyses
 

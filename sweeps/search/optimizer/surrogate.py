@@ -81,6 +81,7 @@ def fitted(
     capped: bool = False,
     exact: KnownCost | None = None,
     model: Mapping[str, Any] | None = None,
+    models: Mapping[str, ModelConfig] | None = None,
     **options: Any,
 ) -> Any:
     """Return a new adapter of Ax's method "fast", without warm start.
@@ -93,6 +94,7 @@ def fitted(
         capped: with bounded length scales.
         exact: metric that is a known function of the parameters.
         model: arguments of Ax's `ModelConfig` that replace its defaults and `capped`, for benchmarks.
+        models: of single metrics.
 
     Raises:
         one of SURROGATE_FAILURES: the fit failed.
@@ -106,10 +108,11 @@ def fitted(
     config = {"covar_module_class": CappedKernel, "name": "capped length scales"} if capped else {}
     if config := {**config, **(model or {})}:
         kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], model_configs=[ModelConfig(**config)])
+    by_metric = {name: [each] for name, each in (models or {}).items()}
     if exact is not None:
-        kwargs["surrogate_spec"] = replace(
-            kwargs["surrogate_spec"], metric_to_model_configs={exact.metric: [exact_config(exact)]}
-        )
+        by_metric[exact.metric] = [exact_config(exact)]
+    if by_metric:
+        kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], metric_to_model_configs=by_metric)
     return spec.generator_enum(
         experiment=experiment,
         data=data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,21 +63,82 @@ def test_first_trial_has_the_best_of_the_source(sign, goal):
     assert Optimizer(baseless).generate() == [first]
 
 
-def test_first_design_follows_as_without_sources():
-    optimizer, records = Optimizer(space(source())), []
-    for index in range(8):
+def run(searched: Space, count: int, function: Any = loss) -> list[Trial]:
+    optimizer, records = Optimizer(searched), []
+    while len(records) < count:
         optimizer.observe(records)
         (candidate,) = optimizer.generate()
         records.append(
             Trial(
-                trial=index,
+                trial=len(records),
                 status="completed",
                 parameters=candidate.parameters,
                 generator=candidate.generator,
-                metrics={"loss": loss(candidate.parameters)},
+                metrics={"loss": function(candidate.parameters)},
             )
         )
-    assert [record.generator for record in records] == ["botorch", *["sobol"] * 6, "botorch"]
+    return records
+
+
+def bowl(parameters: Mapping[str, Any], best: float = 0.75) -> float:
+    """A loss of two numbers, best at x = 0.75 and y = 0.3."""
+    return float((parameters["x"] - best) ** 2 + (parameters["y"] - 0.3) ** 2)
+
+
+SHARES = tuple(Range(name=name, min=0.0, max=1.0, kind="float") for name in "xy")
+PLAIN = Space(
+    name="bowl",
+    objectives=(Objective(metric="loss"),),
+    parameters=SHARES,
+    program=Program(kind="function", function="m:f"),
+    search=Search(seed=3),
+)
+SOURCE = Source(
+    url="small",
+    results=tuple(
+        Result(parameters={"x": float(x), "y": float(y)}, value=bowl({"x": x, "y": y}, best=0.5))
+        for x, y in np.random.default_rng(1).uniform(size=(12, 2))
+    ),
+)
+DRIFTED = replace(PLAIN, transfer=(SOURCE,))
+
+
+@pytest.fixture(scope="module")
+def drifted() -> list[Trial]:
+    """A sweep whose best x is farther than its source's by a quarter of the range."""
+    return run(DRIFTED, 12, bowl)
+
+
+def test_where_the_optimum_has_moved_the_source_helps_to_find_it(drifted):
+    losses = [bowl(record.parameters) for record in drifted]
+    assert losses[0] > 0.04
+    assert min(losses[:6]) < 0.005
+    assert [record.generator for record in drifted[:6]].count("sobol") < 4
+
+
+def test_a_source_that_misleads_costs_one_trial():
+    """The plain search follows, with its whole first design, from the same points."""
+    misled = run(space(source(sign=-1.0)), 8)
+    assert [record.generator for record in misled] == ["botorch", *["sobol"] * 6, "botorch"]
+    plain = run(space(), 6)
+    assert [record.parameters for record in misled[1:7]] == [record.parameters for record in plain]
+
+
+def test_after_twelve_results_nothing_is_left_of_the_source(drifted):
+    found = []
+    for searched in (DRIFTED, PLAIN):
+        optimizer = Optimizer(searched)
+        optimizer.observe(drifted)
+        found.append(optimizer.generate())
+    assert found[0] == found[1]
+
+
+def test_same_records_give_the_same_candidate(drifted):
+    for count in (2, 4, 7):
+        fresh = Optimizer(DRIFTED)
+        fresh.observe(drifted[:count])
+        (candidate,) = fresh.generate()
+        assert candidate.parameters == drifted[count].parameters
 
 
 def test_an_unread_source_changes_no_candidate():

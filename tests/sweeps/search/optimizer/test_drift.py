@@ -1,0 +1,69 @@
+"""The model of a metric whose optimum has moved since an earlier sweep."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sweeps.search.optimizer.drift import DRIFT, Belief, DriftedGP
+
+NAMES = ["x", "option", "y"]
+
+
+@pytest.fixture(scope="module")
+def adapter() -> Any:
+    """Ax's adapter, as far as it is read, around a Gaussian process over 12 results."""
+    from botorch.models import SingleTaskGP  # after ours, which silences what it warns of
+
+    rows = torch.rand(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    losses = (rows - 0.4).square().sum(-1, keepdim=True)
+    model = SingleTaskGP(rows, (losses - losses.mean()) / losses.std(), outcome_transform=None)
+    model.likelihood.noise = 0.01
+    surrogate = SimpleNamespace(model=model, outcomes=["loss"])
+    return SimpleNamespace(
+        generator=SimpleNamespace(surrogate=surrogate),
+        transforms={"StandardizeY": SimpleNamespace(Ystd={"loss": 2.0})},
+        parameters=NAMES,
+    )
+
+
+@pytest.fixture(scope="module")
+def points() -> torch.Tensor:
+    return torch.rand(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+
+
+def test_belief_is_the_posterior_of_the_sources_surrogate(adapter, points):
+    belief, model = Belief(adapter, ["x", "y"]), adapter.generator.surrogate.model
+    posterior = model.posterior(points).distribution
+    mean = belief.mean(points) + model.mean_module.constant
+    taken = belief.doubt(points) @ belief.doubt(points).T
+    assert torch.allclose(mean, posterior.mean, atol=1e-6)
+    assert torch.allclose(belief.kernel(points, points) - taken, posterior.covariance_matrix, atol=1e-6)
+
+
+def test_only_numbers_can_move(adapter, points):
+    points = points.clone().requires_grad_()
+    belief = Belief(adapter, ["x", "y"])
+    (slopes,) = torch.autograd.grad(belief.mean(points).sum(), points)
+    found = belief.gradient(points)
+    assert torch.allclose(found[:, [0, 2]], slopes[:, [0, 2]], atol=1e-9)
+    assert torch.equal(found[:, 1], torch.zeros(5, dtype=torch.double))
+
+
+def test_drift_doubts_the_mean_where_it_is_steep(adapter, points):
+    """The variance is that of the first-order effect of a shift, beside what does not depend on it."""
+    belief = Belief(adapter, ["x", "y"])
+    y = torch.linspace(-1.0, 1.0, 5, dtype=torch.double).unsqueeze(-1)
+    y = y / y.std()
+    still = DriftedGP(points, y, Belief(adapter, []), unit=1.0).covar_module
+    moving = DriftedGP(points, y, belief, unit=1.0).covar_module
+    extra = (moving(points) - still(points)).to_dense()
+    scale = 2.0 / 1.0  # of the source's results, in those of the target
+    slopes = belief.gradient(points)
+    assert torch.allclose(extra, (scale * DRIFT) ** 2 * slopes @ slopes.T, atol=1e-9)
+    assert torch.allclose(moving(points, diag=True), moving(points).to_dense().diagonal(), atol=1e-9)
+    assert math.isclose(float(moving.log_scale.detach()), math.log(scale))
