@@ -39,13 +39,13 @@ _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class MeshConfig:
-    """Dimensions of the mesh of processes that share a run with `device.parallel=fsdp`.
+    """Dimensions of the mesh of processes, or of a TPU's chips, that share a run with `device.parallel=fsdp`.
 
     Args:
-        data: number of tensor groups, which share out each batch; null: as many as the processes make.
-        tensor: successive processes that have the same part of a batch, and each compute some heads, some of
-            the MLPs' features, and some of the tokens and of the vocabulary elsewhere. Divides the heads, the
-            key heads, and the tokens of a sequence. Changes rounding only.
+        data: number of tensor groups, which share out each batch; null: as many as there are.
+        tensor: successive processes or chips that have the same part of a batch, and each compute some heads,
+            some of the MLPs' features, and some of the tokens and of the vocabulary elsewhere. Divides the
+            heads, the key heads, and the tokens of a sequence. Changes rounding only.
     """
 
     data: Positive | None
@@ -90,8 +90,7 @@ class DeviceConfig:
             optimizer) or `fsdp` (each has a shard of them). Changes rounding only. `none` is for one process.
             The chips of a TPU are in one process and share each batch anyway; with `fsdp` student, optimizer
             and teacher are sharded over them, and `ddp` is refused.
-        mesh: how those processes divide the work, with `parallel=fsdp` on CPUs and CUDA devices. Changes
-            rounding only.
+        mesh: how those processes or chips divide the work, with `parallel=fsdp`. Changes rounding only.
         num_chips: chips of the host's TPU that share each batch, with `type=xla`. Changes rounding only.
             null: all that there are.
         auto_micro_batch: give each stage whose `micro_batch_size` is null the largest that fits into memory
@@ -276,19 +275,19 @@ class Config(Checked):
 
     def _check_parallel(self) -> Iterator[FieldError]:
         """Refuse what several processes cannot do. On XLA there is one; `auto` may resolve to either."""
-        mesh, sharded = self.device.mesh, self.device.parallel == "fsdp" and self.device.type != "xla"
-        if (mesh.tensor > 1 or mesh.data is not None) and not sharded:
+        mesh = self.device.mesh
+        if (mesh.tensor > 1 or mesh.data is not None) and self.device.parallel != "fsdp":
             yield FieldError(
-                "a mesh is of processes that share the weights, on CPUs or CUDA devices; write "
-                "device.parallel=fsdp without device=xla, or device.mesh={data: null, tensor: 1}",
+                "a mesh is of processes or chips that share the weights; write device.parallel=fsdp, or "
+                "device.mesh={data: null, tensor: 1}",
                 key="device.mesh",
             )
+        if mesh.tensor > 1:
+            yield from self._check_tensor_parallel()
         if self.device.parallel == "none" or self.device.type == "xla":
             if self.checkpoint.format == "sharded":
                 yield FieldError("one process writes whole checkpoints; write auto", key="checkpoint.format")
             return
-        if mesh.tensor > 1:
-            yield from self._check_tensor_parallel()
         if self.stage3.max_steps and self.stage3.teacher.kind == "http":
             yield FieldError(
                 "a teacher over HTTP can be asked by one process only; write device.parallel=none or "

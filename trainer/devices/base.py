@@ -85,6 +85,11 @@ class Device:
         return 1
 
     @property
+    def data_chips(self) -> int:
+        """Return the number of parts that they share its rows out in: fewer, if some have the same rows."""
+        return self.chips
+
+    @property
     def reads_late(self) -> bool:
         """Return whether a step's results are read once the next step is submitted, so that none waits."""
         return self.kind == "cuda"

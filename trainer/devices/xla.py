@@ -18,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -54,7 +53,7 @@ class XlaDevice(Device):
 
     Args:
         read_every: steps between two reads of results; each waits for the device.
-        mesh: of the chips that share each batch; None: there is one.
+        mesh: of the chips that share each batch, as `xla_sharding.open_mesh` makes it; None: there is one.
         sharded: whether weights and optimizer state are sharded over the mesh, too.
         graphs: mirror of the compiled graphs in a bucket.
         compiled_before: seconds of compilation in this process before the device was opened.
@@ -76,6 +75,10 @@ class XlaDevice(Device):
     def chips(self) -> int:
         return 1 if self.mesh is None else int(self.mesh.size())
 
+    @property
+    def data_chips(self) -> int:
+        return 1 if self.mesh is None else int(self.mesh.shape()[xla_sharding.ROWS])
+
     def autocast(self) -> AbstractContextManager[Any]:
         if self.dtype == torch.float32:  # XLA's autocast warns of it, even when disabled
             return nullcontext()
@@ -84,7 +87,7 @@ class XlaDevice(Device):
     def place(self, ids: Tensor) -> Tensor:
         """Move a batch, sharded by rows; replicated if the chips do not divide it, as in an evaluation."""
         placed = ids.to(self.torch_device)
-        if self.mesh is not None and len(ids) % self.chips == 0:
+        if self.mesh is not None and len(ids) % self.data_chips == 0:
             xs.mark_sharding(placed, self.mesh, (xla_sharding.ROWS, *[None] * (ids.ndim - 1)))
         return placed
 
@@ -202,12 +205,12 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
     chips = xr.global_runtime_device_count()
     if config.num_chips not in (None, chips):
         raise MachineError(f"there are {chips} here, not {config.num_chips}", key="device.num_chips")
-    xla_sharding.check(config.parallel, chips)
+    xla_sharding.check(config.parallel, chips, config.mesh)
     mesh = None
     if chips > 1:
         if not xr.is_spmd():
             xr.use_spmd()
-        mesh = xs.Mesh(np.arange(chips), (chips,), (xla_sharding.ROWS,))
+        mesh = xla_sharding.open_mesh(chips, config.mesh.tensor)
     graphs = open_compilation_cache() if on_tpu() else None
     device = torch_xla.device()
     return XlaDevice(
@@ -215,7 +218,9 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
         dtype=dtype_of(config, device),
         name=_name(),
         attention=xla_attention.register(
-            flash_attention_kernel(mesh), tpu_versions.flash_obstacle(tpu_versions.installed(), tpu=on_tpu())
+            flash_attention_kernel(mesh),
+            tpu_versions.flash_obstacle(tpu_versions.installed(), tpu=on_tpu()),
+            heads_shared=config.mesh.tensor > 1,
         ),
         recompute=config.recompute,
         hold_weights=config.hold_weights,
@@ -232,8 +237,12 @@ def flash_attention_kernel(mesh: xs.Mesh | None) -> xla_attention.Kernel:
     def kernel(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, scale: float) -> Tensor:
         from torch_xla.experimental.custom_kernel import flash_attention
 
-        rows = xla_sharding.ROWS if mesh is not None and len(q_BHTD) % mesh.size() == 0 else None
-        split = None if mesh is None else (rows, None, None, None)
+        split = None
+        if mesh is not None:
+            sizes = mesh.shape()
+            rows = xla_sharding.ROWS if len(q_BHTD) % sizes[xla_sharding.ROWS] == 0 else None
+            heads = xla_sharding.TENSOR if xla_sharding.TENSOR in sizes else None
+            split = (rows, heads, None, None)
         found = flash_attention(
             q_BHTD, k_BHTD, v_BHTD, causal=True, sm_scale=scale, partition_spec=split, mesh=mesh
         )

@@ -32,11 +32,12 @@ Kernel = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 _log = logging.getLogger(__name__)
 
 
-def register(kernel: Kernel, obstacle: str) -> str:
+def register(kernel: Kernel, obstacle: str, *, heads_shared: bool = False) -> str:
     """Register the attention with transformers and return its name.
 
     Args:
         obstacle: why the kernel cannot be called here, and what to do; "": it can.
+        heads_shared: whether chips share out the heads as well as the sequences.
     """
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
@@ -55,6 +56,8 @@ def register(kernel: Kernel, obstacle: str) -> str:
                     scale = options.get("scaling") or query.shape[-1] ** -0.5
                     return _flash(kernel, query, key, value, scale), None
                 warn_once(reason)
+            if heads_shared and not options.get("dropout") and options.get("position_bias") is None:
+                return _by_einsum(module, query, key, value, attention_mask, options), None
             sdpa: Any = ALL_ATTENTION_FUNCTIONS["sdpa"]
             return cast(tuple[Tensor, None], sdpa(module, query, key, value, attention_mask, **options))
 
@@ -68,8 +71,7 @@ def unsupported_reason(
 ) -> str:
     """Return why the flash kernel cannot compute this attention, and what to do about it; "" if it can."""
     length, size = q_BHTD.shape[2:]
-    causal = options.get("is_causal")
-    if mask is not None or not (getattr(module, "is_causal", True) if causal is None else causal):
+    if mask is not None or not _is_causal(module, options):
         return "the model's layers see other tokens than all before, such as a window of them"
     if options.get("dropout") or options.get("position_bias") is not None:
         return "the model changes its attention's scores, by dropout or by a bias"
@@ -81,10 +83,45 @@ def unsupported_reason(
     return ""
 
 
+def _by_einsum(
+    module: nn.Module,
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    mask: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """Return what SDPA returns, [B, T, H, D], by products over sequences and heads as they are.
+
+    SDPA multiplies over B·H. Where two axes of a mesh share B and H no chip's part of that is in one piece:
+    XLA's partitioner exchanged queries and keys, and computed each product twice.
+    """
+    k_BHTD, v_BHTD = (_repeated(each, q_BHTD) for each in (k_BGTD, v_BGTD))
+    scale = options.get("scaling") or q_BHTD.shape[-1] ** -0.5
+    scores = (torch.einsum("bhtd,bhsd->bhts", q_BHTD, k_BHTD) * scale).float()
+    if mask is None and _is_causal(module, options):
+        length = scores.shape[-1]
+        mask = torch.ones(length, length, dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    shares = torch.softmax(scores, dim=-1).to(v_BHTD.dtype)
+    return torch.einsum("bhts,bhsd->bhtd", shares, v_BHTD).transpose(1, 2).contiguous()
+
+
+def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
+    causal = options.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if causal is None else causal)
+
+
+def _repeated(x_BGTD: Tensor, q_BHTD: Tensor) -> Tensor:
+    times = q_BHTD.shape[1] // x_BGTD.shape[1]
+    # Of one head itself: to repeat it once would be a reshape, for which the partitioner exchanges heads.
+    return x_BGTD if times == 1 else x_BGTD.repeat_interleave(times, dim=1)
+
+
 def _flash(kernel: Kernel, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, scale: float) -> Tensor:
     """Return attention [B, T, H, D]."""
-    shared = q_BHTD.shape[1] // k_BGTD.shape[1]
-    k_BHTD, v_BHTD = (each.repeat_interleave(shared, dim=1) for each in (k_BGTD, v_BGTD))
+    k_BHTD, v_BHTD = (_repeated(each, q_BHTD) for each in (k_BGTD, v_BGTD))
     return kernel(q_BHTD, k_BHTD, v_BHTD, scale).transpose(1, 2).contiguous()
 
 

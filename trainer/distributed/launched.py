@@ -69,8 +69,6 @@ def check(config: Config, found: Launched | None) -> Launched:
     """
     mesh = config.device.mesh
     if not is_distributed(config):
-        if mesh.tensor > 1 or mesh.data is not None:  # `auto` is a TPU here
-            raise ConfigError("a TPU has no mesh of processes; write {data: null, tensor: 1}", key=_MESH)
         if found is not None and found.world > 1:
             instead = (
                 f"write {KEY}=ddp or {KEY}=fsdp, or start one"

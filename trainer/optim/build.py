@@ -331,11 +331,11 @@ def require_device(config: Config, device: Device) -> None:
     for name in ("stage1_9", "stage2", "stage3", "recovery"):
         stage = getattr(config, name)
         size = stage.micro_batch_size or stage.batch_size
-        if stage.max_steps and size % device.chips:
+        if stage.max_steps and size % device.data_chips:
             which = "micro_batch_size" if stage.micro_batch_size else "batch_size"
             raise ConfigError(
-                f"{counted(size, 'sequence')} cannot be shared out evenly among {device.chips} chips; "
-                f"write a multiple of {device.chips}, or fewer chips in device.num_chips",
+                f"{counted(size, 'sequence')} cannot be shared out evenly among {device.data_chips} chips; "
+                f"write a multiple of {device.data_chips}, or fewer chips in device.num_chips",
                 key=f"{name}.{which}",
             )
 

@@ -119,7 +119,7 @@ device.parallel=fsdp stage1_9.optimizer.type=adamw_8bit
 device.parallel=ddp device.compile=true
 device.mesh.tensor=0
 device.mesh.tensor=2
-device=xla device.parallel=fsdp device.mesh.data=2
+device=xla device.mesh.data=2
 device.parallel=fsdp device.mesh.tensor=3
 device.parallel=fsdp device.mesh.tensor=2 data.sequence_length=33
 device.parallel=fsdp device.mesh.tensor=2 device.compile=layers

@@ -1,7 +1,7 @@
 """Four chips of XLA's CPU, in a process of their own: how a process sees its devices is settled when it starts.
 
 Tests call `in_four`, which runs this file: stages, each by chips that share the batches alone and by chips
-that share the weights too; or a full run of the second kind.
+that share the weights too, some in a mesh of two dimensions; or a full run of the last kind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 FOUR, FSDP = "device.num_chips=4", "device.parallel=fsdp"
-PARALLEL = {"replicated": (), "fsdp": (FSDP,)}
+PARALLEL = {"replicated": (), "fsdp": (FSDP,), "mesh": (FSDP, "device.mesh={data: 2, tensor: 2}")}
 CACHED = "stage3 cached"
 # By stage: both kinds of optimizers, and what else depends on full weights. At the size of Stage 2 XLA would
 # rather exchange activations than weights, unless its outputs are annotated. Its lambda begins at 0, where a weight
@@ -48,7 +48,7 @@ def of_stage(stage: str) -> tuple[str, ...]:
 
 def strategies(stage: str) -> list[str]:
     """How the chips share the stage: graphs take long to compile, and with FSDP the batch is sharded as well."""
-    return list(PARALLEL) if stage == "stage2" else ["fsdp"]
+    return {"stage2": ["replicated", "fsdp"], "stage1_9": ["fsdp", "mesh"]}.get(stage, ["fsdp"])
 
 
 def trained(stage: str, *overrides: str) -> Any:
@@ -103,7 +103,7 @@ def _main(folder: Path, stages: Sequence[str], run: Sequence[str]) -> None:
     if stages:
         found["odd"] = _odd_shapes()
     if run:
-        found["compiled"] = _run(folder, [*run, FOUR, FSDP])
+        found["compiled"] = _run(folder, [*run, FOUR, *PARALLEL["mesh"]])
     print(json.dumps(found))
 
 

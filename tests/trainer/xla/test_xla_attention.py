@@ -82,10 +82,14 @@ def step(device: Device, model: nn.Module, ids_BT: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one text", "documents"])
 @pytest.mark.parametrize("window", [None, 5], ids=["causal", "window"])
-def test_sdpa_is_eager_attention_in_one_graph_without_the_cpu(
-    exact: Device, window: int | None, apart: bool
+@pytest.mark.parametrize("heads_shared", [False, True], ids=["sdpa", "einsum"])
+def test_attention_is_the_eager_one_in_one_graph_without_the_cpu(
+    exact: Device, heads_shared: bool, window: int | None, apart: bool
 ) -> None:
     """Grouped heads, layers that see the last five tokens, and documents that do not see each other."""
+    from trainer.devices import xla
+
+    xla_attention.register(xla.flash_attention_kernel(None), "", heads_shared=heads_shared)
     ours, theirs = exact.move(mistral(exact.attention, window)), mistral("eager", window)
     if apart:
         for model in (ours, theirs):

@@ -29,7 +29,7 @@ OF_MATRICES = {
 
 @pytest.mark.timeout(1500)  # nine graphs; eleven took 380 s beside the slow suite, on two cores
 def test_one_chip_and_four_have_the_same_losses(tmp_path: Path) -> None:
-    """Losses agree, whether four chips share batches alone (Stage 2) or the weights as well."""
+    """Losses agree, whether four chips share batches alone (Stage 2), the weights as well, or each layer."""
     four = in_four(tmp_path, *RUNS)
     assert four.pop("odd") == [[[6, 2]] * 4, [[6, 7]] * 4]  # by columns; replicated
     for stage in RUNS:
@@ -37,7 +37,7 @@ def test_one_chip_and_four_have_the_same_losses(tmp_path: Path) -> None:
         assert one.chips == 1
         for how in strategies(stage):
             ran = four[f"{stage} {how}"]
-            assert (ran["chips"], ran["rows"]) == (4, [[1, 16]] * 4)
+            assert (ran["chips"], ran["rows"]) == (4, [[2 if how == "mesh" else 1, 16]] * 4)
             for name, losses in one.parts.items():
                 found, where = ran["parts"][name], f"{name} of {stage}, {how}"
                 assert found[:STEPS_BEFORE] == pytest.approx(losses[:STEPS_BEFORE], TOLERANCE, FLOOR), where
@@ -48,14 +48,14 @@ def test_one_chip_and_four_have_the_same_losses(tmp_path: Path) -> None:
             assert replicated_on_each(ran) == (how == "replicated"), (stage, how)
             # Gradients are summed up; weights are gathered, and never activations instead.
             assert ran["exchanges"]["all-to-all"] == ran["exchanges"]["collective-permute"] == 0
-            assert bool(ran["exchanges"]["all-gather"]) == (how == "fsdp")
+            assert bool(ran["exchanges"]["all-gather"]) == (how != "replicated")
         kept = {name.partition(" ")[0] for name in ran["kept"]}
         assert kept == {"student", "teacher", "exp_avg", "exp_avg_sq", "step", *OF_MATRICES[stage]}
     assert any(four["stage3 fsdp"]["clipped"])
 
 
 def replicated_on_each(ran: dict[str, Any]) -> bool:
-    """Whether each chip has full matrices, and not a quarter of their rows. Vectors are full anyway, and
+    """Whether each chip has full matrices, and not a quarter. Vectors are full anyway, and
     what Apollo keeps, which is small."""
     kept = [
         shapes
@@ -64,8 +64,10 @@ def replicated_on_each(ran: dict[str, Any]) -> bool:
     ]
     replicated = [shapes[1:] == shapes[:1] * 4 for shapes in kept if len(shapes[0]) > 1]
     for shape, *each in kept:
-        rows = shape[0] // 4 if len(shape) > 1 and not all(replicated) else None
-        assert each == [shape if rows is None else [rows, *shape[1:]]] * 4
+        parts = [shape]
+        if len(shape) > 1 and not all(replicated):  # some by columns in a mesh
+            parts = [[shape[0] // 4, *shape[1:]], [shape[0], shape[1] // 4]]
+        assert any(each == [part] * 4 for part in parts)
     return all(replicated)
 
 
@@ -77,6 +79,10 @@ def replicated_on_each(ran: dict[str, Any]) -> bool:
         (
             ("device.parallel=fsdp",),
             r"device\.parallel: fsdp shares the weights among chips, and there is one",
+        ),
+        (
+            ("device.parallel=fsdp", "device.mesh.tensor=2"),
+            r"device\.mesh: 1 chip shares the run, and the mesh needs",
         ),
         (("optimizer@stage2.optimizer=adamw_8bit",), r"stage2\.optimizer\.type: adamw_8bit has no kernels"),
         (

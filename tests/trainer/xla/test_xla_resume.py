@@ -150,7 +150,7 @@ def test_run_resumes_on_xla_and_across_devices(attempt: Attempt, tmp_path: Path)
     assert {parameter.device.type for parameter in saved.parameters()} == {"cpu"}
 
 
-def test_fsdp_run_of_four_chips_resumes_on_one_and_a_cpu(
+def test_run_of_a_mesh_of_chips_resumes_on_one_and_a_cpu(
     attempt: Attempt, small: tuple[str, ...], tmp_path: Path
 ) -> None:
     begun = [override for override in small if not override.startswith("device=")]
