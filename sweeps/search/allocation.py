@@ -198,7 +198,9 @@ class Allocator:
                 raise SweepClosed("stopped", f"{url} is stopped; `sweep resume` opens it again")
             if exceeded := budget.exceeded(self._limits.budget, records, self._store.now()):
                 raise SweepClosed("spent", f"the budget of {url} is reached: {exceeded}")
-            why = brake.reason_to_pause(self._space.brake, records, since=switch.at)
+            # Looked for only after a failure: this runs for every trial.
+            has_failed = bool(records) and self._records.last_failed()
+            why = brake.reason_to_pause(self._space.brake, records, since=switch.at) if has_failed else ""
             if not why:
                 return
             if not self._claimable(records) and not self._may_create(records, searching=True):
@@ -211,7 +213,7 @@ class Allocator:
         """Claim from the last listing while it is recent: the store refuses a claim on an outdated record."""
         records = self._records.lately()
         wanted = _wanted(self._records.unsettled() if records else [], confirming=confirming)
-        if not self._claimable(wanted) or brake.last_failed(records):  # more may have failed since
+        if not self._claimable(wanted) or self._records.last_failed():  # more may have failed since
             return None
         self._must_be_open(records)
         return self._claim_one(wanted, claim)

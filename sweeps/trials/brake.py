@@ -37,11 +37,11 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
     Args:
         since: the store's time when a user last resumed the sweep; trials started earlier do not count.
     """
-    if not last_failed(records):  # the usual case, checked first because this runs for every trial
+    if not last_failed(records):
         return ""
     ended = sorted(
         (record for record in _ended_trials(records) if (record.started or 0.0) >= since),
-        key=lambda record: (record.ended or 0.0, record.trial),
+        key=order,
         reverse=True,
     )
     if not ended or ended[0].status != "failed":
@@ -62,8 +62,18 @@ def last_failed(records: Sequence[Trial]) -> bool:
     """Return whether the trial that ended last has failed."""
     if "failed" not in map(attrgetter("status"), records):
         return False
-    last = max(_ended_trials(records), key=lambda record: (record.ended or 0.0, record.trial), default=None)
+    last = max(_ended_trials(records), key=order, default=None)
     return last is not None and last.status == "failed"
+
+
+def order(record: Trial) -> tuple[float, int]:
+    """Return what trials that have ended are sorted by."""
+    return record.ended or 0.0, record.trial
+
+
+def has_ended(record: Trial) -> bool:
+    """Return whether this sweep ran the trial to an end, and no user abandoned it."""
+    return record.finished and record.status != "abandoned" and record.generator != "imported"
 
 
 def error_pattern(error: str) -> str:
@@ -75,8 +85,7 @@ def error_pattern(error: str) -> str:
 
 
 def _ended_trials(records: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that this sweep ran to an end, without those that a user abandoned."""
-    return [r for r in records if r.finished and r.status != "abandoned" and r.generator != "imported"]
+    return list(filter(has_ended, records))
 
 
 def _reason(record: Trial) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from operator import attrgetter, itemgetter
 from sweeps.errors import Conflict, DamagedObject, StoreConflict
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
-from sweeps.trials import lifecycle, packs, storable
+from sweeps.trials import brake, lifecycle, packs, storable
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_event
@@ -39,6 +39,8 @@ class Records:
         self._known: dict[int, tuple[Trial, str]] = {}  # by ascending index
         self._ordered: list[Trial] | None = []  # those records; None: to be made anew
         self._unsettled: set[int] = set()  # those that may change at any time
+        self._last_ended: Trial | None = None  # of those records, once somebody has asked for it
+        self._knows_last = False
         self._next = 0  # the index after the last that was listed
         self._listed = self._listed_in_full = float("-inf")
         self.is_partial = False
@@ -83,6 +85,7 @@ class Records:
     def _learn(self, known: dict[int, tuple[Trial, str]]) -> None:
         self._known, self._ordered = known, None
         self._unsettled = {index for index, (record, _) in known.items() if not _is_settled(record)}
+        self._knows_last = False
 
     def _changed(self, versions: Mapping[int, str]) -> list[int]:
         known = self._known
@@ -163,6 +166,16 @@ class Records:
             self._ordered = [record for record, _ in self._known.values()]
         return self._ordered.copy()
 
+    def last_failed(self) -> bool:
+        """Return whether of those of `known` the one that ended last has failed.
+
+        An ask needs it, and mostly goes through no list for it, however many trials there are.
+        """
+        if not self._knows_last:
+            ended = (record for record, _ in self._known.values() if brake.has_ended(record))
+            self._last_ended, self._knows_last = max(ended, key=brake.order, default=None), True
+        return self._last_ended is not None and self._last_ended.status == "failed"
+
     def unsettled(self) -> list[Trial]:
         """Return those of `known` that may change at any time, all open ones among them, in index order."""
         return [self._known[index][0] for index in sorted(self._unsettled)]
@@ -201,6 +214,7 @@ class Records:
             version = self._store.replace(trial.key(changed.trial), data, self._known[changed.trial][1])
         except StoreConflict:
             self._known[changed.trial] = (changed, "")  # the next listing reads it again
+            self._note_end(changed)
             self._unsettled.add(changed.trial)
             self._ordered = None
             self._listed = float("-inf")
@@ -227,7 +241,16 @@ class Records:
         else:  # there is a gap, or it is out of order
             self._ordered = None
         (self._unsettled.discard if _is_settled(record) else self._unsettled.add)(record.trial)
+        self._note_end(record)
         return record
+
+    def _note_end(self, record: Trial) -> None:
+        """Keep up which trial ended last, when a record has taken the place of another one or none."""
+        last = self._last_ended
+        if last is not None and last.trial == record.trial:
+            self._knows_last = False  # a retry has put it back, perhaps
+        elif brake.has_ended(record) and (last is None or brake.order(record) > brake.order(last)):
+            self._last_ended = record
 
     def pack(self) -> list[int]:
         """Bring the packs of a bucket up to date, and return the numbers of those that were written."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 from memory_store import MemoryStore
 
 from sweeps.errors import Conflict
-from sweeps.trials import lifecycle, repository
-from sweeps.trials.lifecycle import Abandon, Claim
+from sweeps.trials import brake, lifecycle, repository
+from sweeps.trials.lifecycle import Abandon, Claim, Complete, Fail, Retry
 from sweeps.trials.record import Trial
 from sweeps.trials.repository import Records
 
@@ -106,3 +109,28 @@ def test_none_of_some_is_known_to_be_outdated():
     assert len(found) == 10 + 8
     assert [record for record in found if record != theirs.read(record.trial)] == []
     assert mine.all() == theirs.all()
+
+
+def test_failure_of_the_trial_that_ended_last_is_known_after_every_change():
+    """It is kept up to date, by one writer and by what a listing brings of another."""
+    seen = Counter()
+    for seed in range(20):
+        draw, store = random.Random(seed), MemoryStore()
+        mine, theirs = Records(store), Records(store)
+        for _ in range(60):
+            writer = draw.choice((mine, theirs))
+            record = draw.choice(writer.all() or [None])
+            if record is None or draw.random() < 0.2:
+                fresh = Trial(trial=len(writer.all()), status="pending", parameters={}, generator="sobol")
+                writer.create(fresh)
+                continue
+            held = {"worker": record.worker or "", "attempt": record.attempt}
+            ends = Complete(metrics={}, **held), Fail(error="e", failure="crashed", **held), Abandon(by="ada")
+            events = {"pending": Claim(worker="w"), "running": draw.choice(ends), "failed": Retry(by="ada")}
+            if record.status in events:
+                if draw.random() < 0.5:
+                    mine.all()
+                writer.apply(record.trial, events[record.status])
+                seen[mine.last_failed()] += 1
+                assert mine.last_failed() == brake.last_failed(mine.known())
+    assert min(seen[True], seen[False]) > 50
