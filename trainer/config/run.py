@@ -84,8 +84,9 @@ class DeviceConfig:
         hold_weights: keep the quantised weights of all layers over the micro-batches of a step, in the dtype
             of the products. false: each layer quantises its own in every pass, for less memory. Changes no
             loss.
-        teacher: where the frozen teacher's decoder layers are: on the `device`, or in memory of the `host`,
-            from where each is copied to the device while the one before it computes. Changes no loss.
+        teacher: where the frozen teacher's decoder layers are: on the `device`; in memory of the `host`, from
+            where each is copied to the device while the one before it computes; or, with `parallel=fsdp`,
+            `sharded` over all processes, from which each is gathered when it computes. Changes no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the full model and
             optimizer) or `fsdp` (each has a shard of them). Changes rounding only. `none` is for one process.
             The chips of a TPU are in one process and share each batch anyway; with `fsdp` student, optimizer
@@ -108,7 +109,7 @@ class DeviceConfig:
     compile: bool | Literal["auto", "layers"]
     recompute: bool
     hold_weights: bool
-    teacher: Literal["device", "host"]
+    teacher: Literal["device", "host", "sharded"]
     parallel: Literal["none", "ddp", "fsdp"]
     mesh: MeshConfig
     num_chips: Positive | None
@@ -254,6 +255,14 @@ class Config(Checked):
                 + (", or device.compile=layers" if self.device.type != "xla" else ""),
                 key="device.teacher",
             )
+        if self.device.teacher == "sharded" and (self.device.parallel != "fsdp" or self.device.type == "xla"):
+            instead = (
+                "the chips of a TPU share the teacher with fsdp in any case; write device"
+                if self.device.type == "xla"
+                else "processes share the teacher as they do the student; write device or host, or "
+                "device.parallel=fsdp"
+            )
+            yield FieldError(instead, key="device.teacher")
 
     def _check_quant(self) -> Iterator[FieldError]:
         warmup = self.stage2.lambda_warmup

@@ -65,7 +65,7 @@ class Device:
     compile: bool | Literal["layers"] = False
     recompute: bool = False
     hold_weights: bool = True
-    teacher: Literal["device", "host"] = "device"
+    teacher: Literal["device", "host", "sharded"] = "device"
     ranks: Ranks = ALONE
 
     checks_before_update: ClassVar[bool] = True

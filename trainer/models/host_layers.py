@@ -126,12 +126,12 @@ _ON_HOST: WeakKeyDictionary[nn.Module, HostLayers] = WeakKeyDictionary()
 
 
 def place_teacher(teacher: nn.Module, device: Device) -> nn.Module:
-    """Return the frozen teacher, moved to the device, with its layers where `device.teacher` says.
+    """Return the frozen teacher, moved to the device, with its layers in host memory if they are to be there.
 
     Raises:
         ConfigError: its layers cannot stay in host memory.
     """
-    if device.teacher == "device":
+    if device.teacher != "host":  # `sharded`: once the student is made of it
         return device.move(teacher)
     if device.kind == "xla":
         raise ConfigError(

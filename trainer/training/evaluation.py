@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from trainer.config import EvalConfig
 from trainer.devices.device import Device
+from trainer.distributed.tensors import is_dtensor
 from trainer.errors import DivergedError
 from trainer.losses.next_token import NextTokenLoss
 from trainer.quant.ternary import as_deployed, fully_quantised
@@ -101,10 +102,16 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
         raise RuntimeError(f"a loss was asked for at {stage}, where the student is not fully quantised")
     model.eval()
     loss, ranks, own = NextTokenLoss(model), device.ranks, []
-    for ids_BT in batches[ranks.rank :: ranks.world]:
+    mine = list(batches[ranks.rank :: ranks.world])
+    count = len(mine)
+    if any(is_dtensor(parameter) for parameter in model.parameters()):
+        # A sharded model is gathered from all processes, which must run it equally often.
+        mine += batches[: -(-len(batches) // ranks.world) - count]
+    for ids_BT in mine:
         placed = device.place(ids_BT)
         with device.autocast():
             own.append(loss.by_sequence(placed).tolist())
+    del own[count:]
     losses = [each for batch in in_turn(ranks.all_gather(own)) for each in batch]
     mean = statistics.fmean(losses)
     if not math.isfinite(mean):

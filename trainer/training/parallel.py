@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from inspect import signature
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -115,7 +116,7 @@ class FSDPStrategy(ParallelStrategy):
     """FSDP2 (`torch.distributed.fsdp.fully_shard`): the model is sharded while it is trained.
 
     Each process holds a shard (some rows) of every parameter, of its gradient and of the optimizer's state,
-    and all of a decoder layer only while it computes it. The teacher is not trained, and not sharded.
+    and all of a decoder layer only while it computes it. `shard_teacher` shards the teacher, if it is to be.
 
     With a mesh of data and tensor dimensions the weights are sharded over all processes as without it, and a
     layer's heads and features are computed in parts by those of a tensor group (`models.tensor_parallel`).
@@ -160,8 +161,7 @@ class FSDPStrategy(ParallelStrategy):
         return losses
 
     def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
-        self._module.set_requires_gradient_sync(last)
-        return nullcontext()
+        return nullcontext()  # gradients that wait for the last micro-batch would be whole
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return mean_over_ranks(parts, self._ranks)
@@ -189,6 +189,29 @@ class FSDPStrategy(ParallelStrategy):
         for part in (self._module, *self._layers):
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()
+
+
+def shard_teacher(teacher: nn.Module, device: Device) -> None:
+    """Leave each process a shard of a frozen model's decoder layers, if `device.teacher` asks for it.
+
+    A layer is gathered from all processes while the one before it computes, so that all must run the model
+    alike from now on. Embeddings, head and the last norm, which losses read too, stay whole.
+    """
+    if device.teacher != "sharded":
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard  # loads much that others do not need
+
+    layers = cast(Any, teacher).get_decoder().layers
+    mesh = init_device_mesh(device.kind, (device.ranks.world,))
+    whole = set(teacher.parameters()) - set(layers.parameters())
+    sharded = [fully_shard(layer, mesh=mesh) for layer in layers]
+    # Not the model or its decoder: transformers knows by their classes, which this changes, what they return.
+    root: Any = fully_shard(ObjectiveModule(teacher), mesh=mesh, ignored_params=whole)
+    for layer, following in pairwise(sharded):
+        layer.set_modules_to_forward_prefetch([following])
+    with torch.no_grad():  # the first module to run is the root, which losses do not call
+        root(lambda ids: {}, torch.empty(0))
 
 
 _ALONE = ParallelStrategy()

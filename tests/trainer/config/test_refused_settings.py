@@ -127,6 +127,8 @@ device.parallel=fsdp device.mesh.tensor=2 stage2.fp8=true
 device.teacher=host device.compile=true
 device=xla device.teacher=host
 device.teacher=disk
+device.teacher=sharded
+device=xla device.parallel=fsdp device.teacher=sharded
 device=xla device.num_chips=1 device.parallel=fsdp
 device.parallel=ddp stage3.max_steps=200 stage3/teacher=http stage3.attention_weight=0 stage3.teacher.url=http://h stage3.teacher.model=m
 """,

@@ -33,7 +33,10 @@ def test_two_processes_come_to_what_one_comes_to(
     parallel: str, start: Start, alone: Alone, tmp_path: Path
 ) -> None:
     recompute = f"device.recompute={str(parallel == 'fsdp').lower()}"  # changes no bit in one process
-    started = start(tmp_path / "two", *ALL_STAGES, recompute, f"device.parallel={parallel}")
+    how = (
+        ("device.parallel=fsdp", "device.teacher=sharded") if parallel == "fsdp" else ("device.parallel=ddp",)
+    )
+    started = start(tmp_path / "two", *ALL_STAGES, recompute, *how)
     expected = alone(tmp_path / "one", *ALL_STAGES)
     assert started.end() == [0, 0], started.output(1)
     assert_the_same(tmp_path / "two", expected)
