@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -41,7 +42,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # as above
         self.peak = self.largest = 0
-        self._alive: dict[int, tuple[Any, int]] = {}
+        self._alive: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(
         self,
@@ -52,18 +53,24 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no
     ) -> Any:
         if any(hasattr(each, "full_tensor") for each in types):
             return NotImplemented  # a DTensor has no storage; the operations on its own part come here again
-        inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
+        inputs = {id(leaf.untyped_storage()) for leaf in _tensors((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in inputs:  # a view, or written in place
-                reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call] # as above
-                self._alive[storage.data_ptr()] = (reference, storage.nbytes())
+            storage: Any = tensor.untyped_storage()
+            if id(storage) not in inputs:  # else a view, or written in place
+                self._alive[id(storage)] = weakref.ref(storage)
                 self.largest = max(self.largest, storage.nbytes())
-        self._alive = {where: each for where, each in self._alive.items() if not each[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
+        # Sizes are read anew: FSDP frees and allocates a storage that lives on.
+        alive = {key: storage for key, each in self._alive.items() if (storage := each()) is not None}
+        self._alive = {key: self._alive[key] for key in alive}
+        self.peak = max(self.peak, sum(storage.nbytes() for storage in alive.values()))
         return result
 
 
 def _tensors(tree: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    """Return the tensors that have memory: DTensors work out shapes of results on fake or meta ones."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor) and not _is_empty(leaf)]
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) or tensor.is_meta

@@ -141,7 +141,13 @@ def preflight_only(overrides: Sequence[str]) -> int:
     folder = None if config.run_dir is None else Path(config.run_dir)
     device = open_device(config.device)
     fitted = batch_size_search.with_micro_batches(config, device)
-    found = run_preflight(fitted, device, folder, detailed=True)
+    launch, mesh = launched.launched() or launched.ALONE, config.device.mesh
+    if launch is launched.ALONE and mesh.data is not None:  # an estimate for processes that are not here
+        world = mesh.data * mesh.tensor
+        assumed = launched.Launched(rank=0, world=world, local_rank=0, local_world=world)
+        launch = launched.check(config, assumed)
+    sharing = launch.world // mesh.tensor
+    found = run_preflight(fitted, device, folder, detailed=True, processes=sharing, launch=launch)
     show(found, config)
     return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
 

@@ -94,10 +94,9 @@ def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Devic
     if micro is not None:
         return ConfigError(f"{problem}; write {micro}", key=key)
     # First what costs the least time, and bfloat16, which costs accuracy, after what changes no result.
-    less: tuple[dict[str, Any], ...] = (
-        {"recompute": True},
-        {"recompute": True, "hold_weights": False, "teacher": "host"},
-    )
+    sharded = device.ranks.parallel == "fsdp"  # which holds no weights over micro-batches
+    elsewhere = {"teacher": "sharded"} if sharded else {"hold_weights": False, "teacher": "host"}
+    less: tuple[dict[str, Any], ...] = ({"recompute": True}, {"recompute": True, **elsewhere})
     full: Any = config.model.master_dtype
     half: Any = "bfloat16"
     lighter = (
@@ -106,7 +105,7 @@ def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Devic
     for master_dtype in (full, half) if lighter else (full,):
         model = dataclasses.replace(config.model, master_dtype=master_dtype)
         for settings in less:
-            if "teacher" in settings and (device.kind == "xla" or device.compile is True):
+            if settings.get("teacher") == "host" and (device.kind == "xla" or device.compile is True):
                 continue
             changed = {name: value for name, value in settings.items() if getattr(device, name) != value}
             smaller_device = dataclasses.replace(device, **changed)
@@ -121,7 +120,11 @@ def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Devic
             return ConfigError(
                 f"{problem}; write {value}, and {' '.join([*words[1:], f'{key}={micro}'])}", key=first
             )
-    smaller = "a smaller model, an optimizer with less state (adamw_8bit, apollo) or a larger device"
+    smaller = (
+        "more processes, a smaller model or larger devices"
+        if sharded
+        else "a smaller model, an optimizer with less state (adamw_8bit, apollo) or a larger device"
+    )
     return ConfigError(f"{problem}; one sequence at a time does not fit either: take {smaller}", key=key)
 
 

@@ -5,6 +5,7 @@ Each has a limit; this says what they come to. Used by `preflight`.
     copies for checkpoints      of one checkpoint, or of this process's part (`checkpoint.writer.HostCopies`)
     batches made ahead          `data.stream.AHEAD_BYTES`, of streamed text alone (`data.prefetch`)
     pinned batches              of two steps, on CUDA (`devices.base.Device.place`)
+    the teacher's layers        with `device.teacher=host`, of each process (`models.host_layers`)
 
 What else is pinned is a few numbers of a step (`Device.begin_fetch`). `auto_freeze` keeps two copies of the
 parameters that it watches, by default gains.
@@ -19,7 +20,8 @@ from trainer.data.stream import AHEAD_BYTES
 from trainer.devices.base import host_memory
 from trainer.devices.device import Device
 from trainer.distributed.launched import Launched
-from trainer.preflight.memory import stages
+from trainer.preflight.dimensions import Dimensions
+from trainer.preflight.memory import layer_bytes, stages
 from trainer.text import byte_size
 
 _PINNED_STEPS = 2  # the one that runs, and the one whose batch is on its way
@@ -33,24 +35,29 @@ class HostMemory:
         copies: of checkpoints.
         ahead: of batches made ahead, at most.
         pinned: of batches on their way to the device; torch rounds each up to a power of two, and keeps it.
+        teacher: of its decoder layers, likewise rounded up where they are page-locked, on CUDA.
         free: in the machine; None: not known.
     """
 
     copies: int
     ahead: int
     pinned: int
+    teacher: int
     free: int | None
 
     @property
     def total(self) -> int:
         """Return all of it."""
-        return self.copies + self.ahead + self.pinned
+        return self.copies + self.ahead + self.pinned + self.teacher
 
 
-def estimate(config: Config, device: Device, checkpoint: int, launch: Launched) -> HostMemory:
+def estimate(
+    config: Config, device: Device, teacher: Dimensions, *, checkpoint: int, launch: Launched
+) -> HostMemory:
     """Return the host memory of a run.
 
     Args:
+        teacher: its dimensions.
         checkpoint: bytes of a checkpoint.
         launch: this process among all that share the run.
     """
@@ -62,18 +69,25 @@ def estimate(config: Config, device: Device, checkpoint: int, launch: Launched) 
     sharing = max(1, launch.world // config.device.mesh.tensor)
     rows = max((stage.batch_size for _, stage in stages(config)), default=0) // sharing
     batch = 8 * rows * config.data.sequence_length
-    pinned = (1 << (batch - 1).bit_length()) if batch else 0
+    layer = _pinned(layer_bytes(teacher) // teacher.layers, device)
     return HostMemory(
         copies=copies,
         ahead=here * max(AHEAD_BYTES, batch) if config.data.name != "stdlib" else 0,
-        pinned=here * _PINNED_STEPS * pinned if device.kind == "cuda" else 0,
+        pinned=here * _PINNED_STEPS * _pinned(batch, device) if device.kind == "cuda" else 0,
+        teacher=here * teacher.layers * layer if device.teacher == "host" else 0,
         free=host_memory("MemAvailable"),
     )
+
+
+def _pinned(size: int, device: Device) -> int:
+    """Return the bytes that a buffer takes, which torch rounds up to a power of two where it locks pages."""
+    return 1 << (size - 1).bit_length() if size and device.kind == "cuda" else size
 
 
 def line(found: HostMemory) -> str:
     """Return it in one line for people."""
     parts = {"copies for checkpoints": found.copies, "batches ahead": found.ahead, "pinned": found.pinned}
+    parts["the teacher"] = found.teacher
     listed = ", ".join(f"{what} {byte_size(size)}" for what, size in parts.items() if size)
     free = "" if found.free is None else f", of {byte_size(found.free)} free"
     return f"host memory beside tensors: at most {byte_size(found.total)} ({listed}){free}"

@@ -74,12 +74,32 @@ def trained_dimensions(stage: Stage, student: Dimensions) -> Dimensions:
     return AdapterDimensions.for_student(student, stage) if isinstance(stage, RecoveryConfig) else student
 
 
-def weight_bytes(config: Config, teacher: Dimensions, device: Device) -> int:
-    """Return the bytes on the device of the weights of student and teacher."""
+def shard(size: int, device: Device) -> int:
+    """Return the bytes that each process has of what is sharded: all of them but with FSDP."""
+    return -(-size // device.ranks.world) if device.ranks.parallel == "fsdp" else size
+
+
+def student_bytes(config: Config, teacher: Dimensions, device: Device) -> int:
+    """Return the bytes of the student's weights on the device between two steps."""
     student = student_dimensions(config, teacher)
-    on_host = device.teacher == "host"
-    theirs = sum(o * i for o, i in teacher.embeddings) + teacher.hidden if on_host else teacher.parameters
-    return student.parameters * student.weight_bytes + theirs * teacher.weight_bytes
+    return shard(student.parameters * student.weight_bytes, device)
+
+
+def teacher_bytes(teacher: Dimensions, device: Device) -> int:
+    """Return the bytes of the teacher's weights on the device while it does not compute."""
+    ends = teacher.parameters * teacher.weight_bytes - layer_bytes(teacher)
+    there = layer_bytes(teacher) if device.teacher == "device" else _sharded_teacher(teacher, device)
+    return ends + there
+
+
+def layer_bytes(model: Dimensions) -> int:
+    """Return the bytes of all decoder layers: without embeddings, head and the last norm."""
+    ends = sum(o * i for o, i in model.embeddings) + model.hidden
+    return (model.parameters - ends) * model.weight_bytes
+
+
+def _sharded_teacher(teacher: Dimensions, device: Device) -> int:
+    return shard(layer_bytes(teacher), device) if device.teacher == "sharded" else 0
 
 
 def average_bytes(config: Config, student: Dimensions) -> int:
@@ -98,27 +118,33 @@ def stage_memory(
 ) -> StageMemory:
     """Return the memory of one stage; of each chip, where several share the sequences.
 
+    With FSDP that of one process (`device.ranks`), of which `config` has the sequences.
+
     Args:
         micro_batch: sequences computed at once, over all chips; None: as configured.
     """
     micro = micro_batch or stage.micro_batch_size or stage.batch_size
-    student, weights = (
-        student_dimensions(config, plan.dimensions),
-        weight_bytes(config, plan.dimensions, device),
-    )
+    student = student_dimensions(config, plan.dimensions)
+    sharded = device.ranks.parallel == "fsdp"
+    shards = student_bytes(config, plan.dimensions, device)
+    weights = shards + teacher_bytes(plan.dimensions, device)
     trained = trained_dimensions(stage, student)
-    gradients = trained.parameters * trained.weight_bytes
-    weights += gradients if trained is not student else 0  # adapters and their gradients are alike
+    gradients = shard(trained.parameters * trained.weight_bytes, device)
+    if trained is not student:  # adapters and their gradients are alike
+        shards, weights = shards + gradients, weights + gradients
     buckets = gradients if config.device.parallel == "ddp" else 0  # of the all-reduce
     optimizer = optimizer_memory(
         trained,
         stage.optimizer,
         processes=device.ranks.world,
+        sharded=sharded,
         muon_dtype=muon.muon_dtype(stage.optimizer, device.torch_device),
     )
-    average = average_bytes(config, student) if name == config.averaged_stage else 0
+    average = shard(average_bytes(config, student), device) if name == config.averaged_stage else 0
     own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
     computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))
+    if sharded:  # which leaves the shards of weights out of the trace
+        computing += shards + _sharded_teacher(plan.dimensions, device)
     lasting = average + buckets + optimizer.state
     # The traced step has weights and gradients in it; in the update, activations are gone.
     peak = lasting + max(computing, weights + gradients + optimizer.temporary)
@@ -143,12 +169,18 @@ class OptimizerMemory:
 
 
 def optimizer_memory(
-    student: Dimensions, config: OptimizerConfig, *, processes: int = 1, muon_dtype: torch.dtype | None = None
+    student: Dimensions,
+    config: OptimizerConfig,
+    *,
+    processes: int = 1,
+    sharded: bool = False,
+    muon_dtype: torch.dtype | None = None,
 ) -> OptimizerMemory:
-    """Return the memory of one stage's optimizer.
+    """Return the memory of one stage's optimizer, in one process.
 
     Args:
         processes: that share Muon's stacks of matrices.
+        sharded: whether each of them has a shard of weights, gradients and state.
         muon_dtype: of Muon's orthogonalisation; None: float32.
     """
     rounded = config.stochastic_rounding and student.weight_bytes == 2  # then all moments are in float32
@@ -156,6 +188,7 @@ def optimizer_memory(
     matrices = [o * i for o, i in student.matrices]
     embeddings = [o * i for o, i in student.embeddings]
     others = sum(embeddings) + student.gains
+    share = processes if sharded else 1
     if config.type == "adamw_8bit":
         state = 8 * student.gains
         for elements in (*matrices, *embeddings):
@@ -164,14 +197,15 @@ def optimizer_memory(
         return OptimizerMemory(state=state, temporary=0)
     # AdamW goes group by group; the hidden matrices are one that Muon and Apollo take from it.
     groups = (sum(embeddings), student.gains, sum(matrices) if config.type == "adamw" else 0)
-    temporary = _ROUNDED * min(PIECE, max(groups)) if rounded else 0
+    temporary = _ROUNDED * min(PIECE, -(-max(groups) // share)) if rounded else 0
     if config.type == "adamw":
-        return OptimizerMemory(state=2 * size * student.parameters, temporary=temporary)
+        return OptimizerMemory(state=-(-2 * size * student.parameters // share), temporary=temporary)
     if config.type in ("muon", "muonclip"):
-        state = size * sum(matrices)
+        state = -(-size * sum(matrices) // share)
         computed = (muon_dtype or torch.float32).itemsize
-        temporary = max(temporary, _muon_temporary(student, processes, size, computed, rounded=rounded))
-    else:
+        estimate = _sharded_muon_temporary if sharded else _muon_temporary
+        temporary = max(temporary, estimate(student, processes, size, computed, rounded=rounded))
+    else:  # each process projects whole gradients
         rank = config.apollo.rank if config.type == "apollo" else 1
         state = 0
         for shape in student.matrices:
@@ -180,7 +214,7 @@ def optimizer_memory(
             state += 4 * (2 * r * large + r * small)  # two moments of the projected gradient; the projection
         # One matrix at a time, in about five copies in float32.
         temporary = max(temporary, 20 * max(matrices))
-    return OptimizerMemory(state=state + 2 * size * others, temporary=temporary)
+    return OptimizerMemory(state=state + -(-2 * size * others // share), temporary=temporary)
 
 
 def _muon_temporary(student: Dimensions, processes: int, size: int, computed: int, *, rounded: bool) -> int:
@@ -209,23 +243,61 @@ def _muon_temporary(student: Dimensions, processes: int, size: int, computed: in
     return peak
 
 
+def _sharded_muon_temporary(
+    student: Dimensions, processes: int, size: int, computed: int, *, rounded: bool
+) -> int:
+    """Return the same where each process has a shard of every matrix, and a stack is gathered from all.
+
+    Args:
+        processes: that share the stacks.
+        size: bytes of an element of a momentum.
+        computed: bytes of an element where matrices are orthogonalised.
+        rounded: whether updated weights are rounded stochastically.
+    """
+    orientations = set(student.matrices)
+    alike = Counter(tuple(sorted(shape)) for shape in student.matrices)
+    peak = 0
+    for (small, large), count in alike.items():
+        transposed = small != large and {(small, large), (large, small)} <= orientations
+        # What was gathered is put in order; or cast; or lies beside the updates of all processes.
+        cast = size + computed if size != computed else 0
+        whole = max(2 * size, cast, (2 + transposed) * computed)
+        # Of the shard: what is orthogonalised, and the update or an iteration's product.
+        own = size + max(computed, _ROUNDED if rounded else 0)
+        stack = min(count, muon.stack_size(small * large, processes))
+        peak = max(peak, small * large * stack * whole + -(-small * large * stack * own // processes))
+    return peak
+
+
 def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageMemory:
-    """Return the memory while held-out losses are measured; within stages the optimizer's state is there."""
+    """Return the memory while held-out losses are measured; within stages the optimizer's state is there.
+
+    With FSDP each process gathers the whole student for it, beside its shard.
+    """
     rows = config.eval.batch_size
     own = rows // device.chips if rows % device.chips == 0 else rows  # else each chip computes all of them
     theirs = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=own))
-    student, weights = (
-        student_dimensions(config, plan.dimensions),
-        weight_bytes(config, plan.dimensions, device),
-    )
+    student = student_dimensions(config, plan.dimensions)
+    sharded = device.ranks.parallel == "fsdp"
+    shards = student_bytes(config, plan.dimensions, device) if sharded else 0
+    weights = student.parameters * student.weight_bytes + shards + teacher_bytes(plan.dimensions, device)
     within = [stage for _, stage in stages(config) if config.eval.measures_within(stage.max_steps)]
     optimizer = max(
-        (optimizer_memory(trained_dimensions(each, student), each.optimizer).state for each in within),
+        (
+            optimizer_memory(
+                trained_dimensions(each, student),
+                each.optimizer,
+                processes=device.ranks.world,
+                sharded=sharded,
+            ).state
+            for each in within
+        ),
         default=0,
     )
     buckets = student.parameters * student.weight_bytes if within and config.device.parallel == "ddp" else 0
-    average = average_bytes(config, student)
-    peak = optimizer + buckets + average + evaluation_peak(theirs, plan, device)
+    average = shard(average_bytes(config, student), device)
+    traced = evaluation_peak(theirs, plan, device) + shards + _sharded_teacher(plan.dimensions, device)
+    peak = optimizer + buckets + average + traced
     weights += average
     return StageMemory(
         name=EVALUATION,

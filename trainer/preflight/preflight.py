@@ -12,6 +12,7 @@ from trainer.data import inputs
 from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
 from trainer.distributed.launched import ALONE, Launched
+from trainer.distributed.ranks import Ranks
 from trainer.errors import ConfigError, DataError
 from trainer.preflight import disk, fitting, host_memory, notice, price
 from trainer.preflight.disk import Disk
@@ -90,9 +91,13 @@ def run_preflight(
             found.refusals.append(ConfigError(str(error)))
     try:
         plan = blueprint(config, device)
-        if config.device.parallel == "fsdp":
-            found.unknown = "the weights are in parts"
+        sharded = config.device.parallel == "fsdp"
+        if sharded and device.kind == "xla":
+            found.unknown = "the chips have the weights in parts"
+        elif sharded and launch is ALONE and device.ranks.alone:
+            found.unknown = "the number of processes is not known; write device.mesh.data"
         else:
+            device = dataclasses.replace(device, ranks=_ranks(config, device, launch))
             _estimate_memory(found, per_process(config, processes), plan, device, detailed=detailed)
         found.seconds = price.seconds(config, plan.dimensions, device)
         if found.seconds is not None:
@@ -100,7 +105,9 @@ def run_preflight(
         if folder is not None:
             found.disk = disk.disk(config, student_dimensions(config, plan.dimensions), folder)
             found.refusals += disk.refusals(found.disk, config)
-            found.host = host_memory.estimate(config, device, found.disk.checkpoint, launch)
+            found.host = host_memory.estimate(
+                config, device, plan.dimensions, checkpoint=found.disk.checkpoint, launch=launch
+            )
             tensors = (found.peak or found.upper_bound) if device.kind == "cpu" else None
             if tensors is not None:
                 tensors *= launch.local_world
@@ -110,6 +117,16 @@ def run_preflight(
     except Exception as error:  # noqa: BLE001 - an estimate that fails must not keep a run from starting
         found.unknown = " ".join(f"{type(error).__name__}: {error}".split())
     return found
+
+
+def _ranks(config: Config, device: Device, launch: Launched) -> Ranks:
+    """Return what this process will be once all have joined."""
+    if device.kind == "xla" or not device.ranks.alone:
+        return device.ranks
+    settings = config.device
+    return Ranks(
+        rank=launch.rank, world=launch.world, parallel=settings.parallel, tensor=settings.mesh.tensor
+    )
 
 
 def _estimate_memory(

@@ -4,6 +4,9 @@ The traced program is the real one (student, teacher, losses, recomputation), so
 none here; optimizers, which depend on values, are left to `preflight.memory`. Models of two and three
 layers are traced and extrapolated: the peak at every operation of a step grows linearly with the layers.
 (That of a whole phase need not: with few layers it may lie in the losses of the head, with many elsewhere.)
+
+Of a model that FSDP shards the trace has whole layers. They are left out, and what FSDP gathers is added
+where it does so (`_gathered`), as counted in real runs with torch 2.13.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from trainer.config import (
     Stage19Config,
 )
 from trainer.devices.device import Device
+from trainer.distributed.tensor_group import TensorGroup
 from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
@@ -47,6 +51,7 @@ from trainer.models.causal_lm import (
 from trainer.models.depth import shorten
 from trainer.models.host_layers import keep_layers_on_host, tensors_on_host
 from trainer.models.subln import normalised_projections, quantise
+from trainer.models.tensor_parallel import in_parts
 from trainer.preflight.dimensions import Dimensions, teacher_dimensions
 from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
@@ -127,8 +132,10 @@ class Models:
 def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, micro_batch: int) -> int:
     """Return the peak bytes of forward and backward passes of one step.
 
-    Weights of student and teacher, gradients, activations and logits count; the optimizer's state does not.
+    Weights of student and teacher, gradients, activations and logits count; the optimizer's state does not,
+    nor do the shards of weights that FSDP leaves a process between two steps.
     """
+    sharded = device.ranks.parallel == "fsdp"
 
     def run(live: LiveStorages, models: Models, config: Config) -> None:
         student = _training_student(models, stage)
@@ -136,11 +143,16 @@ def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
             recompute_layers(student)
         _mark_top_layer(student, live)
         with ExitStack() as stack:
-            if stage.batch_size > micro_batch:
+            if sharded:
+                several = stage.batch_size > micro_batch
+                stack.enter_context(_gathered(student, live, device.ranks.world, accumulated=several))
+            if device.ranks.tensor > 1:
+                stack.enter_context(in_parts(student, _OneOfGroup(device.ranks.tensor)))
+            if stage.batch_size > micro_batch and not sharded:
                 for parameter in student.parameters():  # of the micro-batches before
                     if parameter.requires_grad:
                         parameter.grad = torch.zeros_like(parameter)
-                if config.device.parallel != "fsdp" and device.hold_weights:
+                if device.hold_weights:
                     stack.enter_context(held_weights(student, dtype=device.dtype))
             objective = _objective(config, stage, models, stack)
             ids_bT = torch.zeros(micro_batch, config.data.sequence_length, dtype=torch.long)
@@ -200,6 +212,8 @@ def _over_depths(
         with fake_tensors(device.torch_device) as live:
             models = _models(shallow, plan, student, teacher, device)
             live.leave_out(tensors_on_host(models.teacher))
+            if device.teacher == "sharded":
+                _gather_for_forward(models.teacher, live)
             run(live, models, shallow)
             return dict(live.peaks)
 
@@ -248,6 +262,99 @@ def _models(
         for model in (teacher, student):
             separate_documents(model, 0)  # any token: memory does not depend on where documents end
     return Models(student=student, teacher=teacher, lambda_=lambda_)
+
+
+class _OneOfGroup(TensorGroup):
+    """A process of a tensor group, alone: collectives return what has the right shape."""
+
+    def __init__(self, size: int) -> None:
+        self.rank, self.size = 0, size
+
+    def sum_(self, x: Tensor) -> Tensor:
+        return x
+
+    def max_(self, x: Tensor) -> Tensor:
+        return x
+
+    def gathered(self, x: Tensor, dim: int) -> Tensor:
+        return torch.cat([torch.empty_like(x) for _ in range(self.size)], dim)
+
+    def reduce_scattered(self, x: Tensor, dim: int) -> Tensor:
+        parts = [part.contiguous() for part in x.chunk(self.size, dim)]
+        return torch.empty_like(parts[0])
+
+
+def _gather_for_forward(model: nn.Module, live: LiveStorages) -> list[Any]:
+    """Count the model's decoder layers only as FSDP gathers them for a forward pass; return the layers.
+
+    Two at a time: the layer that computes, and the buffer that the next one is gathered in.
+    """
+    layers: list[Any] = [*cast(Any, model).get_decoder().layers]
+    size = 2 * max(map(_weight_bytes, layers))
+    live.leave_out([parameter for layer in layers for parameter in layer.parameters()])
+
+    def begin(*_: object) -> None:
+        before.remove()  # recomputation calls it again
+        live.hold(size)
+
+    def end(*_: object) -> None:
+        after.remove()
+        live.hold(-size)
+
+    before, after = layers[0].register_forward_pre_hook(begin), layers[-1].register_forward_hook(end)
+    return layers
+
+
+@contextmanager
+def _gathered(student: nn.Module, live: LiveStorages, world: int, *, accumulated: bool) -> Iterator[None]:
+    """Count student and gradients, during a step, as far as FSDP gathers or has not yet reduced them.
+
+    Args:
+        accumulated: whether there are shards of gradients already, of the micro-batches before.
+    """
+    layers = _gather_for_forward(student, live)
+    largest, inside = max(map(_weight_bytes, layers)), sum(map(_weight_bytes, layers))
+    ends = (
+        _weight_bytes(student) - inside
+    )  # embeddings, head and the last norm, which are gathered for a step
+    in_layers = {parameter for layer in layers for parameter in layer.parameters()}
+    live.leave_out([parameter for parameter in student.parameters() if parameter not in in_layers])
+    live.hold(ends)
+
+    def backward(_: object, __: object, output: Any) -> None:
+        handle.remove()
+        hidden = output[0] if isinstance(output, tuple) else output
+        # The layer that computes, the next one's buffer, and the reduced gradients of the one before.
+        hidden.register_hook(lambda _: live.hold(3 * largest))
+
+    handle = layers[-1].register_forward_hook(backward)
+    trained = [[each for each in layer.parameters() if each.requires_grad] for layer in layers]
+    for parameters in trained:
+        _reduce_when_complete(parameters, live, 0 if accumulated else world)
+    if accumulated:
+        live.hold(sum(each.nbytes for each in student.parameters() if each.requires_grad) // world)
+    yield
+    live.hold(ends)  # a copy of their gradients, to be reduced
+    live.begin("reduction of the ends' gradients")
+
+
+def _reduce_when_complete(parameters: Sequence[Tensor], live: LiveStorages, world: int) -> None:
+    """Once all of a layer's gradients are there, leave a shard of them (world 0: it was there before)."""
+    left = {id(parameter) for parameter in parameters}
+
+    def arrived(parameter: Tensor) -> None:
+        left.discard(id(parameter))
+        if not left:
+            for each in parameters:
+                each.grad = None
+            live.hold(sum(each.nbytes for each in parameters) // world if world else 0)
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call] # torch has no annotation
+
+
+def _weight_bytes(module: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in module.parameters())
 
 
 def _mark_top_layer(student: nn.Module, live: LiveStorages) -> None:
@@ -331,6 +438,11 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch 
         """Count for this phase from now on; it may be begun more than once."""
         self._phase = phase
         self.peaks[phase] = max(self.peaks.get(phase, 0), self.now)
+
+    def hold(self, size: int) -> None:
+        """Count so many bytes more, or less, from now on."""
+        self.now += size
+        self.peaks[self._phase] = max(self.peaks.get(self._phase, 0), self.now)
 
     def leave_out(self, tensors: Sequence[Tensor]) -> None:
         """Count these tensors no more, and no peak until now."""

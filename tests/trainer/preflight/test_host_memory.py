@@ -16,7 +16,9 @@ from trainer.data.stream import AHEAD_BYTES
 from trainer.devices.device import Device, open_device
 from trainer.distributed.launched import ALONE, Launched
 from trainer.preflight import host_memory, preflight
+from trainer.preflight.dimensions import teacher_dimensions
 from trainer.preflight.host_memory import HostMemory
+from trainer.preflight.memory import layer_bytes
 
 pytestmark = pytest.mark.usefixtures("keep_signals")
 GIB = 2**30
@@ -30,7 +32,8 @@ def estimated(
     device = open_device(config.device)
     if cuda:
         device = dataclasses.replace(device, torch_device=torch.device("cuda"))
-    return host_memory.estimate(config, device, 8 * GIB, launch)
+    teacher = teacher_dimensions(config)
+    return host_memory.estimate(config, device, teacher, checkpoint=8 * GIB, launch=launch)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +60,17 @@ def test_batches_are_counted_where_there_are_some(small: tuple[str, ...]) -> Non
     assert found.ahead == AHEAD_BYTES
     assert found.pinned == 2 * 8192  # two batches of 6 x 100 x 8 bytes, each rounded up to a power of two
     assert found.total == found.copies + found.ahead + found.pinned
+
+
+def test_teacher_on_the_host_counts_once_for_each_process(small: tuple[str, ...]) -> None:
+    config = compose_config([*small, "device.teacher=host"])
+    here = estimated(small, "device.teacher=host", "device.parallel=ddp", launch=EIGHT)
+    layers = layer_bytes(teacher_dimensions(config))
+    assert here.teacher == EIGHT.local_world * layers
+    assert here.total == here.copies + here.ahead + here.pinned + here.teacher
+    assert "the teacher " in host_memory.line(here)
+    assert layers < estimated(small, "device.teacher=host", cuda=True).teacher < 2 * layers
+    assert estimated(small).teacher == 0
 
 
 def test_host_copies_take_the_bytes_of_their_tensors_and_no_more() -> None:

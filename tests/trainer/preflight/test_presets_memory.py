@@ -12,7 +12,8 @@ import torch
 
 from trainer.api import check, quote
 from trainer.devices.device import Device
-from trainer.preflight.memory import stage_memory, stages
+from trainer.distributed.ranks import Ranks
+from trainer.preflight.memory import evaluation_memory, stage_memory, stages
 from trainer.preflight.trace import blueprint
 
 DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "train.md"
@@ -92,6 +93,50 @@ def test_there_are_ways_to_hold_qwen3_4b_in_48_gb() -> None:
     peaks = {masters: float(cells.split("|")[-2]) for masters, *_, cells in SMALLER}
     assert len(SMALLER) == 6
     assert max(peaks.values()) < 48e9 / 2**30
+
+
+SIZES = {
+    "1.7B": QWEN3
+    | {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16},
+    "4B": PUBLISHED["qwen3_4b"],
+    "8B": QWEN3
+    | {"hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36, "num_attention_heads": 32}
+    | {"tie_word_embeddings": False},
+}
+SEVERAL = re.findall(r"^\| ([\d.]+B) \| (\d+) \| ((?:[\d. ]+\|){6})$", DOCS.read_text(), re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "world", "cells"), SEVERAL)
+def test_memory_of_each_of_several_devices(size: str, world: str, cells: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SIZES[size]))
+    stages = [f"{stage}.batch_size=8" for stage in STAGE.values()]
+    name = f"model.name={quote(str(tmp_path))}"
+    config = check(["model=qwen3_4b", name, "model.master_dtype=bfloat16", *stages, "eval.batch_size=8"])
+    alone = world == "1"
+    device = Device(
+        torch_device=torch.device("cpu"),
+        dtype=torch.bfloat16,
+        name="any",
+        attention="sdpa",
+        recompute=True,
+        hold_weights=False,
+        teacher="device" if alone else "sharded",
+        ranks=Ranks(world=int(world), parallel="none" if alone else "fsdp"),
+    )
+    plan = blueprint(config, device)
+    first = stage_memory(config, "stage1_9", config.stage1_9, plan, device)
+    second = stage_memory(config, "stage2", config.stage2, plan, device)
+    peaks = (first.peak, second.peak, evaluation_memory(config, plan, device).peak)
+    expected = [float(cell) for cell in cells.split("|")[:-1]]
+    found = [size / 2**30 for size in (first.weights, first.gradients, first.optimizer, *peaks)]
+    assert found == pytest.approx(expected, rel=0.02)
+
+
+def test_each_size_is_estimated_for_each_number_of_devices() -> None:
+    assert {(size, world) for size, world, _ in SEVERAL} == {
+        (size, world) for size in SIZES for world in "148"
+    }
 
 
 @pytest.mark.parametrize(
