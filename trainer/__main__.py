@@ -140,13 +140,9 @@ def preflight_only(overrides: Sequence[str]) -> int:
     import_architectures(config.model)
     folder = None if config.run_dir is None else Path(config.run_dir)
     device = open_device(config.device)
-    fitted = batch_size_search.with_micro_batches(config, device)
-    launch, mesh = launched.launched() or launched.ALONE, config.device.mesh
-    if launch is launched.ALONE and mesh.data is not None:  # an estimate for processes that are not here
-        world = mesh.data * mesh.tensor
-        assumed = launched.Launched(rank=0, world=world, local_rank=0, local_world=world)
-        launch = launched.check(config, assumed)
-    sharing = launch.world // mesh.tensor
+    launch = launched.foresee(config, launched.launched())
+    sharing = launch.shares(config.device.mesh)
+    fitted = batch_size_search.with_micro_batches(config, device, processes=sharing)
     found = run_preflight(fitted, device, folder, detailed=True, processes=sharing, launch=launch)
     show(found, config)
     return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
@@ -296,7 +292,7 @@ def _preflight(
         from trainer.data.files import find_files
 
         find_files(names, ())
-    sharing = launch.world // config.device.mesh.tensor  # of each batch
+    sharing = launch.shares(config.device.mesh)
     fitted = batch_size_search.with_micro_batches(config, device, processes=sharing)
     found = run_preflight(fitted, device, folder, processes=sharing, launch=launch)
     forced = long_runs.refuse(found.refusals, force=config.force)

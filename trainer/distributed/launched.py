@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sweeps.text.counted import counted
 from trainer.config import Config
+from trainer.config.run import MeshConfig
 from trainer.distributed import tpu_host
 from trainer.errors import ConfigError
 
@@ -32,6 +33,10 @@ class Launched:
     def first(self) -> bool:
         """Return whether this is the process that writes files and logs."""
         return self.rank == 0
+
+    def shares(self, mesh: MeshConfig) -> int:
+        """Return the number of parts that each batch is shared out in, one for each tensor group."""
+        return max(1, self.world // mesh.tensor)  # a TPU's chips are in one process
 
 
 ALONE = Launched(rank=0, world=1, local_rank=0)
@@ -58,6 +63,21 @@ def is_distributed(config: Config) -> bool:
         ConfigError: the run needs a TPU that is not there.
     """
     return config.device.parallel != "none" and not tpu_host.uses_xla(config.device.type)
+
+
+def foresee(config: Config, found: Launched | None) -> Launched:
+    """Return the ranks of a process of a run that is to be estimated: as it was started, or as the mesh says.
+
+    ALONE may mean that processes are to share the run, and that nothing says how many.
+
+    Raises:
+        ConfigError: see `check`.
+    """
+    mesh = config.device.mesh
+    if found is None and mesh.data is not None and is_distributed(config):
+        world = mesh.data * mesh.tensor
+        found = Launched(rank=0, world=world, local_rank=0, local_world=world)
+    return ALONE if found is None else check(config, found)
 
 
 def check(config: Config, found: Launched | None) -> Launched:

@@ -66,7 +66,7 @@ def estimate(
         copies = -(-checkpoint // launch.world) * here
     else:
         copies = checkpoint  # the first process's, which may be on this machine
-    sharing = max(1, launch.world // config.device.mesh.tensor)
+    sharing = launch.shares(config.device.mesh)
     rows = max((stage.batch_size for _, stage in stages(config)), default=0) // sharing
     batch = 8 * rows * config.data.sequence_length
     layer = _pinned(layer_bytes(teacher) // teacher.layers, device)

@@ -6,7 +6,7 @@ import golden_messages
 import pytest
 
 from trainer.api import check as checked
-from trainer.distributed.launched import ALONE, Launched, check, launched
+from trainer.distributed.launched import ALONE, Launched, check, foresee, launched
 from trainer.errors import ConfigError
 
 SECOND_OF_TWO = Launched(rank=1, world=2, local_rank=1)
@@ -84,6 +84,24 @@ def test_the_chips_of_a_tpu_share_a_run_in_one_process() -> None:
     assert check(checked(["device=xla", *overrides]), None) == check(checked(overrides), None) == ALONE
     with pytest.raises(ConfigError, match=r"^device\.parallel: 2 processes .*TPU"):
         check(checked(overrides), SECOND_OF_TWO)
+
+
+@pytest.mark.usefixtures("_on_xla")
+def test_a_mesh_of_a_tpu_s_chips_is_one_process_of_an_estimate() -> None:
+    config = checked(["device.parallel=fsdp", "device.mesh={data: 2, tensor: 2}"])
+    assert foresee(config, None) == ALONE
+    assert ALONE.shares(config.device.mesh) == 1
+
+
+def test_an_estimate_foresees_the_processes_of_a_mesh() -> None:
+    sharded = ("device.parallel=fsdp", "device.mesh.tensor=2")
+    foreseen = foresee(checked([*sharded, "device.mesh.data=4"]), None)
+    assert foreseen == Launched(rank=0, world=8, local_rank=0, local_world=8)
+    assert foreseen.shares(checked(sharded).device.mesh) == 4
+    assert foresee(checked(sharded), None) is ALONE  # nobody knows how many
+    assert foresee(checked([DDP]), SECOND_OF_TWO) == SECOND_OF_TWO
+    with pytest.raises(ConfigError, match=r"^stage2\.batch_size: "):
+        foresee(checked([*sharded, "device.mesh.data=4", "stage2.batch_size=6"]), None)
 
 
 def test_the_batch_of_a_stage_that_is_left_out_does_not_matter() -> None:
