@@ -197,10 +197,14 @@ class StepsConfig(Checked):
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
 
-    def with_carried_lr(self, sequence_length: int) -> Self:
-        """Return this with the learning rate of its own tokens and batch, for sequences of a length."""
+    def carried_lr(self, sequence_length: int) -> float:
+        """Return the learning rate at its own tokens and batch, for sequences of a length."""
         batch = self.batch_size * sequence_length
-        lr = self.optimizer.lr_at(self.max_steps * batch, batch)
+        return self.optimizer.lr_at(self.max_steps * batch, batch)
+
+    def with_carried_lr(self, sequence_length: int) -> Self:
+        """Return this with the learning rate at its own tokens and batch, for sequences of a length."""
+        lr = self.carried_lr(sequence_length)
         return dataclasses.replace(self, optimizer=dataclasses.replace(self.optimizer, lr=lr))
 
     def contradictions(self) -> Iterator[FieldError]:

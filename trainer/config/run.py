@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain
@@ -230,6 +231,7 @@ class Config(Checked):
             yield FieldError(
                 "fsdp shares the weights among chips, and one is asked for; write none", key="device.parallel"
             )
+        yield from self._check_rates()
         yield from self._check_parallel()
         yield from self._check_teacher()
         for error in self.average.check(self._steps):
@@ -246,6 +248,20 @@ class Config(Checked):
         yield from self._check_recovery()
         if self.memory_log.level == "hlo" and self.device.type in ("cpu", "cuda"):
             yield FieldError("only XLA has HLO graphs; write metrics", key="memory_log.level")
+
+    def _check_rates(self) -> Iterator[FieldError]:
+        stages = {name: getattr(self, name) for name in (*self._steps, "recovery")}
+        if self.model.kind != "hf":
+            stages["model.teacher"] = self.model.teacher
+        for name, stage in stages.items():
+            if not stage.max_steps:
+                continue
+            lr = stage.carried_lr(self.data.sequence_length)
+            if not 0 < lr < math.inf:
+                yield FieldError(
+                    f"carried to the stage's tokens and batch it is {lr}; write other bases or exponents",
+                    key=f"{name}.optimizer.lr",
+                )
 
     def _check_teacher(self) -> Iterator[FieldError]:
         if self.device.teacher == "host" and (self.device.type == "xla" or self.device.compile is True):

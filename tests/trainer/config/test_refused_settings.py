@@ -96,6 +96,7 @@ stage2.optimizer.base_tokens=0
 stage2.optimizer.base_batch_tokens=many
 stage2.optimizer.tokens_exponent=-32
 stage2.optimizer.batch_exponent=nan
+stage2.optimizer.base_tokens=1e300 stage2.optimizer.base_batch_tokens=1e300 stage2.optimizer.tokens_exponent=1
 stage2.optimizer.type=adamw_8bit stage2.optimizer.stochastic_rounding=true
 average.type=ema stage2.max_steps=0
 average.type=last average.steps=201
