@@ -186,6 +186,7 @@ NOT_HERE = {
     "device.parallel=fsdp": "refused in a single process",
     "device.mesh.data=2": "refused in a single process",
     "device.mesh.tensor=2": "refused in a single process",
+    "device.teacher=sharded": "refused in a single process",
     "checkpoint.format=sharded": "refused in a single process",
     **{f"device.compile={what}": "takes a minute on a CPU" for what in ("true", "layers")},
     "stage2.fp8=true": "refused on a CPU",
