@@ -48,7 +48,10 @@ class ParallelStrategy:
         return objective(ids)
 
     def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Wrap the forward and backward pass of a micro-batch; gradients are exchanged after the last."""
+        """Wrap the forward and backward pass of a micro-batch, after which gradients are exchanged.
+
+        DDP exchanges them after the last alone. FSDP does not wait: gradients that do would be whole.
+        """
         return nullcontext()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -159,9 +162,6 @@ class FSDPStrategy(ParallelStrategy):
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
         losses: dict[str, Tensor] = cast(nn.Module, self._module)(objective, ids)
         return losses
-
-    def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
-        return nullcontext()  # gradients that wait for the last micro-batch would be whole
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return mean_over_ranks(parts, self._ranks)
