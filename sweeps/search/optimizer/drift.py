@@ -21,7 +21,8 @@ from ax.adapter.transforms.winsorize import Winsorize
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig
 from botorch.models import SingleTaskGP
 from botorch.utils.datasets import SupervisedDataset
-from gpytorch.kernels import Kernel  # type: ignore[import-untyped]  # GPyTorch ships no types
+from gpytorch.constraints import GreaterThan  # type: ignore[import-untyped]  # GPyTorch ships no types
+from gpytorch.kernels import Kernel  # type: ignore[import-untyped]  # likewise
 from gpytorch.likelihoods import GaussianLikelihood  # type: ignore[import-untyped]  # likewise
 from gpytorch.means import ConstantMean, Mean  # type: ignore[import-untyped]  # likewise
 from gpytorch.priors import LogNormalPrior, NormalPrior  # type: ignore[import-untyped]  # likewise
@@ -38,6 +39,9 @@ SCALE_SPREAD = 0.3
 
 OWN = 0.03
 """Median of the share of the source's kernel that the target has of its own, within a factor of e."""
+
+LEAST_NOISE = 1e-4
+"""Least median of the noise's variance, of results whose variance is 1; BoTorch's own least is this."""
 
 
 class Belief:
@@ -103,8 +107,9 @@ class DriftKernel(Kernel):  # type: ignore[misc]  # likewise
         self.register_parameter(
             "log_own", torch.nn.Parameter(torch.tensor(math.log(OWN), dtype=torch.double))
         )
-        self.register_prior("scale_prior", NormalPrior(math.log(scale), SCALE_SPREAD), lambda m: m.log_scale)
-        self.register_prior("own_prior", NormalPrior(math.log(OWN), 1.0), lambda m: m.log_own)
+        # By name: BoTorch draws from the priors where a fit from here fails.
+        self.register_prior("scale_prior", NormalPrior(math.log(scale), SCALE_SPREAD), "log_scale")
+        self.register_prior("own_prior", NormalPrior(math.log(OWN), 1.0), "log_own")
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **options: Any) -> Tensor:
         belief = self.belief
@@ -139,8 +144,11 @@ class DriftedGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch ships no types
         self, train_X: Tensor, train_Y: Tensor, belief: Belief, unit: float, input_transform: Any = None
     ) -> None:
         scale = belief.unit / unit
-        kernel, noise = DriftKernel(belief, scale), max(belief.noise * scale**2, 1e-4)
-        likelihood = GaussianLikelihood(noise_prior=LogNormalPrior(math.log(noise), 0.5))
+        kernel, noise = DriftKernel(belief, scale), max(belief.noise * scale**2, LEAST_NOISE)
+        likelihood = GaussianLikelihood(
+            noise_prior=LogNormalPrior(math.log(noise), 0.5),
+            noise_constraint=GreaterThan(LEAST_NOISE / 100),  # a fit that begins at its bound fails
+        )
         likelihood.noise = noise
         super().__init__(
             train_X,

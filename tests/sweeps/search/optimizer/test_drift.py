@@ -67,3 +67,16 @@ def test_drift_doubts_the_mean_where_it_is_steep(adapter, points):
     assert torch.allclose(extra, (scale * DRIFT) ** 2 * slopes @ slopes.T, atol=1e-9)
     assert torch.allclose(moving(points, diag=True), moving(points).to_dense().diagonal(), atol=1e-9)
     assert math.isclose(float(moving.log_scale.detach()), math.log(scale))
+
+
+@pytest.mark.parametrize("unit", [1.0, 50.0, 1e4])
+def test_fit_begins_within_its_bounds_and_can_begin_anew(adapter, points, unit):
+    """However small the source's differences are beside the target's; BoTorch's next attempts are random."""
+    from botorch.optim.utils import sample_all_priors  # likewise
+
+    y = torch.linspace(-1.0, 1.0, 5, dtype=torch.double).unsqueeze(-1)
+    model = DriftedGP(points, y / y.std(), Belief(adapter, ["x", "y"]), unit=unit)
+    assert all(torch.isfinite(each).all() for each in model.parameters())
+    before = float(model.covar_module.log_own.detach())
+    sample_all_priors(model)
+    assert float(model.covar_module.log_own.detach()) != before
