@@ -18,7 +18,7 @@ from ax.exceptions.core import AxError
 from ax.generators.torch.botorch_modular.kernels import DefaultRBFKernel
 from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
 from botorch.acquisition.multi_objective import logei
-from botorch.exceptions.errors import BotorchError
+from botorch.exceptions.errors import BotorchError, ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.utils.datasets import SupervisedDataset
@@ -47,7 +47,15 @@ EASED_ABOVE = 300
 At 1,000 results without noise, 3e-6 ends after a third of the CPU time with length scales within 2 %.
 """
 
-SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, RuntimeError, ValueError)
+SURROGATE_FAILURES = (
+    AxError,
+    BotorchError,
+    ModelFittingError,  # which is no BotorchError
+    NotPSDError,
+    ArithmeticError,
+    RuntimeError,
+    ValueError,
+)
 """Errors of a fit or an acquisition: the candidate then comes from Sobol, and no trial is stopped early."""
 
 LENGTH_SCALES = (0.025, 2.0)

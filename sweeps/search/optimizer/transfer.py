@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from sweeps.search.optimizer.optimum import Marginals, SpacePoints
 from sweeps.search.optimizer.surrogate import fitted
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import Source, Value
+
+log = logging.getLogger(__name__)
 
 BEST_TRIALS = 8
 """Results of a source whose neighbourhood is searched for its optimum."""
@@ -73,12 +76,18 @@ class SourceModel:
     def best(self, others: Mapping[str, Value]) -> dict[str, Value] | None:
         """Return the parameters where the surrogate is best; None if its best lie outside of this space.
 
+        None, too, where results are so large that their squares are no numbers.
+
         Args:
             others: values of what the source does not have.
         """
         if not self._bests:
             with one_thread(), silence("ax"):
-                self._bests.append(self._find_best(others))
+                try:
+                    self._bests.append(self._find_best(others))
+                except ArithmeticError as error:
+                    log.warning("%s proposes no trial: %s", self._source.url, error)
+                    self._bests.append(None)
         return self._bests[0]
 
     def _find_best(self, others: Mapping[str, Value]) -> dict[str, Value] | None:

@@ -143,3 +143,9 @@ def test_same_records_give_the_same_candidate(drifted):
 
 def test_an_unread_source_changes_no_candidate():
     assert Optimizer(space()).generate() == Optimizer(space(Source(url="small"))).generate()
+
+
+def test_results_too_large_for_their_squares_propose_no_trial():
+    huge = replace(SOURCE, results=tuple(replace(r, value=1e160 * r.value) for r in SOURCE.results))
+    begun = run(replace(PLAIN, transfer=(huge,)), 3, bowl)
+    assert [record.generator for record in begun] == ["sobol"] * 3
