@@ -1,7 +1,7 @@
 """The ask of a sweep with `fidelity:`: trials at the cheap levels first, then those at the target.
 
-Each level has a search of its own. Where the level below is best is a trial of the level above, and while the
-results below foresee those above they are a source of its surrogate, as those of `transfer`. So trials below
+At each level the search is that of the level's own space: what is searched there is learned from its own
+trials alone. Upwards goes only where the level below is best, as a trial of the level above. So trials below
 the target that say nothing about it cost what they cost, and one trial more.
 """
 
@@ -20,7 +20,7 @@ from sweeps.search.optimizer.optimum import Optimum
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
 from sweeps.search.optimizer.transfer import SourceModel
 from sweeps.search.outcomes import Outcomes
-from sweeps.space.definition import Result, Source, Space
+from sweeps.space.definition import Result, Source, Space, Value
 from sweeps.space.domain import Domain
 from sweeps.space.fidelity import Ladder
 from sweeps.space.stages import Stages
@@ -45,7 +45,6 @@ class FidelityOptimizer:
         self._spaces = [self._ladder.at(level) for level in range(self._target + 1)]
         # The best of the level below is a trial more than the first design has.
         self._optimizers = [Optimizer(each, more_first=min(at, 1)) for at, each in enumerate(self._spaces)]
-        self._fitted: dict[int, tuple[Source, SourceModel | None]] = {}
         self._outcomes = Outcomes(space)
         self._records: list[list[Trial]] = [[] for _ in self._spaces]
         stages = Stages(space)
@@ -81,14 +80,11 @@ class FidelityOptimizer:
     def _generate_at(self, level: int, count: int) -> list[Candidate]:
         domain = Domain(self._spaces[level])
         tried = {domain.identity(record.parameters) for record in self._records[level]}
-        source = self._source_below(level)
-        if source is not None and self._wants_promoted(level):
-            best = source.best(self._spaces[level].baseline or {})
-            if best is not None and domain.identity(best) not in tried and domain.allows(best):
-                return [self._candidate(level, Candidate(parameters=best, generator="botorch"))]
+        best = self._best_below(level) if self._wants_promoted(level) else None
+        if best is not None and domain.identity(best) not in tried and domain.allows(best):
+            return [self._candidate(level, Candidate(parameters=best, generator="botorch"))]
         optimizer = self._optimizers[level]
         optimizer.observe(self._records[level])
-        optimizer.begin_from(source)
         return [self._candidate(level, each) for each in optimizer.generate(count)]
 
     def optimum(self, candidates: Iterable[int], *, more: int) -> Optimum | None:
@@ -108,8 +104,8 @@ class FidelityOptimizer:
             return not any(record.generator == "botorch" for record in self._records[level])
         return not self._records[level]
 
-    def _source_below(self, level: int) -> SourceModel | None:
-        """Return a surrogate of the results of the nearest lower level that has enough of them."""
+    def _best_below(self, level: int) -> dict[str, Value] | None:
+        """Return the best parameters by the results of the nearest lower level that has enough of them."""
         (metric,) = self._outcomes.lower_is_better
         for lower in reversed(range(level)):
             domain, results = Domain(self._spaces[lower]), []
@@ -123,19 +119,17 @@ class FidelityOptimizer:
             if len(results) < max(LEAST_RESULTS, self._ladder.planned[lower] // 2):
                 continue
             source = Source(url=f"level {lower}", results=tuple(results))
-            if level not in self._fitted or self._fitted[level][0] != source:
-                self._fitted[level] = source, self._model_of(source, level, lower)
-            return self._fitted[level][1]
+            encoding = Encoding(Domain(self._spaces[level]))
+            seed = stable_seed(self._seed, lower, "below") % 2**31
+            try:
+                model = SourceModel(source, encoding, self._outcomes, seed, tried_only=self._goes_on)
+                return model.best(self._spaces[level].baseline or {})
+            except SURROGATE_FAILURES as error:
+                log.warning(
+                    "the best of the level below is left out, because its surrogate failed: %s", error
+                )
+                return None
         return None
-
-    def _model_of(self, source: Source, level: int, lower: int) -> SourceModel | None:
-        encoding = Encoding(Domain(self._spaces[level]))
-        seed = stable_seed(self._seed, lower, "below") % 2**31
-        try:
-            return SourceModel(source, encoding, self._outcomes, seed, tried_only=self._goes_on)
-        except SURROGATE_FAILURES as error:
-            log.warning("the level below is left out, because its surrogate failed: %s", error)
-            return None
 
 
 def asker(space: Space) -> Optimizer | FidelityOptimizer:

@@ -100,7 +100,6 @@ class Optimizer:
         space = at_target(space)
         self._space, self._search, self._prior_strength = space, space.search, prior_strength
         self._more_first = more_first + len(space.transfer)
-        self._source_below: SourceModel | None = None
         self._domain = Domain(space)
         self._encoding = Encoding(self._domain)
         self._outcomes = Outcomes(space)
@@ -268,14 +267,6 @@ class Optimizer:
                 log.warning("%s is left out, because its surrogate failed: %s", source.url, error)
         return found
 
-    @property
-    def _sources(self) -> list[SourceModel]:
-        return self._transferred if self._source_below is None else [self._source_below]
-
-    def begin_from(self, source: SourceModel | None) -> None:
-        """Take this as the source from now on: the level below, in a sweep with fidelities."""
-        self._source_below = source
-
     def _untried_bests(self, identities: set[Hashable]) -> Iterator[dict[str, Value]]:
         """Yield where each source's surrogate is best; what it does not have is as in the first trial."""
         others = self._space.baseline or {}
@@ -286,10 +277,10 @@ class Optimizer:
 
     def _consults_sources(self) -> bool:
         """Return whether what the sources say can be compared with results, and is still wanted."""
-        if not self._sources or self._search.method == "random":
+        if not self._transferred or self._search.method == "random":
             return False
         complete = sum(not self._outcomes.missing(record) for record in self._known())
-        return len(self._sources) < complete < SOURCE_RESULTS
+        return len(self._transferred) < complete < SOURCE_RESULTS
 
     # ---- what trials can share
 
@@ -486,7 +477,7 @@ class Optimizer:
         try:
             alone = self._fitted(**options)
             best, unit = evidence(alone, name), float(alone.transforms["StandardizeY"].Ystd[name])
-            for source in self._sources:
+            for source in self._transferred:
                 found = self._fitted(**options, models={name: drifted_config(source.belief, unit)})
                 if (likely := evidence(found, name)) > best:
                     adapter, best = found, likely
