@@ -86,8 +86,8 @@ class Belief:
         moving: Tensor = slopes * self._moving
         return moving
 
-    def doubt(self, x: Tensor) -> Tensor:
-        """Return [..., A, N] rows whose products are what the results have taken of the covariance."""
+    def explained_factor(self, x: Tensor) -> Tensor:
+        """Return a factor F [..., A, N] of what the results explain of the prior covariance, F F'."""
         known = self.kernel(self._x_ND, x)
         found: Tensor = torch.linalg.solve_triangular(self._root_NN, known, upper=False)
         return found.transpose(-1, -2)
@@ -116,7 +116,7 @@ class DriftKernel(Kernel):  # type: ignore[misc]  # likewise
         slopes = DRIFT**2 * belief.gradient(x1) @ belief.gradient(x2).transpose(-1, -2)
         prior = belief.kernel(x1, x2) * (1.0 + self.log_own.exp())
         found: Tensor = (2 * self.log_scale).exp() * (
-            slopes + prior - belief.doubt(x1) @ belief.doubt(x2).transpose(-1, -2)
+            slopes + prior - belief.explained_factor(x1) @ belief.explained_factor(x2).transpose(-1, -2)
         )
         return found.diagonal(dim1=-2, dim2=-1) if diag else found
 

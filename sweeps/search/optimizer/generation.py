@@ -254,7 +254,7 @@ class Optimizer:
     # ---- from earlier sweeps
 
     @cached_property
-    def _transferred(self) -> list[SourceModel]:
+    def _source_models(self) -> list[SourceModel]:
         """Return a surrogate of each source of `transfer`."""
         found = []
         for position, source in enumerate(self._space.transfer):
@@ -270,17 +270,17 @@ class Optimizer:
     def _untried_bests(self, identities: set[Hashable]) -> Iterator[dict[str, Value]]:
         """Yield where each source's surrogate is best; what it does not have is as in the first trial."""
         others = self._space.baseline or {}
-        for source in self._transferred:
+        for source in self._source_models:
             best = source.best(others)
             if best is not None and self._is_new(best, identities):
                 yield best
 
     def _consults_sources(self) -> bool:
         """Return whether what the sources say can be compared with results, and is still wanted."""
-        if not self._transferred or self._search.method == "random":
+        if not self._source_models or self._search.method == "random":
             return False
         complete = sum(not self._outcomes.missing(record) for record in self._known())
-        return len(self._transferred) < complete < SOURCE_RESULTS
+        return len(self._source_models) < complete < SOURCE_RESULTS
 
     # ---- what trials can share
 
@@ -394,9 +394,12 @@ class Optimizer:
                     # A model that infers the noise takes no errors, and one with errors infers no noise: so a
                     # first fit, to the results alone, infers it for the second, with predictions.
                     noise = inferred_noise(self._fitted()) if self._search.noise == "inferred" else {}
-                adapter, trusted = self._best_fit(noise=noise, exact=exact, **options)
-            if by_source and not trusted:
-                return
+                options |= {"noise": noise, "exact": exact}
+                adapter = self._fit_with_source(**options) if self._consults_sources() else None
+                if adapter is None:
+                    if by_source:
+                        return
+                    adapter = self._fitted(**options)
             if self._has_prior():
                 complete = sum(record.status == "completed" for record in known)
                 adapter.generator.acquisition_options = {
@@ -464,20 +467,15 @@ class Optimizer:
             experiment, data, ax_experiment.goal(self._outcomes, *derived), batched=batched, **options
         )
 
-    def _best_fit(self, **options: Any) -> tuple[Any, bool]:
-        """Return the fit under which the results are most likely, and whether a source is in it."""
-        if self._consults_sources() and (adapter := self._fit_with_source(**options)) is not None:
-            return adapter, True
-        return self._fitted(**options), False
-
     def _fit_with_source(self, **options: Any) -> Any | None:
         """Return the fit with the source that foresees the results best; None: it is better without."""
-        (name, *_), adapter = self._outcomes.lower_is_better, None
+        name, *_ = self._outcomes.lower_is_better
+        adapter = None
         options |= {"batched": False, "transforms": UNCUT}
         try:
             alone = self._fitted(**options)
             best, unit = evidence(alone, name), float(alone.transforms["StandardizeY"].Ystd[name])
-            for source in self._transferred:
+            for source in self._source_models:
                 found = self._fitted(**options, models={name: drifted_config(source.belief, unit)})
                 if (likely := evidence(found, name)) > best:
                     adapter, best = found, likely

@@ -40,7 +40,7 @@ def test_belief_is_the_posterior_of_the_sources_surrogate(adapter, points):
     belief, model = Belief(adapter, ["x", "y"]), adapter.generator.surrogate.model
     posterior = model.posterior(points).distribution
     mean = belief.mean(points) + model.mean_module.constant
-    taken = belief.doubt(points) @ belief.doubt(points).T
+    taken = belief.explained_factor(points) @ belief.explained_factor(points).T
     assert torch.allclose(mean, posterior.mean, atol=1e-6)
     assert torch.allclose(belief.kernel(points, points) - taken, posterior.covariance_matrix, atol=1e-6)
 

@@ -104,16 +104,16 @@ DRIFTED = replace(PLAIN, transfer=(SOURCE,))
 
 
 @pytest.fixture(scope="module")
-def drifted() -> list[Trial]:
+def drifted_trials() -> list[Trial]:
     """A sweep whose best x is farther than its source's by a quarter of the range."""
     return run(DRIFTED, 12, bowl)
 
 
-def test_where_the_optimum_has_moved_the_source_helps_to_find_it(drifted):
-    losses = [bowl(record.parameters) for record in drifted]
+def test_where_the_optimum_has_moved_the_source_helps_to_find_it(drifted_trials):
+    losses = [bowl(record.parameters) for record in drifted_trials]
     assert losses[0] > 0.04
     assert min(losses[:6]) < 0.005
-    assert [record.generator for record in drifted[:6]].count("sobol") < 4
+    assert [record.generator for record in drifted_trials[:6]].count("sobol") < 4
 
 
 def test_a_source_that_misleads_costs_one_trial():
@@ -124,21 +124,21 @@ def test_a_source_that_misleads_costs_one_trial():
     assert [record.parameters for record in misled[1:7]] == [record.parameters for record in plain]
 
 
-def test_after_twelve_results_nothing_is_left_of_the_source(drifted):
+def test_after_twelve_results_nothing_is_left_of_the_source(drifted_trials):
     found = []
     for searched in (DRIFTED, PLAIN):
         optimizer = Optimizer(searched)
-        optimizer.observe(drifted)
+        optimizer.observe(drifted_trials)
         found.append(optimizer.generate())
     assert found[0] == found[1]
 
 
-def test_same_records_give_the_same_candidate(drifted):
+def test_same_records_give_the_same_candidate(drifted_trials):
     for count in (2, 4, 7):
         fresh = Optimizer(DRIFTED)
-        fresh.observe(drifted[:count])
+        fresh.observe(drifted_trials[:count])
         (candidate,) = fresh.generate()
-        assert candidate.parameters == drifted[count].parameters
+        assert candidate.parameters == drifted_trials[count].parameters
 
 
 def test_an_unread_source_changes_no_candidate():
