@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -217,6 +218,13 @@ def optimizer_memory(
     return OptimizerMemory(state=state + -(-2 * size * others // share), temporary=temporary)
 
 
+def _alike(student: Dimensions) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield sides and number of the matrices of each shape, and whether some of them are transposed."""
+    orientations = set(student.matrices)
+    for (small, large), count in Counter(tuple(sorted(shape)) for shape in student.matrices).items():
+        yield small, large, count, small != large and {(small, large), (large, small)} <= orientations
+
+
 def _muon_temporary(student: Dimensions, processes: int, size: int, computed: int, *, rounded: bool) -> int:
     """Return the bytes at the peak of `trainer.optim.muon`, which takes stack after stack.
 
@@ -226,14 +234,11 @@ def _muon_temporary(student: Dimensions, processes: int, size: int, computed: in
         computed: bytes of an element where matrices are orthogonalised.
         rounded: whether updated weights are rounded stochastically.
     """
-    orientations = set(student.matrices)
-    alike = Counter(tuple(sorted(shape)) for shape in student.matrices)
     peak = 0
-    for (small, large), count in alike.items():
+    for small, large, count, transposed in _alike(student):
         # An iteration's result beside what it came from; in bfloat16, which has no sums in place, beside
         # the stack it began with, too. The momenta are a stack of their own unless it is the same tensor.
         copies = 2 if computed == 4 else 3
-        transposed = small != large and {(small, large), (large, small)} <= orientations
         stack = large * ((copies + transposed) * computed + (size if size != computed else 0))
         gram = small * computed
         row = stack + gram
@@ -246,19 +251,12 @@ def _muon_temporary(student: Dimensions, processes: int, size: int, computed: in
 def _sharded_muon_temporary(
     student: Dimensions, processes: int, size: int, computed: int, *, rounded: bool
 ) -> int:
-    """Return the same where each process has a shard of every matrix, and a stack is gathered from all.
+    """Return what `_muon_temporary` does where each process has a shard of every matrix.
 
-    Args:
-        processes: that share the stacks.
-        size: bytes of an element of a momentum.
-        computed: bytes of an element where matrices are orthogonalised.
-        rounded: whether updated weights are rounded stochastically.
+    A stack is gathered from all processes.
     """
-    orientations = set(student.matrices)
-    alike = Counter(tuple(sorted(shape)) for shape in student.matrices)
     peak = 0
-    for (small, large), count in alike.items():
-        transposed = small != large and {(small, large), (large, small)} <= orientations
+    for small, large, count, transposed in _alike(student):
         # What was gathered is put in order; or cast; or lies beside the updates of all processes.
         cast = size + computed if size != computed else 0
         whole = max(2 * size, cast, (2 + transposed) * computed)
