@@ -280,7 +280,7 @@ class Records:
             if isinstance(record, Trial):
                 yield record, found[index][1]
             elif record is not None and index not in packed:
-                raise self._damaged(index, record)
+                raise self._damaged_object(index, record)
             else:  # gone since the listing, or the pack's copy is damaged
                 yield self._fetch(index)
 
@@ -297,10 +297,10 @@ class Records:
         data, version = self._store.read(trial.key(index))
         record = trial.decode_each({index: data})[index]
         if isinstance(record, ValueError):
-            raise self._damaged(index, record)
+            raise self._damaged_object(index, record)
         return record, version
 
-    def _damaged(self, index: int, error: ValueError) -> DamagedObject:
+    def _damaged_object(self, index: int, error: ValueError) -> DamagedObject:
         key = trial.key(index)
         return DamagedObject(key, str(error), self._store.location(key))
 

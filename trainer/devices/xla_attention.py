@@ -96,7 +96,7 @@ def _by_einsum(
     SDPA multiplies over B·H. Where two axes of a mesh share B and H no chip's part of that is in one piece:
     XLA's partitioner exchanged queries and keys, and computed each product twice.
     """
-    k_BHTD, v_BHTD = (_repeated(each, q_BHTD) for each in (k_BGTD, v_BGTD))
+    k_BHTD, v_BHTD = (_repeat_key_heads(each, q_BHTD) for each in (k_BGTD, v_BGTD))
     scale = options.get("scaling") or q_BHTD.shape[-1] ** -0.5
     scores = (torch.einsum("bhtd,bhsd->bhts", q_BHTD, k_BHTD) * scale).float()
     if mask is None and _is_causal(module, options):
@@ -113,7 +113,8 @@ def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
     return bool(getattr(module, "is_causal", True) if causal is None else causal)
 
 
-def _repeated(x_BGTD: Tensor, q_BHTD: Tensor) -> Tensor:
+def _repeat_key_heads(x_BGTD: Tensor, q_BHTD: Tensor) -> Tensor:
+    """Return keys or values with a head for each of the queries' [B, H, T, D]."""
     times = q_BHTD.shape[1] // x_BGTD.shape[1]
     # Of one head itself: to repeat it once would be a reshape, for which the partitioner exchanges heads.
     return x_BGTD if times == 1 else x_BGTD.repeat_interleave(times, dim=1)
@@ -121,7 +122,7 @@ def _repeated(x_BGTD: Tensor, q_BHTD: Tensor) -> Tensor:
 
 def _flash(kernel: Kernel, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, scale: float) -> Tensor:
     """Return attention [B, T, H, D]."""
-    k_BHTD, v_BHTD = (_repeated(each, q_BHTD) for each in (k_BGTD, v_BGTD))
+    k_BHTD, v_BHTD = (_repeat_key_heads(each, q_BHTD) for each in (k_BGTD, v_BGTD))
     return kernel(q_BHTD, k_BHTD, v_BHTD, scale).transpose(1, 2).contiguous()
 
 

@@ -57,7 +57,7 @@ CASES: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]] = {
 }
 
 
-def configured(*overrides: str, ranks: Ranks) -> tuple[Config, Blueprint, Device]:
+def process_part(*overrides: str, ranks: Ranks) -> tuple[Config, Blueprint, Device]:
     """A process's part of a run."""
     config = check([*SHAPE, *overrides])
     device = dataclasses.replace(open_device(config.device), ranks=ranks)
@@ -110,14 +110,14 @@ def _bytes(tensors: Any) -> int:
     return sum(local_tensor(each).nbytes for each in tensors)
 
 
-def measured(tensor: int, cases: tuple[tuple[str, ...], ...]) -> list[tuple[int, dict[str, int]]]:
+def measure(tensor: int, cases: tuple[tuple[str, ...], ...]) -> list[tuple[int, dict[str, int]]]:
     """Peak and lasting bytes of this process in each case."""
     torch.set_num_threads(1)
     found = []
     for overrides in cases:
         rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         ranks = Ranks(rank=rank, world=world, parallel="fsdp", tensor=tensor)
-        config, plan, device = configured(*overrides, ranks=ranks)
+        config, plan, device = process_part(*overrides, ranks=ranks)
         ((_, stage),) = stages(config)
         train: Any = layerwise.align if config.stage1_9.max_steps else pretrain.pretrain
         feed = Zeros(stage.batch_size, config.data.sequence_length)
@@ -156,9 +156,9 @@ def test_estimate_is_within_5_percent_of_a_process_s_tensors(
 ) -> None:
     cases = CASES[world, tensor]
     ranks = Ranks(rank=0, world=world, parallel="fsdp", tensor=tensor)
-    of_first = together(measured, tensor, cases, world=world)[0]
+    of_first = together(measure, tensor, cases, world=world)[0]
     for overrides, (peak, lasting) in zip(cases, of_first, strict=True):
-        config, plan, device = configured(*overrides, ranks=ranks)
+        config, plan, device = process_part(*overrides, ranks=ranks)
         ((name, stage),) = stages(config)
         estimate = stage_memory(config, name, stage, plan, device)
         assert estimate.peak == pytest.approx(peak, rel=0.05), overrides
