@@ -21,9 +21,10 @@ from torch.optim import Optimizer
 from benchmarks.tensor_memory import peak_bytes
 from trainer.checkpoint import sharded, writer
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.layout import Found, newest
+from trainer.checkpoint.layout import Found, listing, newest
 from trainer.checkpoint.parts import MODEL, RANDOM, Buffers, OptimizerState, Random, Weights
 from trainer.checkpoint.policy import Parts
+from trainer.checkpoint.run_folder import open_checkpoint
 from trainer.checkpoint.state import State, StateError
 from trainer.config import CheckpointConfig
 from trainer.config.training import AverageConfig
@@ -152,7 +153,9 @@ def save(root: Path, how: str = "auto", parallel: str = "fsdp") -> dict[str, dic
 def resume(root: Path, *, parallel: str = "fsdp") -> dict[str, tuple[dict[str, Tensor], Tensor]]:
     contents = {}
     for kind in KINDS:
-        run = Run(root / kind, kind, found_in(root / kind), parallel=parallel)
+        # As in a run, where the first process alone looks for the newest, which tidies up the folder.
+        name = listing(root / kind / "checkpoints")[0].name
+        run = Run(root / kind, kind, open_checkpoint(root / kind, name), parallel=parallel)
         run.go(STEPS - 1)  # restores, and takes no step
         contents[kind] = run.content(), torch.get_rng_state()
     return contents
