@@ -65,8 +65,7 @@ def start(forkserver, sweep: Experiment):
 
     yield start
     for process in started:
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
 
 

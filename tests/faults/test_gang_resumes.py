@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from changing_folders import find
 from fake_gcs import FakeGcs
 
 from sweeps.experiment import Experiment
@@ -78,7 +79,7 @@ def test_killed_process_of_one_host_hands_the_trial_back(
     ]
     try:
         deadline = time.monotonic() + 200
-        while not (found := list((tmp_path / "disk-0").rglob("checkpoints/[0-9]*"))):
+        while not (found := find(tmp_path / "disk-0", "**/checkpoints/[0-9]*")):
             assert time.monotonic() < deadline
             assert hosts[0].poll() is None
             time.sleep(0.05)

@@ -20,6 +20,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
+from changing_folders import find
 from fake_gcs import FakeGcs
 from forked import Forked
 from worker_processes import trainer_of
@@ -88,8 +89,8 @@ class Fleet:
         return found
 
     def checkpoints(self, attempt: int) -> list[str]:
-        pattern = f"{run_prefix(0, attempt)}/checkpoints/[0-9]*"
-        return sorted(path.name for path in self.folder.glob(f"**/{pattern}"))
+        pattern = f"**/{run_prefix(0, attempt)}/checkpoints/[0-9]*"
+        return sorted(path.name for path in find(self.folder, pattern))
 
     def in_store(self, attempt: int) -> set[str]:
         """Return the checkpoints that are complete for another machine."""

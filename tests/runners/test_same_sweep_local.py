@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from changing_folders import find
 from same_sweep import assert_done, create, done, variables, wait_for
 
 from runners.pools import pool_file
@@ -35,7 +36,7 @@ def test_a_killed_worker_leaves_every_trial_done_once(tmp_path: Path) -> None:
         [*argv, "--storage", experiment.store.url], env={**os.environ, **extra}
     ) as launched:
         wait_for(lambda: done(experiment) >= 3, "no trial was done")
-        (file,) = tmp_path.rglob(pool_file.FILE)
+        (file,) = find(tmp_path, f"**/{pool_file.FILE}")
         known = pool_file.read(file.parent)
         assert known is not None
         os.kill(known.workers[0].pid, signal.SIGKILL)
