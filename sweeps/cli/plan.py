@@ -43,7 +43,7 @@ from sweeps.text.shorten import shorten
 )
 @price_options
 @click.option(
-    "--write", type=click.Path(path_type=Path), metavar="YAML", help="A space file for a final sweep."
+    "--write", type=click.Path(path_type=Path), metavar="YAML", help="A new space file, for a final sweep."
 )
 @click.option(
     "--figure", type=click.Path(path_type=Path), metavar="FILE", help="A figure: FILE.svg and FILE.png."
@@ -79,6 +79,8 @@ def plan(
     for path in (write, figure):
         if path is not None:
             table.require_place(path)
+    if write is not None and write.exists():  # before minutes of fits
+        raise InputError(f"{write}: there is a file already; name a new one")
     try:
         experiments = [
             open_sweep(each, None) if is_remote(each) or "/" in each else open_sweep(storage, each)
@@ -99,8 +101,7 @@ def plan(
     else:
         _print(found, "" if rate is None else str(rate))
     if write is not None:
-        text = _space_file(found)
-        table.replace_file(write, lambda draft: draft.write_text(text, encoding="utf-8"))
+        table.write_new_file(write, _space_file(found))
         notify(f"{write}: a space file for the final sweep; `sweep init {write}` makes it")
     if figure is not None:
         from analysis.report.plan_figure import plan_figure

@@ -11,7 +11,7 @@ import click
 
 from sweeps.cli.options import storage_options
 from sweeps.cli.output import echo, notify
-from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault, InputError
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault
 from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
 from sweeps.trials import budget
@@ -43,19 +43,14 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
     The program is checked too: the trainer's config is composed with sampled values, so that a misspelt key
     fails here and not after the first trial was paid for.
     """
+    from sweeps.export import table
     from sweeps.operations.creation import create_sweep
     from sweeps.space.space_file import load, text_of
     from sweeps.space.wandb_sweep import translate
 
     if from_wandb is not None:
         found = translate(text_of(from_wandb), from_wandb)
-        try:
-            with Path(space_file).open("x", encoding="utf-8") as stream:
-                stream.write(found.text)
-        except FileExistsError:
-            raise InputError(f"{space_file}: there is a file already; name a new one") from None
-        except OSError as error:
-            raise InputError(f"{space_file}: cannot be written: {error.strerror}") from None
+        table.write_new_file(Path(space_file), found.text)
         for note in found.notes:
             click.echo(f"sweep: {note}", err=True)
         click.echo(f"next: read {space_file}, then sweep init {shlex.quote(space_file)}", err=True)

@@ -288,6 +288,21 @@ def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
         raise StoreUnavailable(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def write_new_file(path: Path, text: str) -> None:
+    """Write a file for a person to edit; unlike a table, one that is there is never replaced.
+
+    Raises:
+        InputError: there is one, or none can be made.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise InputError(f"{path}: there is a file already; name a new one") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
 def require_place(path: Path) -> None:
     """Raise InputError unless a file can be made at `path`; a device would be replaced by it."""
     if not path.name or path.is_dir():
