@@ -24,7 +24,7 @@ from typing import IO, NamedTuple, TypeVar
 
 from sweeps.errors import AlreadyExists, Conflict, DamagedObject, EnvironmentFault, InputError, StoreConflict
 from sweeps.experiment import Experiment
-from sweeps.operations.opening import sweep_names
+from sweeps.operations.opening import sweeps_near
 from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.keys import COPYING_KEY, SWEEP_KEY
@@ -134,9 +134,7 @@ def _sweep_at(url: str) -> Experiment:
     try:
         found = store.read(SWEEP_KEY)
     except NotFound:
-        names = sweep_names(url)
-        advice = f"give one of its sweeps, such as {join(url, names[0])}" if names else "see `sweep list`"
-        raise InputError(f"{url}: no sweep here to copy; {advice}") from None
+        raise InputError(f"{url}: no sweep here to copy; {sweeps_near(url) or 'see `sweep list`'}") from None
     with suppress(NotFound, ValueError, KeyError, TypeError):
         if json_reader.parse(store.read(renaming.KEY)[0])["sweep"] == found[1]:
             raise InputError(f"{url}: it is being renamed; `sweep rename` goes on with that, then copy it")

@@ -6,6 +6,7 @@ import difflib
 import logging
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from sweeps.errors import InputError, StoreConflict, SweepError, SweepNotFound
@@ -65,10 +66,25 @@ def _no_such(url: str, name: str, missing: str, patience_s: float | None) -> Swe
         return SweepNotFound(
             f"{missing}: no sweep here, and none in {url}; make one with `sweep init SPACE.yaml`"
         )
+    return SweepNotFound(f"{missing}: no sweep here; {_those_in(url, names, name)}")
+
+
+def _those_in(url: str, names: list[str], name: str) -> str:
+    """Return which sweeps a folder has, and which of them was probably meant by a name."""
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return SweepNotFound(f"{missing}: no sweep here; {hint}{url} has {shown}")
+    return (f"did you mean {close[0]}? " if close else "") + f"{url} has {shown}"
+
+
+def sweeps_near(url: str, patience_s: float | None = None) -> str:
+    """Return which sweeps to give in place of a URL that has none: those within, or beside it; "": none."""
+    if names := sweep_names(url, patience_s):
+        return f"give one of its sweeps, such as {join(url, names[0])}"
+    with suppress(SweepError):  # a whole bucket, or one that may not be listed
+        folder = parent(url)
+        if names := sweep_names(folder, patience_s):
+            return _those_in(folder, names, name_of(url))
+    return ""
 
 
 def is_named(storage: str | None, name: str | None) -> bool:
@@ -161,7 +177,5 @@ def _latest(url: str, patience_s: float | None) -> str:
     if found:
         shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
         raise InputError(f"{url}: which of its sweeps? Say --name with one of {shown}")
-    raise SweepNotFound(
-        f"{url}: no sweep here; make one with `sweep init SPACE.yaml`, try `sweep quickstart`, "
-        "or point --storage at one"
-    )
+    advice = "make one with `sweep init SPACE.yaml`, try `sweep quickstart`, or point --storage at one"
+    raise SweepNotFound(f"{url}: no sweep here; {sweeps_near(url, patience_s) or advice}")

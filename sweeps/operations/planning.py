@@ -552,8 +552,12 @@ def _setting(
         value = _natural(parameter, line.level, log)
         below, above = min(below, value), max(above, value)
         notes.append(f"{name}: the line says nothing that far; set to the sources' mean, by their certainty")
-    elif not low <= middle <= high:
-        notes.append(f"{name}: the line has left the ranges that were searched")
+    elif not low <= middle - reach <= middle + reach <= high:
+        what = "interval" if low <= middle <= high else "line"
+        searched = " to ".join(shorten(_natural(parameter, end, log)) for end in (low, high))
+        # Cut off on a logarithmic scale, too, the interval would no longer hold what it claims to.
+        there = "nothing was tried there" if log else "it is cut off there, and the optimum may lie beyond"
+        notes.append(f"{name}: the {what} leaves the ranges that were searched ({searched}); {there}")
     return Setting(
         value=value,
         interval=(below, above),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sweeps.errors import DamagedObject, InputError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
-from sweeps.operations.opening import sweep_names
+from sweeps.operations.opening import sweeps_near
 from sweeps.space import space_json
 from sweeps.space.definition import (
     Choice,
@@ -27,7 +27,7 @@ from sweeps.space.definition import (
 from sweeps.space.domain import Domain
 from sweeps.space.fidelity import is_at_target
 from sweeps.space.scale import to_unit
-from sweeps.storage.urls import is_remote, join, local_path, open_store
+from sweeps.storage.urls import is_remote, local_path, open_store
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 from sweeps.upkeep.removal import living
@@ -61,9 +61,7 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
         records = experiment.trials()
         digest = hashlib.sha256(store.read(SWEEP_KEY)[0]).hexdigest()
     except SweepNotFound:
-        names = sweep_names(url)
-        advice = f"give one of its sweeps, such as {join(url, names[0])}" if names else "see `sweep list`"
-        raise InputError(f"{where}: no sweep here; {advice}") from None
+        raise InputError(f"{where}: no sweep here; {sweeps_near(url) or 'see `sweep list`'}") from None
     except DamagedObject as error:
         raise InputError(f"{where}: {error}") from None
     if workers := living(experiment):

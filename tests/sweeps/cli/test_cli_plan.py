@@ -51,6 +51,22 @@ def test_plan_is_printed_written_and_drawn(sweep, two, tmp_path: Path) -> None:
     assert "transfer from ./sweep-store/n1: 5 of 8 results; matched x" in made.err
 
 
+def test_file_of_the_user_is_not_replaced(sweep, two, tmp_path: Path) -> None:
+    (tmp_path / "final.yaml").write_text("mine")
+    ran = sweep("plan", "n1", "n2", "--at", "n=4", "--write", "final.yaml")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == "sweep: error: final.yaml: there is a file already; name a new one\n"
+    assert (tmp_path / "final.yaml").read_text() == "mine"
+
+
+def test_missing_sweep_is_answered_with_those_that_are_there(sweep, two) -> None:
+    for given in ("n3", "./sweep-store/n3"):
+        ran = sweep("plan", "n1", given, "--at", "n=4")
+        assert ran.status == 2
+        assert "/sweep-store/n3: no sweep here; " in ran.err
+        assert ran.err.endswith("sweep-store has n1, n2\n")
+
+
 def test_plan_for_programs(sweep, two) -> None:
     document = json.loads(
         sweep("plan", "n1", "n2", "--at", "40", "--size", "10", "--size", "20", "--format", "json").out

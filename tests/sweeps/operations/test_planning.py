@@ -216,6 +216,33 @@ def test_an_optimum_at_the_end_of_a_range_is_told(tmp_path):
     assert any(note.startswith("lr: best at the end of its range in w1") for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("spread", "what", "there"),
+    [
+        ("log_uniform_values", "line", "nothing was tried there"),
+        ("uniform", "interval", "it is cut off there, and the optimum may lie beyond"),
+    ],
+)
+def test_interval_that_leaves_what_was_searched_is_told(tmp_path, spread, what, there):
+    """Best at 10 times the size, searched up to 30: at size 4 the power law is at 40, the straight line at 30."""
+    parameters = {"x": {"min": 1.0, "max": 30.0, "distribution": spread}}
+
+    def sharp(found: Mapping[str, Any], size: float) -> float:
+        away = math.log(found["x"] / (10 * size)) if spread != "uniform" else (found["x"] - 10 * size) / 10
+        return float(away**2)
+
+    pair = [
+        finished(tmp_path / f"{at}", at, 8, sharp, parameters=parameters | {"width": {"value": at}})
+        for at in (1, 2)
+    ]
+    found = make_plan(pair, 4, measure="width")
+    (note,) = [each for each in found.notes if each.startswith("x: the")]
+    assert note == f"x: the {what} leaves the ranges that were searched (1 to 30); {there}"
+    low, high = found.settings["x"].interval
+    assert low < 30
+    assert (high > 30) == (spread != "uniform")
+
+
 def test_listed_numbers_are_followed_as_a_range(tmp_path):
     """A grid of rates, each twice the last: the best lies between them, and is no option."""
     listed = [0.001 * 2**each for each in range(7)]

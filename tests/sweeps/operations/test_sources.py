@@ -173,6 +173,7 @@ def test_refused_sources(tmp_path):
             "still at work": running,
             "a damaged record": damaged,
             "another direction": refused("up", LARGE.replace("loss}", "loss, goal: maximize}")),
+            "one letter is missing": lambda: read_sources(large(tmp_path / "runing"), lambda _: None),
             "another metric": refused("other", LARGE.replace("loss}", "accuracy, goal: maximize}")),
             "no completed trial": refused("empty", trials=0),
             "no common parameter, or no common range": refused("apart", narrow),
