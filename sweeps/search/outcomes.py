@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sweeps.errors import SpaceError
+from sweeps.search.front import on_front
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
@@ -182,11 +183,8 @@ def _worst(costs: npt.NDArray[np.float64]) -> list[float]:
     Args:
         costs: [trials, objectives], lower is better.
     """
-    no_worse = (costs[:, None] <= costs[None]).all(axis=-1)
-    better = (costs[:, None] < costs[None]).any(axis=-1)
-    on_front = ~np.any(no_worse & better, axis=0, keepdims=True).T
     first, third = np.quantile(costs, (0.25, 0.75), axis=0)
-    counts = on_front | (costs <= third + 1.5 * (third - first))  # Tukey's fence
+    counts = on_front(costs)[:, None] | (costs <= third + 1.5 * (third - first))  # Tukey's fence
     largest = np.where(counts, costs, -np.inf).max(axis=0)
     return [float(worst) for worst in largest + 0.1 * (largest - costs.min(axis=0))]
 

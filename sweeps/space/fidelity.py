@@ -22,6 +22,10 @@ SHARE = 0.06
 Where they say nothing about the target, plain search costs at most so much less; see `benchmarks.transfer`.
 """
 
+PROMOTED, MOST_PROMOTED = 0.04, 4
+"""Trials that a level proposes to the next with several objectives: a share of the sweep's at the target, and
+at most so many. With one objective, and in short sweeps, it is one."""
+
 USUAL_CAP = 30
 """Trials at the target that a sweep without a run cap is taken to have."""
 
@@ -58,6 +62,7 @@ class Ladder:
     Attributes:
         costs: of a trial at each level in the middle of the space, as a share of one at the target.
         planned: number of the search's trials at each level below the target; 0 where too few are paid for.
+        promoted: number of trials of the next level that a level may propose.
 
     Raises:
         SpaceError: what trials cost is not known, or does not rise with the level.
@@ -80,10 +85,16 @@ class Ladder:
                     file=space.name,
                     key=f"fidelity.{names}",
                 )
-        lower_levels = self.costs[:-1]
-        paid = SHARE * (space.run_cap or USUAL_CAP) / len(lower_levels)
-        counts = [min(math.floor(paid / cost + 1e-9), MOST) for cost in lower_levels]
-        self.planned = tuple(count if count >= FEWEST else 0 for count in counts)
+        lower_levels, cap = self.costs[:-1], space.run_cap or USUAL_CAP
+        several = len(space.objectives) > 1
+        self.promoted = min(max(math.floor(PROMOTED * cap + 1e-9), 1), MOST_PROMOTED) if several else 1
+        left = SHARE * cap
+        planned = list[int]()
+        for at, cost in enumerate(lower_levels):  # each gets its share, and what those below it leave
+            count = min(math.floor(left / (len(lower_levels) - at) / cost + 1e-9), MOST)
+            planned.append(count if count >= FEWEST else 0)
+            left -= planned[-1] * cost
+        self.planned = tuple(planned)
 
     def level(self, parameters: Mapping[str, Value]) -> int | None:
         """Return the level of a trial; None for a mixture, such as a user may enqueue."""

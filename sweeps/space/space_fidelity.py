@@ -51,8 +51,6 @@ def _check_search(section: Cursor, space: Space) -> None:
         raise section.refusal("write {model.width: {cost: [0.3, 1, 3.3]}}, with its values under parameters:")
     if space.search.method != "bayes":
         raise section.refusal(f"has no effect with method: {space.search.method}; take it out")
-    if len(space.objectives) > 1:
-        raise section.refusal("goes with one objective; take it out, or all objectives but one")
     if space.early_terminate is not None:
         raise section.refusal(
             "does not go with early_terminate, which would compare trials of different sizes; keep one"

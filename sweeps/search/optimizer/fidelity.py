@@ -1,26 +1,32 @@
 """The ask of a sweep with `fidelity:`: trials at the cheap levels first, then those at the target.
 
 At each level the search is that of the level's own space: what is searched there is learned from its own
-trials alone. Upwards goes only where the level below is best, as a trial of the level above. So trials below
-the target that say nothing about it cost what they cost, and one trial more.
+trials alone. Upwards goes only where the level below is best, as a trial of the level above; with several
+objectives some points of its front. So trials below the target that say nothing about it cost what they cost,
+and so many trials more.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from sweeps.errors import NothingToAsk, SpaceError
-from sweeps.search.determinism import stable_seed
+from sweeps.search.determinism import one_thread, silence, stable_seed
 from sweeps.search.encoding import Encoding
+from sweeps.search.front import Floats, best_by_front, most_added
 from sweeps.search.optimizer.generation import Candidate, Optimizer
-from sweeps.search.optimizer.optimum import Optimum
+from sweeps.search.optimizer.optimum import Optimum, SpacePoints
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
-from sweeps.search.optimizer.transfer import SourceModel
-from sweeps.search.outcomes import Outcomes
-from sweeps.space.definition import Result, Source, Space, Value
+from sweeps.search.optimizer.transfer import BEST_TRIALS, NEAR_POINTS
+from sweeps.search.outcomes import SURVIVAL, Outcomes
+from sweeps.space.constraints import parse
+from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
 from sweeps.space.fidelity import Ladder
 from sweeps.space.stages import Stages
@@ -29,7 +35,7 @@ from sweeps.trials.record import Trial
 log = logging.getLogger(__name__)
 
 LEAST_RESULTS = 3
-"""Results of a level from which its best is a trial of the next."""
+"""Results of a level from which its best are trials of the next."""
 
 
 class FidelityOptimizer:
@@ -43,9 +49,13 @@ class FidelityOptimizer:
         self._seed, self._ladder = space.search.seed, Ladder(space)
         self._target = len(self._ladder.costs) - 1
         self._spaces = [self._ladder.at(level) for level in range(self._target + 1)]
-        # The best of the level below is a trial more than the first design has.
-        self._optimizers = [Optimizer(each, more_first=min(at, 1)) for at, each in enumerate(self._spaces)]
+        # The best of the level below are more trials than the first design has.
+        more = [0] + [self._ladder.promoted] * self._target
+        self._optimizers = [
+            Optimizer(each, more_first=count) for each, count in zip(self._spaces, more, strict=True)
+        ]
         self._outcomes = Outcomes(space)
+        self._bounds = [parse(text) for text in space.outcome_constraints]
         self._records: list[list[Trial]] = [[] for _ in self._spaces]
         stages = Stages(space)
         trunks = [stages.trunk(stage) for stage in stages.with_trunk]
@@ -80,7 +90,8 @@ class FidelityOptimizer:
     def _generate_at(self, level: int, count: int) -> list[Candidate]:
         domain = Domain(self._spaces[level])
         tried = {domain.identity(record.parameters) for record in self._records[level]}
-        best = self._best_below(level) if self._wants_promoted(level) else None
+        promoted = self._promoted(level)
+        best = None if promoted is None else self._best_below(level, promoted)
         if best is not None and domain.identity(best) not in tried and domain.allows(best):
             return [self._candidate(level, Candidate(parameters=best, generator="botorch"))]
         optimizer = self._optimizers[level]
@@ -95,41 +106,85 @@ class FidelityOptimizer:
     def _candidate(self, level: int, found: Candidate) -> Candidate:
         return found if level == self._target else replace(found, generator="fidelity")
 
-    def _wants_promoted(self, level: int) -> bool:
-        """Return whether the level has no trial yet that the level below has proposed.
+    def _promoted(self, level: int) -> list[Trial] | None:
+        """Return the level's trials that the level below has proposed; None: it proposes no more.
 
-        At the target it is the first by a surrogate; below, a first trial has its place or none.
+        At the target they come before those of a surrogate, and have its generator; below, the first trials
+        have their place or none.
         """
+        records = self._records[level]
         if level == self._target:
-            return not any(record.generator == "botorch" for record in self._records[level])
-        return not self._records[level]
+            records = [record for record in records if record.generator == "botorch"]
+        return records if len(records) < self._ladder.promoted else None
 
-    def _best_below(self, level: int) -> dict[str, Value] | None:
-        """Return the best parameters by the results of the nearest lower level that has enough of them."""
-        (metric,) = self._outcomes.lower_is_better
+    def _best_below(self, level: int, promoted: Sequence[Trial]) -> dict[str, Value] | None:
+        """Return the best parameters by the results of the nearest lower level that has enough of them.
+
+        With several objectives they lie on the front, where they add most to those that were promoted.
+        """
         for lower in reversed(range(level)):
-            domain, results = Domain(self._spaces[lower]), []
-            for record in self._records[lower]:
-                if (
-                    metric in (means := self._outcomes.means(record))
-                    and domain.misfit(record.parameters) is None
-                ):
-                    searched = {n: v for n, v in record.parameters.items() if n in domain.searched}
-                    results.append(Result(parameters=searched, value=means[metric]))
+            self._optimizers[lower].observe(self._records[lower])
+            points = self._optimizers[lower].points()
+            results = [
+                record
+                for record in self._records[lower]
+                if record.trial in points and not self._outcomes.missing(record)
+            ]
             if len(results) < max(LEAST_RESULTS, self._ladder.planned[lower] // 2):
                 continue
-            source = Source(url=f"level {lower}", results=tuple(results))
-            encoding = Encoding(Domain(self._spaces[level]))
-            seed = stable_seed(self._seed, lower, "below") % 2**31
             try:
-                model = SourceModel(source, encoding, self._outcomes, seed, tried_only=self._goes_on)
-                return model.best(self._spaces[level].baseline or {})
+                with one_thread(), silence("ax"):
+                    found = self._best_of(lower, results, points, promoted)
             except SURROGATE_FAILURES as error:
                 log.warning(
                     "the best of the level below is left out, because its surrogate failed: %s", error
                 )
                 return None
+            return None if found is None else {**found, **Domain(self._spaces[level]).fixed}
         return None
+
+    def _best_of(
+        self,
+        level: int,
+        results: Sequence[Trial],
+        points: Mapping[int, Mapping[str, Value]],
+        promoted: Sequence[Trial],
+    ) -> dict[str, Value] | None:
+        """Return the parameters at a level that its surrogate takes for the best, near its best trials.
+
+        Raises:
+            one of SURROGATE_FAILURES: the fit failed.
+        """
+        encoding = Encoding(Domain(self._spaces[level]))
+        seed = stable_seed(self._seed, level, "below") % 2**31
+        signs = {name: 1.0 if low else -1.0 for name, low in self._outcomes.lower_is_better.items()}
+        measured = [self._outcomes.means(record) for record in results]
+        costs = np.array([[sign * each[name] for name, sign in signs.items()] for each in measured])
+        ranked = [results[at] for at in best_by_front(costs, BEST_TRIALS)]
+        tried = [dict(points[record.trial]) for record in ranked]
+        candidates = [dict(record.parameters) for record in ranked]
+        if not self._goes_on:
+            near = SpacePoints(encoding, np.random.default_rng(seed), seed).near(tried, NEAR_POINTS)
+            tried += near
+            candidates += map(encoding.decode, near)
+        fixed = encoding.domain.fixed
+        before = [encoding.encode({**record.parameters, **fixed}) for record in promoted]
+        others = [encoding.on_all_axes(point, seed) for point in before if point is not None]
+        means = self._optimizers[level].view().means([*tried, *others])
+        costs = np.stack([sign * means[name] for name, sign in signs.items()], axis=1)
+        allowed = np.flatnonzero(self._within_constraints(means)[: len(tried)])
+        if not len(allowed):  # a bound for the target that the level below does not reach
+            allowed = np.arange(len(tried))
+        chosen = most_added(costs[allowed], costs[len(tried) :])
+        return None if chosen is None else candidates[allowed[chosen]]
+
+    def _within_constraints(self, means: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+        """Return for each point whether its predicted results hold the outcome constraints, and survive."""
+        within = means[SURVIVAL] >= 0.5 if SURVIVAL in means else np.ones(len(means["m0"]), dtype=bool)
+        metrics = {metric: means[name] for metric, name in self._outcomes.names.items()}
+        for bound in self._bounds:
+            within &= sum(f * metrics[name] for name, f in bound.coefficients.items()) <= bound.bound
+        return within
 
 
 def asker(space: Space) -> Optimizer | FidelityOptimizer:

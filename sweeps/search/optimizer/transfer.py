@@ -31,24 +31,13 @@ NEAR_POINTS = 1024
 class SourceModel:
     """Surrogate of a source's results, on the axes of this sweep.
 
-    Args:
-        tried_only: its best is one of its best results exactly, and not in their neighbourhood.
-
     Raises:
         one of SURROGATE_FAILURES: the fit failed.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        encoding: Encoding,
-        outcomes: Outcomes,
-        seed: int,
-        *,
-        tried_only: bool = False,
-    ) -> None:
+    def __init__(self, source: Source, encoding: Encoding, outcomes: Outcomes, seed: int) -> None:
         self._source, self._encoding, self._seed = source, encoding, seed
-        self._tried_only, self._bests = tried_only, list[dict[str, Value] | None]()
+        self._bests = list[dict[str, Value] | None]()
         self._metric, *_ = outcomes.lower_is_better
         self._sign = 1.0 if outcomes.lower_is_better[self._metric] else -1.0
         with one_thread(), silence("ax"), seeded(seed):
@@ -108,10 +97,6 @@ class SourceModel:
         tried = points(result.parameters for result in ranked)
         if not tried:
             return None
-        if self._tried_only:
-            best = int(np.argmin(self._model.at(tried)[0]))
-            exact = [domain.complete({**domain.middle(), **others, **r.parameters}) for r in ranked]
-            return next((p for p in exact if points([p]) == [tried[best]]), None)
         space = SpacePoints(encoding, np.random.default_rng(self._seed), self._seed)
         tried += points(map(encoding.values, space.near(tried, NEAR_POINTS)))
         return encoding.decode(tried[int(np.argmin(self._model.at(tried)[0]))])

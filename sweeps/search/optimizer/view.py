@@ -12,7 +12,8 @@ from ax.utils.sensitivity.sobol_measures import ax_parameter_sens
 
 from sweeps.search.determinism import one_thread, seeded, silence
 from sweeps.search.encoding import Encoding
-from sweeps.search.optimizer.optimum import Optimum, find_optimum
+from sweeps.search.joint_posterior import Floats
+from sweeps.search.optimizer.optimum import Marginals, Optimum, find_optimum
 from sweeps.search.outcomes import SURVIVAL, Outcomes
 from sweeps.space.definition import Value
 
@@ -87,6 +88,15 @@ class SurrogateView:
             metric: list(zip(map(float, means[name]), spreads[name], strict=True))
             for name, metric in self._metrics.items()
         }
+
+    def means(self, points: Sequence[Mapping[str, Value]]) -> dict[str, Floats]:
+        """Return the posterior mean, [N], of each metric and, if any trial failed, of survival.
+
+        By the search's names, at points that have all axes.
+        """
+        with one_thread(), silence("ax"):
+            names = self._adapter.generator.surrogate.outcomes
+            return {name: Marginals(self._adapter, name).at(points)[0] for name in names}
 
     def optimum(
         self, tried: Mapping[int, Mapping[str, Value]], *, more: int, seed: int, curves: bool = True

@@ -81,6 +81,24 @@ def test_only_trials_at_the_target_are_results(finished):
     assert all(each.parameters["width"] == 256 for each in chosen.finalists)
 
 
+def test_front_of_two_objectives_has_trials_at_the_target_alone(tmp_path):
+    text = TEXT.replace("[{metric: loss}]", "[{metric: loss}, {metric: cost}]").replace("[1, 20]", "[1, 40]")
+    text += "search: {sobol: 20}\n"
+    experiment, notices = created(tmp_path, text)
+    assert any("first 19 at width=64" in notice for notice in notices)
+    while (trial := experiment.ask("worker", wait=lambda _: None)) is not None:
+        x, large = float(trial.parameters["x"]), trial.parameters["width"] == 256
+        metrics = {"loss": x + 10 * large, "cost": 1 - x + 10 * large}
+        experiment.apply(trial.trial, Complete(worker="worker", attempt=1, metrics=metrics))
+    trials, space = experiment.trials(), experiment.space
+    assert len(trials) == 19 + 8
+    front = table.front(space, trials)
+    assert len(front) == 8
+    assert {each.parameters["width"] for each in front} == {256}
+    read = TrialsTable.from_document(table.document(space, "url", trials))
+    assert read.completed.sum() == 8
+
+
 def test_users_own_cheap_trial_is_marked_in_tables(finished, tmp_path):
     finished.enqueue([{"x": 0.5, "width": 64}], worker="me")
     trial = finished.ask("worker", wait=lambda _: None)

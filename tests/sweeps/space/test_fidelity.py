@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sweeps.errors import SpaceError
 from sweeps.space import space_json
-from sweeps.space.definition import Fixed, Space
+from sweeps.space.definition import Choice, Fidelity, Fixed, Objective, Program, Space
 from sweeps.space.domain import Domain
 from sweeps.space.fidelity import Ladder, at_target, is_at_target
 from sweeps.space.space_file import loads
@@ -51,7 +53,7 @@ def test_length_of_a_stage_costs_what_the_stages_do():
 
 @pytest.mark.parametrize(
     ("cap", "planned"),
-    [(30, (18, 0)), (90, (30, 13)), (6, (0, 0)), (None, (18, 0))],
+    [(30, (18, 0)), (90, (30, 19)), (6, (0, 0)), (None, (18, 0))],
     ids=["usual", "thirty at most", "too few", "no cap"],
 )
 def test_lower_levels_cost_six_percent_at_most(cap, planned):
@@ -59,6 +61,29 @@ def test_lower_levels_cost_six_percent_at_most(cap, planned):
     assert ladder.planned == planned
     total = sum(count * cost for count, cost in zip(planned, ladder.costs, strict=False))
     assert total <= 0.06 * (cap or 30)
+
+
+@given(
+    cap=st.integers(1, 500),
+    objectives=st.integers(1, 3),
+    costs=st.lists(st.floats(1e-4, 0.9), min_size=1, max_size=3, unique=True).map(sorted),
+)
+def test_what_plain_search_lacks_is_bounded(cap, objectives, costs):
+    """Trials below, and those at the target that they propose: a tenth of the sweep, or 6 % and one trial."""
+    ladder = Ladder(
+        Space(
+            name="case",
+            objectives=tuple(Objective(metric=f"m{at}") for at in range(objectives)),
+            parameters=(Choice(name="width", values=tuple(range(len(costs) + 1)), ordered=True),),
+            program=Program(kind="function", function="m:f"),
+            run_cap=cap,
+            fidelity=(Fidelity(parameter="width", cost=(*costs, 1.0)),),
+        )
+    )
+    below = sum(count * cost for count, cost in zip(ladder.planned, ladder.costs, strict=False))
+    assert below <= 0.06 * cap + 1e-6
+    assert below + ladder.promoted <= max(0.1 * cap, 0.06 * cap + 1) + 1e-6
+    assert ladder.promoted == (1 if objectives == 1 else min(max(cap // 25, 1), 4))
 
 
 @pytest.mark.parametrize(

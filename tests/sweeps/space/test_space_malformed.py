@@ -363,7 +363,6 @@ CASES = [
     Case("fidelity_target_outside", "  seed: {value: 3}", "  size: {values: [1, 2]}\nfidelity: {size: {target: 3}}", 11, "fidelity.size.target"),
     Case("fidelity_of_two_lengths", "  seed: {value: 3}", "  size: {values: [1, 2]}\n  depth: {values: [1, 2, 4]}\nfidelity: {size: {}, depth: {}}", 12, "fidelity.depth"),
     Case("fidelity_of_random", "method: bayes, sobol: 4, seed: 0}", "method: random}\nfidelity: {opt: {}}", 12, "fidelity"),
-    Case("fidelity_of_two_objectives", "[{metric: loss, goal: minimize}]", "[{metric: a}, {metric: b}]\nfidelity: {opt: {}}", 3, "fidelity"),
     Case("fidelity_and_early_stopping", "", "early_terminate: {type: hyperband}\nfidelity: {opt: {}}\n", 14, "fidelity"),
     Case("fidelity_and_transfer", "", "transfer: {from: [a]}\nfidelity: {opt: {}}\n", 14, "fidelity"),
     Case("fidelity_first_trial_below", "  seed: {value: 3}", "  size: {values: [1, 2]}\nbaseline: {size: 1}\nfidelity: {size: {cost: [1, 2]}}", 11, "baseline.size"),

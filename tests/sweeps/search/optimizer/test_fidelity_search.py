@@ -46,9 +46,24 @@ def loss(parameters: Mapping[str, Any]) -> float:
     return (parameters["x"] - 0.7) ** 2 + (parameters["y"] - 0.3) ** 2 + 64 / parameters["width"]
 
 
+TWO = replace(
+    SPACE,
+    objectives=(*SPACE.objectives, Objective(metric="gain", goal="maximize")),
+    fidelity=(Fidelity(parameter="width", cost=(0.3, 1.0)),),
+    search=Search(seed=3, sobol=9),  # points of a surrogate for two take a second each
+    run_cap=50,
+)
+LOW_OF_TWO = 10
+
+
+def gain(parameters: Mapping[str, Any]) -> float:
+    """The gain, best at (0.2, 0.3): with the loss the front is a line along x from 0.2 to 0.7."""
+    return 10 - (parameters["x"] - 0.2) ** 2 - (parameters["y"] - 0.3) ** 2
+
+
 def record(index: int, parameters: Mapping[str, Value], generator: Any, **rest: Any) -> Trial:
     rest.setdefault("status", "completed")
-    metrics = {"loss": loss(parameters)} if rest["status"] == "completed" else {}
+    metrics = {"loss": loss(parameters), "gain": gain(parameters)} if rest["status"] == "completed" else {}
     return Trial(trial=index, parameters=parameters, generator=generator, metrics=metrics, **rest)
 
 
@@ -64,6 +79,11 @@ def run(space: Space, count: int, known: Sequence[Trial] = ()) -> list[Trial]:
 @pytest.fixture(scope="module")
 def records() -> list[Trial]:
     return run(SPACE, LOW + 9)
+
+
+@pytest.fixture(scope="module")
+def records_of_two() -> list[Trial]:
+    return run(TWO, LOW_OF_TWO + 12)
 
 
 def test_cheap_trials_come_first(records):
@@ -85,19 +105,81 @@ def test_first_trial_at_the_target_is_the_best_below(records):
     assert abs(float(first["y"]) - 0.3) < 0.1
 
 
-def test_the_rest_is_a_plain_search_of_the_target(records):
-    """Cheap trials that mislead cost what they cost, and the first trial at the target."""
-    own = [replace(each, trial=index) for index, each in enumerate(records[LOW:])]
-    plain = Optimizer(at_target(SPACE), more_first=1)
-    for index in range(1, len(own)):
+def test_two_trials_at_the_target_are_spread_over_the_front_below(records_of_two):
+    """The front is the line along x from 0.2 to 0.7, at y = 0.3."""
+    assert (Ladder(TWO).planned, Ladder(TWO).promoted) == ((LOW_OF_TWO,), 2)
+    assert [each.generator for each in records_of_two] == [
+        *["fidelity"] * LOW_OF_TWO,
+        *["botorch"] * 2,
+        *["sobol"] * 9,
+        "botorch",
+    ]
+    points = [each.parameters for each in records_of_two[LOW_OF_TWO : LOW_OF_TWO + 2]]
+    assert {each["width"] for each in points} == {256}
+    for each in points:
+        assert abs(float(each["y"]) - 0.3) < 0.1
+        assert 0.1 < float(each["x"]) < 0.8
+    assert abs(float(points[0]["x"]) - float(points[1]["x"])) > 0.05
+
+
+def test_another_worker_gets_another_point_of_the_front(records_of_two):
+    first = replace(records_of_two[LOW_OF_TWO], status="running", worker="w", metrics={})
+    optimizer = FidelityOptimizer(TWO)
+    optimizer.observe([*records_of_two[:LOW_OF_TWO], first])
+    assert dict(optimizer.generate()[0].parameters) == dict(records_of_two[LOW_OF_TWO + 1].parameters)
+
+
+def test_front_below_needs_all_objectives(records_of_two):
+    low = [replace(r, metrics={"loss": r.metrics["loss"]}) for r in records_of_two[:LOW_OF_TWO]]
+    assert run(TWO, LOW_OF_TWO + 1, low)[-1].generator == "sobol"
+
+
+@pytest.mark.parametrize(("bound", "least"), [(9.96, 9.95), (11.0, 9.7)], ids=["some", "none within"])
+def test_front_below_is_within_the_outcome_constraints(records_of_two, bound, least):
+    """Where no point is, the bound is the target's alone."""
+    bounded = replace(TWO, outcome_constraints=(f"gain >= {bound}",))
+    *_, first = run(bounded, LOW_OF_TWO + 1, records_of_two[:LOW_OF_TWO])
+    assert first.generator == "botorch"
+    assert gain(first.parameters) > least
+
+
+def test_best_below_is_where_trials_do_not_fail():
+    """The loss is lowest at x = 0.7, and trials beyond x = 0.5 fail."""
+    xs = [0.05, 0.15, 0.3, 0.42, 0.48, 0.55, 0.65, 0.8, 0.95]
+    low = [
+        record(at, {"x": x, "y": 0.3, "width": 64}, "fidelity")
+        if x < 0.5
+        else record(at, {"x": x, "y": 0.3, "width": 64}, "fidelity", status="failed", failure="diverged")
+        for at, x in enumerate(xs)
+    ]
+    *_, first = run(SPACE, LOW + 1, low)
+    assert (first.generator, first.parameters["width"]) == ("botorch", 256)
+    assert 0.4 < float(first.parameters["x"]) < 0.53
+
+
+@pytest.mark.parametrize(
+    ("space", "low", "promoted"), [(SPACE, LOW, 1), (TWO, LOW_OF_TWO, 2)], ids=["one", "two"]
+)
+def test_the_rest_is_a_plain_search_of_the_target(request, space, low, promoted):
+    """Cheap trials that mislead cost what they cost, and the trials that they propose at the target."""
+    records = request.getfixturevalue("records" if space is SPACE else "records_of_two")
+    own = [replace(each, trial=index) for index, each in enumerate(records[low:])]
+    plain = Optimizer(at_target(space), more_first=promoted)
+    for index in range(promoted, len(own)):
         plain.observe(own[:index])
         (candidate,) = plain.generate()
         assert dict(candidate.parameters) == dict(own[index].parameters)
 
 
-def test_same_records_give_the_same_candidate(records):
-    for count in (3, LOW, LOW + 4, LOW + 8):
-        fresh = FidelityOptimizer(SPACE)
+@pytest.mark.parametrize(
+    ("space", "counts"),
+    [(SPACE, (3, LOW, LOW + 4, LOW + 8)), (TWO, (3, LOW_OF_TWO, LOW_OF_TWO + 1, LOW_OF_TWO + 11))],
+    ids=["one", "two"],
+)
+def test_same_records_give_the_same_candidate(request, space, counts):
+    records = request.getfixturevalue("records" if space is SPACE else "records_of_two")
+    for count in counts:
+        fresh = FidelityOptimizer(space)
         fresh.observe(records[:count])
         (candidate,) = fresh.generate()
         assert dict(candidate.parameters) == dict(records[count].parameters)
@@ -159,9 +241,11 @@ def test_best_of_a_middle_level_comes_from_below():
     assert loss(records[-1].parameters) - 0.25 < 0.01
 
 
-def test_where_lengths_share_a_trunk_the_first_long_run_continues_a_short_one():
+@pytest.mark.parametrize(("space", "cap"), [(SPACE, 40), (TWO, 50)], ids=["one objective", "two"])
+def test_where_lengths_share_a_trunk_the_first_long_runs_continue_short_ones(space, cap):
     lengths = replace(
-        SPACE,
+        space,
+        search=Search(seed=3, sobol=20),
         parameters=(*SPACE.parameters[:2], Choice(name="width", values=(64, 256), ordered=True)),
         stages=(
             Stage(
@@ -172,12 +256,15 @@ def test_where_lengths_share_a_trunk_the_first_long_run_continues_a_short_one():
             ),
         ),
         fidelity=(Fidelity(parameter="width"),),
-        run_cap=40,
+        run_cap=cap,
     )
-    (count,) = Ladder(lengths).planned
-    *low, first = run(lengths, count + 1)
-    assert first.parameters["width"] == 256
-    assert {**first.parameters, "width": 64} in [dict(each.parameters) for each in low]
+    ladder = Ladder(lengths)
+    (count,) = ladder.planned
+    records = run(lengths, count + ladder.promoted)
+    short = [dict(each.parameters) for each in records[:count]]
+    long = [{**each.parameters, "width": 64} for each in records[count:]]
+    assert all(each in short for each in long)
+    assert len({tuple(each.values()) for each in long}) == ladder.promoted
 
 
 def test_run_cap_is_compared_with_the_trials_at_the_target():
