@@ -86,7 +86,7 @@ def check(runner: Runner, pool: Pool) -> None:
             raise PoolError(
                 "nodes",
                 f"the {runner.name} runner starts each worker on one host, not on {pool.nodes}; there are "
-                "local, slurm, kubernetes and skypilot, or `sweep worker --nodes` by hand",
+                "local, slurm, ray, kubernetes and skypilot, or `sweep worker --nodes` by hand",
             )
         if getattr(pool, each.name) != default:
             raise PoolError(each.name, f"the {runner.name} runner has no use for it; leave it out")

@@ -19,6 +19,7 @@ from runners.pools.pool import Pool
 from runners.pools.program import find_command, run_command
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.script import worker_script
+from runners.ray_cluster.pool_job import work_on_host
 from sweeps.text.counted import counted
 
 NAME = "ray"
@@ -35,7 +36,7 @@ class Ray:
     """Runner for a Ray cluster, which keeps the pool as a job with the pool's label as submission id."""
 
     name = NAME
-    takes = frozenset({"accelerator", "accelerator_count", "threads", "options"})
+    takes = frozenset({"accelerator", "accelerator_count", "threads", "options", "nodes"})
     keeps = False
     python = "python3"
 
@@ -65,23 +66,21 @@ class Ray:
         return EXIT_DONE
 
     def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
-        """Return the newest attempt of every task with the pool's name; none where its job is gone."""
+        """Return the newest attempt of every worker, or of each of its hosts; none where its job is gone."""
         state = _state(pool)
         if not state:
             return ()
-        text = _ray(
-            pool, "list", "tasks", "--filter", f"name={pool.label}", "--format", "json", "--limit", "10000"
-        )
-        newest: dict[str, dict[str, Any]] = {}
-        try:
-            tasks = from_json(text or "[]")
-        except ValueError:
-            raise EngineFailed(NAME, f"ray list tasks answered {text[:200]!r}, which is not JSON") from None
-        for task in sorted(tasks, key=lambda task: task["attempt_number"]):
-            if task.get("type", "NORMAL_TASK") == "NORMAL_TASK":
-                newest[task["task_id"]] = task
-        workers = [_worker_status(task, over=state in _OVER) for task in newest.values()]
-        if not workers and state not in _OVER:
+        over = state in _OVER
+        if pool.nodes > 1:
+            workers = _hosts(pool, over=over)
+        else:
+            newest: dict[str, dict[str, Any]] = {}
+            tasks = _listed(pool, "tasks", "--filter", f"name={pool.label}")
+            for task in sorted(tasks, key=lambda task: task["attempt_number"]):
+                if task.get("type", "NORMAL_TASK") == "NORMAL_TASK":
+                    newest[task["task_id"]] = task
+            workers = [_worker_status(task, over=over) for task in newest.values()]
+        if not workers and not over:
             workers = [WorkerStatus(worker=pool.label, state="waiting", detail=state)]
         return tuple(workers)
 
@@ -151,6 +150,7 @@ def submit(pool: Pool) -> tuple[str, ...]:
         *(*environment, "--"),
         *(pool.command[0], "-P", "-m", "runners.ray_cluster.pool_job", "run", "--label", pool.label),
         *("--workers", str(pool.workers), "--resources", json.dumps(resources)),
+        *(("--nodes", str(pool.nodes)) if pool.nodes > 1 else ()),
         *("--restarts", str(pool.restarts), "--grace", f"{pool.grace_s:g}"),
         f"--script={worker_script(pool)}",
     )
@@ -168,6 +168,44 @@ def _ray_options(pool: Pool) -> dict[str, Any]:
         if name in options and not isinstance(options[name], dict):
             raise PoolError("options", f"{name} is {options[name]!r}; give a mapping, such as {{slot: 1}}")
     return options
+
+
+def _listed(pool: Pool, kind: str, *words: str) -> list[dict[str, Any]]:
+    """Return what `ray list` knows of a kind."""
+    text = _ray(pool, "list", kind, *words, "--format", "json", "--limit", "10000")
+    try:
+        found: list[dict[str, Any]] = from_json(text or "[]")
+    except ValueError:
+        raise EngineFailed(NAME, f"ray list {kind} answered {text[:200]!r}, which is not JSON") from None
+    return found
+
+
+def _hosts(pool: Pool, *, over: bool) -> list[WorkerStatus]:
+    """Return each host of each worker at its newest start, or the worker that waits for its nodes."""
+    waiting: dict[int, WorkerStatus] = {}
+    for group in [] if over else _listed(pool, "placement-groups"):
+        if (found := _parse(group["name"], pool)) and group["state"] not in ("CREATED", "REMOVED"):
+            detail = f"{group['state']}, worker {found[0]}: waits for {pool.nodes} nodes"
+            waiting[found[0]] = WorkerStatus(worker=group["name"], state="waiting", detail=detail)
+    newest: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
+    for task in _listed(pool, "tasks", "--filter", f"func_or_class_name={work_on_host.__name__}"):
+        if (found := _parse(task["name"], pool)) and found[0] not in waiting:
+            worker, start, rank = found
+            known = newest.get((worker, rank))
+            if known is None or start > known[0]:
+                newest[worker, rank] = start, task
+    rows = [
+        replace(status, detail=f"{status.detail}, worker {worker}, host {rank}, start {start}")
+        for (worker, rank), (start, task) in sorted(newest.items())
+        for status in [_worker_status(task, over=over)]
+    ]
+    return [*waiting.values(), *rows]
+
+
+def _parse(name: str, pool: Pool) -> tuple[int, int, int] | None:
+    """Return the worker, start and rank in the name of a task of a `Gang`, or of its group; else None."""
+    found = re.fullmatch(re.escape(pool.label) + r" worker (\d+) start (\d+)(?: host (\d+))?", name)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
 def _worker_status(task: dict[str, Any], *, over: bool) -> WorkerStatus:

@@ -48,8 +48,7 @@ def process(pool: Pool, number: int) -> Process:
     env = environment(pool)
     if pool.nodes > 1:
         worker, rank = divmod(number - 1, pool.nodes)
-        port = _FIRST_PORT + zlib.crc32(f"{pool.label} {worker}".encode()) % _PORTS
-        env |= {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        env |= host_variables(pool.label, worker, rank, "127.0.0.1")
     if pool.devices:
         env |= device_variables(pool.devices[number - 1])
     return Process(
@@ -57,6 +56,18 @@ def process(pool: Pool, number: int) -> Process:
         env=env,
         log_file=pool.folder / f"worker-{name_of(pool, number)}.log",
     )
+
+
+def host_variables(label: str, worker: int, rank: int, leader: str) -> dict[str, str]:
+    """Return variables that say which host of its worker a process is, and where the first one listens.
+
+    Args:
+        label: of the pool.
+        worker: number of the worker: the leaders of several may listen on one machine.
+        leader: address of the host of rank 0.
+    """
+    port = _FIRST_PORT + zlib.crc32(f"{label} {worker}".encode()) % _PORTS
+    return {"NODE_RANK": str(rank), "MASTER_ADDR": leader, "MASTER_PORT": str(port)}
 
 
 def device_variables(device: str) -> dict[str, str]:

@@ -12,13 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space
+from sweeps.space.definition import Choice, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.local import LocalStore
 from sweeps.trials.record import Trial
 
 TRIALS = 20
 CALL_SECONDS = 0.7
 ROOT = Path(__file__).parents[2]
+SHARED = (
+    *("model.hidden_size=32", "model.intermediate_size=48", "model.layers=2", "model.heads=2"),
+    *("model.teacher.max_steps=4", "model.teacher.batch_size=4", "model.teacher.schedule.warmup_steps=1"),
+    *(
+        "data.max_bytes=300000",
+        "data.held_out_fraction=0.2",
+        "data.vocab_size=300",
+        "data.sequence_length=16",
+    ),
+    *("stage1.calibration_batches=1", "stage1_9.max_steps=0", "stage2.batch_size=4"),
+    *("eval.batches=2", "eval.batch_size=4", "device=cpu", "device.threads=1", "device.parallel=fsdp"),
+    "checkpoint.every_steps=10",
+)
 FUNCTIONS = ROOT / "tests" / "sweeps" / "functions"
 
 SPACE = Space(
@@ -39,6 +52,20 @@ def create(folder: Path, program: Program | None = None) -> Experiment:
     """Create the sweep in a folder, without a trial."""
     space = replace(SPACE, program=program or SPACE.program)
     return Experiment.create(LocalStore(folder / "store" / "same"), space)
+
+
+def create_shared(folder: Path, steps: int = 60) -> Experiment:
+    """Create a sweep of one trial, a small training run that two hosts share."""
+    space = replace(
+        SPACE,
+        name="shared",
+        objectives=(Objective(metric="final_loss"),),
+        parameters=(Range(name="stage2.optimizer.lr", min=1e-3, max=8e-3, kind="float"),),
+        program=Program(kind="trainer", overrides=(*SHARED, f"stage2.max_steps={steps}"), nodes=2),
+        search=Search(method="random"),
+        run_cap=1,
+    )
+    return Experiment.create(LocalStore(folder / "store" / "shared"), space)
 
 
 def listening(folder: Path) -> Program:

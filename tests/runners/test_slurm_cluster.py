@@ -11,33 +11,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from same_sweep import ROOT, SPACE, assert_done, create, done, listening, variables, wait_for
-
-from sweeps.experiment import Experiment
-from sweeps.space.definition import Objective, Program, Range, Search
-from sweeps.storage.local import LocalStore
+from same_sweep import ROOT, assert_done, create, create_shared, done, listening, variables, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 
 NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "ip")
-TINY = (
-    *("model.hidden_size=32", "model.intermediate_size=48", "model.layers=2", "model.heads=2"),
-    *("model.teacher.max_steps=4", "model.teacher.batch_size=4", "model.teacher.schedule.warmup_steps=1"),
-    *(
-        "data.max_bytes=300000",
-        "data.held_out_fraction=0.2",
-        "data.vocab_size=300",
-        "data.sequence_length=16",
-    ),
-    *("stage1.calibration_batches=1", "stage1_9.max_steps=0", "stage2.max_steps=60", "stage2.batch_size=4"),
-    *("eval.batches=2", "eval.batch_size=4", "device=cpu", "device.threads=1", "device.parallel=fsdp"),
-    "checkpoint.every_steps=10",
-)
 SWEEP = (sys.executable, "-m", "sweeps")
 NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
 
@@ -171,21 +153,10 @@ def test_every_trial_completes_once_despite_lost_nodes(cluster: Cluster) -> None
 def test_a_trial_on_two_nodes_goes_on_after_one_of_its_processes_is_killed(cluster: Cluster) -> None:
     folder = cluster.folder / "shared"
     folder.mkdir()
-    program = Program(kind="trainer", overrides=TINY, nodes=2)
-    parameters = (Range(name="stage2.optimizer.lr", min=1e-3, max=8e-3, kind="float"),)
-    space = replace(
-        SPACE,
-        name="shared",
-        objectives=(Objective(metric="final_loss"),),
-        parameters=parameters,
-        program=program,
-        search=Search(method="random"),
-        run_cap=1,
-    )
-    experiment = Experiment.create(LocalStore(folder / "store"), space)
+    experiment = create_shared(folder)
     url = experiment.store.url
     launch(cluster, url, "--threads", "1", OMP_NUM_THREADS="1", STAGESWEEP_CACHE=str(folder / "cache"))
-    runs = folder / "store" / "runs" / "000000"
+    runs = folder / "store" / "shared" / "runs" / "000000"
     wait_for(lambda: list(runs.glob("attempt-1/checkpoints/0*")), f"no checkpoint\n{cluster.logs()}")
     rows = json.loads(cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url))
     assert [row["where"] for row in rows] == ["n[1-2]"]

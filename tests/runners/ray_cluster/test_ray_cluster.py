@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from same_sweep import assert_done, create, done, listening, variables, wait_for
+from same_sweep import assert_done, create, create_shared, done, listening, variables, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -36,12 +36,13 @@ class Cluster:
         assert ran.returncode == 0, f"{argv}\n{ran.stdout}\n{ran.stderr}"
         return ran.stdout
 
-    def kill_a_node(self) -> None:
+    def tell(self, what: str) -> None:
+        """Kill or add a node."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write("kill\n")
+        self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
-        assert self.process.stdout.readline() == "KILLED\n"
+        assert self.process.stdout.readline() == "DONE\n"
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +83,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         process.communicate()
 
 
-def launch(cluster: Cluster, folder: Path, url: str, workers: int) -> None:
-    environment = [word for name, value in variables(folder).items() for word in ("--env", f"{name}={value}")]
+def launch(cluster: Cluster, folder: Path, url: str, workers: int, **more: str) -> None:
+    given = {**variables(folder), **more}
+    environment = [word for name, value in given.items() for word in ("--env", f"{name}={value}")]
     environment += [
         "--option",
         "resources={slot: 1}",
@@ -119,13 +121,46 @@ def test_workers_that_are_not_wanted_hand_their_trials_back(cluster: Cluster, tm
     assert {worker["state"] for worker in workers(cluster, url)} <= {"done", "failed"}
 
 
+def test_a_trial_on_two_nodes_waits_for_another_node_after_one_is_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    experiment = create_shared(tmp_path, steps=1000)  # of which a status call takes a part
+    url, runs = experiment.store.url, tmp_path / "store" / "shared" / "runs" / "000000"
+    launch(cluster, tmp_path, url, 1, STAGESWEEP_CACHE=str(tmp_path / "cache"))
+    wait_for(lambda: list(runs.glob("attempt-1/checkpoints/0*")), "no checkpoint was written")
+    rows = workers(cluster, url)
+    assert [row["state"] for row in rows] == ["running"] * 2
+    assert len({row["where"] for row in rows}) == 2
+
+    cluster.tell("kill")
+    wait_for(
+        lambda: [row["told"] for row in workers(cluster, url)] == ["PENDING, worker 1: waits for 2 nodes"],
+        "the worker does not wait",
+    )
+    (record,) = experiment.trials()
+    assert (record.status, len(record.history)) == ("pending", 1)
+    logs = cluster.run(*SWEEP, "pool", "logs", "ray", "--storage", url)
+    assert (
+        "worker 1 waits for 2 nodes, one for each host, with slot 1; of the cluster's 2 nodes only 1" in logs
+    )
+
+    cluster.tell("add")
+    wait_for(lambda: done(experiment) == 1, "the trial is left")
+    assert "going on after" in (runs / "attempt-2" / "log.txt").read_text()
+    wait_for(
+        lambda: {row["state"] for row in workers(cluster, url)} == {"done"},
+        "the pool did not go by itself",
+    )
+
+
 def test_a_killed_node_leaves_every_trial_done_once(cluster: Cluster, tmp_path: Path) -> None:
     experiment = create(tmp_path)
     url = experiment.store.url
     launch(cluster, tmp_path, url, 3)
     wait_for(lambda: done(experiment) >= 3, "no trial was done")
-    cluster.kill_a_node()
+    cluster.tell("kill")
     wait_for(lambda: done(experiment) == 20, "trials are left")
+    cluster.tell("add")  # for other tests
     assert_done(experiment, tmp_path, lost=2)
     wait_for(
         lambda: {worker["state"] for worker in workers(cluster, url)} == {"done"},

@@ -87,6 +87,33 @@ def test_the_newest_attempt_of_a_task_is_its_place(ray: Path) -> None:
     assert [worker.state for worker in RUNNER.status(a_pool(ray))] == ["failed", "done"]
 
 
+def test_each_host_is_at_its_newest_start_or_its_worker_waits(ray: Path) -> None:
+    def task(name: str, state: str) -> dict[str, object]:
+        name = f"{PLAIN.label} worker {name}"
+        return {"task_id": name[-16:], "attempt_number": 0, "name": name, "state": state, "node_id": "n" * 56}
+
+    names = [*(f"1 start 9 host {rank}" for rank in (0, 1)), *(f"1 start 10 host {rank}" for rank in (0, 1))]
+    tasks = [task(name, "FAILED" if "9" in name else "RUNNING") for name in reversed(names)]
+    tasks += [task("2 start 1 host 0", "FAILED"), task("3 start 1 host 0", "FINISHED")]
+    tasks.append({**task("", "RUNNING"), "name": "another pool's worker 1 start 1 host 0"})
+    groups = [
+        {"name": f"{PLAIN.label} worker {name}", "state": state}
+        for name, state in {"1 start 10": "CREATED", "2 start 1": "REMOVED", "2 start 2": "PENDING"}.items()
+    ]
+    (ray / "list-tasks").write_text(json.dumps(tasks))
+    (ray / "list-placement-groups").write_text(json.dumps(groups))
+    (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
+    pool = a_pool(ray, nodes=2)
+    assert [(worker.state, worker.detail) for worker in RUNNER.status(pool)] == [
+        ("waiting", "PENDING, worker 2: waits for 2 nodes"),
+        ("running", "RUNNING, worker 1, host 0, start 10"),
+        ("running", "RUNNING, worker 1, host 1, start 10"),
+        ("done", "FINISHED, worker 3, host 0, start 1"),
+    ]
+    (ray / "job-status").write_text(f"Job '{PLAIN.label}' was stopped\n")
+    assert [worker.state for worker in RUNNER.status(pool)] == ["failed", "failed", "failed", "done"]
+
+
 def test_running_job_is_not_submitted_twice(ray: Path) -> None:
     (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
     with pytest.raises(PoolError, match="sweep down ray"):

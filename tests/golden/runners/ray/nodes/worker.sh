@@ -1,0 +1,3 @@
+#!/bin/bash
+set -u
+exec -- python3 -P -m sweeps worker --storage gs://bucket/sweeps/toy --nodes 2
