@@ -19,6 +19,10 @@ SOON_S = 1.0  # a worker that is preempted over and over must not occupy a core
 LONGEST_WAIT_S = 60.0
 HEALTHY_S = 600.0  # a longer life resets the count of crashes
 
+LAST_START = "STAGESWEEP_LAST_START_S"
+"""Variable of a worker that is not started again if it crashes within so many seconds of its start. The other
+hosts of its gang need to know."""
+
 End = Literal["done", "poison", "given up"]
 
 _OWN_LINE = re.compile(r"^sweep: (?!error: cannot import )", re.MULTILINE)
@@ -61,6 +65,14 @@ def after_exit(status: int, *, ran_s: float, crashes: int, restarts: int) -> Aga
     if crashes >= restarts:
         return "given up"
     return Again(after_s=min(LONGEST_WAIT_S, SOON_S * 2**crashes), crashes=crashes + 1)
+
+
+def last_start(*, crashes: int, restarts: int) -> dict[str, str]:
+    """Return the variable that says so to a worker that is about to be started, if it is so.
+
+    Args: see `after_exit`.
+    """
+    return {LAST_START: f"{HEALTHY_S:g}"} if crashes >= restarts else {}
 
 
 def import_failure(output: str) -> str:

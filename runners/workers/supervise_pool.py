@@ -11,7 +11,7 @@ from runners.errors import EXIT_FAILED
 from runners.pools.pool import Pool
 from runners.pools.runner import Notify
 from runners.workers.processes import Process, end, name_of, process, size_of, start, written_since
-from runners.workers.restarts import Again, End, after_exit, import_failure
+from runners.workers.restarts import Again, End, after_exit, import_failure, last_start
 from sweeps.text.counted import counted
 
 _POLL_S = 0.2
@@ -105,7 +105,9 @@ def _step(number: int, slot: _Slot, pool: Pool, notify: Notify) -> bool:
         if now < slot.due or slot.leaving:
             return False
         slot.log_start = size_of(slot.process.log_file)
-        (slot.running,), slot.since = start([slot.process]), now
+        variables = last_start(crashes=slot.crashes, restarts=pool.restarts)
+        told = replace(slot.process, env={**slot.process.env, **variables})
+        (slot.running,), slot.since = start([told]), now
         return True
     if (status := slot.running.poll()) is None:
         return False

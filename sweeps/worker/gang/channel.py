@@ -48,6 +48,8 @@ class Channel:
         self._connection = connection
         self._reader = connection.makefile("rb")
         self._sending = threading.Lock()
+        self.was_cut_off = False
+        """Whether `receive` has ended because nothing came; else the other process has ended."""
 
     def limit_silence(self, seconds: float | None) -> None:
         """Take the connection for ended after so much silence; None: however long nothing comes."""
@@ -63,7 +65,8 @@ class Channel:
         try:
             line = self._reader.readline(LONGEST + 1)
             message = json_reader.parse(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            self.was_cut_off = isinstance(error, TimeoutError)  # as of TCP_USER_TIMEOUT
             return None
         return message if isinstance(message, dict) else None
 

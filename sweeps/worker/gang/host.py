@@ -6,6 +6,7 @@ them, then the variables of what starts the same command on every host: Slurm, S
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -16,6 +17,9 @@ from sweeps.text.counted import counted
 
 PORT = 29400
 """Default port of a leader: that of torchrun's rendezvous."""
+
+LAST_START = "STAGESWEEP_LAST_START_S"
+"""Variable that supervisors set: seconds after a start within which a crash is the last."""
 
 _JOBS = 1000  # jobs of Slurm may share a node: each takes a port by its number
 _SCONTROL_S = 20.0
@@ -38,6 +42,19 @@ class Host:
     nodes: int
     address: str
     port: int
+
+
+def last_start_s(environment: Mapping[str, str], *, runs_s: float) -> float:
+    """Return for how many seconds from now a crash of this worker is its last, as its supervisor gives it up.
+
+    Args:
+        runs_s: seconds since it was started.
+    """
+    try:
+        seconds = float(environment.get(LAST_START, "0"))
+    except ValueError:
+        return 0.0
+    return max(0.0, seconds - runs_s) if math.isfinite(seconds) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,9 @@ import hashlib
 import json
 import os
 import signal
+import time
+
+import psutil
 
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
@@ -13,7 +16,7 @@ from sweeps.programs.kinds import with_nodes
 from sweeps.programs.signals import Stop
 from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.space_json import to_json
-from sweeps.worker.gang.host import find_host
+from sweeps.worker.gang.host import find_host, last_start_s
 from sweeps.worker.gang.leader import Leader
 from sweeps.worker.gang.member import Member
 from sweeps.worker.progress import say
@@ -59,6 +62,8 @@ def join_gang(
         if not stop.requested:  # a signal interrupts what waits, where `Stop.request` would not
             os.kill(os.getpid(), signal.SIGTERM)
 
+    last_s = last_start_s(os.environ, runs_s=time.time() - psutil.Process().create_time())
     if host.rank:
-        return experiment, Member(host, experiment, program, about=about, stop=stop, notify=say)
-    return experiment, Leader(host, about, notify=say, stop_requested=request_stop)
+        member = Member(host, experiment, program, about=about, stop=stop, notify=say, last_s=last_s)
+        return experiment, member
+    return experiment, Leader(host, about, notify=say, stop_requested=request_stop, last_s=last_s)

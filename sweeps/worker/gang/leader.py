@@ -61,6 +61,9 @@ class _Member:
     end: HostEnd | None = None
     ended: float = 0.0
     fault: str = ""
+    last_until: float = 0.0
+    """If its process ends before, on the monotonic clock, nobody starts it again."""
+    is_leaving: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -77,6 +80,8 @@ class Leader:
         notify: called with a line for people.
         stop_requested: called with a reason when another host was told to go.
         patience_s: how long it waits for missing hosts.
+        last_s: for how long from now a crash of this host is its last, as `last_start_s` says.
+        clock: seconds, monotonic.
 
     Raises:
         EnvironmentFault: its port is taken.
@@ -87,15 +92,19 @@ class Leader:
     notify: Callable[[str], None]
     stop_requested: Callable[[str], None]
     patience_s: float = PATIENCE_S
+    last_s: float = 0.0
+    clock: Callable[[], float] = time.monotonic
     _members: dict[int, _Member] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _run: str = ""  # of the present attempt; "" between two
     _folder: Path = field(default_factory=Path)
     _misfit: str = ""
+    _given_up: dict[int, str] = field(default_factory=dict)  # by rank: that nobody starts this host again
     _status: int = EXIT_DONE
     _is_over: bool = False
 
     def __enter__(self) -> Self:
+        self._last_until = self.clock() + self.last_s
         try:
             self._socket = listen(self.host.address, self.host.port)
         except OSError as error:
@@ -109,6 +118,8 @@ class Leader:
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
             self._status = getattr(error, "exit_status", getattr(error, "exit_code", EXIT_FAILED))
+        if self._status == EXIT_FAILED and self.clock() < self._last_until:
+            self._status = EXIT_INPUT  # with which nobody starts the others again, to wait for this one
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # else the thread that accepts keeps the port
         self._socket.close()
@@ -127,9 +138,9 @@ class Leader:
 
         Raises:
             EnvironmentFault: some did not come in time.
-            InputError: one of them has another version, or another number of hosts.
+            InputError: one of them has another version, or another number of hosts, or is not started again.
         """
-        deadline, said = time.monotonic() + self.patience_s, ""
+        deadline, said = self.clock() + self.patience_s, ""
         with self._changed:
             while not should_stop():
                 there = {rank for rank, member in self._members.items() if member.is_there}
@@ -139,11 +150,11 @@ class Leader:
                     if said:
                         self.notify(f"all {self.host.nodes} hosts are there")
                     return True
-                if self._misfit:
-                    raise InputError(self._misfit)
+                if problem := self._misfit or next(iter(self._given_up.values()), ""):
+                    raise InputError(problem)
                 noun, ranks = "host" if len(missing) == 1 else "hosts", ", ".join(map(str, missing))
                 who = f"{noun} {ranks} of {self.host.nodes}"
-                if time.monotonic() > deadline:
+                if self.clock() > deadline:
                     raise EnvironmentFault(
                         f"{who} did not come within {self.patience_s:g} s; ranks count from 0, and each host "
                         f"needs to reach {self.host.address}, port {self.host.port}"
@@ -224,7 +235,7 @@ class Leader:
                     return True
                 if member.end is not None and member.end.status != EXIT_DONE:
                     patience = _TOGETHER_S if member.end.status in _SHARED_REASONS else _AFTER_CRASH_S
-                    if time.monotonic() > member.ended + patience:
+                    if self.clock() > member.ended + patience:
                         return True
         return False
 
@@ -236,10 +247,15 @@ class Leader:
 
         Raises:
             EnvironmentFault: a host's machine is at fault.
+            InputError: likewise, and the host is not started again.
         """
         with self._changed:
             for member in members:
                 where = f"host {member.rank} of {self.host.nodes} ({member.name})"
+                if member.fault and self.clock() < member.last_until:
+                    raise InputError(
+                        f"{where}: {member.fault}; after so many crashes it is not started again"
+                    )
                 if member.fault:
                     raise EnvironmentFault(f"{where}: {member.fault}")
                 if not member.is_there and member.end is None:
@@ -287,6 +303,12 @@ class Leader:
                 self._handle(member, message)
             with self._changed:
                 member.is_there = False
+                has_ended = not (channel.was_cut_off or member.is_leaving)
+                if has_ended and self.clock() < member.last_until:
+                    self._given_up[member.rank] = (
+                        f"host {member.rank} of {self.host.nodes} ({member.name}) has ended, and after so "
+                        "many crashes it is not started again; its log says why"
+                    )
                 self._changed.notify_all()
         channel.close()
 
@@ -318,20 +340,24 @@ class Leader:
                 again = present is not None  # its connection may have ended without a word
                 channel.send(refused=f"there is a host of rank {rank} already{where}", again=again)
                 return None
-            self._members[rank] = member = _Member(rank=rank, name=name, channel=channel)
-            channel.send(joined=rank)
+            last_s = hello.get("last_s")
+            until = self.clock() + last_s if isinstance(last_s, int | float) else 0.0
+            self._members[rank] = member = _Member(rank=rank, name=name, channel=channel, last_until=until)
+            self._given_up.pop(rank, None)
+            channel.send(joined=rank, last_s=max(0.0, self._last_until - self.clock()))
             self._changed.notify_all()
             return member
 
     def _handle(self, member: _Member, message: Mapping[str, Any]) -> None:
         with self._changed:
             if "notice" in message:
+                member.is_leaving = True
                 self.stop_requested(f"{printable(str(message['notice']))[:20]} on host {member.rank}")
             elif message.get("run") == self._run and "fault" in message:
                 member.fault = str(message["fault"])
             elif message.get("run") == self._run and isinstance(message.get("status"), int):
                 member.end = HostEnd(status=message["status"], output=str(message.get("output", "")))
-                member.ended = time.monotonic()
+                member.ended = self.clock()
             self._changed.notify_all()
 
 

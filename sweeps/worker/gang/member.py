@@ -10,20 +10,21 @@ import platform
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sweeps.errors import EXIT_PREEMPTED, EnvironmentFault, InputError, SweepError
+from sweeps.errors import EXIT_PREEMPTED, EnvironmentFault, InputError, StoreUnavailable, SweepError
 from sweeps.experiment import Experiment
 from sweeps.programs import process
 from sweeps.programs.signals import Stop
 from sweeps.programs.trainer import SHARDED, TrainerProgram
-from sweeps.trials.record import run_prefix
+from sweeps.trials.record import Trial, run_prefix
 from sweeps.worker.gang.channel import Channel, connect
 from sweeps.worker.gang.host import Host
 from sweeps.worker.gang.leader import PATIENCE_S, SENT, marker
+from sweeps.worker.trial_run import retry_delays
 
 _POLL_S = 0.2
 _RETRY_S = 1.0
@@ -40,6 +41,9 @@ class Member:
         about: what all hosts must have alike, as of `Leader`.
         notify: called with a line for people.
         patience_s: how long it looks for a leader.
+        last_s: for how long from now a crash of this host is its last, as `last_start_s` says.
+        clock: seconds, monotonic.
+        delays: returns the seconds between tries to read a trial from a store without answer.
     """
 
     def __init__(
@@ -52,16 +56,20 @@ class Member:
         stop: Stop,
         notify: Callable[[str], None],
         patience_s: float = PATIENCE_S,
+        last_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        delays: Callable[[], Iterator[float]] = retry_delays,
     ) -> None:
-        self._host, self._experiment, self._program = host, experiment, program
+        self.host, self.experiment, self.program = host, experiment, program
         program.own_disks = experiment.store.is_remote
-        self._about, self._stop, self._notify, self._patience_s = dict(about), stop, notify, patience_s
+        self.stop, self.notify, self.clock, self.delays = stop, notify, clock, delays
+        self._about, self._patience_s, self._last_until = dict(about), patience_s, clock() + last_s
 
     def follow(self) -> int:
         """Run what leaders say until one sends this host away, and return the exit status that it says.
 
         Raises:
-            InputError: the leader refuses this host.
+            InputError: the leader refuses this host, or has ended and is not started again.
             EnvironmentFault: there is no leader, or this machine cannot run its processes.
         """
         while True:
@@ -69,37 +77,45 @@ class Member:
             status = EXIT_PREEMPTED if session is None else session.serve()
             if status is not None:
                 return status
-            self._notify("the leader is gone; waiting for the next one")
+            if session is not None and session.leader_is_given_up:
+                raise InputError(
+                    f"host {self.host.rank} of {self.host.nodes}: the leader at {self.host.address} has "
+                    "ended, and after so many crashes it is not started again; its log says why"
+                )
+            self.notify("the leader is gone; waiting for the next one")
 
     def _join(self) -> _Session | None:
         """Return the session with a leader, or None once this host has to leave."""
-        host, deadline, said = self._host, time.monotonic() + self._patience_s, ""
+        host, deadline, said = self.host, self.clock() + self._patience_s, ""
         where = f"{host.address}, port {host.port}"
-        while not self._stop.requested:
+        while not self.stop.requested:
             problem = f"no leader answers at {where}"
             try:
                 channel = connect(host.address, host.port)
             except OSError as error:
                 problem += f" ({error.strerror or error})"
             else:
-                channel.send(join=host.rank, name=platform.node(), about=self._about)
+                last_s = max(0.0, self._last_until - self.clock())
+                channel.send(join=host.rank, name=platform.node(), about=self._about, last_s=last_s)
                 answer = channel.receive() or {}
                 if "joined" in answer:
                     channel.limit_silence(None)
-                    self._notify(f"host {host.rank} of {host.nodes}: joined the leader at {where}")
-                    return _Session(host, channel, self._experiment, self._program, self._stop)
+                    self.notify(f"host {host.rank} of {host.nodes}: joined the leader at {where}")
+                    leaders = answer.get("last_s")
+                    until = self.clock() + leaders if isinstance(leaders, int | float) else 0.0
+                    return _Session(self, channel, leaders_last_until=until)
                 channel.close()
                 if problem_ := answer.get("refused"):
                     problem = str(problem_)
                     if not answer.get("again"):
                         raise InputError(f"host {host.rank} of {host.nodes}: {problem}")
-            if time.monotonic() > deadline:
+            if self.clock() > deadline:
                 raise EnvironmentFault(
                     f"host {host.rank} of {host.nodes}: {problem} for {self._patience_s:g} s"
                 )
             if problem != said:
                 said = problem
-                self._notify(f"host {host.rank} of {host.nodes}: {problem}; waiting")
+                self.notify(f"host {host.rank} of {host.nodes}: {problem}; waiting")
             with suppress(InterruptedError):
                 time.sleep(_RETRY_S)
         return None
@@ -108,11 +124,11 @@ class Member:
 class _Session:
     """A leader's orders, until its connection ends."""
 
-    def __init__(
-        self, host: Host, channel: Channel, experiment: Experiment, program: TrainerProgram, stop: Stop
-    ) -> None:
-        self._host, self._channel, self._stop = host, channel, stop
-        self._experiment, self._program = experiment, program
+    def __init__(self, member: Member, channel: Channel, *, leaders_last_until: float) -> None:
+        self._host, self._channel, self._stop = member.host, channel, member.stop
+        self._experiment, self._program, self._notify = member.experiment, member.program, member.notify
+        self._clock, self._delays, self._leaders_last_until = member.clock, member.delays, leaders_last_until
+        self.leader_is_given_up = False
         self._changed = threading.Condition()
         self._orders: list[Mapping[str, Any]] = []
         self._stopped = set[str]()  # runs
@@ -148,6 +164,8 @@ class _Session:
                     self._orders.append(message)
                 self._changed.notify_all()
         with self._changed:
+            is_last = self._clock() < self._leaders_last_until
+            self.leader_is_given_up = is_last and not self._channel.was_cut_off
             self._is_open = False
             self._changed.notify_all()
 
@@ -179,7 +197,9 @@ class _Session:
         self, order: Mapping[str, Any], run: str, should_stop: Callable[[], bool]
     ) -> tuple[int, str]:
         self._program.require_startable()
-        record = self._experiment.trial(int(order["trial"]))
+        record = self._read(int(order["trial"]), should_stop)
+        if record is None:
+            return EXIT_PREEMPTED, ""
         if (record.status, record.attempt, record.worker) != ("running", order["attempt"], order["worker"]):
             if should_stop():
                 return EXIT_PREEMPTED, ""
@@ -216,6 +236,20 @@ class _Session:
         finally:
             if own:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _read(self, trial: int, should_stop: Callable[[], bool]) -> Trial | None:
+        """Read a trial, as often as a worker tries its own requests; None if this is to stop meanwhile."""
+        for delay in self._delays():
+            try:
+                return self._experiment.trial(trial)
+            except StoreUnavailable as error:
+                self._notify(f"trial {trial} cannot be read, trying again: {error}")
+            until = time.monotonic() + delay
+            while not should_stop() and time.monotonic() < until:
+                time.sleep(min(delay, _POLL_S))
+            if should_stop():
+                return None
+        return self._experiment.trial(trial)
 
     def _sees(self, file: Path, should_stop: Callable[[], bool]) -> bool:
         """Return whether this is the leader's own folder. Raises `EnvironmentFault` if it should be."""

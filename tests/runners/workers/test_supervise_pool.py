@@ -89,6 +89,12 @@ def test_a_worker_that_only_crashes_is_given_up(tmp_path: Path) -> None:
     assert "3 times in a row" in lines[-1]
 
 
+def test_a_worker_is_told_of_its_last_start(tmp_path: Path) -> None:
+    script = f'echo "${{{restarts.LAST_START}:-more}}"; exit 1'
+    supervised(Process(argv=("bash", "-c", script), env={}, log_file=tmp_path / "log"), restarts=1)
+    assert (tmp_path / "log").read_text().split() == ["more", f"{restarts.HEALTHY_S:g}"]
+
+
 def test_failed_import_is_not_restarted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("sweep: trial 0 started\n")  # of a worker before this one

@@ -10,13 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from memory_store import MemoryStore
 
-from sweeps.errors import EnvironmentFault, InputError, SweepError
+from runners.workers import restarts
+from sweeps.errors import EnvironmentFault, InputError, StoreUnavailable, SweepError
 from sweeps.experiment import Experiment
 from sweeps.programs.base import HostEnd
 from sweeps.programs.signals import Stop
@@ -24,10 +27,10 @@ from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Objective, Program, Range, Search, Space
 from sweeps.space.definition import Stop as StopRule
 from sweeps.storage.local import LocalStore
-from sweeps.trials.record import run_prefix
+from sweeps.trials.record import Trial, run_prefix
 from sweeps.worker.gang import leader as leaders
-from sweeps.worker.gang.channel import connect
-from sweeps.worker.gang.host import Host
+from sweeps.worker.gang.channel import Channel, connect
+from sweeps.worker.gang.host import LAST_START, Host, last_start_s
 from sweeps.worker.gang.joining import join_gang
 from sweeps.worker.gang.leader import Leader
 from sweeps.worker.gang.member import Member
@@ -63,14 +66,15 @@ class Hosts:
         self.ends: dict[int, int | SweepError] = {}
         self.stops: list[Stop] = []
         self.asked: list[str] = []
+        self.clock: Callable[[], float] = time.monotonic
         self._threads: list[threading.Thread] = []
 
-    def leader(self, nodes: int = 2, patience_s: float = 20.0) -> Leader:
+    def leader(self, nodes: int = 2, patience_s: float = 20.0, **more: Any) -> Leader:
         host = Host(rank=0, nodes=nodes, address="127.0.0.1", port=self.port)
         about = ABOUT | {"nodes": nodes}
-        return Leader(host, about, self.lines.append, self.asked.append, patience_s)
+        return Leader(host, about, self.lines.append, self.asked.append, patience_s, clock=self.clock, **more)
 
-    def member(self, rank: int = 1, patience_s: float = 20.0, **about: object) -> Stop:
+    def member(self, rank: int = 1, patience_s: float = 20.0, last_s: float = 0.0, **about: object) -> Stop:
         host, stop = Host(rank=rank, nodes=2, address="127.0.0.1", port=self.port), Stop()
         member = Member(
             host,
@@ -80,6 +84,9 @@ class Hosts:
             stop=stop,
             notify=self.lines.append,
             patience_s=patience_s,
+            last_s=last_s,
+            clock=self.clock,
+            delays=lambda: iter([0.0] * 3),
         )
 
         def follow() -> None:
@@ -129,6 +136,19 @@ def run(gang: Leader, two: Hosts, status: int = 0, output: str = "", **changes) 
     options = {"snapshots": False, "points": False}
     given = {"options": options, "start": start, "should_stop": lambda: False} | changes
     return gang.run(record, folder, **given)
+
+
+def raising(error: Exception) -> Callable[[int], Trial]:
+    def trial(index: int) -> Trial:
+        raise error
+
+    return trial
+
+
+def waiting(should_stop: Callable[[], bool]) -> HostEnd:
+    """Play processes that wait for others until they are ended."""
+    until(should_stop)
+    return HostEnd(status=-15, output="")
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -270,6 +290,105 @@ class TestJoining:
             assert gang.assemble(lambda: False)
 
 
+class TestLastStarts:
+    """Hosts whose supervisor gives them up with their next crash."""
+
+    def joined(self, two: Hosts, last_s: float) -> Channel:
+        """Return the connection of a host of rank 1, which ends with it as with its process."""
+        channel = connect("127.0.0.1", two.port)
+        channel.send(join=1, name="m", about=ABOUT, last_s=last_s)
+        assert channel.receive() == {"joined": 1, "last_s": 0.0}
+        return channel
+
+    def test_a_host_that_is_given_up_ends_the_wait_at_once(self, hosts):
+        two = hosts()
+        two.clock = lambda: 0.0
+        with two.leader() as gang:
+            self.joined(two, 600.0).close()
+            until(lambda: not gang._members[1].is_there)
+            with pytest.raises(InputError, match=r"host 1 of 2 \(m\) has ended, .* is not started again"):
+                gang.assemble(lambda: False)
+
+    @pytest.mark.parametrize(
+        ("last_s", "lives_s", "says"),
+        [(0.0, 0.0, {}), (600.0, 601.0, {}), (600.0, 0.0, {"notice": "SIGTERM"})],
+        ids=["it has restarts left", "it ran long enough to have them again", "it was told to go"],
+    )
+    def test_others_are_waited_for(self, hosts, last_s, lives_s, says):
+        two = hosts()
+        now = [0.0]
+        two.clock = lambda: now[0]
+        with two.leader(patience_s=1e9) as gang:
+            channel = self.joined(two, last_s)
+            now[0] = lives_s
+            channel.send(**says)
+            channel.close()
+            until(lambda: not gang._members[1].is_there)
+            assert not gang.assemble(lambda: bool(two.lines))
+        assert two.lines[-1].startswith("waiting for host 1")
+
+    def test_a_host_that_is_cut_off_is_waited_for_and_comes_back(self, hosts):
+        two = hosts()
+        two.clock = lambda: 0.0
+        with two.leader() as gang:
+            channel = self.joined(two, 600.0)
+            gang._members[1].channel.limit_silence(0.05)
+            channel.send()  # the limit holds from the next message on
+            until(lambda: not gang._members[1].is_there)
+            assert not gang.assemble(lambda: bool(two.lines))
+            channel.close()
+            two.member()
+            assert gang.assemble(lambda: False)
+
+    def test_one_that_was_started_by_hand_goes_on(self, hosts):
+        two = hosts()
+        two.clock = lambda: 0.0
+        with two.leader() as gang:
+            self.joined(two, 600.0).close()
+            until(lambda: bool(gang._given_up))
+            two.member()
+            until(lambda: gang._members[1].is_there)
+            assert gang.assemble(lambda: False)
+
+    def test_a_leader_that_is_given_up_is_not_waited_for(self, hosts):
+        two = hosts()
+        two.clock = lambda: 0.0
+        two.member()
+        with two.leader(last_s=600.0) as gang:
+            assert gang.assemble(lambda: False)
+            gang._members[1].channel.close()  # as if the leader were killed
+            until(lambda: 1 in two.ends)
+        assert isinstance(two.ends[1], InputError)
+        assert "the leader at 127.0.0.1 has ended" in str(two.ends[1])
+
+    def test_a_leader_that_gives_itself_up_takes_the_others_along(self, hosts):
+        two = hosts()
+        two.clock = lambda: 0.0
+        two.member()
+        with suppress(OSError), two.leader(last_s=600.0) as gang:
+            assert gang.assemble(lambda: False)
+            raise OSError
+        until(lambda: two.ends == {1: 2})
+
+    def test_the_fault_of_a_machine_that_is_given_up_ends_the_gang_for_good(self, hosts, monkeypatch):
+        two = hosts()
+        monkeypatch.setattr("sweeps.worker.gang.member._VISIBLE_S", 0.1)
+        monkeypatch.setattr(leaders, "marker", lambda run: "unseen")
+        two.member(last_s=600.0)
+        with two.leader() as gang, pytest.raises(InputError, match=r"share the sweep.*not started again"):
+            run(gang, two, status=1)
+
+    @pytest.mark.parametrize(
+        ("value", "runs_s", "left"),
+        [("600", 40.0, 560.0), ("600", 700.0, 0.0), ("", 0.0, 0.0), ("inf", 0.0, 0.0), ("x", 0.0, 0.0)],
+    )
+    def test_what_a_supervisor_says_counts_from_the_start(self, value, runs_s, left):
+        assert last_start_s({LAST_START: value}, runs_s=runs_s) == left
+
+    def test_supervisors_and_workers_name_the_same_variable(self):
+        assert LAST_START == restarts.LAST_START
+
+
 class TestRuns:
     def test_every_host_gets_its_place(self, hosts):
         two = hosts("import sys, pathlib; pathlib.Path(sys.argv[1], 'told').write_text(sys.argv[2])")
@@ -375,6 +494,29 @@ class TestRuns:
         ):
             run(gang, two, status=1)
         until(lambda: isinstance(two.ends.get(1), EnvironmentFault))
+
+    def test_a_store_that_does_not_answer_a_host_for_a_while_ends_no_gang(self, hosts, monkeypatch):
+        two = hosts()
+        read, failures = two.experiment.trial, [StoreUnavailable("no answer")] * 2
+
+        def trial(index: int) -> Trial:
+            if threading.current_thread() is not threading.main_thread() and failures:
+                raise failures.pop()
+            return read(index)
+
+        monkeypatch.setattr(two.experiment, "trial", trial)
+        with two.leader() as gang:
+            two.member()
+            assert gang.assemble(lambda: False)
+            assert run(gang, two).status == 0
+        assert two.lines.count("trial 0 cannot be read, trying again: no answer") == 2
+
+    def test_a_host_whose_store_stays_silent_says_so(self, hosts, monkeypatch):
+        two = hosts()
+        monkeypatch.setattr(two.experiment, "trial", raising(StoreUnavailable("no answer")))
+        two.member()
+        with two.leader() as gang, pytest.raises(EnvironmentFault, match=r"host 1 of 2 .*: no answer"):
+            run(gang, two, status=1, start=lambda host, should_stop: waiting(should_stop))
 
     def test_a_host_with_other_records_is_refused(self, hosts):
         two = hosts()
