@@ -33,6 +33,7 @@ from sweeps.programs.signals import Stop
 from sweeps.space.definition import Value
 from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
 from sweeps.storage.run_files.mirror import Uploader
+from sweeps.text.shorten import shown_bytes
 from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
@@ -49,6 +50,9 @@ UPLOAD_S = 900.0
 
 UPLOAD_GRACE_S = 12.0
 """The same after a stop request: the trainer's checkpoint takes a part of the notice of 30 s, too."""
+
+_WORTH_TIMING = 2**24
+"""Bytes; what is smaller takes long only where the bucket does not answer."""
 
 RETRY_FOR_S = 1800.0
 """How long a finished result is kept for a store that does not answer."""
@@ -81,6 +85,27 @@ class LastUploads:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._has_warned = False
+
+    def timed(self, name: str, size: int, seconds: float) -> None:
+        """Warn once where a checkpoint takes longer to upload than a preemption leaves.
+
+        What was uploaded while a run went on is the only honest measure: the preflight, which measures the
+        disk, would have to send gigabytes.
+
+        Args:
+            name: of the file or the folder in the run folder.
+            size: bytes.
+        """
+        if self._has_warned or size < _WORTH_TIMING or seconds <= UPLOAD_GRACE_S:
+            return
+        self._has_warned = True
+        log.warning(
+            "%s took %.0f s to upload (%s, %s/s), and a preemption leaves %g s: a trial that is taken over "
+            "goes on from the checkpoint before; leave more of them (checkpoint.every_seconds), or take a "
+            "bucket nearer to this machine",
+            *(name, seconds, shown_bytes(size), shown_bytes(round(size / seconds)), UPLOAD_GRACE_S),
+        )
 
     def begin(self, close: Callable[[], object]) -> None:
         """Make the call in the background, after the one before.
@@ -148,6 +173,7 @@ class TrialRun:
                 heartbeat.folder,
                 run_prefix(self.record.trial, self.record.attempt),
                 without=SNAPSHOTS if stages.shared else "",  # they have a place of their own in the store
+                timed=self.uploads.timed,
             )
             try:
                 outcome = self._run_program(heartbeat, uploader, stages, has_run=has_run)

@@ -66,6 +66,7 @@ class Uploader:
         folder: the run folder, as returned by `store.folder(prefix)`.
         prefix: key prefix that no other worker writes to: `runs/000012/attempt-1`.
         without: name of a folder in the run folder that is not mirrored; "" for none.
+        timed: see `FolderUpload`; called in the thread.
 
     Raises:
         ValueError: `folder` is not the folder of a local store.
@@ -79,12 +80,13 @@ class Uploader:
         *,
         config: UploadConfig | None = None,
         without: str = "",
+        timed: Callable[[str, int, float], None] = lambda name, size, seconds: None,
     ) -> None:
         self._folder, self._location = folder, store.location(prefix)
         self._deadline = Deadline(config or UploadConfig())
         self._upload: FolderUpload | None = None
         if isinstance(store, Bucket):
-            self._upload = FolderUpload(store, folder, prefix, self._deadline, without=without)
+            self._upload = FolderUpload(store, folder, prefix, self._deadline, without=without, timed=timed)
         else:
             _check_folder(store, prefix, folder)
         self._thread = threading.Thread(target=self._run, name=f"upload {prefix}", daemon=True)

@@ -12,7 +12,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -34,11 +34,24 @@ class FolderUpload:
     """Upload of the files of `folder`, except for its folder `without`, to objects below `prefix`.
 
     For one thread.
+
+    Args:
+        timed: called after each batch with the name of its file or folder, its bytes, and its seconds.
+        clock: seconds, monotonic.
     """
 
     def __init__(
-        self, store: Bucket, folder: Path, prefix: str, deadline: Deadline, *, without: str = ""
+        self,
+        store: Bucket,
+        folder: Path,
+        prefix: str,
+        deadline: Deadline,
+        *,
+        without: str = "",
+        timed: Callable[[str, int, float], None] = lambda name, size, seconds: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._timed, self._clock = timed, clock
         self._store, self._folder, self._prefix, self._without = store, folder, prefix, without
         self._key = f"{prefix}/{MANIFEST}"
         self._deadline = deadline
@@ -111,6 +124,7 @@ class FolderUpload:
 
     def _send(self, batch: Batch, present: Mapping[str, Stamp]) -> None:
         """Upload the batch completely; after an error nothing of it becomes visible."""
+        began = self._clock()
         with ExitStack() as stack:
             # All are opened first: a program that rotates its checkpoints cannot remove some meanwhile.
             files = {name: stack.enter_context(open_regular(self._folder / name)) for name in batch.changed}
@@ -127,6 +141,9 @@ class FolderUpload:
             self._sent.pop(name, None)
         self._next |= stored
         self._sent |= stamps
+        if stamps:
+            size, name = sum(stamp.size for stamp in stamps.values()), os.path.commonpath(stamps)
+            self._timed(name, size, self._clock() - began)
 
     def _store_file(self, name: str, file: IO[bytes], size: int) -> Stored:
         growing = is_growing(name)

@@ -15,7 +15,7 @@ from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Search
 from sweeps.storage.gcs.store import GcsStore
-from sweeps.worker import loop
+from sweeps.worker import loop, trial_run
 from sweeps.worker.trial_run import Watcher
 
 DELAY_S = 1.0
@@ -88,3 +88,28 @@ def test_a_stop_limits_how_long_they_take(experiment, gcs: FakeGcs, monkeypatch,
     assert time.monotonic() - began < 15
     assert "1 files " in caplog.text
     assert experiment.trial(0).status == "completed"
+
+
+def test_a_checkpoint_that_takes_longer_than_a_preemption_leaves_is_said_once(
+    experiment, monkeypatch, caplog
+):
+    monkeypatch.setattr(trial_run, "UPLOAD_GRACE_S", 0.0)
+    monkeypatch.setattr(trial_run, "_WORTH_TIMING", 1000)
+
+    def objective(trial) -> float:
+        folder = Path(trial.folder, "checkpoints", "00000320")
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(bytes(2000))
+        return 1.0
+
+    assert work(experiment, objective).ended == {"completed": 2}
+    (line,) = [record.getMessage() for record in caplog.records if "to upload" in record.getMessage()]
+    assert line.startswith("checkpoints/00000320 took ")
+    assert "to upload (2.0 KiB, " in line
+    assert "and a preemption leaves 0 s" in line
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(2**24, 12.0), (2**24 - 1, 1000.0)], ids=["in time", "small"])
+def test_others_are_not(size, seconds, caplog):
+    trial_run.LastUploads().timed("checkpoints/00000320", size, seconds)
+    assert not caplog.records

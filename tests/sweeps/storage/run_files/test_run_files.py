@@ -87,6 +87,24 @@ def rounds(store: GcsStore) -> FolderUpload:
     return FolderUpload(store, store.folder(PREFIX), PREFIX, Deadline(PACE))
 
 
+def test_each_batch_is_timed(store: GcsStore) -> None:
+    ticks, found = iter(range(100)), []
+    uploads = FolderUpload(
+        store,
+        store.folder(PREFIX),
+        PREFIX,
+        Deadline(PACE),
+        timed=lambda *told: found.append(told),
+        clock=lambda: float(next(ticks)),
+    )
+    for name in ("checkpoints/00000320/model", "checkpoints/00000320/state.json", "result.json"):
+        write(store.folder(PREFIX), name, b"12345")
+    uploads.round(final=True)
+    assert sorted(found) == [("checkpoints/00000320", 10, 1.0), ("result.json", 5, 1.0)]
+    uploads.round(final=True)
+    assert len(found) == 2
+
+
 def wait_until(condition: Callable[[], bool], timeout: float = 20) -> None:
     end = time.monotonic() + timeout
     while not condition():
