@@ -99,7 +99,8 @@ def test_a_checkpoint_that_takes_longer_than_a_preemption_leaves_is_said_once(
     def objective(trial) -> float:
         folder = Path(trial.folder, "checkpoints", "00000320")
         folder.mkdir(parents=True)
-        (folder / "model.safetensors").write_bytes(bytes(2000))
+        for name in ("model.safetensors", "state.json"):
+            (folder / name).write_bytes(bytes(1024))
         return 1.0
 
     assert work(experiment, objective).ended == {"completed": 2}
