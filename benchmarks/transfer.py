@@ -7,8 +7,9 @@ with `transfer:` from a plain search of a rung below: the same landscape (`none`
 lies elsewhere by a sixth of the range of each learning rate and a tenth of each other range (`drift`), and
 one whose optimum is at the other end of every range (`misleading`). Losses of the rung have another scale.
 With `--search fidelity` the rung below is a level of the same sweep (`fidelity:`), and all is paid for; with
-`--search ax` Ax's own transfer learning begins from the same sources. One worker. Results are lines of a
-file, so that a second run goes on where the first was ended.
+`--search ax` Ax's own transfer learning begins from the same sources. `--search again` is a second plain
+search: how much two equal searches differ. One worker. Results are lines of a file, so that a second run goes
+on where the first was ended.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SOURCE_COST = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Sweep of the target (`plain`, `transfer`, `ax`), the rung below (`source`), or both (`fidelity`)."""
+    """Sweep of the rung below (`source`), of both (`fidelity`), or of the target (all others)."""
 
     search: str
     ladder: str
@@ -65,12 +66,14 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--first-seed", type=int, default=400)
-    parser.add_argument("--search", default="transfer", choices=("transfer", "ax", "fidelity"))
+    parser.add_argument("--search", default="transfer", choices=("transfer", "ax", "fidelity", "again"))
     parser.add_argument("--trials", type=int, default=30, help="at the target, of a search that begins lower")
     parser.add_argument("--ladders", nargs="*", default=list(LADDERS), choices=LADDERS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--file", type=Path, default=Path(__file__).with_name("transfer.jsonl"))
     arguments = parser.parse_args()
+    if arguments.search == "again":
+        arguments.ladders = [""]  # it has no source
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers import torch
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     end_last_line(arguments.file)
@@ -94,7 +97,7 @@ def read_results(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
 def of_seed(seed: int, searched: str, ladders: Sequence[str], trials: int, file: Path) -> None:
     """Run what is missing of one seed; sources come before the searches that they serve."""
     jobs = [Job(search="plain", ladder="", seed=seed)]
-    if searched != "fidelity":  # the misleading one is that of `none`, mirrored
+    if searched in ("transfer", "ax"):  # the misleading source is that of `none`, mirrored
         jobs += [Job(search="source", ladder=each, seed=seed) for each in LADDERS[:2]]
     jobs += [Job(search=searched, ladder=each, seed=seed, trials=trials) for each in ladders]
     for job in jobs:
@@ -127,12 +130,13 @@ def search(
     from sweeps.search.optimizer import Optimizer
 
     below = job.search == "source"
+    stream = 2 if job.search == "again" else int(below)
     pipeline = rung_below(job) if below else Pipeline("first-dear", job.seed)
     space = pipeline.space(reuse=False)
-    space = replace(space, search=replace(space.search, seed=job.seed + 1000 * below))
+    space = replace(space, search=replace(space.search, seed=job.seed + 1000 * stream))
     if source:
         space = replace(space, transfer=(of_results(source, mirrored=job.ladder == "misleading"),))
-    optimizer, rng = Optimizer(space), np.random.default_rng((job.seed, 1, int(below)))
+    optimizer, rng = Optimizer(space), np.random.default_rng((job.seed, 1, stream))
     records: list[Trial] = []
     found: list[Any] = []
     for index in range(job.trials):
@@ -288,13 +292,7 @@ def table(
             ", ".join(f"{statistics.mean(p[at][min(n, len(p[at])) - 1] for p in pairs):.3f}" for n in AFTER)
             for at in (0, 1)
         ]
-        below = [
-            sum(math.isinf(true) for _, _, true in results[pair[1].key()]["trials"])
-            if searched == "fidelity"
-            else pair[0].trials
-            for pair in jobs
-            if pair[1].key() in results
-        ]
+        below = [trials_below(results[pair[1].key()]) for pair in jobs if pair[1].key() in results]
         paid = found + SOURCE_COST * statistics.median(below)
         never = sum(math.isinf(each[1]) for each in arrivals)
         lines.append(
@@ -302,6 +300,15 @@ def table(
             f"| {never} | {losses[0]} | {losses[1]} |"
         )
     return "\n".join(lines)
+
+
+def trials_below(result: Mapping[str, Any]) -> int:
+    """Return how many trials of the rung below a search needed."""
+    if result["job"]["search"] == "again":
+        return 0
+    if result["job"]["search"] == "fidelity":
+        return sum(math.isinf(true) for _, _, true in result["trials"])
+    return Job.trials  # a source is searched as far as a plain search
 
 
 def curve(result: Mapping[str, Any]) -> list[float]:
