@@ -45,13 +45,13 @@ def by_new_options(
 ) -> list[dict[str, Value]]:
     """Return drawn parameters, those first whose options were asked least.
 
-    A few first stages from a Sobol sequence leave options of a choice out, which the surrogate may then take
-    for as good as the others that were tried, and not try for the rest of the sweep.
+    A few points of a Sobol sequence leave options of a choice out, which the surrogate may then take for as
+    good as the others that were tried, and not try for the rest of the sweep.
 
     Args:
         drawn: parameters, in the order of the sequence, which remains among equals.
-        choices: names of the unordered parameters of the first stage.
-        asked: parameters of a trial for each first stage that was asked.
+        choices: names of unordered parameters.
+        asked: parameters of trials that were asked; of a trial for each first stage, where these are counted.
     """
     counts = Counter((name, parameters[name]) for parameters in asked for name in choices & parameters.keys())
     return sorted(drawn, key=lambda each: sum(counts[name, each[name]] for name in choices & each.keys()))

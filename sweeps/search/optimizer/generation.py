@@ -41,7 +41,7 @@ from sweeps.search.random_search import SOBOL_ATTEMPTS, nothing_new, used_up
 from sweeps.search.sequence import Point, SobolSequence
 from sweeps.search.shared_stages import SharedStages, Starts
 from sweeps.search.stage_costs import StageCosts
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Choice, Space, Value
 from sweeps.space.domain import Domain
 from sweeps.space.fidelity import at_target
 from sweeps.space.priors import PRIOR_STRENGTH
@@ -317,8 +317,8 @@ class Optimizer:
             wanted = first_stages(self.first_trials, self._first_share(), options)
             shared_with = next_shared(wanted, self._shared, self._outcomes, self._known(), keys)
         drawn = self._sobol_points(index, shared_with)
-        if shares and shared_with is None and index:
-            drawn = self._with_new_options(drawn, found)
+        if designed and shared_with is None and index and self._search.method == "bayes":
+            drawn = (self._with_new_first_stages if shares else self._with_new_options)(drawn, found)
         yield from drawn
 
     def _sobol_points(self, index: int, shared_with: Trial | None) -> Iterator[dict[str, Value]]:
@@ -347,7 +347,24 @@ class Optimizer:
     def _with_new_options(
         self, drawn: Iterator[dict[str, Value]], found: Sequence[Candidate]
     ) -> Iterator[dict[str, Value]]:
-        """Yield the same parameters, of the next ones those first whose options were asked least.
+        """Yield the same parameters, of the next ones those first whose options the design has least."""
+        searched = self._domain.searched.values()
+        choices = {p.name for p in searched if isinstance(p, Choice) and not p.ordered}
+        if choices:
+            # Not those that sources propose: whatever they say, the design is the same.
+            asked = [
+                record.parameters
+                for record in self._known()
+                if record.status != "abandoned" and record.generator not in ("botorch", "fidelity")
+            ]
+            asked += [candidate.parameters for candidate in found if candidate.generator == "sobol"]
+            yield from by_new_options(islice(drawn, NEXT_POINTS), choices, asked)
+        yield from drawn
+
+    def _with_new_first_stages(
+        self, drawn: Iterator[dict[str, Value]], found: Sequence[Candidate]
+    ) -> Iterator[dict[str, Value]]:
+        """Yield the same parameters, of the next ones those first whose first stage has options asked least.
 
         Where the first stage is most of the cost, the first few get the later stages of the first trial that
         has not failed, so that first stages can be compared.

@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -232,6 +233,31 @@ def test_sobol_phase_ignores_failed_and_baseline():
         generators.append(candidate.generator)
         records.append(ended(index, candidate, loss))
     assert generators == ["sobol", "sobol", "sobol", "sobol", "botorch"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_design_tries_every_option(seed: int):
+    """Two seeds in fifteen left one of three options out, and the surrogate did not try it in 30 trials."""
+    kinds, modes = ("x", "y", "z"), ("fast", "slow")
+    choices = Choice(name="kind", values=kinds), Choice(name="mode", values=modes)
+    optimizer = Optimizer(space(real("lr", 1e-4, 1e-2, log=True), *choices, search=Search(seed=seed)))
+    tried = [candidate.parameters for candidate in optimizer.generate(6)]
+    for name, options in (("kind", kinds), ("mode", modes)):
+        assert {parameters[name] for parameters in tried} == set(options)
+
+
+def test_an_option_whose_trial_was_lost_comes_again_in_the_first_design():
+    searched = space(real("lr"), Choice(name="kind", values=("x", "y", "z")), sobol=8)
+    (first, *others) = Optimizer(searched).generate(3)
+    assert {first.parameters["kind"], *(each.parameters["kind"] for each in others)} == {"x", "y", "z"}
+    lost = others[-1]
+    records = [ended(0, first, 1.0), ended(1, others[0], 1.0)]
+    records.append(replace(ended(2, lost, None), status="abandoned"))
+    optimizer = Optimizer(searched)
+    optimizer.observe(records)
+    (again,) = optimizer.generate()
+    assert again.parameters["kind"] == lost.parameters["kind"]
+    assert again.parameters != lost.parameters
 
 
 def test_parallel_asks_without_results_stay_with_sobol():
