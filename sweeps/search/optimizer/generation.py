@@ -317,8 +317,9 @@ class Optimizer:
             wanted = first_stages(self.first_trials, self._first_share(), options)
             shared_with = next_shared(wanted, self._shared, self._outcomes, self._known(), keys)
         drawn = self._sobol_points(index, shared_with)
-        if designed and shared_with is None and index and self._search.method == "bayes":
-            drawn = (self._with_new_first_stages if shares else self._with_new_options)(drawn, found)
+        if designed and index and self._search.method == "bayes":
+            fresh = shares and shared_with is None
+            drawn = (self._with_new_first_stages if fresh else self._with_new_options)(drawn, found)
         yield from drawn
 
     def _sobol_points(self, index: int, shared_with: Trial | None) -> Iterator[dict[str, Value]]:

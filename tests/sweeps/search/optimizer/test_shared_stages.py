@@ -128,6 +128,14 @@ def test_the_first_design_tries_every_option_of_the_first_stage():
     assert {record.parameters["first.kind"] for record in records} == set(kinds)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_first_design_tries_every_option_of_later_stages(seed: int):
+    kinds = ("x", "y", "z")
+    parameters = (*FLOATS, Choice(name="second.kind", values=kinds))
+    records = search(space(parameters=parameters, search=Search(sobol=6, seed=seed)), 6)
+    assert {record.parameters["second.kind"] for record in records} == set(kinds)
+
+
 @pytest.mark.slow
 def test_fresh_first_stage_is_due_after_equal_compute():
     def later_stages_alone(parameters: Mapping[str, Value]) -> dict[str, float]:
