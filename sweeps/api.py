@@ -197,6 +197,7 @@ def plan(
     *,
     measure: str = "model_parameters",
     sizes: Sequence[float] = (),
+    other: tuple[str, float] | None = None,
     speed: float | None = None,
     usd_per_hour: float | None = None,
 ) -> Plan:
@@ -209,6 +210,8 @@ def plan(
         size: to plan for.
         measure: of the size: a metric that all trials of a sweep report alike, or a fixed parameter.
         sizes: of each source; empty: as their records have it.
+        other: a second measure in which the sources differ, and what to plan for, such as
+            `("stage2.max_steps", 20000)`; None: all differences are the size's doing.
         speed: operations a second at the target; None: as at the largest source.
         usd_per_hour: price of the target's machine; None: by the dollars that the trials report.
 
@@ -241,6 +244,10 @@ def plan(
         ("usd_per_hour", usd_per_hour),
         *(("sizes", n) for n in sizes),
     ]
+    pair: object = other
+    if pair is not None and not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+        raise InputError(f"sweeps.plan: other is {pair!r:.80}; give (NAME, number)")
+    numbers.append(("other", other and other[1]))
     for argument, number in numbers:
         if number is not None and not is_number(number):
             raise InputError(f"sweeps.plan: {argument}={number!r:.80}: give a number")
@@ -250,6 +257,7 @@ def plan(
         size,
         measure=measure,
         sizes=sizes,
+        other=other,
         speed=speed,
         usd_per_hour=usd_per_hour,
     )

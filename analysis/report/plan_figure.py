@@ -46,11 +46,12 @@ def _part(
     log: bool,
 ) -> Figure:
     """Draw one quantity over the size: its points, the line with its band, and the value at the target."""
+    other = plan.get("other")
     rows: list[Row] = [{"x": x, "y": y, "low": low, "high": high} for x, y, low, high in line]
     ends = [row[end] for row in (*rows, *points) for end in ("low", "high")]
     drawing = Drawing(
         x=Axis(
-            title=plan["measure"],
+            title=plan["measure"] + (f", at {other[0]} {other[1]:.4g}" if other else ""),
             scale=Scale(type="log", domain=(0.8 * rows[0]["x"], 1.25 * rows[-1]["x"])),
             count=4,
         ),

@@ -21,9 +21,12 @@ from sweeps.text.shorten import shorten
 @click.argument("sweep", nargs=-1, required=True, metavar="SWEEP...")
 @click.option(
     "--at",
+    "targets",
     required=True,
+    multiple=True,
     metavar="[NAME=]SIZE",
-    help=f"The size to plan for. NAME: a metric, or a fixed parameter of each SWEEP. Default: {SIZE}.",
+    help=f"The size to plan for. NAME: a metric, or a fixed parameter of each SWEEP. Default: {SIZE}. A "
+    "second --at: of a NAME in which they differ as well, such as the length of training.",
 )
 @click.option(
     "--size",
@@ -51,7 +54,7 @@ from sweeps.text.shorten import shorten
 @document_option
 def plan(
     sweep: tuple[str, ...],
-    at: str,
+    targets: tuple[str, ...],
     sizes: tuple[float, ...],
     storage: str | None,
     speed: float | None,
@@ -68,13 +71,9 @@ def plan(
     the line's intervals as ranges, the recommended settings as its first trial, and the sweeps under
     `transfer`.
     """
-    measure, _, number = at.rpartition("=")
-    try:
-        size = float(number)
-    except ValueError:
-        raise InputError(
-            f"--at {at}: {number!r} is no number; write a size such as 4e9, or NAME=4e9"
-        ) from None
+    (measure, size), *others = map(_target, targets)
+    if len(others) > 1 or any(name == measure for name, _ in others):
+        raise InputError("--at names one size, and at most one other measure; leave out what is more")
     rate = prices.rate()
     for path in (write, figure):
         if path is not None:
@@ -91,8 +90,9 @@ def plan(
     found = make_plan(
         experiments,
         size,
-        measure=measure or SIZE,
+        measure=measure,
         sizes=sizes,
+        other=others[0] if others else None,
         speed=speed,
         usd_per_hour=None if rate is None else rate.usd_per_hour,
     )
@@ -108,6 +108,17 @@ def plan(
 
         png, svg = plan_figure(asdict(found)).save(figure)
         notify(f"{svg} and {png}: optima over size, and the lines that are followed")
+
+
+def _target(text: str) -> tuple[str, float]:
+    """Return a measure and its value of `--at`. Raises `InputError`."""
+    measure, _, number = text.rpartition("=")
+    try:
+        return measure or SIZE, float(number)
+    except ValueError:
+        raise InputError(
+            f"--at {text}: {number!r} is no number; write a size such as 4e9, or NAME=4e9"
+        ) from None
 
 
 def _space_file(found: Plan) -> str:

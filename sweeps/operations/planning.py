@@ -19,7 +19,7 @@ from sweeps.experiment import Experiment
 from sweeps.export import optimum, table
 from sweeps.operations.sources import read_sources
 from sweeps.programs.kinds import program_of
-from sweeps.search.size_line import UNLIKELY, SizeLine, through
+from sweeps.search.size_line import UNLIKELY, SizeLine, are_apart, through
 from sweeps.search.stop_rule import FEWEST, MOST, results
 from sweeps.space.definition import (
     Choice,
@@ -93,6 +93,7 @@ class SourceSweep:
 
     Args:
         size: in the plan's measure.
+        other: in its second measure; None without one.
         loss: the best in its space by the surrogate, and its interval.
         train_flops: operations of the trial; None: not reported.
         seconds: of its training, or of the trial where it reports none.
@@ -101,6 +102,7 @@ class SourceSweep:
     url: str
     name: str
     size: float
+    other: float | None = None
     results: int
     trial: int
     loss: Estimate
@@ -138,6 +140,7 @@ class Plan:
     Args:
         measure: of the size: a metric, or a parameter that is fixed in each source.
         beyond: how many times the size is the largest source's; below 1 it lies among them, or below.
+        other: a second measure, such as the length of a stage, and what is planned of it; None: none differs.
         sources: by ascending size.
         settings: by parameter.
         loss: predicted of one run with these settings.
@@ -153,6 +156,7 @@ class Plan:
     measure: str
     size: float
     beyond: float
+    other: tuple[str, float] | None = None
     metric: str
     sources: tuple[SourceSweep, ...]
     settings: Mapping[str, Setting]
@@ -185,6 +189,10 @@ class Plan:
             if self.size < low.size:
                 head = f"extrapolated to {self.size / low.size:.3g} of the smallest source"
             head += f"; the sources span a factor of {high.size / low.size:.3g}"
+        if self.other is not None:
+            measure, length = self.other
+            others = sorted(each.other for each in self.sources if each.other is not None)
+            head += f"; {measure} {length:.4g}, of sources with {others[0]:.4g} to {others[-1]:.4g}"
         found = [f"{self.measure} {self.size:.4g}: {head}"]
         loss = self.loss
         found.append(
@@ -211,9 +219,14 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """A source as read: its sweep, its space, and the surrogate's answer."""
+    """A source as read: its sweep, its space, and the surrogate's answer.
+
+    Args:
+        away: logarithm of its second measure over the target's; None without one.
+    """
 
     sweep: SourceSweep
+    away: float | None = None
     space: Space
     chosen: Trial
     noise: float
@@ -227,6 +240,7 @@ def make_plan(
     *,
     measure: str = SIZE,
     sizes: Sequence[float] = (),
+    other: tuple[str, float] | None = None,
     speed: float | None = None,
     usd_per_hour: float | None = None,
 ) -> Plan:
@@ -236,6 +250,7 @@ def make_plan(
         experiments: of one objective, the same in all.
         measure: of the size: a metric that all trials of a sweep report alike, or a fixed parameter.
         sizes: of each sweep; empty: as its records have it.
+        other: a second measure in which the sweeps differ, and what to plan for; None: there is none.
         speed: operations a second of the target's machine; None: as at the largest source.
         usd_per_hour: of the target's machine; None: by the dollars that the trials report.
 
@@ -245,6 +260,8 @@ def make_plan(
     """
     if not (math.isfinite(size) and size > 0):
         raise InputError(f"the size to plan for is {size:g}; give a number above zero")
+    if other is not None and not (math.isfinite(other[1]) and other[1] > 0):
+        raise InputError(f"the {other[0]} to plan for is {other[1]:g}; give a number above zero")
     if speed is not None and not (math.isfinite(speed) and speed > 0):
         raise InputError(f"the speed is {speed:g}; give operations a second, above zero")
     if len(experiments) < 2:
@@ -256,11 +273,23 @@ def make_plan(
     if bad := [each for each in sizes if not (math.isfinite(each) and each > 0)]:
         raise InputError(f"the size of a sweep is {bad[0]:g}; give a number above zero")
     checked = [_check(each, experiments[0]) for each in experiments]
-    known = list(sizes) or [_size(e, r, measure) for e, r in zip(experiments, checked, strict=True)]
+    known = list(sizes) or [
+        _size(e, r, measure, by_option=True) for e, r in zip(experiments, checked, strict=True)
+    ]
     if len(set(known)) < 2:
         raise InputError(
             f"all of these sweeps have {measure} {known[0]:.4g}; name finished sweeps of two sizes or more"
         )
+    others: list[float | None] = [None] * len(known)
+    if other is not None:
+        lengths = [_size(e, r, other[0], by_option=False) for e, r in zip(experiments, checked, strict=True)]
+        if not are_apart(known, list(map(math.log, lengths))):
+            pairs = ", ".join(f"{one:.4g} and {two:.4g}" for one, two in zip(known, lengths, strict=True))
+            raise InputError(
+                f"{measure} and {other[0]} are {pairs}: nothing tells what each of them changes; add a sweep "
+                f"with another {other[0]} at one of these sizes"
+            )
+        others = list(lengths)
     common = _common([_with_ranges(each.written) for each in experiments])
     if not common:
         raise InputError("these sweeps have searched no parameter in common; name those that have")
@@ -268,24 +297,30 @@ def make_plan(
         raise InputError(
             f"{size:.4g} is more than a million times away from {max(known):.4g}; no line reaches there"
         )
-    triples = sorted(zip(known, experiments, checked, strict=True), key=lambda triple: triple[0])
-    read = [_answer(experiment, records, at) for at, experiment, records in triples]
-    notes = _notes_on_sources(read, size, measure)
+    ranked = sorted(zip(known, others, experiments, checked, strict=True), key=lambda each: each[:2])
+    read = [_answer(experiment, records, at, length) for at, length, experiment, records in ranked]
+    if other is not None:
+        read = [
+            replace(each, away=math.log(each.sweep.other / other[1])) for each in read if each.sweep.other
+        ]
+    notes = _notes_on_sources(read, size, measure, other)
     largest = read[-1]
     settings: dict[str, Setting] = {}
     for parameter in largest.space.parameters:
         if isinstance(parameter, Fixed) or _is_seed(parameter.name):
             continue
-        settings[parameter.name] = _setting(parameter, read, size, common=common, notes=notes)
+        settings[parameter.name] = _setting(parameter, read, size, other, common=common, notes=notes)
     loss, loss_line = _loss(read, size, notes)
-    flops = _grown([(r.sweep.size, r.sweep.train_flops) for r in read], size)
+    flops = _grown(read, [each.sweep.train_flops for each in read], size)
     seconds, at_speed = _seconds(read, size, flops, speed)
     usd = _usd(largest.sweep, flops, seconds, usd_per_hour)
-    space = _final_sweep(read, settings, size, measure, notes)
+    fixed = {measure: size} | ({other[0]: other[1]} if other is not None else {})
+    space = _final_sweep(read, settings, fixed, notes)
     return Plan(
         measure=measure,
         size=float(size),
         beyond=size / largest.sweep.size,
+        other=other,
         metric=largest.space.objectives[0].metric,
         sources=tuple(each.sweep for each in read),
         settings=settings,
@@ -336,8 +371,12 @@ def _check(experiment: Experiment, first: Experiment) -> list[Trial]:
     return records
 
 
-def _size(experiment: Experiment, records: Sequence[Trial], measure: str) -> float:
-    """Return the size of a sweep by a fixed parameter or by a metric. Raises `InputError`."""
+def _size(experiment: Experiment, records: Sequence[Trial], measure: str, *, by_option: bool) -> float:
+    """Return the size of a sweep by a fixed parameter or by a metric. Raises `InputError`.
+
+    Args:
+        by_option: whether it could be given, too.
+    """
     where = f"{experiment.store.url}: size"
     done = [record for record in records if record.status == "completed"]
     fixed = [p.value for p in experiment.written.parameters if isinstance(p, Fixed) and p.name == measure]
@@ -351,12 +390,14 @@ def _size(experiment: Experiment, records: Sequence[Trial], measure: str) -> flo
         alike = (name for name in metrics if len({record.metrics.get(name) for record in done}) == 1)
         constants = {*fixed_numbers, *alike}
         others = ", ".join(sorted(constants - {"seed", "usd"})[:6])
-        instead = "give the sizes by --size" + (f", or --at NAME=SIZE with one of {others}" if others else "")
+        ways = ["the sizes by --size"] if by_option else []
+        ways += [f"--at NAME=SIZE with one of {others}"] if others else []
+        instead = f"give {', or '.join(ways) or 'each sweep a fixed parameter of that name'}"
         raise InputError(f"{where}: its trials have no {measure}; {instead}")
     if min(numbers) <= 0 or max(numbers) > 1.001 * min(numbers):
         raise InputError(
             f"{where}: {measure} is {min(numbers):.4g} to {max(numbers):.4g} in its trials; a sweep has one "
-            "size, above zero: give it by --size"
+            f"size, above zero: {'give it by --size' if by_option else 'name another measure'}"
         )
     return numbers[0]
 
@@ -382,7 +423,7 @@ def _common(spaces: Sequence[Space]) -> set[str]:
     return common
 
 
-def _answer(experiment: Experiment, records: list[Trial], size: float) -> _Read:
+def _answer(experiment: Experiment, records: list[Trial], size: float, other: float | None) -> _Read:
     """Return the surrogate's answer about a sweep. Raises `InputError` and `SurrogateFailed`."""
     space = _with_ranges(experiment.written)
     found = optimum.posterior(space, records, more=1, curves=True)
@@ -402,6 +443,7 @@ def _answer(experiment: Experiment, records: list[Trial], size: float) -> _Read:
             url=experiment.store.url,
             name=space.name,
             size=float(size),
+            other=other,
             results=len(results(space, records)),
             trial=found.trial,
             loss=Estimate(value=best, low=best - reach, high=best + reach),
@@ -446,14 +488,19 @@ def _is_seed(name: str) -> bool:
     return name in REPEAT_KEYS or name.rpartition(".")[2] == "seed"
 
 
-def _notes_on_sources(read: Sequence[_Read], size: float, measure: str) -> list[str]:
+def _notes_on_sources(
+    read: Sequence[_Read], size: float, measure: str, other: tuple[str, float] | None
+) -> list[str]:
     notes = []
     span, smallest, largest = (
         read[-1].sweep.size / read[0].sweep.size,
         read[0].sweep.size,
         read[-1].sweep.size,
     )
-    if len({each.sweep.size for each in read}) == 2:
+    measures = [measure, *([] if other is None else [other[0]])]
+    if other is not None and len(read) == 3:
+        notes.append(f"three sweeps fit any effects of {' and '.join(measures)}; a fourth would check them")
+    elif other is None and len({each.sweep.size for each in read}) == 2:
         notes.append("two sizes make a line that nothing checks; a sweep of a third would")
     if max(size / largest, smallest / size) > span:
         notes.append(
@@ -466,7 +513,11 @@ def _notes_on_sources(read: Sequence[_Read], size: float, measure: str) -> list[
     fixed = [{p.name: p.value for p in each.space.parameters if isinstance(p, Fixed)} for each in read]
     for name, value in fixed[-1].items():
         others = [each[name] for each in fixed if name in each]
-        if name != measure and not _is_seed(name) and any(not same_value(value, other) for other in others):
+        if (
+            name not in measures
+            and not _is_seed(name)
+            and any(not same_value(value, other) for other in others)
+        ):
             shown = ", ".join(shorten(to_plain(each)) for each in others)
             notes.append(f"{name} is fixed at {shown}: what it changes is taken for the size's doing")
     return notes
@@ -476,7 +527,13 @@ def _notes_on_sources(read: Sequence[_Read], size: float, measure: str) -> list[
 
 
 def _setting(
-    parameter: Range | Choice, read: Sequence[_Read], size: float, *, common: set[str], notes: list[str]
+    parameter: Range | Choice,
+    read: Sequence[_Read],
+    size: float,
+    other: tuple[str, float] | None,
+    *,
+    common: set[str],
+    notes: list[str],
 ) -> Setting:
     """Return what to set a parameter to, and add what to know about it to the notes."""
     name, largest = parameter.name, read[-1]
@@ -499,7 +556,6 @@ def _setting(
                 f"{name}: the likeliest option is not the same at all sizes; the largest source's is taken"
             )
         return Setting(value=best, optima=optima, options=tuple(kept))
-    distinct = {each.sweep.size for each in having}
     ranges = [p for each in having if isinstance(p := each.space.parameter(name), Range)]
     log = all(each.log for each in ranges)
     transform = math.log if log else float
@@ -526,11 +582,16 @@ def _setting(
             "low": number_of(ends[0]),
             "high": number_of(ends[1]),
         }
-    if name not in common or len(distinct) < 2:
-        notes.append(f"{name}: searched at one size only; it is as there, and its range stays")
+    if name not in common or not _are_apart(having):
+        where = "at one size only" if other is None else f"by too few to follow size and {other[0]}"
+        notes.append(f"{name}: searched {where}; it is as there, and its range stays")
         value = number_of(chosen) if chosen is not None else parameter.min
         return Setting(value=value, log=log, optima=optima)
-    line = through(sizes, means, sds)
+    line = _line(having, means, sds)
+    if log and line.other is not None and other is not None:
+        moves, away = line.other[0], line.reach * line.other[1]
+        between = f"{moves - away:.2f} to {moves + away:.2f}"
+        notes.append(f"{name}: its exponent in {other[0]} is {moves:.2f} (95 %: {between})")
     if line.misfit is not None and line.misfit < UNLIKELY:
         notes.append(
             f"{name}: the sizes do not lie on a line ({_chance(line.misfit)}); so its interval is wide"
@@ -599,11 +660,9 @@ def _loss(
     sds = [(each.sweep.loss.high - each.sweep.loss.value) / 1.96 for each in read]
     least = 1e-3 * max(max(map(abs, values)), 1e-9)
     sds = [max(sd, least) for sd in sds]
-    line: SizeLine = (
-        through(sizes, [math.log(v) for v in values], [sd / v for sd, v in zip(sds, values, strict=True)])
-        if log
-        else through(sizes, values, sds)
-    )
+    if log:
+        sds = [sd / v for sd, v in zip(sds, values, strict=True)]
+    line = _line(read, [math.log(v) for v in values] if log else values, sds)
     if line.misfit is not None and line.misfit < UNLIKELY:
         notes.append(f"the losses do not lie on a line ({_chance(line.misfit)}); so their interval is wide")
     noise, last = read[-1].noise, read[-1].sweep
@@ -631,13 +690,26 @@ def _loss(
     )
 
 
-def _grown(pairs: Sequence[tuple[float, float | None]], size: float) -> float | None:
-    """Return a cost at a size by the line through its logarithms; None if fewer than two sizes have one."""
-    known = [(at, math.log(cost)) for at, cost in pairs if cost]
-    if len({at for at, _ in known}) < 2:
+def _grown(read: Sequence[_Read], costs: Sequence[float | None], size: float) -> float | None:
+    """Return a cost at a size by the line through its logarithms; None if too few sources have one."""
+    having = [(each, math.log(cost)) for each, cost in zip(read, costs, strict=True) if cost]
+    sources = [each for each, _ in having]
+    if not _are_apart(sources):
         return None
-    sizes, logs = zip(*known, strict=True)
-    return math.exp(float(through(sizes, logs, [1.0] * len(logs)).at(size)[0]))
+    return math.exp(float(_line(sources, [log for _, log in having], [1.0] * len(having)).at(size)[0]))
+
+
+def _are_apart(sources: Sequence[_Read]) -> bool:
+    """Return whether a line goes through these sources."""
+    return bool(sources) and are_apart([each.sweep.size for each in sources], _away(sources))
+
+
+def _line(sources: Sequence[_Read], values: Sequence[float], sds: Sequence[float]) -> SizeLine:
+    return through([each.sweep.size for each in sources], values, sds, _away(sources))
+
+
+def _away(sources: Sequence[_Read]) -> list[float] | None:
+    return None if sources[0].away is None else [each.away or 0.0 for each in sources]
 
 
 def _seconds(
@@ -649,7 +721,7 @@ def _seconds(
         speed = last.train_flops / last.seconds
     if flops is not None and speed is not None:
         return flops / speed, speed
-    return _grown([(each.sweep.size, each.sweep.seconds) for each in read], size), None
+    return _grown(read, [each.sweep.seconds for each in read], size), None
 
 
 def _usd(
@@ -691,9 +763,12 @@ def _stage1_9(largest: _Read, settings: Mapping[str, Setting]) -> Estimate | Non
 
 
 def _final_sweep(
-    read: Sequence[_Read], settings: Mapping[str, Setting], size: float, measure: str, notes: list[str]
+    read: Sequence[_Read], settings: Mapping[str, Setting], sizes: Mapping[str, float], notes: list[str]
 ) -> dict[str, Any]:
     """Return the search space around the settings, of the largest source's program.
+
+    Args:
+        sizes: planned for, by measure.
 
     What would make `sweep init` refuse it is added to the notes.
     """
@@ -705,8 +780,8 @@ def _final_sweep(
         if isinstance(parameter, Fixed):
             at = to_plain(parameter.value)
             parameters[name] = {"value": at}
-            if name == measure:
-                parameters[name] = {"value": round(size) if isinstance(at, int) else size}
+            if name in sizes:
+                parameters[name] = {"value": round(sizes[name]) if isinstance(at, int) else sizes[name]}
         elif name in settings:
             section = parameters[name] = _section(parameter, settings[name])
             if "value" not in section and (
@@ -716,13 +791,16 @@ def _final_sweep(
                 baseline[name] = min(max(at, section["min"]), section["max"]) if "min" in section else at
         else:  # a seed: the final sweep has one
             parameters[name] = {"value": to_plain(read[-1].chosen.parameters.get(name, 0))}
-    if measure not in parameters:
-        notes.append(
-            f"the space file runs the model of {source.name}: set that of {measure} {size:.4g} there"
-        )
+    for measure, size in sizes.items():
+        if measure not in parameters:
+            notes.append(
+                f"the space file runs the model of {source.name}: set that of {measure} {size:.4g} there"
+            )
     program = source.program
     document: dict[str, Any] = {
-        "name": f"{source.name[:80]}-at-{size:.3g}".replace("+", ""),
+        "name": f"{source.name[:80]}-at-{'-'.join(f'{each:.3g}' for each in sizes.values())}".replace(
+            "+", ""
+        ),
         "objectives": [{"metric": o.metric, "goal": o.goal} for o in source.objectives],
         "program": {
             "trainer": {"overrides": list(program.overrides)}

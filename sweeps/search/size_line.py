@@ -1,5 +1,8 @@
 """A straight line through quantities of sweeps of several sizes, over the logarithm of the size.
 
+Sweeps may differ in a second quantity too, such as the length of training: then one regression on the
+logarithms of both gives the line at the target's.
+
 Each point has a standard deviation, by which it is weighted. With two sizes the line passes through both and
 nothing checks it. With more, points that lie farther from the line than their standard deviations explain
 widen the interval: it is then Student's, with a scale from the residuals alone. Until then the standard
@@ -18,6 +21,8 @@ Floats = npt.NDArray[np.float64]
 
 DRAWS = 20_000
 LEVEL = 0.95
+ALIKE = 0.05
+"""Least spread, of logarithms, that counts as one: of the size, and of a second quantity beside it."""
 UNLIKELY = 0.05
 """Probability of the residuals, below which they overrule the standard deviations."""
 
@@ -27,37 +32,72 @@ class SizeLine:
     """A fitted line.
 
     Args:
-        centre: mean of the logarithms of the sizes, by weight: there level and slope are independent.
-        level: value there.
+        centre: mean of the logarithms of the sizes, by weight.
+        level: mean of the values, by weight.
         slope: change where the size grows e times as large.
-        level_sd: standard deviation of the level by those of the points.
+        other: the same of the second quantity, with its standard deviation; None without one.
+        start: value at the centre, the second quantity as at the target.
+        covariance: of start and slope, [2, 2], by the standard deviations of the points.
         reach: half of an interval of 95 %, in standard deviations: 1.96, or more with residuals.
-        misfit: probability that chance alone puts points so far from the line; None with two sizes.
+        misfit: probability that chance alone puts points so far away; None where any points fit.
     """
 
     centre: float
     level: float
     slope: float
-    level_sd: float
-    slope_sd: float
+    other: tuple[float, float] | None
+    start: float
+    covariance: Floats
     reach: float
     misfit: float | None
+
+    @property
+    def slope_sd(self) -> float:
+        return float(np.sqrt(self.covariance[1, 1]))
 
     def at(self, sizes: npt.ArrayLike) -> tuple[Floats, Floats]:
         """Return the values of the line at sizes [M], and half of their intervals."""
         away = np.log(np.asarray(sizes, dtype=np.float64)) - self.centre
-        return self.level + self.slope * away, self.reach * np.hypot(self.level_sd, self.slope_sd * away)
+        basis = np.stack([np.ones_like(away), away], axis=-1)
+        variance = ((basis @ self.covariance) * basis).sum(axis=-1)
+        return self.start + self.slope * away, self.reach * np.sqrt(variance)
 
 
-def through(sizes: Sequence[float], values: Sequence[float], sds: Sequence[float]) -> SizeLine:
-    """Return the line through points of two or more different sizes; `sds` are above zero."""
+def are_apart(sizes: Sequence[float], others: Sequence[float] | None) -> bool:
+    """Return whether these points tell the effect of the size, and that of a second quantity, apart.
+
+    Args:
+        others: logarithms of the second quantity; None without one.
+    """
+    columns = [np.log(sizes), *([] if others is None else [np.asarray(others, dtype=np.float64)])]
+    centred = np.stack([each - each.mean() for each in columns], axis=1)
+    return bool(np.linalg.matrix_rank(centred, tol=ALIKE) == len(columns))
+
+
+def through(
+    sizes: Sequence[float],
+    values: Sequence[float],
+    sds: Sequence[float],
+    others: Sequence[float] | None = None,
+) -> SizeLine:
+    """Return the line through points of two or more different sizes; `sds` are above zero.
+
+    Args:
+        others: logarithm of a second quantity over that of the target, of each point: one fit to both follows
+            the line at the target's. Size and it must be `are_apart`.
+    """
     x, y, weights = np.log(sizes), np.asarray(values, dtype=np.float64), np.asarray(sds) ** -2.0
     centre = float(np.average(x, weights=weights))
-    spread = float((weights * (x - centre) ** 2).sum())
-    level = float(np.average(y, weights=weights))
-    slope = float((weights * (x - centre) * y).sum()) / spread
-    chi2 = float((weights * (y - level - slope * (x - centre)) ** 2).sum())
-    freedom, rng = len(x) - 2, np.random.default_rng(0)
+    columns = [
+        np.ones_like(x),
+        x - centre,
+        *([] if others is None else [np.asarray(others, dtype=np.float64)]),
+    ]
+    basis = np.stack(columns, axis=1)
+    covariance = np.linalg.inv(basis.T @ (weights[:, None] * basis))
+    found = covariance @ (basis.T @ (weights * y))
+    chi2 = float((weights * (y - basis @ found) ** 2).sum())
+    freedom, rng = len(x) - len(columns), np.random.default_rng(0)
     misfit, scale = None, np.ones(DRAWS)
     if freedom > 0:
         squares = rng.chisquare(freedom, DRAWS)
@@ -66,10 +106,11 @@ def through(sizes: Sequence[float], values: Sequence[float], sds: Sequence[float
             scale = np.maximum(1.0, np.sqrt(chi2 / squares))
     return SizeLine(
         centre=centre,
-        level=level,
-        slope=slope,
-        level_sd=float(weights.sum() ** -0.5),
-        slope_sd=spread**-0.5,
+        level=float(np.average(y, weights=weights)),
+        slope=float(found[1]),
+        other=None if others is None else (float(found[2]), float(np.sqrt(covariance[2, 2]))),
+        start=float(found[0]),
+        covariance=covariance[:2, :2],
         reach=float(np.quantile(np.abs(rng.standard_normal(DRAWS)) * scale, LEVEL)),
         misfit=misfit,
     )

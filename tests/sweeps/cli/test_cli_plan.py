@@ -67,6 +67,13 @@ def test_missing_sweep_is_answered_with_those_that_are_there(sweep, two) -> None
         assert ran.err.endswith("sweep-store has n1, n2\n")
 
 
+def test_third_measure_is_refused(sweep, two) -> None:
+    for targets in (("n=4", "n=5"), ("n=4", "x=5", "y=6")):
+        ran = sweep("plan", "n1", "n2", *(part for each in targets for part in ("--at", each)))
+        assert ran.status == 2
+        assert "--at names one size, and at most one other measure; leave out what is more" in ran.err
+
+
 def test_plan_for_programs(sweep, two) -> None:
     document = json.loads(
         sweep("plan", "n1", "n2", "--at", "40", "--size", "10", "--size", "20", "--format", "json").out

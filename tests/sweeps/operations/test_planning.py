@@ -306,6 +306,43 @@ def test_a_seed_is_no_setting(tmp_path):
     assert "value" in found.space["parameters"]["seed"]
 
 
+@pytest.fixture(scope="module")
+def lengths(tmp_path_factory: pytest.TempPathFactory) -> list[Experiment]:
+    """Sweeps of three widths and two lengths: the best rate is 0.02 / sqrt(width) / (steps / 10)^0.3."""
+
+    def of(found: Mapping[str, Any], width: float) -> float:
+        away = math.log10(found["lr"] / 0.02 * math.sqrt(width) * (found["steps"] / 10) ** 0.3)
+        return float(2 + width**-0.1 + (found["steps"] / 10) ** -0.2 + away**2)
+
+    folder = tmp_path_factory.mktemp("lengths")
+    return [
+        finished(
+            folder / f"w{width}-s{steps}", width, 12, of,
+            parameters={"lr": PARAMETERS["lr"], "width": {"value": width}, "steps": {"value": steps}},
+        )
+        for width, steps in ((1, 10), (2, 10), (2, 80), (4, 40))
+    ]  # fmt: skip
+
+
+def test_size_and_length_are_followed_together(lengths):
+    found = make_plan(lengths, 8, measure="width", other=("steps", 160))
+    best = 0.02 / math.sqrt(8) / 16**0.3
+    low, high = found.settings["lr"].interval
+    assert low <= best <= high
+    assert found.settings["lr"].value == pytest.approx(best, rel=0.5)
+    assert found.settings["lr"].exponent.low < -0.5 < found.settings["lr"].exponent.high
+    (note,) = [each for each in found.notes if each.startswith("lr: its exponent in steps")]
+    assert -0.5 < float(note.split(" is ")[1].split()[0]) < -0.1
+    assert found.loss.low < 2 + 8**-0.1 + 16**-0.2 < found.loss.high
+    assert [source.other for source in found.sources] == [10, 10, 80, 40]
+    assert found.space["parameters"]["width"] == {"value": 8}
+    assert found.space["parameters"]["steps"] == {"value": 160}
+    assert "; steps 160, of sources with 10 to 80" in found.lines()[0]
+    assert not any("taken for the size's doing" in each for each in found.notes)
+    alone = make_plan(lengths, 8, measure="width")
+    assert "steps is fixed at 10, 10, 80, 40: what it changes is taken for the size's doing" in alone.notes
+
+
 def test_share_of_stage_1_9(tmp_path):
     parameters = {
         "stage1_9.max_steps": {"min": 0, "max": 100},
@@ -326,7 +363,7 @@ def test_share_of_stage_1_9(tmp_path):
     assert share.low <= 0.5 <= share.high
 
 
-def test_what_cannot_be_planned(tmp_path):
+def test_what_cannot_be_planned(tmp_path, lengths):
     small, large = (finished(tmp_path / f"w{width}", width, trials=5) for width in (1, 2))
     lone = finished(tmp_path / "lone", 3, trials=3)
     other = finished(tmp_path / "other", 3, trials=5, objectives=[{"metric": "accuracy", "goal": "maximize"}])
@@ -368,6 +405,11 @@ def test_what_cannot_be_planned(tmp_path):
             "sizes below zero": lambda: make_plan([small, large], 8, sizes=[1, -2]),
             "no such measure": lambda: make_plan([small, large], 8),
             "a measure that varies": lambda: make_plan([small, large], 8, measure="loss"),
+            "size and length grow together": lambda: make_plan(
+                [lengths[0], lengths[3]], 8, measure="width", other=("steps", 160)
+            ),
+            "a length of zero": lambda: make_plan(lengths, 8, measure="width", other=("steps", 0)),
+            "no such length": lambda: make_plan([small, large], 8, measure="width", other=("tokens", 9)),
             "too few results": lambda: make_plan([small, lone], 8, measure="width"),
             "another objective": lambda: make_plan([small, other], 8, measure="width"),
             "two objectives": lambda: make_plan([small, two], 8, measure="width"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.search.size_line import through
+from sweeps.search.size_line import are_apart, through
 
 
 @pytest.mark.parametrize("sizes", [(1, 4), (1, 4, 16), (1, 3, 10, 40)], ids=len)
@@ -19,6 +19,47 @@ def test_interval_covers_as_often_as_it_claims(sizes):
         value, reach = through(sizes, values.tolist(), sds.tolist()).at(256)
         covered.append(abs(value - level - slope * np.log(256)) <= reach)
     assert 0.92 <= np.mean(covered) <= 0.98
+
+
+def test_interval_covers_where_sweeps_differ_in_length_too():
+    """The same over two quantities, of five sweeps, at a target beyond both."""
+    rng, covered = np.random.default_rng(6), []
+    sizes, lengths = np.array([1, 4, 16, 4, 1]), np.log([1, 1, 2, 8, 8])
+    for _ in range(400):
+        level, slope, other = rng.normal(size=3)
+        sds = rng.uniform(0.05, 0.3, len(sizes))
+        values = level + slope * np.log(sizes) + other * lengths + sds * rng.standard_normal(len(sizes))
+        line = through(sizes.tolist(), values.tolist(), sds.tolist(), (lengths - np.log(20)).tolist())
+        value, reach = line.at(256)
+        covered.append(abs(value - level - slope * np.log(256) - other * np.log(20)) <= reach)
+        assert line.other is not None
+    assert 0.92 <= np.mean(covered) <= 0.98
+
+
+def test_three_sweeps_fit_any_effects_of_two_quantities():
+    away = np.log([10, 10, 40]) - np.log(20)
+    values = 1.0 - 0.5 * np.log([1, 4, 4]) + 0.3 * away
+    line = through([1, 4, 4], values.tolist(), [0.1] * 3, away.tolist())
+    assert line.other is not None
+    assert (line.slope, line.other[0]) == pytest.approx((-0.5, 0.3))
+    assert line.at(16)[0] == pytest.approx(1.0 - 0.5 * np.log(16))
+    assert line.misfit is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lengths", "apart"),
+    [
+        ([1, 4], None, True),
+        ([4, 4], None, False),
+        ([1, 4, 4], [10, 10, 40], True),
+        ([1, 4, 16], [10, 40, 160], False),
+        ([1, 4, 16], [10, 10, 10], False),
+        ([1, 4, 4], [10, 40, 40.5], False),
+        ([1, 4], [10, 20], False),
+    ],
+)
+def test_what_tells_size_and_length_apart(sizes, lengths, apart):
+    assert are_apart(sizes, None if lengths is None else np.log(lengths).tolist()) is apart
 
 
 def test_two_sizes_make_a_line_that_nothing_checks():
