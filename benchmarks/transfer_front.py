@@ -36,16 +36,18 @@ from sweeps.trials.record import Trial
 
 COSTS = (1.0, 0.1, 0.01)
 """Of a trial at the target, one rung below, and two."""
+CAP = 30
+"""Run cap of the sweeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Sweep of the target (`below` 0) or with so many rungs below it."""
+    """Sweep of the target (`below` 0) or with so many rungs below it, up to so many of 30 trials there."""
 
     ladder: str
     seed: int
     below: int
-    trials: int = 30
+    until: int = CAP
 
 
 def main() -> None:
@@ -55,6 +57,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--first-seed", type=int, default=500, help="0 to 9 were looked at while tuning")
     parser.add_argument("--below", type=int, default=1, choices=(1, 2), help="rungs below the target")
+    parser.add_argument("--until", type=int, default=CAP, help=f"trials at the target of the {CAP} to run")
     parser.add_argument("--ladders", nargs="*", default=list(LADDERS), choices=LADDERS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--file", type=Path, default=Path(__file__).with_name("transfer_front.jsonl"))
@@ -63,14 +66,14 @@ def main() -> None:
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     end_last_line(arguments.file)
     jobs = [
-        Job(ladder=ladder, seed=seed, below=arguments.below * bool(ladder))
+        Job(ladder=ladder, seed=seed, below=arguments.below * bool(ladder), until=arguments.until)
         for seed in seeds
         for ladder in ("", *arguments.ladders)
     ]
     done = read_results(arguments.file)
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(partial(run, file=arguments.file), [job for job in jobs if job not in done]))
-    print(table(read_results(arguments.file), seeds, arguments.ladders, arguments.below))
+    print(table(read_results(arguments.file), seeds, arguments.ladders, arguments.below, arguments.until))
 
 
 def read_results(file: Path) -> dict[Job, dict[str, Any]]:
@@ -97,7 +100,7 @@ def search(job: Job) -> dict[str, Any]:
     volumes: list[float] = []
     paid: list[float] = []
     spent = 0.0
-    while len(volumes) < job.trials:
+    while len(volumes) < job.until:
         optimizer.observe(records)
         (candidate,) = optimizer.generate()
         parameters = dict(candidate.parameters)
@@ -119,15 +122,13 @@ def search(job: Job) -> dict[str, Any]:
                 metrics={METRIC: measured, COMPUTE: cost},
             )
         )
-    return {"volumes": volumes, "paid": paid, "below": len(records) - job.trials}
+    return {"volumes": volumes, "paid": paid, "below": len(records) - job.until}
 
 
 def space(job: Job) -> Space:
     """Return the sweep's space: both objectives without bounds, each level has its own scale."""
     found = LengthPipeline("first-dear", job.seed).lengths_space(reuse=False, trunks=False)
-    found = replace(
-        found, search=replace(found.search, seed=job.seed), outcome_constraints=(), run_cap=job.trials
-    )
+    found = replace(found, search=replace(found.search, seed=job.seed), outcome_constraints=(), run_cap=CAP)
     if not job.below:
         return found
     rung = Choice(name=RUNG, values=tuple(range(job.below + 1)), ordered=True)
@@ -154,23 +155,32 @@ def mirrored(parameters: Mapping[str, Value]) -> dict[str, Value]:
     return {**parameters, **found, FIRST[2].name: options[-1 - options.index(parameters[FIRST[2].name])]}
 
 
-def table(results: Mapping[Job, Any], seeds: Sequence[int], ladders: Sequence[str], below: int) -> str:
+def table(
+    results: Mapping[Job, Any], seeds: Sequence[int], ladders: Sequence[str], below: int, until: int
+) -> str:
     """Return a row for each ladder: mean hypervolumes, and the compute to plain's own after all its trials.
 
     Only seeds that are done count.
     """
+    after = [count for count in AFTER if count <= until]
     lines = [
-        f"| ladder | seeds | trials below | hypervolume after {', '.join(map(str, AFTER))}: plain "
+        f"| ladder | seeds | trials below | hypervolume after {', '.join(map(str, after))}: plain "
         "| with fidelity | ahead at the end | compute to plain's last, of plain's: median | never |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for ladder in ladders:
-        keys = [(Job(ladder="", seed=s, below=0), Job(ladder=ladder, seed=s, below=below)) for s in seeds]
+        keys = [
+            (
+                Job(ladder="", seed=s, below=0, until=until),
+                Job(ladder=ladder, seed=s, below=below, until=until),
+            )
+            for s in seeds
+        ]
         pairs = [tuple(results[job] for job in pair) for pair in keys if all(job in results for job in pair)]
         if not pairs:
             continue
         means = [
-            ", ".join(f"{statistics.mean(pair[at]['volumes'][n - 1] for pair in pairs):.3f}" for n in AFTER)
+            ", ".join(f"{statistics.mean(pair[at]['volumes'][n - 1] for pair in pairs):.3f}" for n in after)
             for at in (0, 1)
         ]
         ratios = [arrival(found, plain["volumes"][-1]) / plain["paid"][-1] for plain, found in pairs]
