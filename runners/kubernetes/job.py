@@ -21,11 +21,15 @@ from runners.errors import EXIT_PREEMPTED, PoolError
 from runners.kubernetes.options import KubernetesOptions, placement, volume
 from runners.pools.pool import Pool
 from runners.pools.script import worker_script
-from runners.workers.restarts import POISON
+from runners.workers.restarts import LAST_START, POISON
 
 POOL_LABEL = "stagesweep-pool"
 CONTAINER = "worker"
 VOLUME = "sweeps"
+_FAILURES = "STAGESWEEP_FAILURES"
+_COUNT = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+"""Where a pod of a Job with `backoffLimitPerIndex` says how often its index has failed."""
+_FOR_GOOD_S = 10**9  # a long life does not reset Kubernetes' count
 
 
 def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
@@ -68,6 +72,11 @@ def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
         "env": [
             *({"name": name, "value": value} for name, value in nodes.environment.items()),
             *(_from_secret(name, secret_name(pool, options)) for name in pool.secrets),
+            *(
+                [{"name": _FAILURES, "valueFrom": {"fieldRef": {"fieldPath": _COUNT}}}]
+                if pool.nodes > 1
+                else ()
+            ),
         ],
         "resources": {"requests": {**requests, **nodes.limits}, "limits": nodes.limits},
     }
@@ -89,13 +98,14 @@ def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
 
 
 def _host(pool: Pool) -> str:
-    """Return lines that say which host of its worker a pod is, and where the first one listens."""
+    """Return lines of shell that say which host of a worker this is, and whether its start is the last."""
     if pool.nodes == 1:
         return ""
     index, nodes = "JOB_COMPLETION_INDEX", pool.nodes
     return (
         f"export NODE_RANK=$(({index} % {nodes}))\n"
         f"export MASTER_ADDR={pool.label}-$(({index} / {nodes} * {nodes})).{pool.label}\n"
+        f'[ "${{{_FAILURES}:-0}}" -lt {pool.restarts} ] || export {LAST_START}={_FOR_GOOD_S}\n'
     )
 
 
