@@ -83,11 +83,7 @@ def check(runner: Runner, pool: Pool) -> None:
             continue
         default = each.default_factory() if each.default_factory is not MISSING else each.default
         if each.name == "nodes" and pool.nodes > 1:
-            raise PoolError(
-                "nodes",
-                f"the {runner.name} runner starts each worker on one host, not on {pool.nodes}; there are "
-                "local, slurm, ray, kubernetes and skypilot, or `sweep worker --nodes` by hand",
-            )
+            raise PoolError("nodes", "the trainer does not share the TPUs of several hosts; leave it out")
         if getattr(pool, each.name) != default:
             raise PoolError(each.name, f"the {runner.name} runner has no use for it; leave it out")
 

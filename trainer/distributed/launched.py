@@ -62,7 +62,9 @@ def is_distributed(config: Config) -> bool:
     Raises:
         ConfigError: the run needs a TPU that is not there.
     """
-    return config.device.parallel != "none" and not tpu_host.uses_xla(config.device.type)
+    kind = config.device.type
+    # Named outright it needs no look at this machine, where a sweep for others may just be made.
+    return config.device.parallel != "none" and kind != "xla" and not tpu_host.uses_xla(kind)
 
 
 def foresee(config: Config, found: Launched | None) -> Launched:
@@ -92,8 +94,8 @@ def check(config: Config, found: Launched | None) -> Launched:
         if found is not None and found.world > 1:
             instead = (
                 f"write {KEY}=ddp or {KEY}=fsdp, or start one"
-                if config.device.parallel == "none"
-                else "start one: the chips of a TPU share a run in one process"
+                if config.device.parallel == "none" and config.device.type != "xla"
+                else "start one: the chips of a TPU host share a run in one process, those of several do not"
             )
             raise ConfigError(
                 f"{found.world} processes were started, and each would do the whole run; {instead}", key=KEY

@@ -56,16 +56,13 @@ def test_workers_of_several_hosts_are_rendered_as_the_files_say(name: str) -> No
     assert {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == dict(artifacts)
 
 
-def test_engine_of_one_host_refuses_several() -> None:
-    with pytest.raises(PoolError, match="one host, not on 2; there are local, slurm, ray, kub") as caught:
-        check(runner("tpu-vm"), replace(plain("tpu-vm"), nodes=2))
-    assert caught.value.field == "nodes"
-
-
-@pytest.mark.parametrize(("name", "tpu"), [("kubernetes", "v6e-4"), ("skypilot", "tpu-v6e-4")])
+@pytest.mark.parametrize(
+    ("name", "tpu"), [("kubernetes", "v6e-4"), ("skypilot", "tpu-v6e-4"), ("tpu-vm", "v6e-4")]
+)
 def test_tpus_of_several_hosts_are_refused(name: str, tpu: str) -> None:
+    pool = replace(plain(name), nodes=2, accelerator=tpu)
     with pytest.raises(PoolError, match="TPUs of several hosts") as caught:
-        runner(name).render(replace(plain(name), nodes=2, accelerator=tpu))
+        (check(runner(name), pool), runner(name).render(pool))
     assert caught.value.field == "nodes"
 
 

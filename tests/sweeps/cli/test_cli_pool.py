@@ -340,7 +340,7 @@ class TestNodes:
     @pytest.mark.parametrize(
         ("words", "says"),
         [
-            (("launch", "tpu-vm"), "--nodes: the tpu-vm runner"),
+            (("launch", "tpu-vm"), "--nodes: the trainer does not share the TPUs"),
             (("launch", "local", "--nodes", "0"), "--nodes 0"),
             (("launch", "local", "--nodes", "3"), "--nodes 3: the trainer refuses"),
             (("worker",), "which of the hosts"),

@@ -86,6 +86,18 @@ def test_the_chips_of_a_tpu_share_a_run_in_one_process() -> None:
         check(checked(overrides), SECOND_OF_TWO)
 
 
+def test_a_run_for_tpus_is_checked_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `sweep init` does on a laptop."""
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    for parallel in ("none", "fsdp"):
+        config = checked(["device=xla", f"device.parallel={parallel}"])
+        assert check(config, None) == ALONE
+        with pytest.raises(
+            ConfigError, match=r"start one: the chips of a TPU host .* those of several do not"
+        ):
+            check(config, SECOND_OF_TWO)
+
+
 @pytest.mark.usefixtures("_on_xla")
 def test_a_mesh_of_a_tpu_s_chips_is_one_process_of_an_estimate() -> None:
     config = checked(["device.parallel=fsdp", "device.mesh={data: 2, tensor: 2}"])
