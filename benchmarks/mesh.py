@@ -58,6 +58,7 @@ def _run(rank: int, way: str, port: int, steps: int) -> None:
     student, _ = make_student(teacher, config.stage1, None, quant=config.quant, device=device)
     objective = distillation(student, copy.deepcopy(teacher), config.stage2.distill)  # it tries the model
     plan, strategy = StagePlan.from_config("stage2", config.stage2), strategy_for(student, device)
+    strategy.begin()
     step = TrainStep(
         plan,
         student,

@@ -14,12 +14,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-def peak_bytes(work: Callable[[], object]) -> int:
-    """Return the peak bytes of live tensors that `work` made.
+def peak_bytes(work: Callable[[], object], *, after: Callable[[], object] = lambda: None) -> int:
+    """Return the peak bytes of live tensors during `work`.
 
     Tensors that existed before do not count, nor temporary memory within an operation.
+
+    Args:
+        after: called before; what it made and is still there counts, and its own peak does not.
     """
-    return most_bytes(work).at_once
+    watch = _Watch()
+    with watch:
+        after()
+        watch.peak = 0
+        work()
+    return watch.peak
 
 
 @dataclass(frozen=True, kw_only=True)

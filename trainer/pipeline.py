@@ -41,7 +41,7 @@ from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, Measured, StageEvaluation, held_out_loss
 from trainer.training.loop import StageTrace
-from trainer.training.parallel import shard_teacher
+from trainer.training.parallel import running, shard_teacher
 from trainer.training.weight_average import WeightAverage
 
 __all__ = ["Outcome", "run"]
@@ -213,7 +213,8 @@ def run(
             device=device,
             flops_per_token=per_token,
         )
-        with stage_text(corpus, config, name, settings.batch_size, device.ranks) as feed:
+        # Objectives are built with a model that runs: they look at what its head computes.
+        with stage_text(corpus, config, name, settings.batch_size, device.ranks) as feed, running(student):
             traces[name] = stage(student, teacher, lambda_, settings, feed, watched)
         flops[name] = traces[name].tokens * per_token
 

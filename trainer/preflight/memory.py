@@ -270,15 +270,15 @@ def _sharded_muon_temporary(
 def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageMemory:
     """Return the memory while held-out losses are measured; within stages the optimizer's state is there.
 
-    With FSDP each process gathers the whole student for it, beside its shard.
+    With FSDP each process gathers the student layer by layer, and embeddings and head for all of it.
     """
     rows = config.eval.batch_size
     own = rows // device.chips if rows % device.chips == 0 else rows  # else each chip computes all of them
     theirs = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=own))
     student = student_dimensions(config, plan.dimensions)
     sharded = device.ranks.parallel == "fsdp"
-    shards = student_bytes(config, plan.dimensions, device) if sharded else 0
-    weights = student.parameters * student.weight_bytes + shards + teacher_bytes(plan.dimensions, device)
+    shards = student_bytes(config, plan.dimensions, device)
+    weights = shards + teacher_bytes(plan.dimensions, device)
     within = [stage for _, stage in stages(config) if config.eval.measures_within(stage.max_steps)]
     optimizer = max(
         (
@@ -294,7 +294,9 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
     )
     buckets = student.parameters * student.weight_bytes if within and config.device.parallel == "ddp" else 0
     average = shard(average_bytes(config, student), device)
-    traced = evaluation_peak(theirs, plan, device) + shards + _sharded_teacher(plan.dimensions, device)
+    traced = evaluation_peak(theirs, plan, device)
+    if sharded:  # which leaves the shards of weights out of the trace
+        traced += shards + _sharded_teacher(plan.dimensions, device)
     peak = optimizer + buckets + average + traced
     weights += average
     return StageMemory(

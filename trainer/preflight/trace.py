@@ -188,14 +188,19 @@ def step_once(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
 
 
 def evaluation_peak(config: Config, plan: Blueprint, device: Device) -> int:
-    """Return the peak bytes while the held-out loss is measured, weights of both models included."""
+    """Return the peak bytes while the held-out loss is measured, weights of both models included.
+
+    Not included are the shards of weights that FSDP leaves a process between two steps.
+    """
 
     def run(live: LiveStorages, models: Models, config: Config) -> None:
+        if device.ranks.parallel == "fsdp":  # embeddings, head and the last norm are whole
+            _gather_for_forward(models.student, live)
         predict = NextTokenLoss(models.student.eval())
         ids_BT = torch.zeros(config.eval.batch_size, config.data.sequence_length, dtype=torch.long)
         live.begin("forward")
         with torch.no_grad(), device.autocast():
-            predict(ids_BT)
+            predict.by_sequence(ids_BT)
 
     return _over_depths(config, plan, device, run)
 

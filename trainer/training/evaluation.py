@@ -26,6 +26,7 @@ from trainer.distributed.tensors import is_dtensor
 from trainer.errors import DivergedError
 from trainer.losses.next_token import NextTokenLoss
 from trainer.quant.ternary import as_deployed, fully_quantised
+from trainer.training.parallel import running
 
 T = TypeVar("T")
 
@@ -89,7 +90,7 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
     """Return the mean loss over batches, which processes that share the run take in turn.
 
     Args:
-        model: left in evaluation mode.
+        model: left in evaluation mode. One that is sharded stays so (`parallel.running`).
         batches: at least two, of token ids [B, T]; all sequences count alike.
         stage: when the loss is measured, for errors.
 
@@ -101,16 +102,18 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
     if not fully_quantised(model):
         raise RuntimeError(f"a loss was asked for at {stage}, where the student is not fully quantised")
     model.eval()
-    loss, ranks, own = NextTokenLoss(model), device.ranks, []
+    ranks, own = device.ranks, []
     mine = list(batches[ranks.rank :: ranks.world])
     count = len(mine)
     if any(is_dtensor(parameter) for parameter in model.parameters()):
         # A sharded model is gathered from all processes, which must run it equally often.
         mine += batches[: -(-len(batches) // ranks.world) - count]
-    for ids_BT in mine:
-        placed = device.place(ids_BT)
-        with device.autocast():
-            own.append(loss.by_sequence(placed).tolist())
+    with running(model):
+        loss = NextTokenLoss(model)
+        for ids_BT in mine:
+            placed = device.place(ids_BT)
+            with device.autocast():
+                own.append(loss.by_sequence(placed).tolist())
     del own[count:]
     losses = [each for batch in in_turn(ranks.all_gather(own)) for each in batch]
     mean = statistics.fmean(losses)
@@ -186,23 +189,19 @@ class StageEvaluation:
         """Return whether the loss is to be measured after the one-based step."""
         return (stage, step) != self._last and self._config.measures_after(step, of)
 
-    def measure(
-        self, model: nn.Module, stage: str, step: int, of: int, *, weights: AbstractContextManager[None]
-    ) -> float:
+    def measure(self, model: nn.Module, stage: str, step: int, of: int) -> float:
         """Measure and report the loss after a step; return the seconds that it took, without compiling.
 
         A loss that is not finite ends no run: training may do well at the lambda of this step.
 
         Args:
             step: one-based, of `of`.
-            weights: a context in which this process has the full weights.
         """
         device, place = self._device, f"step {step} of {of} in {stage}"
         began, compiled = time.perf_counter(), device.compile_seconds()
         loss: float | None
         with (
             self._during(place),
-            weights,
             device.separate_graph(),
             as_deployed(model),
             device.separate_graph(),  # lambda is set before it, so that it is the same whatever lambda was

@@ -170,6 +170,7 @@ class _StageLoop:
         self._average = average if average and average.stage == plan.name else None
         # Before the optimizer is built: it updates the parameters that this leaves.
         self._strategy = strategy_for(model, self._device)
+        self._strategy.begin()
         self._optimizer = build_optimizer(
             model, plan.optimizer, scale_rule=context.scale_rule, ranks=self._device.ranks
         )
@@ -269,7 +270,7 @@ class _StageLoop:
                 # has the line then.
                 self._trace.complete()
                 self._trace.eval_seconds += self._evaluation.measure(
-                    self._model, plan.name, number, plan.steps, weights=self._strategy.full_weights()
+                    self._model, plan.name, number, plan.steps
                 )
             began = time.perf_counter()
             saved = checkpoint.after(number, {"lr": lr, **settings})

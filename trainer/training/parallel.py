@@ -4,7 +4,8 @@ Each process computes the loss of its own rows of a batch; gradients are average
 objective is no module and uses the model in its own ways (hidden states, the head's weights), so DDP and FSDP
 wrap `ObjectiveModule`, whose forward pass is the objective that it is called with.
 
-Outside of a stage every process has the full model in plain parameters, to be evaluated and saved.
+With DDP every process has the full model. With FSDP it stays in shards between stages, too, and whatever runs
+it there, such as an evaluation, does so within `running`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trainer.distributed.ranks import Ranks
 from trainer.distributed.tensor_group import TensorGroup
 from trainer.errors import ConfigError
 from trainer.models.causal_lm import ADAPTER
-from trainer.models.tensor_parallel import in_parts
+from trainer.models.tensor_parallel import group_of, in_parts
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -58,18 +59,18 @@ class ParallelStrategy:
         """Return the means over all processes of each one's own means."""
         return dict(parts)
 
-    def shard(self) -> None:
-        """Shard the parameters, until the end of the stage, if the strategy does so."""
+    def begin(self) -> None:
+        """Prepare the model for the training of a stage, before its optimizer is built."""
 
-    def full_weights(self) -> AbstractContextManager[None]:
-        """Return a context within a stage in which each process has the full weights, as after the stage."""
+    def running(self) -> AbstractContextManager[None]:
+        """Return a context in which each process can run the model by itself, as `running` says."""
         return nullcontext()
 
     def __enter__(self) -> ParallelStrategy:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Unshard the parameters, unless an error is passing."""
+        """End the training of the stage, unless an error is passing."""
 
 
 class ObjectiveModule(nn.Module):
@@ -116,7 +117,7 @@ class DDPStrategy(ParallelStrategy):
 
 
 class FSDPStrategy(ParallelStrategy):
-    """FSDP2 (`torch.distributed.fsdp.fully_shard`): the model is sharded while it is trained.
+    """FSDP2 (`torch.distributed.fsdp.fully_shard`): the model is sharded from now on.
 
     Each process holds a shard (some rows) of every parameter, of its gradient and of the optimizer's state,
     and all of a decoder layer only while it computes it. `shard_teacher` shards the teacher, if it is to be.
@@ -166,29 +167,29 @@ class FSDPStrategy(ParallelStrategy):
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return mean_over_ranks(parts, self._ranks)
 
-    def shard(self) -> None:
-        for layer in self._layers:
-            layer.set_reshard_after_forward(True)
-            layer.reshard()
-        self._module.reshard()
+    def begin(self) -> None:
+        self._reshard()
         if self._group:
             self._in_parts.enter_context(in_parts(self._model, self._group))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
-            self._unshard()
+            self._in_parts.close()
+            self._reshard()
 
     @contextmanager
-    def full_weights(self) -> Iterator[None]:
-        self._unshard()
-        yield
-        self.shard()
-
-    def _unshard(self) -> None:
+    def running(self) -> Iterator[None]:
+        splits = group_of(self._model) is not None
         self._in_parts.close()
+        self._module.unshard()
+        yield
+        self._reshard()
+        if splits:
+            self.begin()
+
+    def _reshard(self) -> None:
         for part in (self._module, *self._layers):
-            part.set_reshard_after_forward(False, recurse=False)
-            part.unshard()
+            part.reshard()
 
 
 def shard_teacher(teacher: nn.Module, device: Device) -> None:
@@ -234,6 +235,19 @@ def strategy_for(model: nn.Module, device: Device) -> ParallelStrategy:
     if key not in _WRAPPED:
         kind = DDPStrategy if device.ranks.parallel == "ddp" else FSDPStrategy
         _WRAPPED[key] = (model, kind(model, device))
-    wrapped = _WRAPPED[key][1]
-    wrapped.shard()
-    return wrapped
+    return _WRAPPED[key][1]
+
+
+@contextmanager
+def running(model: nn.Module) -> Iterator[None]:
+    """Within the context, run forward passes of a model outside of its training; all processes enter it.
+
+    Of a model that FSDP shards each process then has embeddings, head and the last norm, and gathers each
+    decoder layer while it computes it. So the processes must run the model equally often; with a tensor
+    dimension too each computes whole layers, of rows of its own.
+    """
+    with ExitStack() as stack:
+        for wrapped, strategy in _WRAPPED.values():
+            if wrapped is model:
+                stack.enter_context(strategy.running())
+        yield

@@ -13,7 +13,7 @@ from trainer.checkpoint.parts import AVERAGE, copy_into, live_targets
 from trainer.checkpoint.state import State
 from trainer.config.training import AverageConfig
 from trainer.devices.lazy_tensor import is_lazy, step_scalar
-from trainer.distributed.tensors import full_tensor, is_dtensor
+from trainer.distributed.tensors import is_dtensor
 
 
 class WeightAverage:
@@ -59,9 +59,9 @@ class WeightAverage:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Give the model the averaged weights, in its own dtype. All processes call it."""
+        """Give the model the averaged weights, in its own dtype."""
         for name, parameter in self._model.named_parameters():
-            parameter.copy_(full_tensor(self._averages[name]))
+            parameter.copy_(self._averages[name])
 
     def state(self) -> State:
         """Return the average, for a checkpoint."""

@@ -104,13 +104,14 @@ def in_parts() -> list[tuple[dict[str, Tensor], dict[str, Tensor], bool, set[tup
         for name, norm in model.named_modules():
             if name.endswith(("layernorm", "model.norm")):
                 norm.register_forward_hook(lambda m, x, y, sizes=sizes: sizes.add(("tokens", y.shape[1])))
-        strategy.shard()
+        strategy.begin()
         with strategy, computing_chunks(count_logits):
             losses = strategy(computed, IDS)
             losses["loss"].backward()
             gradients = {name: full_tensor(p.grad) for name, p in model.named_parameters()}
         parts, in_parts = strategy.mean(losses), set(sizes)
-        whole = computed(IDS)["loss"]  # of this process alone
+        with strategy.running(), torch.no_grad():
+            whole = computed(IDS)["loss"]  # of this process alone
         found.append((parts, gradients, abs(whole.item() - parts["loss"].item()) < 1e-6, in_parts))
     return found
 

@@ -21,12 +21,14 @@ from trainer.distributed.tensors import local_tensor
 from trainer.models.causal_lm import freeze
 from trainer.models.host_layers import place_teacher
 from trainer.models.subln import make_student
-from trainer.preflight.memory import stage_memory, stages, student_bytes, teacher_bytes
+from trainer.preflight.memory import evaluation_memory, stage_memory, stages, student_bytes, teacher_bytes
 from trainer.preflight.preflight import per_process
 from trainer.preflight.trace import Blueprint, blueprint
+from trainer.quant.warmup import Lambda
 from trainer.stages import layerwise, pretrain
 from trainer.training.context import StageContext, StageHooks
-from trainer.training.parallel import shard_teacher
+from trainer.training.evaluation import held_out_loss
+from trainer.training.parallel import shard_teacher, strategy_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes, each of which loads torch
 
@@ -54,6 +56,12 @@ CASES: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]] = {
         FIRST,
         (*SECOND, *WEIGHTS, *IN_BFLOAT16, "device.teacher=sharded"),
     ),
+}
+
+
+EVALUATED: Mapping[tuple[int, int], tuple[str, ...]] = {
+    (2, 1): (*FIRST, "device.teacher=sharded", "eval.at=[]", "eval.batch_size=4"),
+    (4, 2): (*FIRST, *WEIGHTS, *IN_BFLOAT16, "device.teacher=sharded", "eval.at=[]", "eval.batch_size=2"),
 }
 
 
@@ -110,6 +118,17 @@ def _bytes(tensors: Any) -> int:
     return sum(local_tensor(each).nbytes for each in tensors)
 
 
+def sharded_models(config: Config, teacher: nn.Module, device: Device) -> tuple[nn.Module, Lambda]:
+    """A student of the teacher and its lambda; both models as `pipeline` leaves them to the stages."""
+    without_text = dataclasses.replace(config.stage1, subln="ones")
+    master_dtype = config.model.master_dtype
+    student, lambda_ = make_student(
+        teacher, without_text, [], quant=config.quant, device=device, master_dtype=master_dtype
+    )
+    shard_teacher(teacher, device)
+    return student, lambda_
+
+
 def measure(tensor: int, cases: tuple[tuple[str, ...], ...]) -> list[tuple[int, dict[str, int]]]:
     """Peak and lasting bytes of this process in each case."""
     torch.set_num_threads(1)
@@ -135,12 +154,7 @@ def measure(tensor: int, cases: tuple[tuple[str, ...], ...]) -> list[tuple[int, 
             stage: Any = stage, train: Any = train, feed: Any = feed, lasting: Any = lasting,
         ) -> None:  # fmt: skip
             teacher = host[0] if host else build()
-            without_text = dataclasses.replace(config.stage1, subln="ones")
-            student, lambda_ = make_student(
-                teacher, without_text, [], quant=config.quant, device=device,
-                master_dtype=config.model.master_dtype,
-            )  # fmt: skip
-            shard_teacher(teacher, device)
+            student, lambda_ = sharded_models(config, teacher, device)
             lasting.append(Lasting(student, teacher, lambda name: not host or ".layers." not in name))
             hooks = StageHooks(memory=lasting[0])  # type: ignore[arg-type] # as much of a memory log as a stage calls
             train(student, teacher, lambda_, stage, feed, StageContext(device=device, hooks=hooks))
@@ -170,3 +184,36 @@ def test_estimate_is_within_5_percent_of_a_process_s_tensors(
         }
         assert lasting == pytest.approx(expected, rel=0.01), overrides
         assert estimate.weights == expected["teacher"] + expected["student"]
+
+
+def evaluated(tensor: int, overrides: tuple[str, ...]) -> int:
+    """Peak bytes of this process while the held-out loss of a student is measured."""
+    torch.set_num_threads(1)
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    config, plan, device = process_part(
+        *overrides, ranks=Ranks(rank=rank, world=world, parallel="fsdp", tensor=tensor)
+    )
+    models: list[nn.Module] = []
+
+    def make() -> None:
+        teacher = place_teacher(freeze(plan.build(plan.dimensions.layers)), device)
+        student, _ = sharded_models(config, teacher, device)
+        strategy_for(student, device)
+        models.extend((student, teacher))
+
+    ids = torch.zeros(config.eval.batch_size, config.data.sequence_length, dtype=torch.long)
+    return peak_bytes(
+        lambda: held_out_loss(models[0], [ids] * world, device=device, stage="here"), after=make
+    )
+
+
+@pytest.mark.parametrize(("world", "tensor"), EVALUATED)
+def test_estimate_of_an_evaluation_is_within_5_percent(
+    world: int, tensor: int, together: Callable[..., list[Any]]
+) -> None:
+    overrides = EVALUATED[world, tensor]
+    peak = together(evaluated, tensor, overrides, world=world)[0]
+    config, plan, device = process_part(
+        *overrides, ranks=Ranks(rank=0, world=world, parallel="fsdp", tensor=tensor)
+    )
+    assert evaluation_memory(config, plan, device).peak == pytest.approx(peak, rel=0.05)
