@@ -41,7 +41,7 @@ from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, Measured, StageEvaluation, held_out_loss
 from trainer.training.loop import StageTrace
-from trainer.training.parallel import running, shard_teacher
+from trainer.training.parallel import running, shard_models
 from trainer.training.weight_average import WeightAverage
 
 __all__ = ["Outcome", "run"]
@@ -156,7 +156,7 @@ def run(
     require_student(config, student)
     if snapshots and device.ranks.first and device.teacher == "sharded":
         teacher_digest()  # while this process has all of it
-    shard_teacher(teacher, device)
+    shard_models(student, teacher, device)
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, inputs.held_out[0][:1], stop=stop)
     adapters = adapters_for(student, config.recovery) if config.recovery.max_steps else None

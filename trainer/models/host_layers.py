@@ -128,10 +128,14 @@ _ON_HOST: WeakKeyDictionary[nn.Module, HostLayers] = WeakKeyDictionary()
 def place_teacher(teacher: nn.Module, device: Device) -> nn.Module:
     """Return the frozen teacher, moved to the device, with its layers in host memory if they are to be there.
 
+    One that processes are to share stays on the host until it is sharded.
+
     Raises:
         ConfigError: its layers cannot stay in host memory.
     """
-    if device.teacher != "host":  # `sharded`: once the student is made of it
+    if device.teacher == "sharded" and not device.ranks.alone:
+        return teacher  # `parallel.shard_models` moves it layer by layer
+    if device.teacher != "host":
         return device.move(teacher)
     if device.kind == "xla":
         raise ConfigError(
@@ -164,11 +168,21 @@ def tensors_on_host(model: nn.Module) -> list[Tensor]:
 
 def device_copy(model: nn.Module, device: Device) -> nn.Module:
     """Return a copy of a model that is on the device as a whole."""
+    found = copied(model)
+    return device.move(found) if model in _ON_HOST else found
+
+
+def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """Return a copy of a model, whose layers stay where the model's are between forward passes.
+
+    Args:
+        memo: of `copy.deepcopy`.
+    """
     layers = _ON_HOST.get(model)
     if layers is None:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, memo)
     layers.detach()  # a copy would have the hooks too
     try:
-        return device.move(copy.deepcopy(model))
+        return copy.deepcopy(model, memo)
     finally:
         layers.attach()

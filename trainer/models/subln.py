@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,7 @@ from trainer.devices.device import Device
 from trainer.distributed.tensor_group import TensorGroup
 from trainer.errors import ConfigError
 from trainer.models.causal_lm import cast_weights, depth, inputs, is_head
+from trainer.models.deferred_weights import copy_without_weights, filled_while_computing
 from trainer.models.depth import keep_layers, matched_layers
 from trainer.models.host_layers import device_copy
 from trainer.quant.activations import Int8Input
@@ -109,8 +111,10 @@ def make_student(
 ) -> tuple[nn.Module, Lambda]:
     """Return a ternary copy of the teacher and the lambda that its layers share, initially 1.
 
+    With FSDP the copy has no weights yet (`models.deferred_weights`): it gets them when it is sharded.
+
     Args:
-        teacher: on the device; it is not changed.
+        teacher: on the device, or anywhere with FSDP; it is not changed.
         calibration: training batches of token ids [B, T], int64; only read to measure gains. None: all gains
             are 1, for a student whose weights are restored from elsewhere.
         master_dtype: of all the student's weights; `auto`: as the teacher's.
@@ -120,12 +124,17 @@ def make_student(
             groups do not divide a layer's inputs.
     """
     _check_architecture(teacher)
-    student = cast_weights(device_copy(teacher, device).requires_grad_(True), master_dtype)
+    defers = device.ranks.parallel == "fsdp"
+    if defers:
+        student = copy_without_weights(teacher, device.torch_device, master_dtype)
+    else:
+        student = cast_weights(device_copy(teacher, device).requires_grad_(True), master_dtype)
     if config.keep_layers is not None:
         keep_layers(student, matched_layers(config.keep_layers, depth(student)))
     gains: dict[str, float] = {}
     if calibration is not None and config.subln in ("calibrated", "blended"):
-        gains = _input_scales(student, calibration, device)
+        with filled_while_computing(student, device.torch_device) if defers else nullcontext():
+            gains = _input_scales(student, calibration, device)
     elif config.subln != "none":
         gains = dict.fromkeys(normalised_projections(student), 1.0)
     lambda_ = Lambda().to(device.torch_device)

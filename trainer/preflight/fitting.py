@@ -11,6 +11,7 @@ from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.preflight.memory import (
     EVALUATION,
+    LOADING,
     StageMemory,
     evaluation_memory,
     stage_memory,
@@ -89,6 +90,8 @@ def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Devic
     )
     if memory.name == EVALUATION:
         return _smaller_evaluation(config, problem, plan, device, free)
+    if memory.name == LOADING:
+        return ConfigError(f"{problem}; take a smaller model or more memory", key="device.parallel")
     key = f"{memory.name}.micro_batch_size"
     micro = largest_micro_batch(config, memory.name, plan, device, free=free)
     if micro is not None:

@@ -16,7 +16,7 @@ from trainer.optim.stochastic_rounding import PIECE
 from trainer.preflight.dimensions import AdapterDimensions, Dimensions
 from trainer.preflight.trace import Blueprint, Stage, evaluation_peak, step_peak
 
-EVALUATION = "evaluation"
+EVALUATION, LOADING = "evaluation", "loading"
 
 _SMALL = 4096  # elements below which bitsandbytes keeps a tensor's moments in float32
 # Of an element that is rounded stochastically: update and new value in float32, its 16 bits and their sum.
@@ -307,6 +307,27 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
         optimizer=optimizer,
         activations=max(0, peak - weights - buckets - optimizer),
         peak=peak,
+    )
+
+
+def loading_memory(config: Config, plan: Blueprint, device: Device) -> StageMemory:
+    """Return the memory of a CPU while FSDP shards the student, until when the teacher is whole.
+
+    Other devices get both models layer by layer from the host, and hold less than in a step.
+    """
+    student, teacher = student_dimensions(config, plan.dimensions), plan.dimensions
+    ends = student.parameters * student.weight_bytes - layer_bytes(student)
+    weights = teacher.parameters * teacher.weight_bytes + student_bytes(config, teacher, device)
+    # A layer that is copied to be sharded; or the ends, gathered in one piece and copied out of it.
+    part = max(2 * ends, layer_bytes(student) // student.layers)
+    return StageMemory(
+        name=LOADING,
+        micro_batch=0,
+        weights=weights,
+        gradients=0,
+        optimizer=0,
+        activations=part,
+        peak=weights + part,
     )
 
 

@@ -20,6 +20,7 @@ from trainer.preflight.host_memory import HostMemory
 from trainer.preflight.memory import (
     StageMemory,
     evaluation_memory,
+    loading_memory,
     memory_upper_bound,
     stage_memory,
     stages,
@@ -141,6 +142,8 @@ def _estimate_memory(
     for name, stage in stages(config):
         found.stages.append(stage_memory(config, name, stage, plan, device))
     found.stages.append(evaluation_memory(config, plan, device))
+    if device.ranks.parallel == "fsdp" and device.kind == "cpu":
+        found.stages.append(loading_memory(config, plan, device))
     if found.free is not None:
         found.refusals += fitting.refusals(config, found.stages, plan, device, free=found.free)
 
@@ -205,7 +208,7 @@ def show(found: Preflight, config: Config) -> None:
             table.add_column(name, justify="right")
         for stage in found.stages:
             sizes = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.peak)
-            table.add_row(stage.name, str(stage.micro_batch), *(byte_size(size) for size in sizes))
+            table.add_row(stage.name, str(stage.micro_batch or ""), *(byte_size(size) for size in sizes))
         console.print(table)
     console.print(summary_line(found), markup=False)
     if found.host:

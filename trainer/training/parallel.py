@@ -24,8 +24,10 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.devices.device import Device
 from trainer.distributed.ranks import Ranks
 from trainer.distributed.tensor_group import TensorGroup
+from trainer.distributed.tensors import is_dtensor
 from trainer.errors import ConfigError
 from trainer.models.causal_lm import ADAPTER
+from trainer.models.deferred_weights import fill
 from trainer.models.tensor_parallel import group_of, in_parts
 
 if TYPE_CHECKING:
@@ -140,18 +142,22 @@ class FSDPStrategy(ParallelStrategy):
                 key="device.parallel",
             )
         self._ranks = device.ranks
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), src=0)
         mesh = init_device_mesh(device.kind, (device.ranks.world,))
         self._model, self._group, self._in_parts = model, None, ExitStack()
         if device.ranks.tensor > 1:
             shape = device.ranks.data_world, device.ranks.tensor
             names = ("data", "tensor")
             self._group = TensorGroup(init_device_mesh(device.kind, shape, mesh_dim_names=names)["tensor"])
-        layers = [fully_shard(layer, mesh=mesh) for layer in cast(Any, model).get_decoder().layers]
+        layers = cast(Any, model).get_decoder().layers
+        for layer in layers:  # one is whole at a time
+            _fill_alike(layer, device)
+            fully_shard(layer, mesh=mesh)
+        _fill_alike(model, device)
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
         # The embeddings, the head and the last norm are in no layer: they stay unsharded for the full step.
         self._module = fully_shard(ObjectiveModule(model), mesh=mesh, reshard_after_forward=False)
-        self._layers = cast("list[FSDPModule]", layers)
+        self._layers = cast("list[FSDPModule]", [*layers])
         if device.recompute:
             # Gathering the next layer while this one recomputes its activations was a deadlock. FSDP
             # prefetches nothing by itself once it has a list; the one in this list is gathered already.
@@ -159,6 +165,7 @@ class FSDPStrategy(ParallelStrategy):
                 part.set_modules_to_backward_prefetch([part])
         with torch.no_grad():  # the first module to run is the root, and an evaluation begins with a layer
             self(lambda ids: {}, torch.empty(0))
+        self._reshard()
 
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
         losses: dict[str, Tensor] = cast(nn.Module, self._module)(objective, ids)
@@ -192,6 +199,27 @@ class FSDPStrategy(ParallelStrategy):
             part.reshard()
 
 
+def _fill_alike(module: nn.Module, device: Device) -> None:
+    """Let a part of a model have the first process's weights, on the device."""
+    fill(module, device.torch_device)
+    for parameter in module.parameters():
+        if not is_dtensor(parameter):
+            dist.broadcast(parameter.detach(), src=0)
+
+
+def shard_models(student: nn.Module, teacher: nn.Module, device: Device) -> None:
+    """Shard a run's models, if processes share them: the student, with FSDP, and then the teacher.
+
+    The student's weights come from the whole teacher. On the device both are whole in one layer at a time.
+
+    Raises:
+        ConfigError: the student cannot be sharded.
+    """
+    if device.ranks.parallel == "fsdp":
+        strategy_for(student, device)
+    shard_teacher(teacher, device)
+
+
 def shard_teacher(teacher: nn.Module, device: Device) -> None:
     """Leave each process a shard of a frozen model's decoder layers, if `device.teacher` asks for it.
 
@@ -206,7 +234,9 @@ def shard_teacher(teacher: nn.Module, device: Device) -> None:
     layers = cast(Any, teacher).get_decoder().layers
     mesh = init_device_mesh(device.kind, (device.ranks.world,))
     whole = set(teacher.parameters()) - set(layers.parameters())
-    sharded = [fully_shard(layer, mesh=mesh) for layer in layers]
+    sharded = [fully_shard(layer, mesh=mesh) for layer in layers]  # which moves it to the device
+    for tensor in (*whole, *teacher.buffers()):
+        tensor.data = tensor.data.to(device.torch_device)
     # Not the model or its decoder: transformers knows by their classes, which this changes, what they return.
     root: Any = fully_shard(ObjectiveModule(teacher), mesh=mesh, ignored_params=whole)
     for layer, following in pairwise(sharded):

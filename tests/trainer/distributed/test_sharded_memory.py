@@ -21,14 +21,21 @@ from trainer.distributed.tensors import local_tensor
 from trainer.models.causal_lm import freeze
 from trainer.models.host_layers import place_teacher
 from trainer.models.subln import make_student
-from trainer.preflight.memory import evaluation_memory, stage_memory, stages, student_bytes, teacher_bytes
+from trainer.preflight.memory import (
+    evaluation_memory,
+    loading_memory,
+    stage_memory,
+    stages,
+    student_bytes,
+    teacher_bytes,
+)
 from trainer.preflight.preflight import per_process
 from trainer.preflight.trace import Blueprint, blueprint
 from trainer.quant.warmup import Lambda
 from trainer.stages import layerwise, pretrain
 from trainer.training.context import StageContext, StageHooks
 from trainer.training.evaluation import held_out_loss
-from trainer.training.parallel import shard_teacher, strategy_for
+from trainer.training.parallel import shard_models
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes, each of which loads torch
 
@@ -125,7 +132,7 @@ def sharded_models(config: Config, teacher: nn.Module, device: Device) -> tuple[
     student, lambda_ = make_student(
         teacher, without_text, [], quant=config.quant, device=device, master_dtype=master_dtype
     )
-    shard_teacher(teacher, device)
+    shard_models(student, teacher, device)
     return student, lambda_
 
 
@@ -186,6 +193,38 @@ def test_estimate_is_within_5_percent_of_a_process_s_tensors(
         assert estimate.weights == expected["teacher"] + expected["student"]
 
 
+def made(tensor: int, overrides: tuple[str, ...]) -> tuple[int, int]:
+    """Peak bytes of this process until both models are sharded: on a CPU, and beside a host that has the teacher."""
+    torch.set_num_threads(1)
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    config, plan, device = process_part(
+        *overrides, ranks=Ranks(rank=rank, world=world, parallel="fsdp", tensor=tensor)
+    )
+
+    def build() -> nn.Module:
+        return place_teacher(freeze(plan.build(plan.dimensions.layers)), device)
+
+    kept: list[object] = []
+    on_cpu = peak_bytes(lambda: kept.append(sharded_models(config, build(), device)))
+    loaded = build()
+    beside = peak_bytes(lambda: kept.append(sharded_models(config, loaded, device)))
+    return on_cpu, beside
+
+
+LOADED = (*FIRST, *WEIGHTS, "device.teacher=sharded")
+
+
+def test_neither_model_is_whole_while_they_are_sharded(together: Callable[..., list[Any]]) -> None:
+    """But for the teacher, where it was loaded to: the device, if that is a CPU."""
+    on_cpu, beside = together(made, 1, LOADED, world=4)[0]
+    config, plan, device = process_part(*LOADED, ranks=Ranks(rank=0, world=4, parallel="fsdp"))
+    assert loading_memory(config, plan, device).peak == pytest.approx(on_cpu, rel=0.05)
+    whole = plan.dimensions.parameters * plan.dimensions.weight_bytes
+    assert beside < 0.8 * whole
+    ((name, stage),) = stages(config)
+    assert beside < stage_memory(config, name, stage, plan, device).peak
+
+
 def evaluated(tensor: int, overrides: tuple[str, ...]) -> int:
     """Peak bytes of this process while the held-out loss of a student is measured."""
     torch.set_num_threads(1)
@@ -198,7 +237,6 @@ def evaluated(tensor: int, overrides: tuple[str, ...]) -> int:
     def make() -> None:
         teacher = place_teacher(freeze(plan.build(plan.dimensions.layers)), device)
         student, _ = sharded_models(config, teacher, device)
-        strategy_for(student, device)
         models.extend((student, teacher))
 
     ids = torch.zeros(config.eval.batch_size, config.data.sequence_length, dtype=torch.long)
