@@ -142,7 +142,7 @@ def preflight_only(overrides: Sequence[str]) -> int:
     device = open_device(config.device)
     launch = launched.foresee(config, launched.launched())
     sharing = launch.shares(config.device.mesh)
-    fitted = batch_size_search.with_micro_batches(config, device, processes=sharing)
+    fitted = batch_size_search.with_micro_batches(config, device, processes=sharing, launch=launch)
     found = run_preflight(fitted, device, folder, detailed=True, processes=sharing, launch=launch)
     show(found, config)
     return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
@@ -169,7 +169,7 @@ def train_in(
         from trainer.data.inputs import prepare_inputs
         from trainer.distributed.ranks import explain_lost_process, join
         from trainer.outcome import save
-        from trainer.preflight import oom
+        from trainer.preflight import batch_size_search, oom
         from trainer.stages.teacher import prepare_all, prepare_teacher
         from trainer.telemetry import Heartbeat, Telemetry
         from trainer.telemetry.run import open_channels
@@ -184,6 +184,7 @@ def train_in(
     with stop.hold("loading"):
         ranks = join(config, launch)
         device = dataclasses.replace(device, ranks=ranks)
+        fitted = batch_size_search.agree(fitted, ranks)
     stop.written()
     with ranks, _open_folder(config, folder, ranks) as found, closing_device(device, stop), stop.unwrapped():
         if found and ranks.first:
@@ -293,7 +294,7 @@ def _preflight(
 
         find_files(names, ())
     sharing = launch.shares(config.device.mesh)
-    fitted = batch_size_search.with_micro_batches(config, device, processes=sharing)
+    fitted = batch_size_search.with_micro_batches(config, device, processes=sharing, launch=launch)
     found = run_preflight(fitted, device, folder, processes=sharing, launch=launch)
     forced = long_runs.refuse(found.refusals, force=config.force)
     if launch.first:

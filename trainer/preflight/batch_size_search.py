@@ -1,8 +1,9 @@
 """Search for the largest micro-batch of each stage that fits, for `device.auto_micro_batch`.
 
 The estimate gives a first size; a GPU then tries a real step, and smaller ones if that runs out of memory. A
-CPU does not: its kernel would kill the process. Results are remembered per device, model, sequence length and
-stage in the cache that workers of a machine share. Called by `__main__`.
+CPU does not: its kernel would kill the process. Nor do processes that are to share a run by FSDP, which have
+not joined yet. Results are remembered per device, model, sequence length and stage in the cache that workers
+of a machine share. Called by `__main__`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from sweeps.text.regular_file import read_regular
 from trainer.cache import cache_root
 from trainer.config import Config
 from trainer.devices.device import Device
+from trainer.distributed.launched import ALONE, Launched
+from trainer.distributed.ranks import Ranks
 from trainer.errors import ConfigError, TrainerError
 from trainer.preflight import fitting, trace
 from trainer.preflight.memory import (
@@ -32,14 +35,16 @@ from trainer.preflight.memory import (
     student_dimensions,
     trained_dimensions,
 )
-from trainer.preflight.preflight import per_process
+from trainer.preflight.preflight import joined_ranks, per_process
 from trainer.preflight.trace import Blueprint, Stage, blueprint
 
 KIND = "micro_batches"
 _USABLE = 0.9  # of the memory: the estimate counts tensors, and not what libraries take
 
 
-def with_micro_batches(config: Config, device: Device, *, processes: int = 1) -> Config:
+def with_micro_batches(
+    config: Config, device: Device, *, processes: int = 1, launch: Launched = ALONE
+) -> Config:
     """Return the configuration with a micro-batch for every stage without one, if it asks for that.
 
     Each divides a process's part of `batch_size`, so the effective batch stays. Where none fits it is 1,
@@ -47,12 +52,16 @@ def with_micro_batches(config: Config, device: Device, *, processes: int = 1) ->
 
     Args:
         processes: that share each batch.
+        launch: this process among all that share the run. Where FSDP is to share it among processes whose
+            number is not known, or among a TPU's chips, there is no estimate and no search.
 
     Raises:
         ConfigError: the model's architecture cannot be read, or a step of it not be tried.
     """
-    if not config.device.auto_micro_batch or config.device.parallel == "fsdp":
+    sharded = config.device.parallel == "fsdp"
+    if not config.device.auto_micro_batch or (sharded and (device.kind == "xla" or launch is ALONE)):
         return config
+    device = dataclasses.replace(device, ranks=joined_ranks(config, device, launch))
     own = per_process(config, processes)
     found: dict[str, Any] = {}
     try:
@@ -70,6 +79,21 @@ def with_micro_batches(config: Config, device: Device, *, processes: int = 1) ->
             key="device.auto_micro_batch",
         ) from error
     return dataclasses.replace(config, **found)
+
+
+def agree(config: Config, ranks: Ranks) -> Config:
+    """Return the configuration with the smallest of the micro-batches that the joined processes have found.
+
+    With FSDP all must run the model equally often, and the memory of one may be fuller.
+    """
+    if not config.device.auto_micro_batch or ranks.alone:
+        return config
+    sizes = {name: stage.micro_batch_size for name, stage in stages(config) if stage.micro_batch_size}
+    smallest: dict[str, Any] = {
+        name: dataclasses.replace(getattr(config, name), micro_batch_size=-int(ranks.all_reduce_max(-size)))
+        for name, size in sizes.items()
+    }
+    return dataclasses.replace(config, **smallest)
 
 
 def cache_file(config: Config, stage: Stage, plan: Blueprint, device: Device) -> Path:
@@ -91,7 +115,8 @@ def _micro_batch(config: Config, name: str, stage: Stage, plan: Blueprint, devic
     else:
         free = int(_USABLE * free)
         size = fitting.largest_micro_batch(config, name, plan, device, free=free) or device.chips
-        while device.kind == "cuda" and size > 1 and not survives(config, stage, plan, device, size):
+        tries = device.kind == "cuda" and device.ranks.parallel != "fsdp"
+        while tries and size > 1 and not survives(config, stage, plan, device, size):
             size = max(each for each in range(1, size) if stage.batch_size % each == 0)
     document = {"micro_batch_size": size, "spec": _spec(config, stage, plan, device)}
     with contextlib.suppress(OSError):  # if the cache is not writable, the next run searches again
@@ -123,6 +148,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
     return {
         "device": device.name,
         "chips": device.chips,
+        "processes": [device.ranks.parallel, device.ranks.world, device.ranks.tensor],
         "dtype": str(device.dtype),
         "compile": device.compile,
         "recompute": device.recompute,

@@ -98,7 +98,7 @@ def run_preflight(
         elif sharded and launch is ALONE and device.ranks.alone:
             found.unknown = "the number of processes is not known; write device.mesh.data"
         else:
-            device = dataclasses.replace(device, ranks=_ranks(config, device, launch))
+            device = dataclasses.replace(device, ranks=joined_ranks(config, device, launch))
             _estimate_memory(found, per_process(config, processes), plan, device, detailed=detailed)
         found.seconds = price.seconds(config, plan.dimensions, device)
         if found.seconds is not None:
@@ -120,7 +120,7 @@ def run_preflight(
     return found
 
 
-def _ranks(config: Config, device: Device, launch: Launched) -> Ranks:
+def joined_ranks(config: Config, device: Device, launch: Launched) -> Ranks:
     """Return what this process will be once all have joined."""
     if device.kind == "xla" or not device.ranks.alone:
         return device.ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,12 @@ import torch
 from trainer.config import Config
 from trainer.config.compose import compose_config
 from trainer.devices.device import Device, open_device
+from trainer.distributed.launched import Launched
+from trainer.distributed.ranks import Ranks
 from trainer.errors import ConfigError
 from trainer.preflight import batch_size_search, fitting, trace
-from trainer.preflight.memory import StageMemory
+from trainer.preflight.memory import StageMemory, stage_memory
+from trainer.preflight.preflight import per_process
 
 GIB = 2**30
 AUTO = ("device.auto_micro_batch=true", "stage1_9.batch_size=12", "stage2.batch_size=6")
@@ -70,6 +74,31 @@ def test_largest_fitting_divisors_unless_switched_off(
 
 def test_processes_share_the_batch(small: tuple[str, ...], cache: Path, asked: list[str]) -> None:
     assert sizes(compose_config([*small, *AUTO]), processes=3) == (4, 2)
+
+
+def test_shards_are_estimated_and_no_step_is_tried(
+    small: tuple[str, ...], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of processes, which no other result is remembered for."""
+    config = compose_config([*small, *AUTO, "device.parallel=fsdp"])
+    device = open_device(config.device)
+    monkeypatch.setattr(Device, "kind", "cuda")
+    monkeypatch.setattr(trace, "step_once", lambda *_, **__: pytest.fail("a step was tried"))
+    monkeypatch.setattr(batch_size_search, "memory_upper_bound", lambda *_: 999 * GIB)
+    stage, plan = config.stage1_9, trace.blueprint(config, device)
+    four = Ranks(world=4, parallel="fsdp")
+    own = per_process(config, 4)
+    needed = stage_memory(own, "stage1_9", own.stage1_9, plan, dataclasses.replace(device, ranks=four)).peak
+    monkeypatch.setattr(Device, "free_memory_bytes", lambda self: int(1.05 * needed / 0.9))
+
+    def found(world: int) -> int | None:
+        launch = Launched(rank=1, world=world, local_rank=1)
+        fitted = batch_size_search.with_micro_batches(config, device, processes=world, launch=launch)
+        return fitted.stage1_9.micro_batch_size
+
+    assert found(4) == stage.batch_size // 4  # all of a process's part
+    assert found(2) in (1, 2, 3)  # of 6, with more of the weights
+    assert batch_size_search.with_micro_batches(config, device) is config  # nobody knows how many they are
 
 
 def test_chips_share_a_micro_batch(small: tuple[str, ...], cache: Path, asked: list[str]) -> None:
