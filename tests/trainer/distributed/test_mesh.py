@@ -95,7 +95,9 @@ def in_parts() -> list[tuple[dict[str, Tensor], dict[str, Tensor], bool, set[tup
         strategy = FSDPStrategy(
             model, Device(torch_device=cpu, dtype=torch.float32, name="CPU", attention="eager", ranks=ranks)
         )
-        computed, sizes = objective(model), set()
+        sizes = set[tuple[str, int]]()
+        with strategy.running():
+            computed = objective(model)
 
         def count_logits(logits: ChunkLogits, *arguments: Any, sizes: set[Any] = sizes) -> ChunkLosses:
             sizes |= {("logits", part.shape[-1]) for part in (logits.ours, logits.theirs) if part is not None}
