@@ -162,6 +162,7 @@ def table(
 
     Only seeds that are done count.
     """
+    long = {(job.ladder, job.seed, job.below): each for job, each in results.items() if job.until >= until}
     after = [count for count in AFTER if count <= until]
     lines = [
         f"| ladder | seeds | trials below | hypervolume after {', '.join(map(str, after))}: plain "
@@ -169,22 +170,17 @@ def table(
         "|---|---|---|---|---|---|---|---|",
     ]
     for ladder in ladders:
-        keys = [
-            (
-                Job(ladder="", seed=s, below=0, until=until),
-                Job(ladder=ladder, seed=s, below=below, until=until),
-            )
-            for s in seeds
-        ]
-        pairs = [tuple(results[job] for job in pair) for pair in keys if all(job in results for job in pair)]
+        keys = [(("", seed, 0), (ladder, seed, below)) for seed in seeds]
+        pairs = [tuple(long[key] for key in pair) for pair in keys if all(key in long for key in pair)]
         if not pairs:
             continue
         means = [
             ", ".join(f"{statistics.mean(pair[at]['volumes'][n - 1] for pair in pairs):.3f}" for n in after)
             for at in (0, 1)
         ]
-        ratios = [arrival(found, plain["volumes"][-1]) / plain["paid"][-1] for plain, found in pairs]
-        ahead = sum(found["volumes"][-1] >= plain["volumes"][-1] for plain, found in pairs)
+        last = until - 1
+        ratios = [arrival(found, plain["volumes"][last]) / plain["paid"][last] for plain, found in pairs]
+        ahead = sum(found["volumes"][last] >= plain["volumes"][last] for plain, found in pairs)
         lines.append(
             f"| {ladder} | {len(pairs)} | {statistics.median(found['below'] for _, found in pairs):g} "
             f"| {means[0]} | {means[1]} | {ahead} | {statistics.median(ratios):.2f} "
