@@ -66,7 +66,9 @@ class Channel:
             line = self._reader.readline(LONGEST + 1)
             message = json_reader.parse(line) if line.endswith(b"\n") else None
         except (OSError, ValueError) as error:
-            self.was_cut_off = isinstance(error, TimeoutError)  # as of TCP_USER_TIMEOUT
+            # A process that ends closes or resets it; a machine or a network that is gone times out, or is
+            # said to be unreachable.
+            self.was_cut_off = isinstance(error, OSError) and not isinstance(error, ConnectionError)
             return None
         return message if isinstance(message, dict) else None
 

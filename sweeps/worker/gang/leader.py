@@ -63,7 +63,8 @@ class _Member:
     fault: str = ""
     last_until: float = 0.0
     """If its process ends before, on the monotonic clock, nobody starts it again."""
-    is_leaving: bool = False
+    may_come_back: bool = False
+    """Whether its connection has another reason to end than that its process has crashed."""
 
     @property
     def is_running(self) -> bool:
@@ -222,8 +223,8 @@ class Leader:
                 self._run = ""
                 for member in members:
                     if member.is_running:  # it answers no more
+                        member.is_there, member.may_come_back = False, True
                         member.channel.close()
-                        member.is_there = False
             with suppress(OSError):
                 (folder / marker(run)).unlink()
 
@@ -303,7 +304,7 @@ class Leader:
                 self._handle(member, message)
             with self._changed:
                 member.is_there = False
-                has_ended = not (channel.was_cut_off or member.is_leaving)
+                has_ended = not (channel.was_cut_off or member.may_come_back)
                 if has_ended and self.clock() < member.last_until:
                     self._given_up[member.rank] = (
                         f"host {member.rank} of {self.host.nodes} ({member.name}) has ended, and after so "
@@ -351,7 +352,7 @@ class Leader:
     def _handle(self, member: _Member, message: Mapping[str, Any]) -> None:
         with self._changed:
             if "notice" in message:
-                member.is_leaving = True
+                member.may_come_back = True
                 self.stop_requested(f"{printable(str(message['notice']))[:20]} on host {member.rank}")
             elif message.get("run") == self._run and "fault" in message:
                 member.fault = str(message["fault"])

@@ -5,6 +5,7 @@ The hosts are threads here; `tests/faults/test_killed_hosts.py` kills them as pr
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 import threading
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from memory_store import MemoryStore
@@ -339,6 +341,40 @@ class TestLastStarts:
             channel.close()
             two.member()
             assert gang.assemble(lambda: False)
+
+    @pytest.mark.parametrize(
+        ("error", "is_cut_off"),
+        [
+            (OSError(errno.EHOSTUNREACH, "no route"), True),
+            (TimeoutError(), True),
+            (ConnectionResetError(), False),
+        ],
+        ids=["unreachable", "silent", "reset"],
+    )
+    def test_a_connection_that_is_reset_is_that_of_a_process_that_has_ended(
+        self, error, is_cut_off, monkeypatch
+    ):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            monkeypatch.setattr("sweeps.worker.gang.channel._KEEPALIVE", {})
+            channel = Channel(ours)
+            reader = Mock(readline=Mock(side_effect=error))
+            channel._reader.close()
+            monkeypatch.setattr(channel, "_reader", reader)
+            assert channel.receive() is None
+            assert channel.was_cut_off is is_cut_off
+
+    def test_a_host_that_answers_no_more_may_come_back(self, hosts, monkeypatch):
+        monkeypatch.setattr(leaders, "_STOPPED_S", 0.05)
+        two = hosts()
+        two.clock = lambda: 0.0
+        with two.leader() as gang:
+            channel = self.joined(two, 600.0)
+            assert run(gang, two, status=1).status == 1
+            # The thread that accepts is left, and that of the connection has noted its end.
+            until(lambda: [thread.name for thread in threading.enumerate()].count("gang") == 1)
+            assert not gang.assemble(lambda: any("waiting" in line for line in two.lines))
+            channel.close()
 
     def test_one_that_was_started_by_hand_goes_on(self, hosts):
         two = hosts()
