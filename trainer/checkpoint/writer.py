@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -235,7 +236,7 @@ class HostCopies:
         for name, given in tensors.items():
             tensor = given.detach() if in_parts else full_tensor(given.detach())
             buffer = held.get(name)
-            if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
+            if buffer is None or _layout(buffer) != _layout(tensor):
                 if is_dtensor(tensor):
                     buffer = torch.empty_like(tensor, device="cpu")
                 else:
@@ -248,6 +249,12 @@ class HostCopies:
     def nbytes(self) -> int:
         """Return the bytes that this process's buffers take."""
         return sum(local_tensor(buffer).nbytes for buffer in self._buffers.values())
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what a buffer has as its tensor: whole at the end of a stage, it is in parts within the next."""
+    parts = (tensor.device_mesh, tensor.placements) if is_dtensor(tensor) else ()  # type: ignore[attr-defined]
+    return (tensor.shape, tensor.dtype, *parts)
 
 
 def contribute(tensors: Mapping[str, Tensor]) -> None:

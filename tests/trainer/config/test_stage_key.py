@@ -106,6 +106,18 @@ def default_key() -> str:
     return remembered()
 
 
+def test_a_mesh_is_part_of_the_key_and_the_number_of_processes_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both change rounding; what a sweep's workers have alike is the configuration."""
+    fsdp = key("device.parallel=fsdp")
+    assert fsdp != key("device.parallel=fsdp", "device.mesh.tensor=2")
+    assert fsdp != key("device.parallel=fsdp", "device.mesh.data=2")
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert fsdp == key("device.parallel=fsdp")
+
+
 def key_of(config: Any, versions: dict[str, str] = VERSIONS) -> str:
     return stage_key.stage_keys(config, {}, versions)["stage1_9"]
 

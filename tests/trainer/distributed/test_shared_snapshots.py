@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shared_runs import Started, metrics
+from shared_runs import Started, assert_the_same, metrics
 from trainer_outcomes import TIMES, lines_without_times
 
 from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE
@@ -82,3 +82,36 @@ def test_two_processes_from_a_point_end_as_from_scratch(parallel: str, start: St
     assert outcome(branch) == outcome(scratch)
     reused, continued = json.loads((branch / RESULT_FILE).read_text())["stages"]
     assert (reused["reused"], continued["branched_at"], continued["saved"]) == (True, 2, 2)
+
+
+FSDP, TENSOR = ("device.parallel=fsdp",), ("device.parallel=fsdp", "device.mesh.tensor=2")
+
+
+@pytest.mark.parametrize(
+    ("published", "mesh", "world"),
+    [(TENSOR, TENSOR, 2), (TENSOR, TENSOR, 4), (TENSOR, FSDP, 2), (FSDP, TENSOR, 2)],
+    ids=["1 x 2 again", "1 x 2 on 2 x 2", "1 x 2 on 2 x 1", "2 x 1 on 1 x 2"],
+)
+def test_end_and_point_serve_their_mesh_to_the_bit_and_more_processes_to_rounding(
+    published: tuple[str, ...], mesh: tuple[str, ...], world: int, start: Start, tmp_path: Path
+) -> None:
+    """The key has the mesh as it is configured, and not the number of processes: a run of another mesh uses neither."""
+
+    def run(name: str, *overrides: str, world: int = world) -> Path:
+        started = start(tmp_path / name, *SHORT, "eval.at=[]", *overrides, world=world)
+        assert started.end() == [0] * world, "".join(map(started.output, range(world)))
+        return tmp_path / name
+
+    # It writes both: the second copy into host memory has other parts than the first.
+    left = run("publisher", *published, "snapshots.write=true", "stage2.trunk_every=2", world=2)
+    scratch = run("scratch", *mesh, "stage2.max_steps=4")
+    for thing, branched_at in {"stage1_9": None, "stage2@2": 2}.items():
+        shutil.copytree(left / SNAPSHOTS_FOLDER / thing, tmp_path / thing / SNAPSHOTS_FOLDER / thing)
+        reused = run(thing, *mesh, "stage2.max_steps=4")
+        alignment, training = json.loads((reused / RESULT_FILE).read_text())["stages"]
+        found = (alignment["reused"], training.get("branched_at"))
+        assert found == ((True, branched_at) if published == mesh else (False, None))
+        if world == 2:
+            assert outcome(reused) == outcome(scratch)
+        else:
+            assert_the_same(reused, scratch)
