@@ -340,10 +340,6 @@ class Config(Checked):
             sizes |= {"heads": self.model.heads, "features of an MLP": self.model.intermediate_size}
         for error in self.device.mesh.check_sizes(sizes):
             yield FieldError(error.problem, key=f"device.{error.key}")
-        if self.device.compile not in (False, "auto"):
-            yield FieldError(
-                "layers that processes compute in parts are not compiled; write auto", key="device.compile"
-            )
         if self.stage2.max_steps and self.stage2.fp8:
             yield FieldError(
                 "8-bit products have a scale for each whole row; write false, or device.mesh.tensor=1",

@@ -63,7 +63,7 @@ def _memory(config: DeviceConfig) -> dict[str, Any]:
 def _compilation(config: DeviceConfig, *, auto: Literal[False, "layers"]) -> bool | Literal["layers"]:
     """Return what is compiled: only the layers if processes exchange gradients between the layers."""
     chosen = auto if config.compile == "auto" else config.compile
-    if config.mesh.tensor > 1:  # collectives within the layers; the configuration refuses what was asked for
+    if config.mesh.tensor > 1 and config.compile == "auto":  # not tried on CUDA
         return False
     return "layers" if chosen and config.parallel != "none" else chosen
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -27,7 +26,7 @@ class TensorGroup:
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
-        self._group, self.rank, self.size = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+        self._name, self.rank, self.size = mesh.get_group().group_name, mesh.get_local_rank(), mesh.size()
 
     def part(self, size: int) -> slice:
         """Return which part of a dimension of this size is this process's; others may differ by one."""
@@ -46,28 +45,29 @@ class TensorGroup:
         """Return this process's part of the sum over all processes, along a dimension that they divide."""
         return cast(Tensor, _ReduceScatter.apply(x, dim, self))  # type: ignore[no-untyped-call] # as above
 
-    def sum_(self, x: Tensor) -> Tensor:
-        """Replace a tensor, of which no gradient is taken, by the sum over the group."""
-        dist.all_reduce(x, group=self._group)
-        return x
+    def all_sum(self, x: Tensor) -> Tensor:
+        """Return the sum over the group of a tensor of which no gradient is taken."""
+        return self._collective("all_reduce", x, "sum")
 
-    def max_(self, x: Tensor) -> Tensor:
-        """Replace a tensor, of which no gradient is taken, by the largest of the group's."""
-        dist.all_reduce(x, dist.ReduceOp.MAX, group=self._group)
-        return x
+    def all_max(self, x: Tensor) -> Tensor:
+        """Return the largest elements of the group's tensors, of which no gradient is taken."""
+        return self._collective("all_reduce", x, "max")
 
     def gathered(self, x: Tensor, dim: int) -> Tensor:
         """Do what `gather` does, without a gradient."""
-        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)]
-        dist.all_gather(parts, x.contiguous(), group=self._group)
-        return torch.cat(parts, dim)
+        parts = self._collective("all_gather_into_tensor", x, self.size)
+        return torch.cat(parts.chunk(self.size), dim)
 
     def reduce_scattered(self, x: Tensor, dim: int) -> Tensor:
         """Do what `reduce_scatter` does, without a gradient."""
-        parts = [part.contiguous() for part in x.chunk(self.size, dim)]
-        own = torch.empty_like(parts[0])
-        dist.reduce_scatter(own, parts, group=self._group)
-        return own
+        parts = torch.cat(x.chunk(self.size, dim))
+        return self._collective("reduce_scatter_tensor", parts, "sum", self.size)
+
+    def _collective(self, name: str, x: Tensor, *arguments: Any) -> Tensor:
+        """Return what the group's processes compute together: by operations that a compiler knows."""
+        ops = torch.ops._c10d_functional
+        found: Tensor = ops.wait_tensor(getattr(ops, name)(x.contiguous(), *arguments, self._name))
+        return found
 
 
 class _Gather(torch.autograd.Function):

@@ -184,7 +184,7 @@ class _Chunked(torch.autograd.Function):
                 del product_VH
         ctx.processes = 1 if group is None else group.size
         if group is not None:
-            ce, kl = group.sum_(torch.stack((ce, kl)))
+            ce, kl = group.all_sum(torch.stack((ce, kl)))
         ce, kl = ce / count, kl / count
         ctx.mark_non_differentiable(ce, kl)
         if grad_VH is not None:
@@ -257,8 +257,8 @@ def chunk_losses(
 def _log_softmax(z_nV: Tensor, group: TensorGroup | None) -> Tensor:
     if group is None:
         return F.log_softmax(z_nV, dim=-1)
-    shifted_nV = z_nV - group.max_(z_nV.amax(dim=-1, keepdim=True))
-    return shifted_nV.sub_(group.sum_(shifted_nV.exp().sum(dim=-1, keepdim=True)).log_())
+    shifted_nV = z_nV - group.all_max(z_nV.amax(dim=-1, keepdim=True))
+    return shifted_nV.sub_(group.all_sum(shifted_nV.exp().sum(dim=-1, keepdim=True)).log_())
 
 
 _compute: ContextVar[ComputeChunk] = ContextVar("compute", default=chunk_losses)

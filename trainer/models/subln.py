@@ -49,7 +49,7 @@ class _RmsNorm(torch.autograd.Function):
         inverse_T1 = torch.linalg.vector_norm(x32_TI, dim=-1, keepdim=True).square_()
         ctx.group, ctx.features = group, x_TI.shape[-1]
         if group is not None:
-            group.sum_(inverse_T1)
+            inverse_T1 = group.all_sum(inverse_T1)
             ctx.features *= group.size
         inverse_T1.div_(ctx.features).add_(eps).rsqrt_()
         ctx.save_for_backward(x_TI, gain_I, inverse_T1)
@@ -64,7 +64,7 @@ class _RmsNorm(torch.autograd.Function):
         scaled_TI = grad_TI * gain_I
         shared_T1 = torch.linalg.vecdot(scaled_TI, unit_TI).unsqueeze(-1)
         if ctx.group is not None:
-            ctx.group.sum_(shared_T1)
+            shared_T1 = ctx.group.all_sum(shared_T1)
         shared_T1.div_(ctx.features)
         grad_x_TI = scaled_TI.addcmul_(unit_TI, shared_T1, value=-1).mul_(inverse_T1)
         return grad_x_TI.to(x_TI.dtype), grad_gain_I, None, None

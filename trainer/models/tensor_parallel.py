@@ -71,7 +71,7 @@ def _refuse(model: nn.Module, what: str) -> None:
 def in_parts(student: nn.Module, group: TensorGroup) -> Iterator[None]:
     """Within the context, compute the layers of a ternary student in parts."""
     this: Any = student
-    decoder, gather, own = this.get_decoder(), partial(group.gather, dim=1), partial(group.own, dim=1)
+    decoder, gather, own = this.get_decoder(), partial(group.gather, dim=1), partial(_own_tokens, group)
     handles = [
         decoder.layers[0].register_forward_pre_hook(partial(_change_states, own), with_kwargs=True),
         decoder.register_forward_hook(partial(_change_output, gather)),
@@ -102,6 +102,16 @@ def in_parts(student: nn.Module, group: TensorGroup) -> Iterator[None]:
 def group_of(model: nn.Module) -> TensorGroup | None:
     """Return the group whose processes compute the model in parts; None: this one computes all of it."""
     return getattr(model, "tensor_group", None)
+
+
+def _own_tokens(group: TensorGroup, x_BTH: Tensor) -> Tensor:
+    # A copy, so that the others are not kept, and the first layer is compiled for the strides of all layers.
+    return group.own(x_BTH, 1).contiguous()
+
+
+def is_hook(hook: object) -> bool:
+    """Return whether a module's hook is one of `in_parts`."""
+    return isinstance(hook, partial) and hook.func in (_change_states, _change_output)
 
 
 def _change_states(

@@ -275,10 +275,10 @@ class _OneOfGroup(TensorGroup):
     def __init__(self, size: int) -> None:
         self.rank, self.size = 0, size
 
-    def sum_(self, x: Tensor) -> Tensor:
+    def all_sum(self, x: Tensor) -> Tensor:
         return x
 
-    def max_(self, x: Tensor) -> Tensor:
+    def all_max(self, x: Tensor) -> Tensor:
         return x
 
     def gathered(self, x: Tensor, dim: int) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from trainer.cache import cache_root
 from trainer.losses import chunked
+from trainer.models.tensor_parallel import is_hook
 from trainer.quant.ternary import Quantise, effective_weights
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
@@ -115,13 +116,18 @@ def _hooks_inside(layer: nn.Module) -> bool:
     """Return whether parts of a layer have hooks, but for those that capture attention weights.
 
     These are removed: transformers adds them with those for hidden states, and nobody asks for the weights.
+    Those of a tensor group do not count: all layers of a student have them while it is trained, and of no
+    other model.
     """
     parts = [part for part in layer.modules() if part is not layer]
     for part in parts:
         for key, hook in [*part._forward_hooks.items()]:
             if getattr(hook, "__module__", "") == "transformers.utils.output_capturing":
                 del part._forward_hooks[key]
-    return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+    hooks = [
+        hook for part in parts for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+    ]
+    return not all(is_hook(hook) for hook in hooks)
 
 
 def _prepare() -> None:

@@ -123,7 +123,6 @@ device.mesh.tensor=2
 device=xla device.mesh.data=2
 device.parallel=fsdp device.mesh.tensor=3
 device.parallel=fsdp device.mesh.tensor=2 data.sequence_length=33
-device.parallel=fsdp device.mesh.tensor=2 device.compile=layers
 device.parallel=fsdp device.mesh.tensor=2 stage2.fp8=true
 device.teacher=host device.compile=true
 device=xla device.teacher=host
