@@ -21,6 +21,7 @@ class Dimensions:
         tied: whether embedding table and head are one matrix.
         weight_bytes: of one parameter.
         vectors: parameters of a layer that are in no matrix, SubLN's gains left out.
+        cast: whether loading casts the weights. Others are pages of their file.
     """
 
     layers: int
@@ -33,6 +34,7 @@ class Dimensions:
     tied: bool
     weight_bytes: int
     vectors: int
+    cast: bool = False
 
     @property
     def layer_matrices(self) -> list[tuple[int, int]]:
@@ -148,6 +150,7 @@ def teacher_dimensions(config: Config, pretrained: Any = None) -> Dimensions:
             weight_bytes=2 if "16" in dtype else 4,
             # Two norms a layer, and Qwen3's two of queries and keys; biases are negligible.
             vectors=2 * found.hidden_size + (2 * head_size if found.model_type.startswith("qwen3") else 0),
+            cast=model.dtype not in ("auto", stored.removeprefix("torch.")),
         )
     except AttributeError as error:
         raise ConfigError(

@@ -6,6 +6,7 @@ Each has a limit; this says what they come to. Used by `preflight`.
     batches made ahead          `data.stream.AHEAD_BYTES`, of streamed text alone (`data.prefetch`)
     pinned batches              of two steps, on CUDA (`devices.base.Device.place`)
     the teacher's layers        with `device.teacher=host`, of each process (`models.host_layers`)
+    the teacher as it is loaded of each process, before all these, unless it is pages of its file
 
 What else is pinned is a few numbers of a step (`Device.begin_fetch`). `auto_freeze` keeps two copies of the
 parameters that it watches, by default gains.
@@ -36,6 +37,7 @@ class HostMemory:
         ahead: of batches made ahead, at most.
         pinned: of batches on their way to the device; torch rounds each up to a power of two, and keeps it.
         teacher: of its decoder layers, likewise rounded up where they are page-locked, on CUDA.
+        loading: of the whole teacher, until it is on the device.
         free: in the machine; None: not known.
     """
 
@@ -43,12 +45,13 @@ class HostMemory:
     ahead: int
     pinned: int
     teacher: int
+    loading: int
     free: int | None
 
     @property
     def total(self) -> int:
-        """Return all of it."""
-        return self.copies + self.ahead + self.pinned + self.teacher
+        """Return the most at once."""
+        return max(self.copies + self.ahead + self.pinned + self.teacher, self.loading)
 
 
 def estimate(
@@ -75,6 +78,9 @@ def estimate(
         ahead=here * max(AHEAD_BYTES, batch) if config.data.name != "stdlib" else 0,
         pinned=here * _PINNED_STEPS * _pinned(batch, device) if device.kind == "cuda" else 0,
         teacher=here * teacher.layers * layer if device.teacher == "host" else 0,
+        loading=here * teacher.parameters * teacher.weight_bytes
+        if teacher.cast and device.kind != "cpu"
+        else 0,
         free=host_memory("MemAvailable"),
     )
 
@@ -87,7 +93,7 @@ def _pinned(size: int, device: Device) -> int:
 def line(found: HostMemory) -> str:
     """Return it in one line for people."""
     parts = {"copies for checkpoints": found.copies, "batches ahead": found.ahead, "pinned": found.pinned}
-    parts["the teacher"] = found.teacher
+    parts |= {"the teacher": found.teacher, "loading the teacher": found.loading}
     listed = ", ".join(f"{what} {byte_size(size)}" for what, size in parts.items() if size)
     free = "" if found.free is None else f", of {byte_size(found.free)} free"
     return f"host memory beside tensors: at most {byte_size(found.total)} ({listed}){free}"
@@ -102,6 +108,11 @@ def warnings(found: HostMemory, tensors: int | None) -> list[str]:
     needed = found.total + (tensors or 0)
     if found.free is None or needed <= found.free:
         return []
+    if found.total == found.loading:
+        return [
+            f"{line(found)}: the machine may end the run when its processes load the teacher in another "
+            "dtype than its file has; write model.dtype=auto, or take a machine with more memory"
+        ]
     with_tensors = f", and {byte_size(tensors)} of tensors" if tensors else ""
     return [
         f"{line(found)}{with_tensors}: the machine may end the run when a checkpoint is written; write "

@@ -73,6 +73,27 @@ def test_teacher_on_the_host_counts_once_for_each_process(small: tuple[str, ...]
     assert estimated(small).teacher == 0
 
 
+def test_teacher_that_is_cast_is_whole_in_each_process_as_it_is_loaded(
+    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the other things are there; one that is not cast is pages of its file."""
+    monkeypatch.setattr(host_memory, "host_memory", lambda _: GIB)
+    config = compose_config([*small, "device.parallel=fsdp"])
+    device = dataclasses.replace(open_device(config.device), torch_device=torch.device("cuda"))
+    mapped = dataclasses.replace(teacher_dimensions(config), vocabulary=10**7)
+    cast = dataclasses.replace(mapped, cast=True)
+    found = [
+        host_memory.estimate(config, device, teacher, checkpoint=8, launch=EIGHT)
+        for teacher in (mapped, cast)
+    ]
+    assert found[0].total < GIB
+    assert found[1].total == found[1].loading == EIGHT.local_world * 4 * cast.parameters
+    assert host_memory.warnings(found[0], None) == []
+    assert "model.dtype=auto" in host_memory.warnings(found[1], None)[0]
+    on_cpu = open_device(config.device)  # there it is among the run's tensors
+    assert host_memory.estimate(config, on_cpu, cast, checkpoint=8, launch=EIGHT).loading == 0
+
+
 def test_host_copies_take_the_bytes_of_their_tensors_and_no_more() -> None:
     """However often they are taken, also after tensors have changed their shapes."""
     layer = torch.nn.Linear(100, 50)
