@@ -35,7 +35,7 @@ from trainer.quant.warmup import Lambda
 from trainer.stages import layerwise, pretrain
 from trainer.training.context import StageContext, StageHooks
 from trainer.training.evaluation import held_out_loss
-from trainer.training.parallel import shard_models
+from trainer.training.parallel import running, shard_models
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes, each of which loads torch
 
@@ -164,7 +164,8 @@ def measure(tensor: int, cases: tuple[tuple[str, ...], ...]) -> list[tuple[int, 
             student, lambda_ = sharded_models(config, teacher, device)
             lasting.append(Lasting(student, teacher, lambda name: not host or ".layers." not in name))
             hooks = StageHooks(memory=lasting[0])  # type: ignore[arg-type] # as much of a memory log as a stage calls
-            train(student, teacher, lambda_, stage, feed, StageContext(device=device, hooks=hooks))
+            with running(student):
+                train(student, teacher, lambda_, stage, feed, StageContext(device=device, hooks=hooks))
 
         peak = peak_bytes(work)
         found.append((peak + (lasting[0].found["teacher"] if on_host else 0), lasting[0].found))
