@@ -97,6 +97,7 @@ INTERNALS = {
     "torch:_buffers": "whether a module has a buffer of ours, without a lookup that raises",
     "torch:_forward_hooks": "whether a module has a hook",
     "torch:_forward_pre_hooks": "as _forward_hooks",
+    "torch.ops._c10d_functional": "collectives that a compiler puts into a layer's graph",
     "torch._foreach_norm": "norms of all gradients by a few launches; what torch clips with",
     "torch._scaled_mm": "products of float8; torch has no public ones",
     "torch:_is_in_bad_fork": "whether a CUDA device is open in a way that no fork survives",
