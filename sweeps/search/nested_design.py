@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
@@ -43,7 +44,7 @@ def first_stages(trials: int, share: float, options: int = 1) -> int:
 def by_new_options(
     drawn: Iterable[dict[str, Value]], choices: Set[str], asked: Iterable[Mapping[str, Value]]
 ) -> list[dict[str, Value]]:
-    """Return drawn parameters, those first whose options were asked least.
+    """Return drawn parameters, those first with most options that were never asked, then those asked least.
 
     A few points of a Sobol sequence leave options of a choice out, which the surrogate may then take for as
     good as the others that were tried, and not try for the rest of the sweep.
@@ -54,7 +55,13 @@ def by_new_options(
         asked: parameters of trials that were asked; of a trial for each first stage, where these are counted.
     """
     counts = Counter((name, parameters[name]) for parameters in asked for name in choices & parameters.keys())
-    return sorted(drawn, key=lambda each: sum(counts[name, each[name]] for name in choices & each.keys()))
+
+    def order(parameters: Mapping[str, Value]) -> tuple[int, float]:
+        found = [counts[name, parameters[name]] for name in choices & parameters.keys()]
+        # The mean, as a branch of a condition with fewer choices would have the smaller sum.
+        return -found.count(0), statistics.fmean(found) if found else 0.0
+
+    return sorted(drawn, key=order)
 
 
 def next_shared(

@@ -50,7 +50,8 @@ class FidelityOptimizer:
         self._target = len(self._ladder.costs) - 1
         self._spaces = [self._ladder.at(level) for level in range(self._target + 1)]
         # The best of the level below are more trials than the first design has.
-        more = [0] + [self._ladder.promoted] * self._target
+        planned = self._ladder.planned
+        more = [self._ladder.promoted * any(planned[:level]) for level in range(self._target + 1)]
         self._optimizers = [
             Optimizer(each, more_first=count) for each, count in zip(self._spaces, more, strict=True)
         ]

@@ -356,7 +356,7 @@ class Optimizer:
             asked = [
                 record.parameters
                 for record in self._known()
-                if record.status != "abandoned" and record.generator not in ("botorch", "fidelity")
+                if record.status != "abandoned" and record.generator != "botorch"
             ]
             asked += [candidate.parameters for candidate in found if candidate.generator == "sobol"]
             yield from by_new_options(islice(drawn, NEXT_POINTS), choices, asked)

@@ -78,6 +78,20 @@ def test_options_that_were_asked_least_come_first(drawn: list[str], asked: list[
     assert keys == sorted(keys)
 
 
+def test_an_option_that_was_never_asked_comes_before_a_balance():
+    asked: list[dict[str, Value]] = [{"kind": "x", "mode": "fast"}] * 3 + [{"kind": "y", "mode": "slow"}]
+    new, balanced = {"kind": "z", "mode": "fast"}, {"kind": "y", "mode": "slow"}
+    assert by_new_options([balanced, new], {"kind", "mode"}, asked) == [new, balanced]
+
+
+def test_branches_with_fewer_choices_are_not_preferred():
+    """Of two options that were asked equally often, one has two choices of its own."""
+    asked: list[dict[str, Value]] = [{"kind": "x", "a": 1, "b": 1}, {"kind": "x", "a": 2, "b": 2}]
+    asked += [{"kind": "y"}] * 2
+    drawn: list[dict[str, Value]] = [{"kind": "x", "a": 1, "b": 2}, {"kind": "y"}]
+    assert by_new_options(drawn, {"kind", "a", "b"}, asked) == drawn
+
+
 def test_first_stages_are_fresh_until_there_are_enough():
     assert chosen([]) is None
     assert chosen([trial(0, 0.1, 1.0)]) is None

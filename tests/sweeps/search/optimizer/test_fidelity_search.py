@@ -76,6 +76,15 @@ def run(space: Space, count: int, known: Sequence[Trial] = ()) -> list[Trial]:
     return records
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_design_of_a_cheap_level_tries_every_option(seed: int) -> None:
+    kinds = ("a", "b", "c")
+    parameters = (*SPACE.parameters, Choice(name="kind", values=kinds))
+    tried = run(replace(SPACE, parameters=parameters, search=Search(seed=seed)), 6)
+    assert {record.generator for record in tried} == {"fidelity"}
+    assert {record.parameters["kind"] for record in tried} == set(kinds)
+
+
 @pytest.fixture(scope="module")
 def records() -> list[Trial]:
     return run(SPACE, LOW + 9)
