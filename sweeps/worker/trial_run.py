@@ -38,7 +38,7 @@ from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker.heartbeat import HeartbeatThread
-from sweeps.worker.resuming import checkpoint_progress, fetch_checkpoints
+from sweeps.worker.resuming import CHECKPOINTS, checkpoint_progress, fetch_checkpoints
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,9 @@ class LastUploads:
             name: of the file or the folder in the run folder.
             size: bytes.
         """
-        if self._has_warned or size < _WORTH_TIMING or seconds <= UPLOAD_GRACE_S:
+        if not name.startswith(f"{CHECKPOINTS}/") or self._has_warned:
+            return
+        if size < _WORTH_TIMING or seconds <= UPLOAD_GRACE_S:
             return
         self._has_warned = True
         log.warning(

@@ -110,7 +110,14 @@ def test_a_checkpoint_that_takes_longer_than_a_preemption_leaves_is_said_once(
     assert "and a preemption leaves 0 s" in line
 
 
-@pytest.mark.parametrize(("size", "seconds"), [(2**24, 12.0), (2**24 - 1, 1000.0)], ids=["in time", "small"])
-def test_others_are_not(size, seconds, caplog):
-    trial_run.LastUploads().timed("checkpoints/00000320", size, seconds)
+@pytest.mark.parametrize(
+    ("name", "size", "seconds"),
+    [
+        pytest.param("checkpoints/00000320", 2**24, 12.0, id="in time"),
+        pytest.param("checkpoints/00000320", 2**24 - 1, 1000.0, id="small"),
+        pytest.param("log.txt", 2**30, 1000.0, id="a log"),
+    ],
+)
+def test_others_are_not(name, size, seconds, caplog):
+    trial_run.LastUploads().timed(name, size, seconds)
     assert not caplog.records
