@@ -63,12 +63,13 @@ def with_micro_batches(
         return config
     device = dataclasses.replace(device, ranks=joined_ranks(config, device, launch))
     own = per_process(config, processes)
+    beside = launch.local_world if device.kind == "cpu" else 1
     found: dict[str, Any] = {}
     try:
         plan = blueprint(own, device)
         for name, stage in stages(own):
             if stage.micro_batch_size is None:
-                size = _micro_batch(own, name, stage, plan, device)
+                size = _micro_batch(own, name, stage, plan, device, beside)
                 found[name] = dataclasses.replace(getattr(config, name), micro_batch_size=size)
     except TrainerError:
         raise
@@ -102,20 +103,29 @@ def cache_file(config: Config, stage: Stage, plan: Blueprint, device: Device) ->
     return cache_root() / KIND / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _micro_batch(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
-    """Return the remembered micro-batch, or search for one and remember it."""
+def _micro_batch(
+    config: Config, name: str, stage: Stage, plan: Blueprint, device: Device, beside: int
+) -> int:
+    """Return the remembered micro-batch, or search for one and remember it.
+
+    Args:
+        beside: processes that share the free memory.
+    """
     path = cache_file(config, stage, plan, device)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged file is searched anew
         size = from_json(read_regular(path))["micro_batch_size"]
         if isinstance(size, int) and 0 < size <= stage.batch_size and stage.batch_size % size == 0:
             return size
-    free = fitting.memory_limit(config, device.free_memory_bytes())
+    free = device.free_memory_bytes()
+    free = fitting.memory_limit(config, None if free is None else free // beside)
     if free is None or 2 * memory_upper_bound(config, plan.dimensions) <= free:
         size = stage.batch_size
     else:
         free = int(_USABLE * free)
-        size = fitting.largest_micro_batch(config, name, plan, device, free=free) or device.chips
         tries = device.kind == "cuda" and device.ranks.parallel != "fsdp"
+        # What the compiler may save of activations counts only where a step is tried.
+        planned = device if tries else dataclasses.replace(device, compile=False)
+        size = fitting.largest_micro_batch(config, name, plan, planned, free=free) or device.chips
         while tries and size > 1 and not survives(config, stage, plan, device, size):
             size = max(each for each in range(1, size) if stage.batch_size % each == 0)
     document = {"micro_batch_size": size, "spec": _spec(config, stage, plan, device)}

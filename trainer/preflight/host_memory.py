@@ -6,7 +6,7 @@ Each has a limit; this says what they come to. Used by `preflight`.
     batches made ahead          `data.stream.AHEAD_BYTES`, of streamed text alone (`data.prefetch`)
     pinned batches              of two steps, on CUDA (`devices.base.Device.place`)
     the teacher's layers        with `device.teacher=host`, of each process (`models.host_layers`)
-    the teacher as it is loaded of each process, before all these, unless it is pages of its file
+    loading the teacher         of each process, before all these, unless it is pages of its file
 
 What else is pinned is a few numbers of a step (`Device.begin_fetch`). `auto_freeze` keeps two copies of the
 parameters that it watches, by default gains.
@@ -111,7 +111,7 @@ def warnings(found: HostMemory, tensors: int | None) -> list[str]:
     if found.total == found.loading:
         return [
             f"{line(found)}: the machine may end the run when its processes load the teacher in another "
-            "dtype than its file has; write model.dtype=auto, or take a machine with more memory"
+            "dtype than its file has; start fewer processes on it, or take a machine with more memory"
         ]
     with_tensors = f", and {byte_size(tensors)} of tensors" if tensors else ""
     return [

@@ -76,6 +76,16 @@ def test_processes_share_the_batch(small: tuple[str, ...], cache: Path, asked: l
     assert sizes(compose_config([*small, *AUTO]), processes=3) == (4, 2)
 
 
+def test_processes_on_one_cpu_share_its_memory(
+    small: tuple[str, ...], cache: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Device, "free_memory_bytes", lambda self: 12 * GIB)
+    config = compose_config([*small, *AUTO])
+    two = Launched(rank=0, world=2, local_rank=0, local_world=2)
+    found = batch_size_search.with_micro_batches(config, open_device(config.device), launch=two)
+    assert found.stage1_9.micro_batch_size == 4  # nine tenths of 6 GiB hold four sequences
+
+
 def test_shards_are_estimated_and_no_step_is_tried(
     small: tuple[str, ...], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +109,22 @@ def test_shards_are_estimated_and_no_step_is_tried(
     assert found(4) == stage.batch_size // 4  # all of a process's part
     assert found(2) in (1, 2, 3)  # of 6, with more of the weights
     assert batch_size_search.with_micro_batches(config, device) is config  # nobody knows how many they are
+
+
+def test_savings_of_the_compiler_do_not_count_where_no_step_is_tried(
+    small: tuple[str, ...], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = compose_config([*small, *AUTO, "device.parallel=fsdp"])
+    device = dataclasses.replace(open_device(config.device), compile="layers")
+    monkeypatch.setattr(Device, "kind", "cuda")
+    monkeypatch.setattr(batch_size_search, "memory_upper_bound", lambda *_: 999 * GIB)
+    four, own = Ranks(world=4, parallel="fsdp"), per_process(config, 4)
+    plan, planned = trace.blueprint(own, device), dataclasses.replace(device, ranks=four)
+    needed = stage_memory(own, "stage1_9", own.stage1_9, plan, planned).peak
+    monkeypatch.setattr(Device, "free_memory_bytes", lambda self: int(0.95 * needed / 0.9))
+    launch = Launched(rank=1, world=4, local_rank=1)
+    fitted = batch_size_search.with_micro_batches(config, device, processes=4, launch=launch)
+    assert fitted.stage1_9.micro_batch_size == 1  # of 3
 
 
 def test_chips_share_a_micro_batch(small: tuple[str, ...], cache: Path, asked: list[str]) -> None:
