@@ -73,6 +73,7 @@ def filled_while_computing(model: nn.Module, device: torch.device) -> Iterator[N
         for parameter, value in bare:
             if parameter in inside:
                 parameter.data = value
+        torch.clear_autocast_cache()  # which would keep a cast of all weights until the end of the pass
 
     handles = []
     for layer in layers:

@@ -71,6 +71,25 @@ def test_filled_student_is_that_of_one_process(overrides: tuple[str, ...], teach
     assert torch.equal(run(ours, IDS).logits, run(theirs, IDS).logits)
 
 
+def test_calibration_holds_one_layer_at_a_time() -> None:
+    """Also under autocast, which would keep a cast of every weight."""
+    taken = {}
+    for layers in (4, 12):
+        config = check([*SIZE, f"model.layers={layers}"])
+        assert config.model.kind == "tiny"
+        model = freeze(build_tiny(config.model, vocab_size=300, sequence_length=24, attention="eager"))
+        here = dataclasses.replace(device(parallel=True), dtype=torch.bfloat16)
+        stage1 = dataclasses.replace(config.stage1, subln="calibrated")
+        kept = []
+
+        def make(model=model, stage1=stage1, here=here, config=config, kept=kept) -> None:
+            kept.append(make_student(model, stage1, [IDS], quant=config.quant, device=here))
+
+        taken[layers] = peak_bytes(make)
+    layer = 2 * sum(p.numel() for p in model.get_decoder().layers[0].parameters())  # in bfloat16
+    assert taken[12] - taken[4] < 4 * layer
+
+
 def test_student_has_no_memory_before() -> None:
     config = check(list(SIZE))
     assert config.model.kind == "tiny"
