@@ -252,7 +252,7 @@ class HostCopies:
 
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what a buffer has as its tensor: whole at the end of a stage, it is in parts within the next."""
+    """Return what a buffer shares with its tensor: shape, dtype and, of a DTensor, mesh and placements."""
     parts = (tensor.device_mesh, tensor.placements) if is_dtensor(tensor) else ()  # type: ignore[attr-defined]
     return (tensor.shape, tensor.dtype, *parts)
 

@@ -53,7 +53,8 @@ class Device:
         compile: compile training steps: each as one graph, or its decoder `layers`.
         recompute: recompute activations of layers in the backward pass.
         hold_weights: keep the quantised weights of all layers over the micro-batches of a step.
-        teacher: where the frozen teacher's decoder layers are: on the `device`, or in memory of the `host`.
+        teacher: where the frozen teacher's decoder layers are: on the `device`, in memory of the `host`, or
+            `sharded` over the processes.
         ranks: the processes that share the run; this is the device of one of them.
     """
 

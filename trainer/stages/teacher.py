@@ -60,7 +60,7 @@ _MODEL_FOLDER = "model"
 def prepare_teacher(
     config: Config, inputs: Inputs, *, device: Device, stop: StopSignal, progress: Progress
 ) -> nn.Module:
-    """Return the teacher, frozen, on the device; a tiny one is trained first, unless it is cached.
+    """Return the frozen teacher, where `device.teacher` says; a tiny one is trained first, unless cached.
 
     Raises:
         TrainerError: it cannot be loaded or trained, or does not fit text and device.

@@ -65,7 +65,7 @@ class ParallelStrategy:
         """Prepare the model for the training of a stage, before its optimizer is built."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Return a context in which each process can run the model by itself, as `running` says."""
+        """Return a context for forward passes outside of training; see the function `running`."""
         return nullcontext()
 
     def __enter__(self) -> ParallelStrategy:
