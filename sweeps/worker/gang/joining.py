@@ -66,4 +66,7 @@ def join_gang(
     if host.rank:
         member = Member(host, experiment, program, about=about, stop=stop, notify=say, last_s=last_s)
         return experiment, member
-    return experiment, Leader(host, about, notify=say, stop_requested=request_stop, last_s=last_s)
+    return (
+        experiment,
+        Leader(host, about, say, request_stop, last_s=last_s, is_preempted=lambda: stop.requested),
+    )

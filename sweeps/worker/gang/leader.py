@@ -83,6 +83,8 @@ class Leader:
         patience_s: how long it waits for missing hosts.
         last_s: for how long from now a crash of this host is its last, as `last_start_s` says.
         clock: seconds, monotonic.
+        is_preempted: polled; whether this host was told to go: the others then wait for the next leader, even
+            if this one is killed.
 
     Raises:
         EnvironmentFault: its port is taken.
@@ -95,6 +97,7 @@ class Leader:
     patience_s: float = PATIENCE_S
     last_s: float = 0.0
     clock: Callable[[], float] = time.monotonic
+    is_preempted: Callable[[], bool] = lambda: False
     _members: dict[int, _Member] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _run: str = ""  # of the present attempt; "" between two
@@ -102,6 +105,7 @@ class Leader:
     _misfit: str = ""
     _given_up: dict[int, str] = field(default_factory=dict)  # by rank: that nobody starts this host again
     _status: int = EXIT_DONE
+    _says_it_returns: bool = False
     _is_over: bool = False
 
     def __enter__(self) -> Self:
@@ -113,6 +117,7 @@ class Leader:
                 f"the gang's leader cannot listen at port {self.host.port}: {error.strerror or error}; give "
                 "all hosts another one by --leader HOST:PORT"
             ) from None
+        self._socket.settimeout(_POLL_S)
         threading.Thread(target=self._accept, name="gang", daemon=True).start()
         return self
 
@@ -224,6 +229,7 @@ class Leader:
                 for member in members:
                     if member.is_running:  # it answers no more
                         member.is_there, member.may_come_back = False, True
+                        member.channel.send(returns=True)
                         member.channel.close()
             with suppress(OSError):
                 (folder / marker(run)).unlink()
@@ -277,11 +283,23 @@ class Leader:
 
     def _accept(self) -> None:
         while True:
+            # In this thread, since the main one may be in a long upload until this process is killed.
+            if self.is_preempted() and not self._says_it_returns:
+                self._say_it_returns()
             try:
                 connection, _ = self._socket.accept()
+            except TimeoutError:
+                continue
             except OSError:  # it was closed
                 return
             threading.Thread(target=self._serve, args=(connection,), name="gang", daemon=True).start()
+
+    def _say_it_returns(self) -> None:
+        """Let the members wait for the next leader, even if this process is killed on its last start."""
+        with self._changed:
+            for member in self._members.values():
+                member.channel.send(returns=True)
+            self._says_it_returns = True
 
     def _serve(self, connection: socket.socket) -> None:
         """Receive what one host says, from its first message on."""
@@ -346,6 +364,8 @@ class Leader:
             self._members[rank] = member = _Member(rank=rank, name=name, channel=channel, last_until=until)
             self._given_up.pop(rank, None)
             channel.send(joined=rank, last_s=max(0.0, self._last_until - self.clock()))
+            if self._says_it_returns:
+                channel.send(returns=True)
             self._changed.notify_all()
             return member
 

@@ -133,7 +133,7 @@ class _Session:
         self._orders: list[Mapping[str, Any]] = []
         self._stopped = set[str]()  # runs
         self._status: int | None = None
-        self._is_open, self._has_told = True, False
+        self._is_open, self._has_told, self._leader_returns = True, False, False
 
     def serve(self) -> int | None:
         """Follow orders, and return the status to leave with; None once the leader is gone."""
@@ -158,13 +158,15 @@ class _Session:
             with self._changed:
                 if isinstance(message.get("leave"), int):
                     self._status = message["leave"]
+                elif "returns" in message:  # it was preempted, or is alive and closes this connection
+                    self._leader_returns = True
                 elif "stop" in message:
                     self._stopped.add(str(message["stop"]))
                 elif "run" in message:
                     self._orders.append(message)
                 self._changed.notify_all()
         with self._changed:
-            is_last = self._clock() < self._leaders_last_until
+            is_last = self._clock() < self._leaders_last_until and not self._leader_returns
             self.leader_is_given_up = is_last and not self._channel.was_cut_off
             self._is_open = False
             self._changed.notify_all()

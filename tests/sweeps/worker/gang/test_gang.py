@@ -281,6 +281,16 @@ class TestJoining:
         assert restarted.about == leader.about
         assert (before.space.run_cap, after.space.run_cap) == (None, 50)
 
+    def test_a_leader_is_preempted_when_its_worker_is_told_to_stop(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(TrainerProgram, "version", lambda self: "1")
+        stop = Stop()
+        experiment = Experiment.create(LocalStore(tmp_path), SPACE)
+        _, leader = join_gang(experiment, None, 0, "127.0.0.1:29400", stop)
+        assert isinstance(leader, Leader)
+        assert not leader.is_preempted()
+        stop.request("SIGTERM")
+        assert leader.is_preempted()
+
     def test_strangers_do_no_harm(self, hosts):
         two = hosts()
         with two.leader() as gang:
@@ -386,16 +396,57 @@ class TestLastStarts:
             until(lambda: gang._members[1].is_there)
             assert gang.assemble(lambda: False)
 
-    def test_a_leader_that_is_given_up_is_not_waited_for(self, hosts):
+    @pytest.mark.parametrize("has_stopped_a_trial", [False, True])
+    def test_a_leader_that_is_killed_on_its_last_start_is_not_waited_for(self, hosts, has_stopped_a_trial):
         two = hosts()
         two.clock = lambda: 0.0
         two.member()
         with two.leader(last_s=600.0) as gang:
             assert gang.assemble(lambda: False)
+            if has_stopped_a_trial:  # early, as opposed to for a preemption
+                run(gang, two, status=75, should_stop=lambda: True)
             gang._members[1].channel.close()  # as if the leader were killed
             until(lambda: 1 in two.ends)
         assert isinstance(two.ends[1], InputError)
         assert "the leader at 127.0.0.1 has ended" in str(two.ends[1])
+
+    @pytest.mark.parametrize("joins_later", [False, True])
+    def test_a_preempted_leader_that_is_killed_is_waited_for(self, hosts, joins_later):
+        two, told = hosts(), Stop()
+        two.clock = lambda: 0.0
+        with two.leader(last_s=600.0, is_preempted=lambda: told.requested) as gang:
+            if not joins_later:
+                two.member()
+                assert gang.assemble(lambda: False)
+            told.request("SIGTERM")
+            until(lambda: gang._says_it_returns)
+            if joins_later:
+                two.member()
+                assert gang.assemble(lambda: False)
+            gang._members[1].channel.close()  # as if the leader were killed at the end of its grace
+            until(lambda: 1 in two.ends or sum("joined the leader" in line for line in two.lines) == 2)
+        until(lambda: 1 in two.ends)
+        assert two.ends == {1: 0}
+        assert "the leader is gone; waiting for the next one" in two.lines
+
+    def test_a_member_that_answers_too_late_goes_back_to_its_leader(self, hosts, monkeypatch):
+        monkeypatch.setattr(leaders, "_STOPPED_S", 0.05)
+        two, goes_on = hosts(), threading.Event()
+        two.clock, read = lambda: 0.0, two.experiment.trial
+
+        def hang(index: int) -> Trial:
+            assert goes_on.wait(20)
+            return read(index)
+
+        two.member()
+        with two.leader(last_s=600.0) as gang:
+            assert gang.assemble(lambda: False)
+            monkeypatch.setattr(two.experiment, "trial", hang)
+            assert run(gang, two, status=1).status == 1
+            goes_on.set()
+            until(lambda: 1 in two.ends or gang._members[1].is_there)
+        until(lambda: 1 in two.ends)
+        assert two.ends == {1: 0}
 
     def test_a_leader_that_gives_itself_up_takes_the_others_along(self, hosts):
         two = hosts()
