@@ -61,7 +61,7 @@ class Gang:
         self._starts, self._said, self._cancelled_at = 0, "", 0.0
         self.is_leaving = False
         self.status: int | None = None
-        """How it has ended for good: 0; 2 if a host refused its input, 1 if one was given up."""
+        """How it has ended for good: 0, 1 or 2, see `lasting_status`."""
 
     def leave(self) -> None:
         """Let the gang hand its trial back and end for good."""
@@ -168,7 +168,12 @@ class Gang:
 
 
 def lasting_status(statuses: Iterable[int]) -> int | None:
-    """Return how a gang has ended for good, by its hosts' statuses; None: it is to be started again."""
+    """Return how a gang has ended for good, by its hosts' statuses; None: it is to be started again.
+
+    2 if one refused its input, or left because another had been given up: that one has 1, and those that it
+    shared trials with end with 2. So 1 is left for hosts that did not meet (all were given up, or the others
+    were cancelled first), and for a task that Ray could not run.
+    """
     ended = set(statuses)
     if ended & {*POISON}:
         return EXIT_INPUT

@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     """Supervise the pool until no worker is left.
 
     Returns:
-        0; 2 where a worker rejected its input, 1 where one was given up.
+        0; 2 where a worker rejected its input, or had several hosts and one was given up; 1 where another was
+            given up.
     """
     import ray
 
