@@ -512,13 +512,9 @@ def _notes_on_sources(
             notes.append(f"{each.sweep.name}: {few}; with fewer than {FEWEST} its intervals are guesses")
     fixed = [{p.name: p.value for p in each.space.parameters if isinstance(p, Fixed)} for each in read]
     for name, value in fixed[-1].items():
-        others = [each[name] for each in fixed if name in each]
-        if (
-            name not in measures
-            and not _is_seed(name)
-            and any(not same_value(value, other) for other in others)
-        ):
-            shown = ", ".join(shorten(to_plain(each)) for each in others)
+        given = [each[name] for each in fixed if name in each]
+        if name not in measures and not _is_seed(name) and any(not same_value(value, each) for each in given):
+            shown = ", ".join(shorten(to_plain(each)) for each in given)
             notes.append(f"{name} is fixed at {shown}: what it changes is taken for the size's doing")
     return notes
 
@@ -551,7 +547,7 @@ def _setting(
         kept = [
             value for at, value in enumerate(options) if likely[at] >= LIKELY or value == best or not having
         ]
-        if any(other != best for other in optima.values()):
+        if any(found != best for found in optima.values()):
             notes.append(
                 f"{name}: the likeliest option is not the same at all sizes; the largest source's is taken"
             )
@@ -610,7 +606,7 @@ def _setting(
     value, below, above = at_size(size)
     middle, reach = (float(found) for found in line.at(size))
     if 2 * reach > high - low:
-        value = _natural(parameter, line.level, log)
+        value = _natural(parameter, line.mean, log)
         below, above = min(below, value), max(above, value)
         notes.append(f"{name}: the line says nothing that far; set to the sources' mean, by their certainty")
     elif not low <= middle - reach <= middle + reach <= high:

@@ -33,20 +33,20 @@ class SizeLine:
 
     Args:
         centre: mean of the logarithms of the sizes, by weight.
-        level: mean of the values, by weight.
+        mean: of the values, by weight.
         slope: change where the size grows e times as large.
         other: the same of the second quantity, with its standard deviation; None without one.
-        start: value at the centre, the second quantity as at the target.
-        covariance: of start and slope, [2, 2], by the standard deviations of the points.
+        at_centre: value at the centre, the second quantity as at the target.
+        covariance: of at_centre and slope, [2, 2], by the standard deviations of the points.
         reach: half of an interval of 95 %, in standard deviations: 1.96, or more with residuals.
         misfit: probability that chance alone puts points so far away; None where any points fit.
     """
 
     centre: float
-    level: float
+    mean: float
     slope: float
     other: tuple[float, float] | None
-    start: float
+    at_centre: float
     covariance: Floats
     reach: float
     misfit: float | None
@@ -60,7 +60,7 @@ class SizeLine:
         away = np.log(np.asarray(sizes, dtype=np.float64)) - self.centre
         basis = np.stack([np.ones_like(away), away], axis=-1)
         variance = ((basis @ self.covariance) * basis).sum(axis=-1)
-        return self.start + self.slope * away, self.reach * np.sqrt(variance)
+        return self.at_centre + self.slope * away, self.reach * np.sqrt(variance)
 
 
 def are_apart(sizes: Sequence[float], others: Sequence[float] | None) -> bool:
@@ -106,10 +106,10 @@ def through(
             scale = np.maximum(1.0, np.sqrt(chi2 / squares))
     return SizeLine(
         centre=centre,
-        level=float(np.average(y, weights=weights)),
+        mean=float(np.average(y, weights=weights)),
         slope=float(found[1]),
         other=None if others is None else (float(found[2]), float(np.sqrt(covariance[2, 2]))),
-        start=float(found[0]),
+        at_centre=float(found[0]),
         covariance=covariance[:2, :2],
         reach=float(np.quantile(np.abs(rng.standard_normal(DRAWS)) * scale, LEVEL)),
         misfit=misfit,
