@@ -276,9 +276,10 @@ def make_plan(
     known = list(sizes) or [
         _size(e, r, measure, by_option=True) for e, r in zip(experiments, checked, strict=True)
     ]
-    if len(set(known)) < 2:
+    if not are_apart(known, None):
         raise InputError(
-            f"all of these sweeps have {measure} {known[0]:.4g}; name finished sweeps of two sizes or more"
+            f"{measure} is {', '.join(f'{each:.4g}' for each in known)} in these sweeps: too close to show a "
+            "drift; name finished sweeps of sizes that are 10 % apart or more"
         )
     others: list[float | None] = [None] * len(known)
     if other is not None:

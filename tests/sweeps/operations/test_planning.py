@@ -397,6 +397,7 @@ def test_what_cannot_be_planned(tmp_path, lengths):
         {
             "one sweep only": lambda: make_plan([small], 8, measure="width"),
             "one sweep twice": lambda: make_plan([small, small], 8, measure="width"),
+            "sizes that are close": lambda: make_plan([small, large], 8, sizes=[1.0, 1.05]),
             "a size of zero": lambda: make_plan([small, large], 0, measure="width"),
             "a size that is no number": lambda: make_plan([small, large], math.nan, measure="width"),
             "a size that no line reaches": lambda: make_plan([small, large], 1e300, measure="width"),
