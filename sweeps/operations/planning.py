@@ -69,7 +69,7 @@ LIKELY = 0.05
 """Probability from which on an option is kept."""
 
 FARTHEST = 1e6
-"""Factor between a target and the largest source, beyond which no plan is made."""
+"""Factor between a target and the largest source, in either measure, beyond which no plan is made."""
 
 CURVE = 33
 """Points of a line that is drawn."""
@@ -282,6 +282,7 @@ def make_plan(
             "drift; name finished sweeps of sizes that are 10 % apart or more"
         )
     others: list[float | None] = [None] * len(known)
+    targets = [(measure, size, known)]
     if other is not None:
         lengths = [_size(e, r, other[0], by_option=False) for e, r in zip(experiments, checked, strict=True)]
         if not are_apart(known, list(map(math.log, lengths))):
@@ -291,20 +292,19 @@ def make_plan(
                 f"with another {other[0]} at one of these sizes"
             )
         others = list(lengths)
+        targets.append((*other, lengths))
     common = _common([_with_ranges(each.written) for each in experiments])
     if not common:
         raise InputError("these sweeps have searched no parameter in common; name those that have")
-    if not max(known) / FARTHEST <= size <= FARTHEST * max(known):
-        raise InputError(
-            f"{size:.4g} is more than a million times away from {max(known):.4g}; no line reaches there"
-        )
+    for name, at, found in targets:
+        if not max(found) / FARTHEST <= at <= FARTHEST * max(found):
+            raise InputError(
+                f"{name} {at:.4g} is more than a million times away from {max(found):.4g}; no line reaches "
+                "there"
+            )
     ranked = sorted(zip(known, others, experiments, checked, strict=True), key=lambda each: each[:2])
-    read = [_answer(experiment, records, at, length) for at, length, experiment, records in ranked]
-    if other is not None:
-        read = [
-            replace(each, away=math.log(each.sweep.other / other[1])) for each in read if each.sweep.other
-        ]
-    notes = _notes_on_sources(read, size, measure, other)
+    read = [_answer(experiment, records, at, length, other) for at, length, experiment, records in ranked]
+    notes = _notes_on_sources(read, targets)
     largest = read[-1]
     settings: dict[str, Setting] = {}
     for parameter in largest.space.parameters:
@@ -424,8 +424,19 @@ def _common(spaces: Sequence[Space]) -> set[str]:
     return common
 
 
-def _answer(experiment: Experiment, records: list[Trial], size: float, other: float | None) -> _Read:
-    """Return the surrogate's answer about a sweep. Raises `InputError` and `SurrogateFailed`."""
+def _answer(
+    experiment: Experiment,
+    records: list[Trial],
+    size: float,
+    length: float | None,
+    other: tuple[str, float] | None,
+) -> _Read:
+    """Return the surrogate's answer about a sweep. Raises `InputError` and `SurrogateFailed`.
+
+    Args:
+        length: its second measure, and
+        other: which that is, and what is planned for; None without one.
+    """
     space = _with_ranges(experiment.written)
     found = optimum.posterior(space, records, more=1, curves=True)
     if found is None:
@@ -444,7 +455,7 @@ def _answer(experiment: Experiment, records: list[Trial], size: float, other: fl
             url=experiment.store.url,
             name=space.name,
             size=float(size),
-            other=other,
+            other=length,
             results=len(results(space, records)),
             trial=found.trial,
             loss=Estimate(value=best, low=best - reach, high=best + reach),
@@ -452,6 +463,7 @@ def _answer(experiment: Experiment, records: list[Trial], size: float, other: fl
             seconds=metric("train_seconds") or table.seconds(chosen) or None,
             usd=metric("usd"),
         ),
+        away=None if length is None or other is None else math.log(length / other[1]),
         space=space,
         chosen=chosen,
         noise=found.noise,
@@ -490,23 +502,25 @@ def _is_seed(name: str) -> bool:
 
 
 def _notes_on_sources(
-    read: Sequence[_Read], size: float, measure: str, other: tuple[str, float] | None
+    read: Sequence[_Read], targets: Sequence[tuple[str, float, Sequence[float]]]
 ) -> list[str]:
+    """Return what weakens a plan from these sources.
+
+    Args:
+        targets: (measure, what is planned for, the sources' values), one or two.
+    """
     notes = []
-    span, smallest, largest = (
-        read[-1].sweep.size / read[0].sweep.size,
-        read[0].sweep.size,
-        read[-1].sweep.size,
-    )
-    measures = [measure, *([] if other is None else [other[0]])]
-    if other is not None and len(read) == 3:
+    measures = [measure for measure, *_ in targets]
+    if len(targets) == 2 and len(read) == 3:
         notes.append(f"three sweeps fit any effects of {' and '.join(measures)}; a fourth would check them")
-    elif other is None and len({each.sweep.size for each in read}) == 2:
+    elif len(targets) == 1 and len({each.sweep.size for each in read}) == 2:
         notes.append("two sizes make a line that nothing checks; a sweep of a third would")
-    if max(size / largest, smallest / size) > span:
-        notes.append(
-            "the target is farther from the sources than these are apart: intervals hold only for a line"
-        )
+    for measure, target, values in targets:
+        if max(target / max(values), min(values) / target) > max(values) / min(values):
+            notes.append(
+                f"{measure} {target:.4g} is farther from the sources than these are apart: intervals hold "
+                "only for a line"
+            )
     for each in read:
         if each.sweep.results < FEWEST:
             few = counted(each.sweep.results, "result")
@@ -693,7 +707,8 @@ def _grown(read: Sequence[_Read], costs: Sequence[float | None], size: float) ->
     sources = [each for each, _ in having]
     if not _are_apart(sources):
         return None
-    return math.exp(float(_line(sources, [log for _, log in having], [1.0] * len(having)).at(size)[0]))
+    found = float(_line(sources, [log for _, log in having], [1.0] * len(having)).at(size)[0])
+    return math.exp(min(found, 700.0))  # a steep line leaves the range of a float
 
 
 def _are_apart(sources: Sequence[_Read]) -> bool:

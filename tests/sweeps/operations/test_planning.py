@@ -343,6 +343,22 @@ def test_size_and_length_are_followed_together(lengths):
     assert "steps is fixed at 10, 10, 80, 40: what it changes is taken for the size's doing" in alone.notes
 
 
+def test_target_beyond_the_distance_of_the_sources_is_told(lengths):
+    """The widths 1 to 4 span a factor of 4, the steps 10 to 80 one of 8: up to this nothing is said."""
+    told = " is farther from the sources than these are apart: intervals hold only for a line"
+    for width, other, far in ((16, ("steps", 641), "steps 641"), (17, None, "width 17")):
+        found = make_plan(lengths, width, measure="width", other=other)
+        assert [note.removesuffix(told) for note in found.notes if note.endswith(told)] == [far]
+
+
+def test_costs_of_a_steep_line_stay_numbers(tmp_path):
+    """A thousand times the width, said to be 8 % more: far away the line is beyond what a float can hold."""
+    pair = [finished(tmp_path / f"w{width}", width, trials=5) for width in (1, 1000)]
+    found = make_plan(pair, 1e6, sizes=[1.0, 1.08])
+    assert found.train_flops is not None
+    assert 1e300 < found.train_flops < math.inf
+
+
 def test_share_of_stage_1_9(tmp_path):
     parameters = {
         "stage1_9.max_steps": {"min": 0, "max": 100},
@@ -410,6 +426,9 @@ def test_what_cannot_be_planned(tmp_path, lengths):
                 [lengths[0], lengths[3]], 8, measure="width", other=("steps", 160)
             ),
             "a length of zero": lambda: make_plan(lengths, 8, measure="width", other=("steps", 0)),
+            "a length that no line reaches": lambda: make_plan(
+                lengths, 8, measure="width", other=("steps", 1e300)
+            ),
             "no such length": lambda: make_plan([small, large], 8, measure="width", other=("tokens", 9)),
             "too few results": lambda: make_plan([small, lone], 8, measure="width"),
             "another objective": lambda: make_plan([small, other], 8, measure="width"),
