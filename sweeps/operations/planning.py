@@ -288,8 +288,8 @@ def make_plan(
         if not are_apart(known, list(map(math.log, lengths))):
             pairs = ", ".join(f"{one:.4g} and {two:.4g}" for one, two in zip(known, lengths, strict=True))
             raise InputError(
-                f"{measure} and {other[0]} are {pairs}: nothing tells what each of them changes; add a sweep "
-                f"with another {other[0]} at one of these sizes"
+                f"{measure} and {other[0]} are {pairs}: too little tells what each of them changes; add a "
+                f"sweep with four times the {other[0]}, or a quarter, at one of these sizes"
             )
         others = list(lengths)
         targets.append((*other, lengths))

@@ -425,6 +425,9 @@ def test_what_cannot_be_planned(tmp_path, lengths):
             "size and length grow together": lambda: make_plan(
                 [lengths[0], lengths[3]], 8, measure="width", other=("steps", 160)
             ),
+            "size and length nearly grow together": lambda: make_plan(
+                lengths, 16, sizes=[1, 1.1, 8, 4], other=("steps", 160)
+            ),
             "a length of zero": lambda: make_plan(lengths, 8, measure="width", other=("steps", 0)),
             "a length that no line reaches": lambda: make_plan(
                 lengths, 8, measure="width", other=("steps", 1e300)

@@ -56,6 +56,9 @@ def test_three_sweeps_fit_any_effects_of_two_quantities():
         ([1, 4, 16], [10, 10, 10], False),
         ([1, 4, 4], [10, 40, 40.5], False),
         ([1, 4], [10, 20], False),
+        ([1, 4, 16], [20, 88, 320], False),
+        ([1, 4, 4], [10, 10, 14], False),
+        ([1, 4, 4], [10, 10, 17], True),
     ],
 )
 def test_what_tells_size_and_length_apart(sizes, lengths, apart):
