@@ -56,8 +56,9 @@ def _run(rank: int, way: str, port: int, steps: int) -> None:
     teacher = build_tiny(config.model, vocab_size=vocabulary, sequence_length=length, attention="sdpa")
     teacher = freeze(teacher)
     student, _ = make_student(teacher, config.stage1, None, quant=config.quant, device=device)
-    objective = distillation(student, copy.deepcopy(teacher), config.stage2.distill)  # it tries the model
     plan, strategy = StagePlan.from_config("stage2", config.stage2), strategy_for(student, device)
+    with strategy.running():  # it tries the model
+        objective = distillation(student, copy.deepcopy(teacher), config.stage2.distill)
     strategy.begin()
     step = TrainStep(
         plan,

@@ -33,7 +33,7 @@ import numpy as np
 
 from benchmarks.json_lines import end_last_line, read_lines
 from benchmarks.pipelines import FIRST, METRIC, NUMBERS, Pipeline
-from sweeps.space.definition import Choice, Fidelity, Result, Source, Value, number_of
+from sweeps.space.definition import Choice, Fidelity, Range, Result, Source, Value, number_of
 from sweeps.space.scale import from_unit, to_unit
 from sweeps.trials.record import Trial
 
@@ -239,10 +239,10 @@ def rung_below(job: Job) -> Pipeline:
     return pipeline
 
 
-def mirrored_end(parameters: Mapping[str, Value]) -> dict[str, Value]:
+def mirrored_end(parameters: Mapping[str, Value], ranges: Sequence[Range] = NUMBERS) -> dict[str, Value]:
     """Return the parameters at the other end of every range, and of the options."""
     found: dict[str, Value] = {
-        p.name: from_unit(p, 1.0 - to_unit(p, number_of(parameters[p.name]))) for p in NUMBERS
+        p.name: from_unit(p, 1.0 - to_unit(p, number_of(parameters[p.name]))) for p in ranges
     }
     options = FIRST[2].values
     return {**parameters, **found, FIRST[2].name: options[-1 - options.index(parameters[FIRST[2].name])]}

@@ -27,15 +27,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.json_lines import end_last_line, read_lines
-from benchmarks.pipelines import COMPUTE, FIRST, LENGTHS, METRIC, NUMBERS, LengthPipeline, compute
-from benchmarks.transfer import AFTER, DRIFT, LADDERS, NOISE, OFFSET, RUNG, SCALE
+from benchmarks.pipelines import COMPUTE, LENGTHS, METRIC, NUMBERS, LengthPipeline, compute
+from benchmarks.transfer import AFTER, DRIFT, LADDERS, NOISE, OFFSET, RUNG, SCALE, mirrored_end
 from benchmarks.trunks import hypervolume
-from sweeps.space.definition import Choice, Fidelity, Space, Value, number_of
-from sweeps.space.scale import from_unit, to_unit
+from sweeps.space.definition import Choice, Fidelity, Space, number_of
 from sweeps.trials.record import Trial
 
 COSTS = (1.0, 0.1, 0.01)
-"""Of a trial at the target, one rung below, and two."""
+"""Cost of a trial at the target, one rung below, and two, in trials at the target."""
 CAP = 30
 """Run cap of the sweeps."""
 
@@ -105,7 +104,9 @@ def search(job: Job) -> dict[str, Any]:
         (candidate,) = optimizer.generate()
         parameters = dict(candidate.parameters)
         away = job.below - int(number_of(parameters.get(RUNG, 0)))
-        shown = mirrored(parameters) if away and job.ladder == "misleading" else parameters
+        shown = (
+            mirrored_end(parameters, NUMBERS + LENGTHS) if away and job.ladder == "misleading" else parameters
+        )
         loss, cost = rungs[away].loss(shown), COSTS[away] * compute(parameters)
         spent += cost
         if away == 0:
@@ -144,15 +145,6 @@ def rung_below(job: Job, away: int) -> LengthPipeline:
         signs = np.random.default_rng((job.seed, 2)).choice((-1.0, 1.0), len(DRIFT))
         pipeline.best = np.clip(pipeline.best + away * signs * DRIFT, 0.02, 0.98)
     return pipeline
-
-
-def mirrored(parameters: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the parameters at the other end of every range, and of the options."""
-    found: dict[str, Value] = {
-        p.name: from_unit(p, 1.0 - to_unit(p, number_of(parameters[p.name]))) for p in NUMBERS + LENGTHS
-    }
-    options = FIRST[2].values
-    return {**parameters, **found, FIRST[2].name: options[-1 - options.index(parameters[FIRST[2].name])]}
 
 
 def table(
