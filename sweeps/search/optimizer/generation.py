@@ -29,10 +29,11 @@ from sweeps.search.nested_design import (
     next_shared,
 )
 from sweeps.search.optimizer import ax_experiment
+from sweeps.search.optimizer.acquisition import OpenAcquisition
 from sweeps.search.optimizer.drift import UNCUT, drifted_config, evidence
 from sweeps.search.optimizer.optimum import Optimum
 from sweeps.search.optimizer.prior import LogPrior
-from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, OpenAcquisition, StageChoice
+from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
 from sweeps.search.optimizer.transfer import SourceModel
 from sweeps.search.optimizer.view import SurrogateView
@@ -400,9 +401,7 @@ class Optimizer:
         are none where no source foresees the results.
         """
         seed, known, shares = self._search.seed, self._known(), self._shares()
-        options: dict[str, Any] = {"capped": True} if shares else {}
-        if shares or self._has_prior():
-            options["acquisition_class"] = OpenAcquisition
+        options: dict[str, Any] = {"capped": shares, "acquisition_class": OpenAcquisition}
         exact = known_cost(self._space, self._encoding, self._outcomes, known)
         pending = ax_experiment.pending(self.experiment, self._outcomes, self._waiting(found))
         try:

@@ -6,10 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from ax.adapter.transforms.one_hot import OH_PARAM_INFIX
 from ax.core.observation import ObservationFeatures
 from torch import Tensor
 
 from sweeps.search.sequence import Point
+
+
+def option_columns(names: Sequence[str]) -> list[list[int]]:
+    """Return the columns of each unordered choice, by the names of all columns."""
+    groups: dict[str, list[int]] = {}
+    for column, name in enumerate(names):
+        if OH_PARAM_INFIX in name:
+            groups.setdefault(name.partition(OH_PARAM_INFIX)[0], []).append(column)
+    return list(groups.values())
 
 
 class ModelRows:
@@ -43,5 +53,5 @@ class ModelRows:
         return {
             column: float(row[column])
             for column, name in enumerate(self._adapter.parameters)
-            if name.partition("_OH_PARAM_")[0] in axes
+            if name.partition(OH_PARAM_INFIX)[0] in axes
         }

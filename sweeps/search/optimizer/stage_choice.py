@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from sweeps.search.encoding import Encoding
-from sweeps.search.optimizer.prior import OfRows, WithPrior
 from sweeps.search.optimizer.rows import ModelRows
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
 from sweeps.search.shared_stages import Point, RemainingCost, SharedStages, Start, Starts
@@ -47,12 +45,6 @@ maximiser often lies just outside of `SEPARATION` of a stored one, where another
 PLAIN_EVERY = 4
 """One in so many candidates of the surrogate ignores costs: expected improvement per cost alone can be
 arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
-
-QUICK = {"num_restarts": 4, "raw_samples": 128}
-"""Options for the optimisation on a stored first stage, which has fewer free axes than the fresh one."""
-
-ROWS = 1024
-"""Points of one evaluation: memory grows with them."""
 
 OnAllAxes = Callable[[Point, int], dict[str, Value]]
 
@@ -252,48 +244,3 @@ class StageChoice:
 
     def _active(self, option: Option) -> Point:
         return self._encoding.encode(option.parameters) or {}
-
-
-class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
-    """Ax's acquisition function with the prior in it, which remembers how it was optimised.
-
-    With `fixed_features`, Ax's `gen` would build another one, whose incumbent is the best of the few trials
-    with these features, with other Monte Carlo draws: the values of two such functions cannot be compared.
-
-    Attributes:
-        found: [n, d], the maximiser.
-    """
-
-    acqf: Any
-    found: Tensor
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        # Here, so that whatever optimises or evaluates this function has the prior in it.
-        log_prior: OfRows | None = self.options.get("log_prior")
-        if log_prior is not None:
-            self.acqf = WithPrior(self.acqf, log_prior, self.options["prior_weight"])
-
-    def optimize(self, n: int, search_space_digest: Any, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        self._digest, self._arguments = search_space_digest, arguments
-        result: tuple[Tensor, Tensor, Tensor] = super().optimize(
-            n=n, search_space_digest=search_space_digest, **arguments
-        )
-        self.found = result[0]
-        return result
-
-    def optimize_at(self, fixed: Mapping[int, float]) -> Tensor:
-        """Return the maximiser, [1, d], of the same function where some columns have fixed values."""
-        always = self._arguments.get("fixed_features") or {}
-        arguments = {
-            **self._arguments,
-            "fixed_features": {**always, **fixed},
-            "optimizer_options": dict(QUICK),
-        }
-        found: Tensor = super().optimize(n=1, search_space_digest=self._digest, **arguments)[0]
-        return found
-
-    def values(self, x_ND: Tensor) -> Tensor:
-        """Return the acquisition value of each row, [N]: a logarithm, as all of Ax's choices are."""
-        with torch.no_grad():
-            return torch.cat([self.evaluate(X=chunk.unsqueeze(1)) for chunk in torch.split(x_ND, ROWS)])
