@@ -26,8 +26,8 @@ from runners.workers.restarts import LAST_START, POISON
 POOL_LABEL = "stagesweep-pool"
 CONTAINER = "worker"
 VOLUME = "sweeps"
-_FAILURES = "STAGESWEEP_FAILURES"
-_COUNT = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+_FAILURES_VARIABLE = "STAGESWEEP_FAILURES"
+_FAILURES_FIELD = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
 """Where a pod of a Job with `backoffLimitPerIndex` says how often its index has failed."""
 _FOR_GOOD_S = 10**9  # a long life does not reset Kubernetes' count
 
@@ -73,7 +73,7 @@ def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
             *({"name": name, "value": value} for name, value in nodes.environment.items()),
             *(_from_secret(name, secret_name(pool, options)) for name in pool.secrets),
             *(
-                [{"name": _FAILURES, "valueFrom": {"fieldRef": {"fieldPath": _COUNT}}}]
+                [{"name": _FAILURES_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": _FAILURES_FIELD}}}]
                 if pool.nodes > 1
                 else ()
             ),
@@ -105,7 +105,7 @@ def _host(pool: Pool) -> str:
     return (
         f"export NODE_RANK=$(({index} % {nodes}))\n"
         f"export MASTER_ADDR={pool.label}-$(({index} / {nodes} * {nodes})).{pool.label}\n"
-        f'[ "${{{_FAILURES}:-0}}" -lt {pool.restarts} ] || export {LAST_START}={_FOR_GOOD_S}\n'
+        f'[ "${{{_FAILURES_VARIABLE}:-0}}" -lt {pool.restarts} ] || export {LAST_START}={_FOR_GOOD_S}\n'
     )
 
 

@@ -75,7 +75,7 @@ class Ray:
             workers = _hosts(pool, over=over)
         else:
             newest: dict[str, dict[str, Any]] = {}
-            tasks = _listed(pool, "tasks", "--filter", f"name={pool.label}")
+            tasks = _ray_list(pool, "tasks", "--filter", f"name={pool.label}")
             for task in sorted(tasks, key=lambda task: task["attempt_number"]):
                 if task.get("type", "NORMAL_TASK") == "NORMAL_TASK":
                     newest[task["task_id"]] = task
@@ -170,8 +170,8 @@ def _ray_options(pool: Pool) -> dict[str, Any]:
     return options
 
 
-def _listed(pool: Pool, kind: str, *words: str) -> list[dict[str, Any]]:
-    """Return what `ray list` knows of a kind."""
+def _ray_list(pool: Pool, kind: str, *words: str) -> list[dict[str, Any]]:
+    """Return the rows of `ray list KIND`. Raises `EngineFailed`."""
     text = _ray(pool, "list", kind, *words, "--format", "json", "--limit", "10000")
     try:
         found: list[dict[str, Any]] = from_json(text or "[]")
@@ -183,12 +183,12 @@ def _listed(pool: Pool, kind: str, *words: str) -> list[dict[str, Any]]:
 def _hosts(pool: Pool, *, over: bool) -> list[WorkerStatus]:
     """Return each host of each worker at its newest start, or the worker that waits for its nodes."""
     waiting: dict[int, WorkerStatus] = {}
-    for group in [] if over else _listed(pool, "placement-groups"):
+    for group in [] if over else _ray_list(pool, "placement-groups"):
         if (found := _parse(group["name"], pool)) and group["state"] not in ("CREATED", "REMOVED"):
             detail = f"{group['state']}, worker {found[0]}: waits for {pool.nodes} nodes"
             waiting[found[0]] = WorkerStatus(worker=group["name"], state="waiting", detail=detail)
     newest: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
-    for task in _listed(pool, "tasks", "--filter", f"func_or_class_name={work_on_host.__name__}"):
+    for task in _ray_list(pool, "tasks", "--filter", f"func_or_class_name={work_on_host.__name__}"):
         if (found := _parse(task["name"], pool)) and found[0] not in waiting:
             worker, start, rank = found
             known = newest.get((worker, rank))

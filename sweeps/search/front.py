@@ -20,8 +20,8 @@ def on_front(costs: Floats) -> npt.NDArray[np.bool_]:
     """Return for each point whether no other is better in one objective and as good in all, [N]."""
     no_worse = (costs[:, None] <= costs[None]).all(axis=-1)
     better = (costs[:, None] < costs[None]).any(axis=-1)
-    unbeaten: npt.NDArray[np.bool_] = ~np.any(no_worse & better, axis=0, keepdims=True)[0]
-    return unbeaten
+    beaten: npt.NDArray[np.bool_] = np.any(no_worse & better, axis=0)
+    return ~beaten
 
 
 def best_by_front(costs: Floats, least: int) -> list[int]:
