@@ -80,8 +80,9 @@ def sweeps_near(url: str, patience_s: float | None = None) -> str:
     """Return which sweeps to give in place of a URL that has none: those within, or beside it; "": none."""
     if names := sweep_names(url, patience_s):
         return f"give one of its sweeps, such as {join(url, names[0])}"
-    with suppress(SweepError):  # a whole bucket, or one that may not be listed
+    with suppress(SweepError):  # one that may not be listed
         folder = parent(url)
+        parent(folder)  # raises for a whole bucket: thousands of folders may lie there that are no sweeps
         if names := sweep_names(folder, patience_s):
             return _those_in(folder, names, name_of(url))
     return ""
@@ -178,4 +179,5 @@ def _latest(url: str, patience_s: float | None) -> str:
         shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
         raise InputError(f"{url}: which of its sweeps? Say --name with one of {shown}")
     advice = "make one with `sweep init SPACE.yaml`, try `sweep quickstart`, or point --storage at one"
-    raise SweepNotFound(f"{url}: no sweep here; {sweeps_near(url, patience_s) or advice}")
+    near = sweeps_near(url, patience_s)
+    raise SweepNotFound(f"{url}: no sweep here; {near and f'{near}; or '}{advice}")

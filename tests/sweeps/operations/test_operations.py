@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.report.report import render
-from sweeps.errors import InputError
+from sweeps.errors import InputError, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.operations import lifetime, limits
 from sweeps.operations.creation import create_sweep
@@ -70,6 +70,22 @@ class TestCreate:
         with pytest.raises(InputError, match="no_such_module"):
             made(storage, SPACE.replace("objectives_for_tests", "no_such_module"))
         assert not Path(storage).exists()
+
+
+def test_missing_storage_has_both_ways_on(storage):
+    made(storage)
+    with pytest.raises(SweepNotFound, match=r"did you mean toy\? .* has toy; or make one with `sweep init"):
+        open_sweep(f"{storage}/toyy", None)
+
+
+def test_root_of_a_bucket_is_not_searched(gcs, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    made("gs://bucket/near")
+    with pytest.raises(SweepNotFound, match="did you mean toy"):
+        open_sweep("gs://bucket/near/toyy", None)
+    made("gs://bucket")
+    with pytest.raises(SweepNotFound, match="no sweep here; make one with"):
+        open_sweep("gs://bucket/toyy", None)
 
 
 def test_report_of_a_new_sweep_says_how_to_begin(storage):
