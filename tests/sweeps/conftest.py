@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,3 +67,30 @@ def _functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def command_space(space: Space) -> Space:
     """Return the toy space with a command as its program; set the command with `dataclasses.replace`."""
     return replace(space, program=Program(kind="command", command=("true", "${overrides}")))
+
+
+@pytest.fixture(scope="session")
+def _built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Return a folder of sweeps that were built in this session, and their URLs, which are relative."""
+    return tmp_path_factory.mktemp("built"), {}
+
+
+@pytest.fixture
+def built_once(
+    tmp_path: Path, _built: tuple[Path, dict[str, str]]
+) -> Callable[[str, Callable[[], str]], str]:
+    """Return `built_once(name, build)`: the URL of the sweep that `build` makes in ./sweep-store, as a copy of its own.
+
+    Only the first test of the session calls `build`. For sweeps without a running trial: heartbeats would be old.
+    """
+    folder, urls = _built
+
+    def built_once(name: str, build: Callable[[], str]) -> str:
+        if name in urls:
+            shutil.copytree(folder / name, tmp_path / "sweep-store")
+        else:
+            urls[name] = build()
+            shutil.copytree(tmp_path / "sweep-store", folder / name)
+        return urls[name]
+
+    return built_once

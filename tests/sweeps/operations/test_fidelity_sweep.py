@@ -17,6 +17,7 @@ from sweeps.operations.limits import extend
 from sweeps.search import stop_rule
 from sweeps.search.confirm import finalists
 from sweeps.space.space_file import loads
+from sweeps.storage.urls import open_store
 from sweeps.trials.lifecycle import Complete
 
 TEXT = """\
@@ -40,13 +41,18 @@ def created(tmp_path: Path, text: str = TEXT) -> tuple[Experiment, list[str]]:
 
 
 @pytest.fixture
-def finished(tmp_path) -> Experiment:
+def finished(tmp_path, built_once) -> Experiment:
     """A finished sweep whose cheap trials have by far the lowest losses."""
-    experiment, _ = created(tmp_path)
-    while (trial := experiment.ask("worker", wait=lambda _: None)) is not None:
-        loss = float(trial.parameters["x"]) + (trial.parameters["width"] == 256) * 10
-        experiment.apply(trial.trial, Complete(worker="worker", attempt=1, metrics={"loss": loss}))
-    return experiment
+
+    def build() -> str:
+        experiment, _ = created(tmp_path / "sweep-store")
+        while (trial := experiment.ask("worker", wait=lambda _: None)) is not None:
+            loss = float(trial.parameters["x"]) + (trial.parameters["width"] == 256) * 10
+            experiment.apply(trial.trial, Complete(worker="worker", attempt=1, metrics={"loss": loss}))
+        experiment.allocator.lease.settle()
+        return "sweep-store/case"
+
+    return Experiment.open(open_store(built_once("fidelity", build)))
 
 
 def test_init_says_what_comes_first(tmp_path):
