@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from itertools import product
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -114,7 +114,8 @@ def assert_same(sweep: Experiment, url: str, tmp_path: Path) -> None:
     assert "copying.json" not in {entry.key for entry in there.store.list("")}
 
 
-@pytest.mark.parametrize(("old", "new"), list(product(KINDS, KINDS)))
+# Each storage as a source and as a target, and two within one kind: what differs between them is in the client alone.
+@pytest.mark.parametrize(("old", "new"), [*pairwise([*KINDS, "folder"]), ("folder", "folder"), ("gs", "gs")])
 def test_copy_has_all_and_asks_the_same(old, new, place, space, tmp_path) -> None:
     sweep, target = made(place(old), space, tmp_path), place(new)
     done = copied(sweep.store.url, target)
