@@ -2,7 +2,7 @@
 
 A flip that leaves the stage's key as it was must leave the weights at the stage's end bit for bit, or trials would
 share what is not theirs. A flip that changes it must change them, or trials would pay twice; keys that belong to
-it all the same are in CAUTIOUS. A new key of the configuration fails here until `trainer.config.stage_key` has it
+it all the same are in CAUTIOUS, and are not run. A new key of the configuration fails here until `trainer.config.stage_key` has it
 on the right side. A flip that should matter is a run of a fraction of a second, as the program has it, up to
 Stage 2; of those that should not, a dozen share one.
 """
@@ -38,7 +38,7 @@ BASE = (
     "stage1_9.batch_size=4", "stage1_9.schedule.warmup_steps=1", "stage1_9.schedule.decay_fraction=0.5",
     "stage2.max_steps=4", "stage2.batch_size=4", "stage2.schedule.warmup_steps=1",
     "stage2.lambda_warmup.warmup_steps=2", "stage3.max_steps=2", "stage3.batch_size=4",
-    "stage3.schedule.warmup_steps=1", "recovery.schedule.warmup_steps=0", "eval.at=[]", "eval.batches=3",
+    "stage3.schedule.warmup_steps=1", "recovery.schedule.warmup_steps=0", "eval.at=[]", "eval.batches=2",
     "eval.batch_size=4", "device=cpu", "device.threads=1", "data.max_bytes=200000",
     "data.test_fraction=0.2",
 )  # fmt: skip
@@ -58,7 +58,7 @@ class Case:
         overrides: as `given` takes them.
         flipped: beginnings of the keys that are flipped in it.
         by_hand: flips that differ from those of the other cases.
-        hands: tests that the flips are dealt to, about a dozen to each.
+        hands: tests that the flips are dealt to. Each has a run or more of the flips that should not matter.
     """
 
     overrides: Overrides
@@ -81,11 +81,11 @@ def one(*overrides: str) -> dict[str, tuple[Overrides, ...]]:
 def trained_with(kind: str, *settings: str) -> Case:
     parts = ("stage1_9.optimizer", "model.teacher.optimizer")
     chosen = tuple(f"{part}.{each}" for part in parts for each in (f"type={kind}", *settings))
-    return Case(overrides=chosen, flipped=tuple(f"{part}." for part in parts), hands=3)
+    return Case(overrides=chosen, flipped=tuple(f"{part}." for part in parts), hands=2)
 
 
 CASES = {
-    "plain": Case(overrides=(), flipped=("",), hands=20),
+    "plain": Case(overrides=(), flipped=("",), hands=8),
     "adamw": trained_with("adamw"),
     "muonclip": trained_with("muonclip", "muonclip.tau=1e-5"),
     "apollo": trained_with("apollo", "apollo.rank=4", "apollo.update_interval=1"),
@@ -320,8 +320,9 @@ def test_the_key_changes_where_the_weights_do(
             assert others == list(flip.overrides), (
                 f"some values of {flip.key} change the stage's key, and some do not"
             )
-            changed = [overrides for overrides in others if weights(given(*own, *overrides)) != before]
-            assert changed or flip.key in CAUTIOUS, flip.key
+            assert flip.key in CAUTIOUS or any(
+                weights(given(*own, *overrides)) != before for overrides in others
+            ), flip.key
         else:
             outside += flip.overrides
 
