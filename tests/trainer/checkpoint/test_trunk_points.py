@@ -98,25 +98,28 @@ CASES = {
 }
 
 
+PLACES = {
+    "stage 1.9": (SHORTER, "stage1_9@2", 3 + 4, {"stage1_9": 4}),
+    "stage 2": (WHOLE_FIRST, "stage2@4", 1, {"stage1_9": None, "stage2": 4}),
+    "longer": (("stage1_9.max_steps=11", "stage2.max_steps=2"), "stage1_9@6", 5 + 2, {"stage1_9": 12}),
+}
+# Both stages save and load an optimizer by the same code; the other cases are of Stage 2, or of both.
+ELSEWHERE = {
+    "muon": tuple(PLACES),
+    "no lambda warmup": ("stage 2",),
+    "Stage 2 with its teacher": ("stage 2",),
+    "auto-freeze": ("stage 1.9", "stage 2"),
+}
+
+
 @pytest.mark.parametrize(
-    "overrides",
+    ("lengths", "point", "steps", "saved", "overrides"),
     [
-        pytest.param(case, id=name, marks=() if name == "muon" else pytest.mark.slow)
-        for name, case in CASES.items()
-    ],
-)
-@pytest.mark.parametrize(
-    ("lengths", "point", "steps", "saved"),
-    [
-        pytest.param(SHORTER, "stage1_9@2", 3 + 4, {"stage1_9": 4}, id="stage 1.9"),
-        pytest.param(WHOLE_FIRST, "stage2@4", 1, {"stage1_9": None, "stage2": 4}, id="stage 2"),
         pytest.param(
-            ("stage1_9.max_steps=11", "stage2.max_steps=2"),
-            "stage1_9@6",
-            5 + 2,
-            {"stage1_9": 12},
-            id="longer",
-        ),
+            *PLACES[place], case, id=f"{place}-{name}", marks=() if name == "muon" else pytest.mark.slow
+        )
+        for name, case in CASES.items()
+        for place in ELSEWHERE.get(name, ("stage 1.9",))
     ],
 )
 def test_a_branch_ends_as_from_scratch_bit_for_bit(
