@@ -29,7 +29,7 @@ from trainer.layout import (
     Prepared,
     Progress,
 )
-from trainer.result import code_version
+from trainer.result import code_version, version
 
 __all__ = [
     "EXIT_CONFIG",
@@ -218,6 +218,6 @@ def _versions() -> dict[str, str]:
 
 def _version(package: str) -> str:
     try:
-        return metadata.version(package)
+        return version(package)
     except metadata.PackageNotFoundError:  # no run starts here then, but who only asks for keys gets them
         return ""

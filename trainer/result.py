@@ -184,14 +184,20 @@ def _write(document: Mapping[str, Any], path: Path, *, resumable: bool) -> None:
 
 
 @cache
+def version(package: str) -> str:
+    """Return a package's version, read once: its file takes a millisecond, and a run asks seven times."""
+    return metadata.version(package)
+
+
+@cache
 def code_version() -> str:
     """Return the package's version and a digest of the trainer's source, which shows an edited checkout."""
     try:
-        version = metadata.version("stagesweep")
+        own = version("stagesweep")
     except metadata.PackageNotFoundError:
-        version = "0"
+        own = "0"
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted(p for suffix in ("*.py", "*.yaml") for p in root.rglob(suffix)):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return f"{version}+src.{digest.hexdigest()[:12]}"
+    return f"{own}+src.{digest.hexdigest()[:12]}"

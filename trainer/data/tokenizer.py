@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from trainer.cache import artifact
 from trainer.data.encoder import disable_tokenizer_threads
 from trainer.data.remote import local_folder
 from trainer.errors import DataError, MissingError, TokenizerError
+from trainer.result import version
 
 END_OF_TEXT = "<|endoftext|>"
 FORMAT = 1  # increase it when the same spec would give another tokenizer

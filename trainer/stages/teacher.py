@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,7 @@ from trainer.models.host_layers import place_teacher
 from trainer.models.scale_rule import scale_initial
 from trainer.optim.build import require_packages
 from trainer.optim.muon import muon_dtype
+from trainer.result import version
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
 from trainer.training.loop import train

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +207,8 @@ def test_other_versions_change_the_key(versions: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
 def test_the_versions_are_those_installed(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, version = default_key(), metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "0.1" if name == package else version(name))
+    before, version = default_key(), api.version
+    monkeypatch.setattr(api, "version", lambda name: "0.1" if name == package else version(name))
     assert key() != before
 
 
