@@ -62,8 +62,8 @@ def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
 
 def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
     nodes = placement(pool, options)
-    if pool.nodes > 1 and any("tpu" in name for name in nodes.limits):
-        raise PoolError("nodes", "the trainer does not share the TPUs of several hosts; leave it out")
+    if any("tpu" in name for name in nodes.limits):
+        pool.require_one_host()
     requests = {key: value for key in ("cpu", "memory") if (value := getattr(options, key))}
     container = {
         "name": CONTAINER,

@@ -82,8 +82,8 @@ def check(runner: Runner, pool: Pool) -> None:
         if each.default is MISSING and each.default_factory is MISSING:
             continue
         default = each.default_factory() if each.default_factory is not MISSING else each.default
-        if each.name == "nodes" and pool.nodes > 1:
-            raise PoolError("nodes", "the trainer does not share the TPUs of several hosts; leave it out")
+        if each.name == "nodes":  # the one engine without several hosts has TPUs
+            pool.require_one_host()
         if getattr(pool, each.name) != default:
             raise PoolError(each.name, f"the {runner.name} runner has no use for it; leave it out")
 

@@ -98,6 +98,11 @@ class Pool:
         slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:30].rstrip("-") or "pool"
         return f"sweep-{slug}-{hashlib.sha256(self.storage.encode()).hexdigest()[:8]}"
 
+    def require_one_host(self) -> None:
+        """Raise `PoolError` where several hosts share a worker's trials, for workers with TPUs."""
+        if self.nodes > 1:
+            raise PoolError("nodes", "the trainer does not share the TPUs of several hosts; leave it out")
+
     def _texts(self) -> Iterator[tuple[str, str]]:
         yield from (("name", self.name), ("storage", self.storage), ("accelerator", self.accelerator))
         for name in ("command", "devices", "setup"):

@@ -10,7 +10,7 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-from runners.errors import EXIT_PREEMPTED, PoolError
+from runners.errors import EXIT_PREEMPTED
 from runners.pools.pool import Pool
 from runners.pools.script import worker_script
 from runners.skypilot.options import SkyOptions, tpu_of
@@ -26,8 +26,8 @@ LONGEST_GRACE_S = 25.0  # SkyPilot kills what is there 30 s after its SIGTERM, a
 def task(pool: Pool, options: SkyOptions) -> dict[str, Any]:
     """Return one worker as SkyPilot's task YAML. Raises `PoolError`."""
     tpu = tpu_of(pool)
-    if pool.nodes > 1 and tpu:
-        raise PoolError("nodes", "the trainer does not share the TPUs of several hosts; leave it out")
+    if tpu:
+        pool.require_one_host()
     resources: dict[str, Any] = {
         "use_spot": pool.spot,
         "job_recovery": {"max_restarts_on_errors": 0, "recover_on_exit_codes": [EXIT_PREEMPTED]},
