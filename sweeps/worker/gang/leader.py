@@ -28,8 +28,12 @@ from sweeps.worker.gang.channel import Channel, listen
 from sweeps.worker.gang.host import Host
 from sweeps.worker.resuming import CHECKPOINTS
 
-PATIENCE_S = 900.0
-"""How long the hosts of a gang wait for one another: their machines start at different times."""
+PATIENCE_S = 540.0
+"""How long the hosts of a gang wait for one another: their machines start at different times.
+
+About torchrun's ten minutes, and with the start before it less than `runners.workers.restarts.HEALTHY_S`: a
+longer wait is a healthy life to a supervisor, which would start hosts over and over for one that never comes.
+"""
 
 _TOGETHER_S = 60.0
 """Between the first process that ends for a reason that all of them have, and the last."""
