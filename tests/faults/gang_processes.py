@@ -106,11 +106,15 @@ def make_stand_in(out: Path) -> None:
     (package / "__main__.py").write_text(STAND_IN.format(phases=PHASES, out=str(out)))
 
 
-def host_process(url: str, rank: int, port: int, out: str, processes: int) -> None:
-    """Do what `sweep worker` does on one of two hosts, in a process forked from the server."""
+def host_process(url: str, rank: int, port: int, out: str, processes: int, is_last: bool) -> None:
+    """Do what `sweep worker` does on one of two hosts, in a process forked from the server.
+
+    `is_last`: whether it is told that nobody starts it again after a crash.
+    """
     from sweeps.programs.signals import Stop
     from sweeps.programs.trainer import TrainerProgram
     from sweeps.worker.gang import leader, member
+    from sweeps.worker.gang.host import LAST_START
     from sweeps.worker.gang.joining import join_gang
     from sweeps.worker.loop import Limits, work
 
@@ -125,6 +129,8 @@ def host_process(url: str, rank: int, port: int, out: str, processes: int) -> No
     TrainerProgram.argv = argv
     TrainerProgram.version = lambda self: "1"
     member._RETRY_S = 0.05
+    if is_last:
+        os.environ[LAST_START] = "600"
     descriptor = os.open(Path(out) / f"host-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 2)
     stop = Stop()

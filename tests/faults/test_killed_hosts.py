@@ -24,8 +24,11 @@ pytestmark = pytest.mark.timeout(300)
 class Gang:
     """Two hosts, each of which is started again whenever it has ended otherwise than with 0."""
 
-    def __init__(self, folder: Path, start: Callable[..., BaseProcess], processes: int = 1) -> None:
-        self.folder, self._start, self._processes = folder, start, processes
+    def __init__(
+        self, folder: Path, start: Callable[..., BaseProcess], processes: int = 1, is_last: bool = False
+    ) -> None:
+        self.folder, self._start, self._processes, self._is_last = folder, start, processes, is_last
+        self.statuses: list[int] = []  # of hosts that were started again
         make_stand_in(folder)
         space = Space(
             name="ganged",
@@ -42,7 +45,14 @@ class Gang:
         self.hosts = [self._new(0), self._new(1)]
 
     def _new(self, rank: int) -> BaseProcess:
-        given = (self.experiment.store.url, rank, self._port, str(self.folder), self._processes)
+        given = (
+            self.experiment.store.url,
+            rank,
+            self._port,
+            str(self.folder),
+            self._processes,
+            self._is_last,
+        )
         process = self._start(target=host_process, args=given)
         process.start()
         return process
@@ -52,6 +62,7 @@ class Gang:
         while not what():
             for rank, process in enumerate(self.hosts):
                 if process.exitcode not in (None, 0):
+                    self.statuses.append(process.exitcode)
                     self.hosts[rank] = self._new(rank)
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.02)
@@ -136,3 +147,31 @@ def test_every_trial_ends_once(
 def trial_of(gang: Gang, phase: str):
     records = Experiment.open(gang.experiment.store).trials()
     return next(record for record in records if record.parameters["phase"] == phase)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "reason"), [(0, "expired"), (1, "released")], ids=["leader", "member"])
+def test_host_killed_while_it_stops_on_its_last_start(
+    gang: Callable[..., Gang], rank: int, reason: str
+) -> None:
+    """A preempted machine: it comes back, so that the other host does not end for good, and the trial goes on."""
+    two, phase = gang(is_last=True), "evaluation"
+    for other in {*PHASES} - {phase}:
+        (two.folder / f"go-{other}").touch()
+    two.until(lambda: all((two.folder / f"at-{phase}-{each}").exists() for each in (0, 1)))
+    hung, host = psutil.Process(two.processes(phase)[rank]), two.hosts[rank]
+    hung.suspend()  # so that nothing can be handed back before the machine is gone
+    os.kill(host.pid, signal.SIGTERM)
+    time.sleep(1.0)  # the notice is passed on
+    assert host.is_alive()
+    os.kill(host.pid, signal.SIGKILL)
+    hung.kill()
+    (two.folder / f"go-{phase}").touch()
+    two.until(lambda: all(process.exitcode == 0 for process in two.hosts))
+    assert set(two.statuses) <= {-signal.SIGKILL, 75}, two.logs()
+    record = trial_of(two, phase)
+    assert (record.status, [attempt.reason for attempt in record.history]) == (
+        "completed",
+        [reason, "completed"],
+    )
+    assert record.metrics["began"] >= PHASES.index("checkpoint")

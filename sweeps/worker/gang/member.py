@@ -137,7 +137,8 @@ class _Session:
 
     def serve(self) -> int | None:
         """Follow orders, and return the status to leave with; None once the leader is gone."""
-        threading.Thread(target=self._receive, name="gang", daemon=True).start()
+        for loop in (self._receive, self._pass_on_notice):
+            threading.Thread(target=loop, name="gang", daemon=True).start()
         try:
             while True:
                 with self._changed:
@@ -171,11 +172,17 @@ class _Session:
             self._is_open = False
             self._changed.notify_all()
 
+    def _pass_on_notice(self) -> None:
+        # In this thread, since the main one may be in a long read of the store until this process is killed.
+        while self._is_open and not self._told_to_go():
+            time.sleep(_POLL_S)
+
     def _told_to_go(self) -> bool:
         """Return whether this machine is to go, and pass that on to the leader, for all hosts, once."""
-        if self._stop.requested and not self._has_told:
-            self._has_told = True
-            self._channel.send(notice=self._stop.by)
+        with self._changed:
+            if self._stop.requested and not self._has_told:
+                self._has_told = True
+                self._channel.send(notice=self._stop.by)
         return self._stop.requested
 
     def _obey(self, order: Mapping[str, Any]) -> None:

@@ -465,6 +465,31 @@ class TestLastStarts:
         with two.leader() as gang, pytest.raises(InputError, match=r"share the sweep.*not started again"):
             run(gang, two, status=1)
 
+    def test_host_that_never_comes_is_waited_for_an_hour(self, hosts, monkeypatch):
+        """A supervisor counts each wait as a crash, however long it was: with five restarts there are six."""
+        monkeypatch.setattr(leaders, "_POLL_S", 0.001)
+        two, now, crashes, turns = hosts(), [0.0], 0, 0
+
+        def tick() -> float:
+            now[0] += 5.0
+            return now[0]
+
+        two.clock = tick
+        while True:
+            began, turns = now[0], turns + 1
+            now[0] += 30.0  # imports
+            with (
+                two.leader(patience_s=leaders.PATIENCE_S) as gang,
+                pytest.raises(EnvironmentFault, match="host 1 of 2 did not"),
+            ):
+                gang.assemble(lambda: False)
+            end = restarts.after_exit(1, ran_s=now[0] - began, crashes=crashes, restarts=5)
+            if end == "given up":
+                break
+            crashes, now[0] = end.crashes, now[0] + end.after_s
+        assert turns == 6
+        assert now[0] == pytest.approx(3600, rel=0.1)
+
     @pytest.mark.parametrize(
         ("value", "runs_s", "left"),
         [("600", 40.0, 560.0), ("600", 700.0, 0.0), ("", 0.0, 0.0), ("inf", 0.0, 0.0), ("x", 0.0, 0.0)],
@@ -477,6 +502,27 @@ class TestLastStarts:
 
 
 class TestRuns:
+    def test_member_in_a_long_read_passes_its_notice_on(self, hosts, monkeypatch):
+        two, goes_on = hosts(), threading.Event()
+        read = two.experiment.trial
+
+        def hang(index: int) -> Trial:
+            assert goes_on.wait(20)
+            return read(index)
+
+        stop = two.member()
+        with two.leader() as gang:
+            assert gang.assemble(lambda: False)
+            monkeypatch.setattr(two.experiment, "trial", hang)
+
+            def start(host: str, should_stop: Callable[[], bool]) -> HostEnd:
+                stop.request("SIGTERM")
+                until(lambda: two.asked == ["SIGTERM on host 1"])
+                goes_on.set()
+                return HostEnd(status=75, output="")
+
+            assert run(gang, two, start=start).status == 75
+
     def test_every_host_gets_its_place(self, hosts):
         two = hosts("import sys, pathlib; pathlib.Path(sys.argv[1], 'told').write_text(sys.argv[2])")
         with two.leader() as gang:
