@@ -253,7 +253,7 @@ class HostCopies:
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
     """Return what a buffer shares with its tensor: shape, dtype and, of a DTensor, mesh and placements."""
-    parts = (tensor.device_mesh, tensor.placements) if is_dtensor(tensor) else ()  # type: ignore[attr-defined]
+    parts = (tensor.device_mesh, tensor.placements) if is_dtensor(tensor) else ()
     return (tensor.shape, tensor.dtype, *parts)
 
 

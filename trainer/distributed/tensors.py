@@ -6,25 +6,28 @@ must call in the same order, as each contributes its shard. A plain tensor is re
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor  # loads much that one process does not need
 
-def is_dtensor(tensor: Tensor) -> bool:
+
+def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
     """Return whether the tensor is sharded over processes."""
     return hasattr(tensor, "full_tensor")
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """Gather the full, plain tensor on every process."""
-    return cast(Any, tensor).full_tensor() if is_dtensor(tensor) else tensor
+    return tensor.full_tensor() if is_dtensor(tensor) else tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """Return this process's shard, which shares its memory with the sharded tensor."""
-    return cast(Any, tensor).to_local() if is_dtensor(tensor) else tensor
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def stacked_like(matrix_OI: Tensor, local_NOI: Tensor) -> Tensor:
@@ -33,12 +36,11 @@ def stacked_like(matrix_OI: Tensor, local_NOI: Tensor) -> Tensor:
         return local_NOI
     from torch.distributed.tensor import DTensor, Shard
 
-    one: Any = matrix_OI
-    placements = [Shard(each.dim + 1) if each.is_shard() else each for each in one.placements]
-    shape = torch.Size((len(local_NOI), *one.shape))
-    stride = (one.shape[0] * one.shape[1], one.shape[1], 1)
+    placements = [Shard(each.dim + 1) if isinstance(each, Shard) else each for each in matrix_OI.placements]
+    shape = torch.Size((len(local_NOI), *matrix_OI.shape))
+    stride = (matrix_OI.shape[0] * matrix_OI.shape[1], matrix_OI.shape[1], 1)
     return DTensor.from_local(
-        local_NOI, one.device_mesh, placements, run_check=False, shape=shape, stride=stride
+        local_NOI, matrix_OI.device_mesh, placements, run_check=False, shape=shape, stride=stride
     )
 
 
@@ -48,6 +50,6 @@ def redistribute_like(target: Tensor, full: Tensor) -> Tensor:
         return full
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh, placements = cast(Any, target).device_mesh, cast(Any, target).placements
+    mesh, placements = target.device_mesh, target.placements
     replicated = DTensor.from_local(full.to(target.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
     return replicated.redistribute(placements=placements)
