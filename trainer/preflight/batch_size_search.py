@@ -63,13 +63,12 @@ def with_micro_batches(
         return config
     device = dataclasses.replace(device, ranks=joined_ranks(config, device, launch))
     own = per_process(config, processes)
-    beside = launch.local_world if device.kind == "cpu" else 1
     found: dict[str, Any] = {}
     try:
         plan = blueprint(own, device)
         for name, stage in stages(own):
             if stage.micro_batch_size is None:
-                size = _micro_batch(own, name, stage, plan, device, beside)
+                size = _micro_batch(own, name, stage, plan, device, launch)
                 found[name] = dataclasses.replace(getattr(config, name), micro_batch_size=size)
     except TrainerError:
         raise
@@ -104,20 +103,15 @@ def cache_file(config: Config, stage: Stage, plan: Blueprint, device: Device) ->
 
 
 def _micro_batch(
-    config: Config, name: str, stage: Stage, plan: Blueprint, device: Device, beside: int
+    config: Config, name: str, stage: Stage, plan: Blueprint, device: Device, launch: Launched
 ) -> int:
-    """Return the remembered micro-batch, or search for one and remember it.
-
-    Args:
-        beside: processes that share the free memory.
-    """
+    """Return the remembered micro-batch, or search for one and remember it."""
     path = cache_file(config, stage, plan, device)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged file is searched anew
         size = from_json(read_regular(path))["micro_batch_size"]
         if isinstance(size, int) and 0 < size <= stage.batch_size and stage.batch_size % size == 0:
             return size
-    free = device.free_memory_bytes()
-    free = fitting.memory_limit(config, None if free is None else free // beside)
+    free = fitting.memory_limit(config, device, launch)
     if free is None or 2 * memory_upper_bound(config, plan.dimensions) <= free:
         size = stage.batch_size
     else:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer.config import Config
 from trainer.devices.device import Device
+from trainer.distributed.launched import Launched
 from trainer.errors import ConfigError
 from trainer.preflight.memory import (
     EVALUATION,
@@ -27,16 +28,22 @@ _GIB = 2**30
 _COMPILED = 0.5
 
 
-def memory_limit(config: Config, free: int | None) -> int | None:
-    """Return the bytes that the run may take: those free, and at most `device.memory_target_gib`."""
-    target = config.device.memory_target_gib
+def memory_limit(config: Config, device: Device, launch: Launched) -> int | None:
+    """Return the bytes that a process may take: those free, and at most `device.memory_target_gib`.
+
+    Processes on the CPU of one machine share what is free.
+    """
+    free, target = device.free_memory_bytes(), config.device.memory_target_gib
+    if free is not None and device.kind == "cpu":
+        free //= launch.local_world
     chosen = None if target is None else int(target * _GIB)
     return min((each for each in (free, chosen) if each is not None), default=None)
 
 
 def fits(memory: StageMemory, device: Device, free: int) -> bool:
     """Return whether the estimate is within the free bytes, or may be."""
-    activations = memory.activations * (_COMPILED if device.compile else 1.0)
+    is_compiled = device.compile and memory.name not in (EVALUATION, LOADING)
+    activations = memory.activations * (_COMPILED if is_compiled else 1.0)
     return memory.peak - memory.activations + activations <= free
 
 

@@ -41,7 +41,7 @@ class Preflight:
         stages: memory of each stage and of evaluations; empty if `upper_bound` was enough, or nothing is
             known.
         upper_bound: bytes that memory stays below.
-        free: bytes of memory that the run may take.
+        free: bytes of memory that this process may take.
         seconds, usd: of the steps of all stages, roughly; None: the device's speed or price is not known.
         unknown: why memory could not be estimated; "".
     """
@@ -99,7 +99,7 @@ def run_preflight(
             found.unknown = "the number of processes is not known; write device.mesh.data"
         else:
             device = dataclasses.replace(device, ranks=joined_ranks(config, device, launch))
-            _estimate_memory(found, per_process(config, processes), plan, device, detailed=detailed)
+            _estimate_memory(found, per_process(config, processes), plan, device, launch, detailed=detailed)
         found.seconds = price.seconds(config, plan.dimensions, device)
         if found.seconds is not None:
             found.usd = price.dollars(config, device, found.seconds)
@@ -131,9 +131,9 @@ def joined_ranks(config: Config, device: Device, launch: Launched) -> Ranks:
 
 
 def _estimate_memory(
-    found: Preflight, config: Config, plan: Blueprint, device: Device, *, detailed: bool
+    found: Preflight, config: Config, plan: Blueprint, device: Device, launch: Launched, *, detailed: bool
 ) -> None:
-    found.free = fitting.memory_limit(config, device.free_memory_bytes())
+    found.free = fitting.memory_limit(config, device, launch)
     bound = memory_upper_bound(config, plan.dimensions)
     # A trace takes about a second, which is long for a small run.
     if not detailed and found.free is not None and 2 * bound <= found.free:

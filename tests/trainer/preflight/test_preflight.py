@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections import namedtuple
@@ -14,8 +15,9 @@ from trainer import api
 from trainer.config import Config
 from trainer.config.compose import compose_config
 from trainer.devices.device import Device, open_device
+from trainer.distributed.launched import Launched
 from trainer.preflight import disk, fitting, preflight
-from trainer.preflight.memory import StageMemory
+from trainer.preflight.memory import EVALUATION, StageMemory
 from trainer.preflight.preflight import Preflight
 
 pytestmark = pytest.mark.usefixtures("keep_signals")
@@ -127,6 +129,21 @@ def test_compiled_step_is_refused_by_half_its_activations(
     compiled = open_device(compose_config([*small, "device.compile=true"]).device)
     assert [fitting.fits(memory, eager, free) for free in (40, 39)] == [True, False]
     assert [fitting.fits(memory, compiled, free) for free in (30, 29)] == [True, False]
+    evaluation = dataclasses.replace(memory, name=EVALUATION)  # whose layers compute as they are
+    assert [fitting.fits(evaluation, compiled, free) for free in (40, 39)] == [True, False]
+
+
+@pytest.mark.usefixtures("estimates")
+def test_processes_on_one_cpu_share_its_memory(
+    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Device, "free_memory_bytes", lambda self: 15 * GIB)
+    config = compose_config([*small, "stage1_9.batch_size=12", "stage2.max_steps=0", "eval.batch_size=1"])
+    device = open_device(config.device)
+    assert preflight.run_preflight(config, device, None).refusals == []  # 13 GiB
+    two = Launched(rank=0, world=2, local_rank=0, local_world=2)
+    (refusal,) = preflight.run_preflight(config, device, None, launch=two).refusals
+    assert "7.50 GiB are free" in refusal.problem
 
 
 @pytest.mark.parametrize(
