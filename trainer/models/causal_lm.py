@@ -10,6 +10,8 @@ Shapes: B sequences, T tokens, H hidden size, V vocabulary, L layers.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -258,19 +260,45 @@ def positions(numbers_BT: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _keeps_apart(model: nn.Module, end: int, device: torch.device) -> bool:
-    """Return whether another first document leaves the logits of the second one as they are."""
+    """Return whether another first document leaves what the model computes of the second one as it is."""
     first, other, *second = (token for token in range(6) if token != end)
     ids_BT = torch.tensor([[each, each, end, *second] for each in (first, other)], device=device)
     modes = [(module, module.training) for module in model.modules()]
     try:
         # A model may refuse the positions, or fail on them.
-        logits = run(model.eval(), ids_BT).logits.float()
+        with _first_layers(model.eval()) as decoder:
+            if decoder is None:
+                found = run(model, ids_BT).logits.float()
+            else:
+                found = decoder(**inputs(model, ids_BT)).last_hidden_state.float()
     except (TypeError, ValueError):
         return False
     finally:
         for module, training in modes:
             module.training = training
-    return torch.allclose(logits[0, 3:], logits[1, 3:], rtol=1e-3, atol=1e-3)
+    return torch.allclose(found[0, 3:], found[1, 3:], rtol=1e-3, atol=1e-3)
+
+
+@contextmanager
+def _first_layers(model: nn.Module) -> Iterator[Any]:
+    """Leave a model its first layers within the context, one of each kind among them, and yield its decoder.
+
+    What keeps documents apart is the same in layers of a kind, and a teacher that is to be sharded may be too
+    large to be computed, or read, by one process. None, with all layers, for a model that has no list of
+    them, or whose layers are copied to the device one after another (`host_layers`).
+    """
+    decoder: Any = getattr(model, "get_decoder", lambda: None)()
+    layers = getattr(decoder, "layers", None)
+    if not isinstance(layers, nn.ModuleList) or any(layer._forward_pre_hooks for layer in layers):
+        yield None
+        return
+    types = getattr(cast(Any, model).config, "layer_types", None) or [""] * len(layers)
+    kinds = [(kind, *map(type, layer.modules())) for kind, layer in zip(types, layers, strict=False)]
+    decoder.layers = layers[: 1 + max(map(kinds.index, kinds))]
+    try:
+        yield decoder
+    finally:
+        decoder.layers = layers
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

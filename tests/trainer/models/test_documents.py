@@ -324,3 +324,28 @@ def test_the_preflight_counts_the_masks(small: tuple[str, ...]) -> None:
         return found.peak or 0
 
     assert peak(ON) >= peak() + 4 * 256 * 256  # a boolean for each pair of tokens of four sequences
+
+
+@pytest.mark.parametrize("types", [["full_attention"] * 3, ["sliding_attention", "full_attention"] * 2])
+def test_only_the_first_layers_of_each_kind_are_computed(types: list[str]) -> None:
+    """A sharded teacher may be larger than a process's memory; layers on `meta` cannot be computed."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    size = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": len(types)}
+    heads = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "use_sliding_window": True,
+        "sliding_window": 3,
+    }
+    model = Qwen2ForCausalLM(
+        Qwen2Config(**size | heads, layer_types=types, attn_implementation="eager", tie_word_embeddings=False)
+    )
+    layers = model.get_decoder().layers
+    for layer in (*layers[len(set(types)) :], model.lm_head):
+        layer.to("meta")
+    separate_documents(model, END)
+    assert list(model.get_decoder().layers) == list(layers)
+    model.get_decoder().layers[len(set(types)) - 1].to("meta")
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        separate_documents(model, END)
