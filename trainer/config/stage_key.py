@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.config.run import INDECISIVE, TRUNK_EVERY, Config, leaves
+from trainer.config.run import INDECISIVE, SHARING, TRUNK_EVERY, Config, leaves
 from trainer.config.stages import Stage2Config, Stage19Config
 
 SCHEMA = 1
@@ -28,6 +28,10 @@ _OUTSIDE = (
     *("device.usd_per_hour", "device.pricing"),
     # The machine's to choose, and rounding, as between processors: runs share a teacher across it too.
     "device.threads",
+    # Rounding likewise: a checkpoint moves between meshes, and so may what others begin with. What is random
+    # while it trains (stochastic rounding of shards, a pretrained model's dropout) draws other numbers there.
+    # `auto_micro_batch` stays: what it finds depends on the memory, and not on the mesh alone.
+    *(f"device.{key}" for key in SHARING),
     f"{STAGE}.{TRUNK_EVERY}",
 )
 # Keys of a stage that nothing reads before its learning rate falls.

@@ -24,6 +24,7 @@ OTHER_RUNS = (
     "stage2.max_steps=300", "stage2.optimizer.lr=0.5", "stage2.lambda_warmup.enabled=false",
     "stage3.max_steps=9", "recovery.max_steps=9", "recovery.rank=3", "eval.batches=20", "eval.at=[]",
     "eval.test=true", "device.threads=7", "device.usd_per_hour=3.5", "device.pricing=spot",
+    "device.hold_weights=false", "device.teacher=host", "device.parallel=ddp",
     "checkpoint.every_steps=5", "checkpoint.keep=1", "telemetry.dense_steps=1", "memory_log.level=basic",
     "wandb.mode=offline", "wandb.name=other", "log_every=3", "run_dir=elsewhere", "save_model=true",
     "force=true",
@@ -35,7 +36,7 @@ OTHER_STAGES = (
     "stage1.subln=ones", "stage1.keep_layers=2", "stage1_9.max_steps=101", "stage1_9.batch_size=8",
     "stage1_9.micro_batch_size=8", "stage1_9.layer_weights=uniform", "stage1_9.saliency.enabled=true",
     "optimizer@stage1_9.optimizer=adamw", "auto_freeze.enabled=true", "device=cuda",
-    "device.dtype=bfloat16", "device.compile=false", "device.recompute=true", "device.parallel=fsdp",
+    "device.dtype=bfloat16", "device.compile=false", "device.recompute=true",
     "device.auto_micro_batch=true",
 )  # fmt: skip
 # Keys that nothing reads up to Stage 1.9's end under a setting, with that setting and with another.
@@ -105,16 +106,11 @@ def default_key() -> str:
     return remembered()
 
 
-def test_a_mesh_is_part_of_the_key_and_the_number_of_processes_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Both change rounding; what a sweep's workers have alike is the configuration."""
-    fsdp = key("device.parallel=fsdp")
-    assert fsdp != key("device.parallel=fsdp", "device.mesh.tensor=2")
-    assert fsdp != key("device.parallel=fsdp", "device.mesh.data=2")
+def test_processes_of_any_mesh_share(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
-    assert fsdp == key("device.parallel=fsdp")
+    for how in (("ddp",), ("fsdp", "device.mesh.tensor=2", "device.mesh.data=2", "device.teacher=sharded")):
+        assert key(f"device.parallel={how[0]}", *how[1:]) == default_key()
 
 
 def key_of(config: Any, versions: dict[str, str] = VERSIONS) -> str:

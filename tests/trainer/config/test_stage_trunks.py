@@ -66,7 +66,7 @@ def test_whatever_else_the_steps_depend_on_is_another_trunk(stage: str, override
 
 @pytest.mark.parametrize(
     "override",
-    ["eval.batches=3", "stage3.max_steps=5", "recovery.max_steps=5", "wandb.name=a", "device.threads=3"],
+    ["eval.batches=3", "stage3.max_steps=5", "recovery.max_steps=5", "wandb.name=a", "device.parallel=ddp"],
 )
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_no_step_reads_is_the_same_trunk(stage: str, override: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from shared_runs import Started, assert_the_same, metrics
 from trainer_outcomes import TIMES, lines_without_times
+from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.layout import SNAPSHOTS_FOLDER
@@ -85,33 +87,88 @@ def test_two_processes_from_a_point_end_as_from_scratch(parallel: str, start: St
 
 
 FSDP, TENSOR = ("device.parallel=fsdp",), ("device.parallel=fsdp", "device.mesh.tensor=2")
+MESHES = {
+    "one": (1, ()),
+    "ddp": (2, ("device.parallel=ddp",)),
+    "2 x 1": (2, (*FSDP, "device.teacher=sharded")),
+    "1 x 2": (2, TENSOR),
+    "2 x 2": (4, TENSOR),
+}
+"""Numbers of processes, and how they share a run."""
 
 
-@pytest.mark.parametrize(
-    ("published", "mesh", "world"),
-    [(TENSOR, TENSOR, 2), (TENSOR, TENSOR, 4), (TENSOR, FSDP, 2), (FSDP, TENSOR, 2)],
-    ids=["1 x 2 again", "1 x 2 on 2 x 2", "1 x 2 on 2 x 1", "2 x 1 on 1 x 2"],
-)
-def test_end_and_point_serve_their_mesh_to_the_bit_and_more_processes_to_rounding(
-    published: tuple[str, ...], mesh: tuple[str, ...], world: int, start: Start, tmp_path: Path
-) -> None:
-    """The key has the mesh as it is configured, and not the number of processes: a run of another mesh uses neither."""
+@pytest.fixture
+def run_on(start: Start) -> Callable[..., Path]:
+    """Return `run_on(mesh, folder, *overrides)`, which runs on one of MESHES to the end and returns the folder."""
 
-    def run(name: str, *overrides: str, world: int = world) -> Path:
-        started = start(tmp_path / name, *SHORT, "eval.at=[]", *overrides, world=world)
+    def run_on(mesh: str, folder: Path, *overrides: str) -> Path:
+        world, how = MESHES[mesh]
+        common = (*SHORT, *FLOAT32, "eval.at=[]", "stage2.max_steps=4")
+        started = start(folder, *common, *how, *overrides, world=world)
         assert started.end() == [0] * world, "".join(map(started.output, range(world)))
-        return tmp_path / name
+        return folder
 
-    # It writes both: the second copy into host memory has other parts than the first.
-    left = run("publisher", *published, "snapshots.write=true", "stage2.trunk_every=2", world=2)
-    scratch = run("scratch", *mesh, "stage2.max_steps=4")
-    for thing, branched_at in {"stage1_9": None, "stage2@2": 2}.items():
-        shutil.copytree(left / SNAPSHOTS_FOLDER / thing, tmp_path / thing / SNAPSHOTS_FOLDER / thing)
-        reused = run(thing, *mesh, "stage2.max_steps=4")
-        alignment, training = json.loads((reused / RESULT_FILE).read_text())["stages"]
-        found = (alignment["reused"], training.get("branched_at"))
-        assert found == ((True, branched_at) if published == mesh else (False, None))
-        if world == 2:
-            assert outcome(reused) == outcome(scratch)
-        else:
+    return run_on
+
+
+@pytest.fixture
+def published(
+    run_on: Callable[..., Path], remembered: Callable[[str, Callable[[], str]], str], session_folder: Path
+) -> Callable[..., Path]:
+    """Return `published(mesh, *overrides)`: a run from scratch that has left its end of Stage 1.9 and a point."""
+
+    def publish(mesh: str, *overrides: str) -> str:
+        folder = session_folder / uuid.uuid4().hex
+        # It writes both: the second copy into host memory has other parts than the first.
+        return str(run_on(mesh, folder, "snapshots.write=true", "stage2.trunk_every=2", *overrides))
+
+    def published(mesh: str, *overrides: str) -> Path:
+        return Path(remembered(f"published on {mesh} {overrides}", lambda: publish(mesh, *overrides)))
+
+    return published
+
+
+def continued(run_on: Callable[..., Path], mesh: str, folder: Path, thing: Path, *overrides: str) -> Path:
+    """Run on a mesh from what another run has published, and check that it did begin there."""
+    shutil.copytree(thing, folder / SNAPSHOTS_FOLDER / thing.name)
+    run_on(mesh, folder, *overrides)
+    alignment, training = json.loads((folder / RESULT_FILE).read_text())["stages"]
+    step = thing.name.partition("@")[2]
+    assert (alignment["reused"], training.get("branched_at")) == (True, int(step) if step else None)
+    return folder
+
+
+THINGS = ("stage1_9", "stage2@2")
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_end_and_point_of_any_mesh_serve_all(
+    mesh: str, run_on: Callable[..., Path], published: Callable[..., Path], tmp_path: Path
+) -> None:
+    """To rounding on other meshes, and to the bit on their own: of those without tensor groups see above."""
+    scratch, here = published(mesh), [*MESHES].index(mesh)
+    for number, publisher in enumerate(MESHES):
+        both = THINGS if mesh == "1 x 2" else ()
+        for thing in both if publisher == mesh else (THINGS[(number + here) % 2],):
+            left = published(publisher) / SNAPSHOTS_FOLDER / thing
+            reused = continued(run_on, mesh, tmp_path / f"{thing} of {publisher}", left)
             assert_the_same(reused, scratch)
+            assert (outcome(reused) == outcome(scratch)) == (publisher == mesh), publisher
+
+
+def test_stochastic_rounding_goes_on_from_another_mesh(
+    run_on: Callable[..., Path], published: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Each process draws for its own shard, and on another mesh others: a rounding of bfloat16 apart."""
+    rounded = (
+        *("model.master_dtype=bfloat16", "device.dtype=bfloat16"),
+        *(f"{stage}.optimizer.stochastic_rounding=true" for stage in ("stage1_9", "stage2")),
+    )
+    point = published("2 x 1", *rounded) / SNAPSHOTS_FOLDER / "stage2@2"
+    assert outcome(continued(run_on, "2 x 1", tmp_path / "again", point, *rounded)) == outcome(
+        published("2 x 1", *rounded)
+    )
+    run = continued(run_on, "one", tmp_path / "one", point, *rounded)
+    ours, theirs = metrics(run), metrics(published("one", *rounded))
+    for name in ("final_loss", "stage2_train_loss"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-2), name
