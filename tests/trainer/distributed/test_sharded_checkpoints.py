@@ -137,6 +137,11 @@ def found_in(folder: Path) -> Found:
     return found
 
 
+def left_in(folder: Path) -> Found:
+    """Return the last checkpoint, in any process: only the first of a run looks for the newest, which tidies up."""
+    return open_checkpoint(folder, listing(folder / "checkpoints")[0].name)
+
+
 def save(root: Path, how: str = "auto", parallel: str = "fsdp") -> dict[str, dict[str, Tensor]]:
     contents = {}
     for kind in KINDS:
@@ -153,9 +158,7 @@ def save(root: Path, how: str = "auto", parallel: str = "fsdp") -> dict[str, dic
 def resume(root: Path, *, parallel: str = "fsdp") -> dict[str, tuple[dict[str, Tensor], Tensor]]:
     contents = {}
     for kind in KINDS:
-        # As in a run, where the first process alone looks for the newest, which tidies up the folder.
-        name = listing(root / kind / "checkpoints")[0].name
-        run = Run(root / kind, kind, open_checkpoint(root / kind, name), parallel=parallel)
+        run = Run(root / kind, kind, left_in(root / kind), parallel=parallel)
         run.go(STEPS - 1)  # restores, and takes no step
         contents[kind] = run.content(), torch.get_rng_state()
     return contents
@@ -211,7 +214,7 @@ def bytes_of_a_save_and_a_load(root: Path, how: str) -> tuple[int, int, int, int
     torch.distributed.barrier()
     held = sum(copies.nbytes for copies in run.checkpoints._copies.values())
     weights = sum(local_tensor(each.detach()).nbytes for each in run.model.parameters())
-    again = Run(root, "adamw", found_in(root), how=how)
+    again = Run(root, "adamw", left_in(root), how=how)
     return held, peak_bytes(lambda: again.go(STEPS - 1)), weights, 2 * weights
 
 
