@@ -16,6 +16,9 @@ from sweeps.search.optimizer.rows import option_columns
 QUICK = {"num_restarts": 4, "raw_samples": 128}
 """Options for the optimisation on a stored first stage, which has fewer free axes than the fresh one."""
 
+BETTER = 1e-6
+"""What a changed option has to add, more than rounding does."""
+
 ROWS = 1024
 """Points of one evaluation: memory grows with them."""
 
@@ -23,10 +26,10 @@ ROWS = 1024
 class WholeOptions(AcquisitionFunction):  # type: ignore[misc]  # BoTorch ships no types
     """Acquisition function that takes each choice for its largest option alone (arXiv 1805.03463).
 
-    Ax searches an unordered choice as one column from 0 to 1 for each option, and rounds what it finds. The
-    maximum then often lies at a mixture of options, and what that is rounded to may have next to no expected
-    improvement. Here a mixture has the value of what it is rounded to, and no gradient along options: each
-    start of the optimizer keeps its own.
+    Ax searches an unordered choice of three options or more as one column from 0 to 1 for each option, and
+    rounds what it finds. The maximum then often lies at a mixture of options, and what that is rounded to may
+    have next to no expected improvement. Here a mixture has the value of what it is rounded to, and no
+    gradient along options: each start of the optimizer keeps its own. For one candidate at a time.
 
     Args:
         acquisition: the function, which knows the pending points.
@@ -38,7 +41,7 @@ class WholeOptions(AcquisitionFunction):  # type: ignore[misc]  # BoTorch ships 
         self.acquisition, self._groups = acquisition, groups
 
     def forward(self, X: Tensor) -> Tensor:
-        """Return the value of [b, q, d] points, [b]."""
+        """Return the value of [b, 1, d] points, [b]."""
         whole = X.clone()
         for columns in self._groups:
             largest = X[..., columns].argmax(-1)
@@ -48,13 +51,13 @@ class WholeOptions(AcquisitionFunction):  # type: ignore[misc]  # BoTorch ships 
 
 
 class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
-    """Ax's acquisition function with the prior in it, of whole options, which remembers how it was optimised.
+    """Ax's acquisition function, with the prior in it and evaluated at whole options, to be optimised again.
 
     With `fixed_features`, Ax's `gen` would build another one, whose incumbent is the best of the few trials
     with these features, with other Monte Carlo draws: the values of two such functions cannot be compared.
 
     Attributes:
-        found: [n, d], the maximiser.
+        found: [1, d], the maximiser.
     """
 
     acqf: Any
@@ -68,28 +71,58 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
         log_prior: OfRows | None = self.options.get("log_prior")
         if log_prior is not None:
             self.acqf = WithPrior(self.acqf, log_prior, self.options["prior_weight"])
-        groups = option_columns(search_space_digest.feature_names)
-        if groups and not torch_opt_config.is_moo:  # with several objectives: not measured yet
-            self.acqf = WholeOptions(self.acqf, groups)
+        self._groups: list[list[int]] = []
+        if not torch_opt_config.is_moo:  # with several objectives: not measured yet
+            self._groups = option_columns(search_space_digest.feature_names)
+        if self._groups:
+            self.acqf = WholeOptions(self.acqf, self._groups)
 
     def optimize(self, n: int, search_space_digest: Any, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         self._digest, self._arguments = search_space_digest, arguments
-        result: tuple[Tensor, Tensor, Tensor] = super().optimize(
-            n=n, search_space_digest=search_space_digest, **arguments
-        )
-        self.found = result[0]
-        return result
+        found, values, weights = super().optimize(n=n, search_space_digest=search_space_digest, **arguments)
+        self.found = self._with_better_options(found, arguments.get("fixed_features") or {})
+        return self.found, values if self.found is found else self.values(self.found), weights
 
     def optimize_at(self, fixed: Mapping[int, float]) -> Tensor:
         """Return the maximiser, [1, d], of the same function where some columns have fixed values."""
-        always = self._arguments.get("fixed_features") or {}
-        arguments = {
-            **self._arguments,
-            "fixed_features": {**always, **fixed},
-            "optimizer_options": dict(QUICK),
-        }
+        fixed = {**(self._arguments.get("fixed_features") or {}), **fixed}
+        return self._with_better_options(self._quickly(fixed), fixed)
+
+    def _quickly(self, fixed: Mapping[int, float]) -> Tensor:
+        arguments = {**self._arguments, "fixed_features": fixed, "optimizer_options": dict(QUICK)}
         found: Tensor = super().optimize(n=1, search_space_digest=self._digest, **arguments)[0]
         return found
+
+    def _with_better_options(self, found: Tensor, fixed: Mapping[int, float]) -> Tensor:
+        """Return `found`, [1, d], or a better point that changing one option after the other leads to.
+
+        Of the combinations of options the optimizer has tried those of its starts alone.
+        """
+        groups = [columns for columns in self._groups if not fixed.keys() & set(columns)]
+        value = self.values(found)
+        while groups:
+            options = found
+            while True:
+                others = [self._with_option(options, columns, at) for columns in groups for at in columns]
+                values = self.values(torch.cat(others))
+                if values.max() <= value + BETTER:
+                    break
+                options, value = others[int(values.argmax())], values.max()
+            if options is found:
+                break
+            found = options
+            whole = {column: float(found[0, column]) for columns in groups for column in columns}
+            if len(fixed) + len(whole) < found.shape[1]:
+                numbers = self._quickly({**fixed, **whole})
+                if self.values(numbers) > value:
+                    found, value = numbers, self.values(numbers)
+        return found
+
+    @staticmethod
+    def _with_option(row: Tensor, columns: Sequence[int], at: int) -> Tensor:
+        changed = row.clone()
+        changed[:, columns], changed[:, at] = 0.0, 1.0
+        return changed
 
     def values(self, x_ND: Tensor) -> Tensor:
         """Return the acquisition value of each row, [N]: a logarithm, as all of Ax's choices are."""

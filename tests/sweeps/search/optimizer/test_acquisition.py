@@ -107,6 +107,70 @@ def test_a_mixture_has_the_value_of_its_largest_options() -> None:
     assert slope[..., numbers].all()
 
 
+def many_choices(ranges: int) -> Space:
+    return Space(
+        name="case",
+        objectives=(Objective(metric="loss"),),
+        parameters=(
+            *(Range(name=f"r{i}", min=0.0, max=1.0, kind="float") for i in range(ranges)),
+            *(Choice(name=f"k{i}", values=tuple("uvwx")) for i in range(5)),
+            Choice(name="two", values=("y", "z")),
+            Choice(name="steps", values=(1, 2, 4), ordered=True),
+        ),
+        program=Program(kind="function", function="m:f"),
+    )
+
+
+def fitted_to_random_trials(searched: Space, seed: int) -> Any:
+    rng, domain = np.random.default_rng(seed), Domain(searched)
+    encoding = Encoding(domain)
+    names = [axis.name for axis in encoding.axes]
+    weights = rng.uniform(0, 0.5, (5, 4))
+    records = []
+    for index in range(25):
+        shares = dict(zip(names, rng.uniform(size=len(names)), strict=True))
+        parameters = domain.complete(encoding.values(encoding.at_shares(shares)))
+        loss = sum(float(weights[i]["uvwx".index(str(parameters[f"k{i}"]))]) for i in range(5))
+        loss += sum((float(parameters[p.name]) - 0.3) ** 2 for p in searched.parameters if p.name[0] == "r")
+        records.append(
+            Trial(
+                trial=index,
+                status="completed",
+                generator="sobol",
+                parameters=parameters,
+                metrics={"loss": loss + 0.02 * rng.standard_normal()},
+            )
+        )
+    optimizer, outcomes = Optimizer(searched), Outcomes(searched)
+    optimizer.observe(records)
+    results = ax_experiment.results(outcomes, records, optimizer.experiment.trials)
+    return fitted(
+        optimizer.experiment, results, ax_experiment.goal(outcomes), acquisition_class=OpenAcquisition
+    )
+
+
+@pytest.mark.parametrize("ranges", [0, 3])
+@pytest.mark.parametrize("fixed", [False, True], ids=["free", "fixed"])
+def test_no_change_of_one_option_is_better(ranges: int, fixed: bool) -> None:
+    """The optimizer itself tries the combinations of its starts alone, of thousands."""
+    with one_thread(), silence("ax"), seeded(0):
+        adapter = fitted_to_random_trials(many_choices(ranges), 1)
+        adapter.gen(n=1)
+        acquisition, groups = adapter.generator._acquisition, option_columns(adapter.parameters)
+        assert [len(columns) for columns in groups] == [4] * 5  # two options, and ordered ones, are one column
+        found, held = acquisition.found, {}
+        if fixed:
+            held = {column: float(column == groups[0][1]) for column in groups[0]}
+            found = acquisition.optimize_at(held)
+            assert {column: float(found[0, column]) for column in held} == held
+    best = float(acquisition.values(found)[0])
+    for columns in groups[1:] if fixed else groups:
+        for at in columns:
+            other = found.clone()
+            other[:, columns], other[:, at] = 0.0, 1.0
+            assert float(acquisition.values(other)[0]) <= best + 1e-5
+
+
 def test_several_objectives_have_ax_own_function() -> None:
     with one_thread(), silence("ax"), seeded(0):
         adapter = adapter_at(space("loss", "cost"), 0, 8)
