@@ -61,7 +61,7 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests of forked processes first, then those with their own time limit, the longest at the start.
 
-    The first stand together, so that one worker alone starts the fork server, which takes ten seconds of CPU. A
+    The first stand together, so that with worksteal mostly one worker starts the fork server, which takes ten seconds of CPU. A
     long test that begins at the end would run while a core is idle.
     """
 

@@ -163,8 +163,9 @@ class Composition:
     def stage_keys(self) -> dict[str, str]:
         """Return the key of the end of each stage whose weights runs can share, by the stage's name.
 
-        Runs of one key have the same weights there. It is the same on all machines that have the same
-        versions of this code and of the libraries; docs/explanation/sharing.md says what it depends on.
+        Runs of one key have the same weights there, to rounding on different meshes. It is the same on all
+        machines that have the same versions of this code and of the libraries; docs/explanation/sharing.md
+        says what it depends on.
 
         Returns:
             64 hexadecimal digits for `stage1_9`; nothing where `stage1_9.max_steps` is 0.

@@ -33,8 +33,8 @@ INDECISIVE = (
     *_TELEMETRY,
 )
 TRUNK_EVERY = "trunk_every"
-# How processes or chips share a run, and what saves memory with the same bits.
-SHARING = ("parallel", "mesh", "num_chips", "hold_weights", "teacher")
+# Which processes or chips compute a run, and which of them hold what: it changes rounding at most.
+PLACEMENT = ("parallel", "mesh", "num_chips", "hold_weights", "teacher")
 _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
 
@@ -403,7 +403,7 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
         "scale_rule": document["scale_rule"]["type"] == "none",
     }
     kept = {key: value for key, value in document.items() if key not in INDECISIVE and not off.get(key)}
-    device = {key: value for key, value in kept["device"].items() if key not in SHARING}
+    device = {key: value for key, value in kept["device"].items() if key not in PLACEMENT}
     evaluation = {key: value for key, value in kept["eval"].items() if key not in _NO_PART_OF_TRAINING}
     trunks = {
         stage: {key: value for key, value in kept[stage].items() if key != TRUNK_EVERY}

@@ -1,8 +1,9 @@
 """Keys of what runs can share: the ends of stages, and trunks of stages, which are runs before their decay.
 
-Runs of one key have the same weights there. Called by `api`; reads no file. What is not named here belongs to
-the key, a new key of the configuration too: at worst a stage is computed twice. docs/explanation/sharing.md
-says what a key depends on, and tests/trainer/test_stage_key_weights.py holds all of them against the weights.
+Runs of one key have the same weights there, to rounding on different meshes. Called by `api`; reads no file.
+What is not named here belongs to the key, a new key of the configuration too: at worst a stage is computed
+twice. docs/explanation/sharing.md says what a key depends on, and tests/trainer/test_stage_key_weights.py
+holds all of them against the weights.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.config.run import INDECISIVE, SHARING, TRUNK_EVERY, Config, leaves
+from trainer.config.run import INDECISIVE, PLACEMENT, TRUNK_EVERY, Config, leaves
 from trainer.config.stages import Stage2Config, Stage19Config
 
 SCHEMA = 1
@@ -28,10 +29,10 @@ _OUTSIDE = (
     *("device.usd_per_hour", "device.pricing"),
     # The machine's to choose, and rounding, as between processors: runs share a teacher across it too.
     "device.threads",
-    # Rounding likewise: a checkpoint moves between meshes, and so may what others begin with. What is random
-    # while it trains (stochastic rounding of shards, a pretrained model's dropout) draws other numbers there.
-    # `auto_micro_batch` stays: what it finds depends on the memory, and not on the mesh alone.
-    *(f"device.{key}" for key in SHARING),
+    # Rounding too: checkpoints already move between meshes, so snapshots and points may. Random draws
+    # differ there (stochastic rounding of shards, a pretrained model's dropout). `auto_micro_batch` stays in
+    # the key: what it finds depends on the memory, and not on the mesh alone.
+    *(f"device.{key}" for key in PLACEMENT),
     f"{STAGE}.{TRUNK_EVERY}",
 )
 # Keys of a stage that nothing reads before its learning rate falls.
@@ -49,7 +50,8 @@ class StageTrunk:
     """The part of a stage that runs of several lengths share.
 
     Args:
-        key: 64 hexadecimal digits; equal keys mean equal weights after equal numbers of steps.
+        key: 64 hexadecimal digits; equal keys mean equal weights after equal numbers of steps, to rounding on
+            different meshes.
         until: steps of this run on the trunk; its learning rate falls from there.
     """
 

@@ -292,7 +292,7 @@ def _first_layers(model: nn.Module) -> Iterator[Any]:
     if not isinstance(layers, nn.ModuleList) or any(layer._forward_pre_hooks for layer in layers):
         yield None
         return
-    types = getattr(cast(Any, model).config, "layer_types", None) or [""] * len(layers)
+    types = getattr(decoder.config, "layer_types", None) or [""] * len(layers)
     kinds = [(kind, *map(type, layer.modules())) for kind, layer in zip(types, layers, strict=False)]
     decoder.layers = layers[: 1 + max(map(kinds.index, kinds))]
     try:

@@ -29,9 +29,9 @@ _COMPILED = 0.5
 
 
 def memory_limit(config: Config, device: Device, launch: Launched) -> int | None:
-    """Return the bytes that a process may take: those free, and at most `device.memory_target_gib`.
+    """Return the bytes that a process may take: its share of those free, at most `device.memory_target_gib`.
 
-    Processes on the CPU of one machine share what is free.
+    Processes on the CPU of one machine share what is free; others have a device each.
     """
     free, target = device.free_memory_bytes(), config.device.memory_target_gib
     if free is not None and device.kind == "cpu":
@@ -93,7 +93,7 @@ def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Devic
     parts = ", ".join(f"{name} {byte_size(size)}" for name, size in sizes.items() if size)
     problem = (
         f"{memory.name} takes an estimated {byte_size(memory.peak)} of memory ({parts}), and "
-        f"{byte_size(free)} are free"
+        f"{byte_size(free)} are free{' for each process' if device.ranks.world > 1 else ''}"
     )
     if memory.name == EVALUATION:
         return _smaller_evaluation(config, problem, plan, device, free)

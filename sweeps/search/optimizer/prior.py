@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from ax.adapter.transforms.one_hot import OH_PARAM_INFIX
 from botorch.acquisition.acquisition import AcquisitionFunction
 from torch import Tensor
 
@@ -121,7 +122,9 @@ class LogPrior:
         rows = self._rows.rows([{**anywhere, axis.name: at} for at in _positions(axis)])
         y = torch.tensor(numbers, dtype=rows.dtype)
         if axis.name not in self._columns:  # a column for each option
-            own = [c for c, name in enumerate(self._columns) if name.partition("_OH_PARAM_")[0] == axis.name]
+            own = [
+                c for c, name in enumerate(self._columns) if name.partition(OH_PARAM_INFIX)[0] == axis.name
+            ]
             return lambda x: x[..., own] @ (rows[:, own].T @ y)
         column = self._columns.index(axis.name)
         at, order = rows[:, column].sort()

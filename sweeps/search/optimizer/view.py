@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ax.adapter.cross_validation import cross_validate
+from ax.adapter.transforms.one_hot import OH_PARAM_INFIX
 from ax.core.observation import ObservationFeatures
 from ax.utils.sensitivity.sobol_measures import ax_parameter_sens
 
@@ -57,7 +58,7 @@ class SurrogateView:
         shares = {metric: dict.fromkeys(parameters, 0.0) for metric in self._metrics.values()}
         for name, by_feature in found.items():
             for feature, value in by_feature.items():
-                axis = feature.partition("_OH_PARAM_")[0]  # one axis per option of an unordered choice
+                axis = feature.partition(OH_PARAM_INFIX)[0]  # one axis per option of an unordered choice
                 shares[self._metrics[name]][self._encoding.names[axis]] += float(value)
         return shares
 

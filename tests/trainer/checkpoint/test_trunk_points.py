@@ -103,13 +103,15 @@ PLACES = {
     "stage 2": (WHOLE_FIRST, "stage2@4", 1, {"stage1_9": None, "stage2": 4}),
     "longer": (("stage1_9.max_steps=11", "stage2.max_steps=2"), "stage1_9@6", 5 + 2, {"stage1_9": 12}),
 }
-# Both stages save and load an optimizer by the same code; the other cases are of Stage 2, or of both.
-ELSEWHERE = {
+# Where each case leaves the trunk, if not in Stage 1.9 alone: both stages save and load an optimizer by the same code.
+PLACES_OF = {
     "muon": tuple(PLACES),
+    "muonclip": ("stage 1.9", "stage 2"),
     "no lambda warmup": ("stage 2",),
     "Stage 2 with its teacher": ("stage 2",),
     "auto-freeze": ("stage 1.9", "stage 2"),
 }
+assert PLACES_OF.keys() <= CASES.keys()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ ELSEWHERE = {
             *PLACES[place], case, id=f"{place}-{name}", marks=() if name == "muon" else pytest.mark.slow
         )
         for name, case in CASES.items()
-        for place in ELSEWHERE.get(name, ("stage 1.9",))
+        for place in PLACES_OF.get(name, ("stage 1.9",))
     ],
 )
 def test_a_branch_ends_as_from_scratch_bit_for_bit(

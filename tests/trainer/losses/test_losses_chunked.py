@@ -14,7 +14,9 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.tensor_memory import peak_bytes
+from trainer.losses import chunked
 from trainer.losses.chunked import HeadInputs, head_losses
+from trainer.preflight.trace import fake_tensors
 
 
 def reads(
@@ -187,3 +189,29 @@ def test_without_a_gradient_to_come_none_is_computed() -> None:
     with torch.no_grad():
         less = peak_bytes(lambda: head_losses(student, labels, chunk_elements=8192))
     assert less < peak_bytes(lambda: head_losses(student, labels, chunk_elements=8192))
+
+
+@pytest.mark.parametrize("tokens", [64, 61])
+@pytest.mark.parametrize("trained", [True, False])
+def test_estimate_of_memory_needs_the_outer_chunks_alone(
+    tokens: int, trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last chunk may be shorter."""
+
+    def peaks() -> dict[Any, int]:
+        with fake_tensors(torch.device("cpu")) as live:
+            student = HeadInputs(
+                states=torch.zeros(tokens, 8, requires_grad=trained),
+                head=torch.zeros(100, 8, requires_grad=trained),
+            )
+            teacher = HeadInputs(states=torch.zeros(tokens, 6), head=torch.zeros(100, 6))
+            labels = torch.zeros(tokens, dtype=torch.long)
+            total = head_losses(student, labels, teacher=teacher, chunk_elements=500).total
+            if trained:
+                total.backward()
+            return dict(live.peaks)
+
+    few = peaks()
+    monkeypatch.setattr(chunked, "FakeTensor", ())
+    assert few == peaks()
+    assert max(few.values()) > 0

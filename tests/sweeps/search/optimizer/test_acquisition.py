@@ -157,7 +157,9 @@ def test_no_change_of_one_option_is_better(ranges: int, fixed: bool) -> None:
         adapter = fitted_to_random_trials(many_choices(ranges), 1)
         adapter.gen(n=1)
         acquisition, groups = adapter.generator._acquisition, option_columns(adapter.parameters)
-        assert [len(columns) for columns in groups] == [4] * 5  # two options, and ordered ones, are one column
+        assert [len(columns) for columns in groups] == [
+            4
+        ] * 5  # two options, and ordered ones, are one column
         found, held = acquisition.found, {}
         if fixed:
             held = {column: float(column == groups[0][1]) for column in groups[0]}
