@@ -117,20 +117,21 @@ def size_of(log_file: Path) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def written_since(log_file: Path, start: int | None) -> str:
+def written_since(log_file: Path, start: int | None, *, tail: bool = False) -> str:
     """Return what was appended to a log after the byte `start`, as `size_of` gave it.
 
-    "" where that cannot be read, and where it is more than a start that failed writes.
+    "" where that cannot be read, and where it is more than a start that failed writes; with `tail`, then its
+    last 100,000 bytes.
     """
     try:
         if start is None or not size_of(log_file):
             return ""
         with log_file.open("rb") as file:
-            file.seek(start)
+            file.seek(max(start, file.seek(0, os.SEEK_END) - _LONGEST_START) if tail else start)
             data = file.read(_LONGEST_START + 1)
     except OSError:
         return ""
-    return data.decode("utf-8", "replace") if len(data) <= _LONGEST_START else ""
+    return data.decode("utf-8", "replace") if tail or len(data) <= _LONGEST_START else ""
 
 
 def end(started: Sequence[subprocess.Popen[bytes]], grace_s: float = GRACE_S) -> list[int]:

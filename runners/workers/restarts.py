@@ -27,7 +27,8 @@ End = Literal["done", "poison", "given up"]
 
 _OWN_LINE = re.compile(r"^sweep: (?!error: cannot import )", re.MULTILINE)
 """Line of a worker that has begun: all its events have this prefix."""
-_ERROR_LINE = re.compile(r"^sweep: error: (.*)", re.MULTILINE)
+_REASON = re.compile(r"^sweep: (?:error: (.*)|(the leader has sent this host away.*))", re.MULTILINE)
+"""Line in which a host of a gang says why it ends: for its own reason, or with its leader."""
 _CANNOT_IMPORT = re.compile(r"^sweep: error: (cannot import .*)", re.MULTILINE)
 _NO_MODULE = re.compile(r"^\S*python\S*: ((?:No module named|Error while finding module) .*)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+(?:, in (?P<function>.*))?$', re.MULTILINE)
@@ -76,10 +77,10 @@ def last_start(*, crashes: int, restarts: int) -> dict[str, str]:
     return {LAST_START: f"{HEALTHY_S:g}"} if crashes >= restarts else {}
 
 
-def last_error(output: str) -> str:
-    """Return the last error that a worker has written, without its prefix; "" if there is none."""
-    errors = _ERROR_LINE.findall(output)
-    return errors[-1][:300] if errors else ""
+def last_reason(output: str) -> str:
+    """Return the last reason for its end that a host of a gang has written; "" if there is none."""
+    reasons = _REASON.findall(output)
+    return "".join(reasons[-1])[:300] if reasons else ""
 
 
 def import_failure(output: str) -> str:

@@ -11,7 +11,7 @@ from runners.errors import EXIT_FAILED
 from runners.pools.pool import Pool
 from runners.pools.runner import Notify
 from runners.workers.processes import Process, end, name_of, process, size_of, start, written_since
-from runners.workers.restarts import Again, End, after_exit, import_failure, last_error, last_start
+from runners.workers.restarts import Again, End, after_exit, import_failure, last_reason, last_start
 from sweeps.text.counted import counted
 
 _POLL_S = 0.2
@@ -132,8 +132,9 @@ def _handle_exit(slot: _Slot, status: int, now: float, pool: Pool) -> str:
         return "was preempted; restarting it"
     slot.end = next_
     # A host of a gang ends with 2 where another one is given up, too: its log says what it was.
-    if next_ == "poison" and pool.nodes > 1 and (said := last_error(written_since(log, slot.log_start))):
-        return f"ended ({said}), see {log}; not restarting it"
+    output = written_since(log, slot.log_start, tail=True) if pool.nodes > 1 else ""
+    if next_ == "poison" and (reason := last_reason(output)):
+        return f"ended ({reason}), see {log}; not restarting it"
     return {
         "done": "has no work left",
         "poison": f"rejected its input, see {log}; not restarting it",

@@ -82,14 +82,25 @@ def test_poisoned_worker_is_not_restarted(tmp_path: Path) -> None:
     assert any("rejected its input" in line for line in lines)
 
 
-def test_host_of_a_gang_ends_for_what_its_log_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "error: host 1 of 2: the leader at 127.0.0.1 has ended, and after so many crashes it is not started again",
+        "the leader has sent this host away, with exit status 2",
+    ],
+    ids=["left", "sent away"],
+)
+@pytest.mark.parametrize("long", [0, 200_000], ids=["short", "long"])
+def test_host_of_a_gang_ends_for_what_its_log_says(tmp_path: Path, reason: str, long: int) -> None:
     """Here for the other host, which is given up, and not for its own input."""
-    says = "sweep: error: the leader at 127.0.0.1 has ended, and is not started again"
-    member = Process(argv=("bash", "-c", f"echo '{says}'; exit 2"), env={}, log_file=tmp_path / "member.log")
+    code = (
+        f"print('sweep: error: an earlier one\\n' + 'x' * {long} + '\\nsweep: {reason}'); raise SystemExit(2)"
+    )
+    member = Process(argv=(sys.executable, "-c", code), env={}, log_file=tmp_path / "member.log")
     ends, lines = supervised(ends_with(tmp_path, 1), member, restarts=0, nodes=2)
     assert ends == ["given up", "poison"]
     (line,) = (line for line in lines if line.startswith("worker 1-host-1 "))
-    assert "the leader at 127.0.0.1 has ended" in line
+    assert f"ended ({reason.removeprefix('error: ')})" in line
     assert "rejected" not in line
 
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from runners.pools import pool_file
+from runners.workers.restarts import last_reason
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.storage.local import LocalStore
@@ -336,6 +337,7 @@ class TestNodes:
         monkeypatch.setattr(Member, "follow", follow)
         ran = sweep("worker", "--node-rank", "1", "--leader", "a", "--storage", "sweep-store/shared")
         assert (ran.status, ran.err.splitlines()[-1]) == (75, says)
+        assert last_reason(ran.err) == ("" if is_told_itself else says.removeprefix("sweep: "))  # for a pool
 
     @pytest.mark.parametrize(
         ("words", "says"),
