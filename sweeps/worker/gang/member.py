@@ -180,10 +180,12 @@ class _Session:
     def _told_to_go(self) -> bool:
         """Return whether this machine is to go, and pass that on to the leader, for all hosts, once."""
         with self._changed:
-            if self._stop.requested and not self._has_told:
+            # Read once: a signal after this line is passed on by the next call, and ends nothing before.
+            is_told = self._stop.requested
+            if is_told and not self._has_told:
                 self._has_told = True
                 self._channel.send(notice=self._stop.by)
-        return self._stop.requested
+        return is_told
 
     def _obey(self, order: Mapping[str, Any]) -> None:
         """Run this host's processes of a trial, and say how they ended. Raises `EnvironmentFault`."""

@@ -76,8 +76,15 @@ class Hosts:
         about = ABOUT | {"nodes": nodes}
         return Leader(host, about, self.lines.append, self.asked.append, patience_s, clock=self.clock, **more)
 
-    def member(self, rank: int = 1, patience_s: float = 20.0, last_s: float = 0.0, **about: object) -> Stop:
-        host, stop = Host(rank=rank, nodes=2, address="127.0.0.1", port=self.port), Stop()
+    def member(
+        self,
+        rank: int = 1,
+        patience_s: float = 20.0,
+        last_s: float = 0.0,
+        stop: Stop | None = None,
+        **about: object,
+    ) -> Stop:
+        host, stop = Host(rank=rank, nodes=2, address="127.0.0.1", port=self.port), stop or Stop()
         member = Member(
             host,
             self.experiment,
@@ -501,21 +508,40 @@ class TestLastStarts:
         assert LAST_START == restarts.LAST_START
 
 
+class LateStop(Stop):
+    """A stop that comes right after somebody has looked for one, as a signal may."""
+
+    _late = ""
+
+    def request(self, by: str) -> None:
+        self._late = by
+
+    @property
+    def requested(self) -> bool:
+        before = super().requested
+        if self._late:
+            super().request(self._late)
+        return before
+
+
 class TestRuns:
-    def test_member_in_a_long_read_passes_its_notice_on(self, hosts, monkeypatch):
-        two, goes_on = hosts(), threading.Event()
+    @pytest.mark.parametrize("kind", [Stop, LateStop])
+    def test_member_in_a_long_read_passes_its_notice_on(self, hosts, monkeypatch, kind):
+        two, is_reading, goes_on = hosts(), threading.Event(), threading.Event()
         read = two.experiment.trial
 
         def hang(index: int) -> Trial:
+            is_reading.set()
             assert goes_on.wait(20)
             return read(index)
 
-        stop = two.member()
+        stop = two.member(stop=kind())
         with two.leader() as gang:
             assert gang.assemble(lambda: False)
             monkeypatch.setattr(two.experiment, "trial", hang)
 
             def start(host: str, should_stop: Callable[[], bool]) -> HostEnd:
+                assert is_reading.wait(20)
                 stop.request("SIGTERM")
                 until(lambda: two.asked == ["SIGTERM on host 1"])
                 goes_on.set()
