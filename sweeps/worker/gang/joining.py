@@ -17,7 +17,7 @@ from sweeps.programs.signals import Stop
 from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.space_json import to_json
 from sweeps.worker.gang.host import find_host, last_start_s
-from sweeps.worker.gang.leader import Leader
+from sweeps.worker.gang.leader import Leader, patience_after
 from sweeps.worker.gang.member import Member
 from sweeps.worker.progress import say
 
@@ -62,11 +62,25 @@ def join_gang(
         if not stop.requested:  # a signal interrupts what waits, where `Stop.request` would not
             os.kill(os.getpid(), signal.SIGTERM)
 
-    last_s = last_start_s(os.environ, runs_s=time.time() - psutil.Process().create_time())
+    runs_s = time.time() - psutil.Process().create_time()
+    last_s, patience_s = last_start_s(os.environ, runs_s=runs_s), patience_after(runs_s)
     if host.rank:
-        member = Member(host, experiment, program, about=about, stop=stop, notify=say, last_s=last_s)
-        return experiment, member
-    return (
-        experiment,
-        Leader(host, about, say, request_stop, last_s=last_s, is_preempted=lambda: stop.requested),
+        return experiment, Member(
+            host,
+            experiment,
+            program,
+            about=about,
+            stop=stop,
+            notify=say,
+            patience_s=patience_s,
+            last_s=last_s,
+        )
+    return experiment, Leader(
+        host,
+        about,
+        say,
+        request_stop,
+        patience_s=patience_s,
+        last_s=last_s,
+        is_preempted=lambda: stop.requested,
     )

@@ -31,9 +31,9 @@ from sweeps.worker.resuming import CHECKPOINTS
 PATIENCE_S = 540.0
 """How long the hosts of a gang wait for one another: their machines start at different times.
 
-About torchrun's ten minutes, and with the start before it less than `runners.workers.restarts.HEALTHY_S`: a
-longer wait is a healthy life to a supervisor, which would start hosts over and over for one that never comes.
+About torchrun's ten minutes.
 """
+_LEAST_PATIENCE_S = 60.0
 
 _TOGETHER_S = 60.0
 """Between the first process that ends for a reason that all of them have, and the last."""
@@ -47,6 +47,15 @@ SENT = (CHECKPOINTS, SNAPSHOTS)
 """Folders of the run folder that every process of the trainer reads."""
 _MARKER = ".gang-"
 """Beginning of the name of a file in the run folder: a host that sees it has the same folder."""
+
+
+def patience_after(start_s: float) -> float:
+    """Return for how many seconds, rounded, to wait for other hosts, after a start that took `start_s`.
+
+    Both together are less than `runners.workers.restarts.HEALTHY_S`: a longer wait is a healthy life to a
+    supervisor, which would start hosts over and over for one that never comes.
+    """
+    return max(_LEAST_PATIENCE_S, round(PATIENCE_S - start_s))
 
 
 def marker(run: str) -> str:

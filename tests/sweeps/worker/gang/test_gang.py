@@ -472,7 +472,8 @@ class TestLastStarts:
         with two.leader() as gang, pytest.raises(InputError, match=r"share the sweep.*not started again"):
             run(gang, two, status=1)
 
-    def test_host_that_never_comes_is_waited_for_an_hour(self, hosts, monkeypatch):
+    @pytest.mark.parametrize("start_s", [30.0, 300.0])
+    def test_host_that_never_comes_is_waited_for_an_hour(self, hosts, monkeypatch, start_s):
         """A supervisor counts each wait as a crash, however long it was: with five restarts there are six."""
         monkeypatch.setattr(leaders, "_POLL_S", 0.001)
         two, now, crashes, turns = hosts(), [0.0], 0, 0
@@ -484,9 +485,9 @@ class TestLastStarts:
         two.clock = tick
         while True:
             began, turns = now[0], turns + 1
-            now[0] += 30.0  # imports
+            now[0] += start_s  # imports
             with (
-                two.leader(patience_s=leaders.PATIENCE_S) as gang,
+                two.leader(patience_s=leaders.patience_after(start_s)) as gang,
                 pytest.raises(EnvironmentFault, match="host 1 of 2 did not"),
             ):
                 gang.assemble(lambda: False)
