@@ -6,9 +6,12 @@ collective: they share a stop signal, and fail when one of them is gone.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from silent_watcher import Silent
 
@@ -114,6 +117,7 @@ def host_process(url: str, rank: int, port: int, out: str, processes: int, is_la
     from sweeps.programs.signals import Stop
     from sweeps.programs.trainer import TrainerProgram
     from sweeps.worker.gang import leader, member
+    from sweeps.worker.gang.channel import Channel
     from sweeps.worker.gang.host import LAST_START
     from sweeps.worker.gang.joining import join_gang
     from sweeps.worker.loop import Limits, work
@@ -129,6 +133,14 @@ def host_process(url: str, rank: int, port: int, out: str, processes: int, is_la
     TrainerProgram.argv = argv
     TrainerProgram.version = lambda self: "1"
     member._RETRY_S = 0.05
+    receive = Channel.receive
+
+    def receive_and_log(channel: Channel) -> Mapping[str, Any] | None:
+        message = receive(channel)
+        print("received:", json.dumps(message), file=sys.stderr, flush=True)
+        return message
+
+    Channel.receive = receive_and_log
     if is_last:
         os.environ[LAST_START] = "600"
     descriptor = os.open(Path(out) / f"host-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
