@@ -191,7 +191,8 @@ class TestJoining:
         two.member()
         with two.leader() as gang:
             assert gang.assemble(lambda: False)
-            gang._members[1].channel.close()  # as if the leader were killed
+            gang._socket.shutdown(socket.SHUT_RDWR)  # as if the leader were killed: nobody joins it again
+            gang._members[1].channel.close()
         until(lambda: any("the leader is gone" in line for line in two.lines))
         with two.leader() as gang:
             assert gang.assemble(lambda: False)
@@ -586,7 +587,10 @@ class TestRuns:
             ),  # both failed by themselves: the first host's
         ],
     )
-    def test_first_failure_counts_and_not_the_connections_that_it_broke(self, hosts, line, own, status, says):
+    def test_first_failure_counts_and_not_the_connections_that_it_broke(
+        self, hosts, monkeypatch, line, own, status, says
+    ):
+        monkeypatch.setattr(leaders, "_AFTER_CRASH_S", 20.0)  # until the other host's process has ended
         two = hosts(line)
         with two.leader() as gang:
             two.member()
@@ -701,6 +705,7 @@ class TestFiles:
         found = "' '.join(sorted(p.name for p in pathlib.Path(sys.argv[1]).rglob('*') if p.is_file()))"
         line = f"import sys, pathlib; raise SystemExit({found})"
         monkeypatch.setattr(MemoryStore, "is_remote", True)
+        monkeypatch.setattr(leaders, "_AFTER_CRASH_S", 20.0)  # until the other host's process has ended
         experiment = Experiment.create(MemoryStore(), SPACE)
         two = Hosts(experiment, line)
         ours = tmp_path / "ours"
