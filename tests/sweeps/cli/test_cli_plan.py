@@ -64,7 +64,7 @@ def test_missing_sweep_is_answered_with_those_that_are_there(sweep, two) -> None
         ran = sweep("plan", "n1", given, "--at", "n=4")
         assert ran.status == 2
         assert "/sweep-store/n3: no sweep here; " in ran.err
-        assert ran.err.endswith("sweep-store has n1, n2\n")
+        assert "sweep-store has n1, n2" in ran.err
 
 
 def test_third_measure_is_refused(sweep, two) -> None:

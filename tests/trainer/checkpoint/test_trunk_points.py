@@ -106,7 +106,7 @@ PLACES = {
 # Where each case leaves the trunk, if not in Stage 1.9 alone: both stages save and load an optimizer by the same code.
 PLACES_OF = {
     "muon": tuple(PLACES),
-    "muonclip": ("stage 1.9", "stage 2"),
+    "optimizer muonclip": ("stage 1.9", "stage 2"),
     "no lambda warmup": ("stage 2",),
     "Stage 2 with its teacher": ("stage 2",),
     "auto-freeze": ("stage 1.9", "stage 2"),
