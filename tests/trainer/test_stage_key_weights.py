@@ -38,7 +38,7 @@ BASE = (
     "stage1_9.batch_size=4", "stage1_9.schedule.warmup_steps=1", "stage1_9.schedule.decay_fraction=0.5",
     "stage2.max_steps=4", "stage2.batch_size=4", "stage2.schedule.warmup_steps=1",
     "stage2.lambda_warmup.warmup_steps=2", "stage3.max_steps=2", "stage3.batch_size=4",
-    "stage3.schedule.warmup_steps=1", "recovery.schedule.warmup_steps=0", "eval.at=[]", "eval.batches=2",
+    "stage3.schedule.warmup_steps=1", "recovery.schedule.warmup_steps=0", "eval.at=[]", "eval.batches=3",
     "eval.batch_size=4", "device=cpu", "device.threads=1", "data.max_bytes=200000",
     "data.test_fraction=0.2",
 )  # fmt: skip
