@@ -80,9 +80,10 @@ def sweeps_near(url: str, patience_s: float | None = None) -> str:
     """Return which sweeps to give in place of a URL that has none: those within, or beside it; "": none."""
     if names := sweep_names(url, patience_s):
         return f"give one of its sweeps, such as {join(url, names[0])}"
-    with suppress(SweepError):  # one that may not be listed
+    with suppress(SweepError):  # a whole bucket, or a folder that may not be listed
         folder = parent(url)
-        parent(folder)  # raises for a whole bucket: thousands of folders may lie there that are no sweeps
+        if is_remote(folder) and not name_of(folder):
+            return ""  # a bucket's root: thousands of folders may lie there that are no sweeps
         if names := sweep_names(folder, patience_s):
             return _those_in(folder, names, name_of(url))
     return ""

@@ -170,7 +170,7 @@ def _plain_values(overrides: Sequence[Override]) -> dict[str, Any] | None:
     """
     lines, changes = _split(overrides)
     try:
-        values = _copied(_values_of_files(lines))
+        values = _copy_mappings(_values_of_files(lines))
     except _REFUSED:
         return None
     for override in changes:
@@ -189,9 +189,9 @@ def _plain_values(overrides: Sequence[Override]) -> dict[str, Any] | None:
     return values
 
 
-def _copied(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of all mappings; leaves and lists are shared, as callers only replace them."""
-    return {key: _copied(each) if isinstance(each, dict) else each for key, each in values.items()}
+def _copy_mappings(values: dict[str, Any]) -> dict[str, Any]:
+    """Copy all mappings; leaves and lists are shared, as callers only replace them."""
+    return {key: _copy_mappings(each) if isinstance(each, dict) else each for key, each in values.items()}
 
 
 @functools.lru_cache(maxsize=64)

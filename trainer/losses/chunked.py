@@ -158,8 +158,8 @@ class _Chunked(torch.autograd.Function):
                 dz_mV = head_VH.new_empty((*labels_N[m].shape, len(head_VH)))
             starts: Sequence[int] = range(first, min(first + together, length), chunk)
             if isinstance(states_NH, FakeTensor) and not torch.compiler.is_compiling():
-                # `trainer.preflight` asks for the peak, and each chunk leaves what the one before it left. Of
-                # hundreds that took most of an estimate.
+                # `trainer.preflight` asks for the peak alone, and each chunk leaves what the one before left.
+                # To trace all of them, often hundreds, took most of the time of an estimate.
                 starts = sorted({starts[0], starts[-1]})
             for start in starts:
                 n = (slice(None),) * along + (slice(start, start + chunk),)

@@ -14,10 +14,10 @@ from sweeps.search.optimizer.prior import OfRows, WithPrior
 from sweeps.search.optimizer.rows import option_columns
 
 QUICK = {"num_restarts": 4, "raw_samples": 128}
-"""Options for the optimisation on a stored first stage, which has fewer free axes than the fresh one."""
+"""Options for an optimisation where some columns are fixed: it has fewer free ones than the first."""
 
-BETTER = 1e-6
-"""What a changed option has to add, more than rounding does."""
+LEAST_GAIN = 1e-6
+"""Increase of the acquisition value, a logarithm, that is more than rounding."""
 
 ROWS = 1024
 """Points of one evaluation: memory grows with them."""
@@ -99,24 +99,23 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
         Of the combinations of options the optimizer has tried those of its starts alone.
         """
         groups = [columns for columns in self._groups if not fixed.keys() & set(columns)]
-        value = self.values(found)
-        while groups:
-            options = found
-            while True:
-                others = [self._with_option(options, columns, at) for columns in groups for at in columns]
-                values = self.values(torch.cat(others))
-                if values.max() <= value + BETTER:
-                    break
-                options, value = others[int(values.argmax())], values.max()
-            if options is found:
-                break
-            found = options
-            whole = {column: float(found[0, column]) for columns in groups for column in columns}
-            if len(fixed) + len(whole) < found.shape[1]:
-                numbers = self._quickly({**fixed, **whole})
-                if self.values(numbers) > value:
-                    found, value = numbers, self.values(numbers)
+        while groups and (changed := self._with_changed_options(found, groups)) is not found:
+            found = changed
+            options = {column: float(found[0, column]) for columns in groups for column in columns}
+            if len(fixed) + len(options) < found.shape[1]:
+                tuned = self._quickly({**fixed, **options})
+                found = max((found, tuned), key=lambda row: float(self.values(row)))
         return found
+
+    def _with_changed_options(self, row: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
+        """Return `row`, [1, d], after the best changes of one option, as long as one is a gain."""
+        value = self.values(row)
+        while True:
+            others = [self._with_option(row, columns, at) for columns in groups for at in columns]
+            values = self.values(torch.cat(others))
+            if values.max() <= value + LEAST_GAIN:
+                return row
+            row, value = others[int(values.argmax())], values.max()
 
     @staticmethod
     def _with_option(row: Tensor, columns: Sequence[int], at: int) -> Tensor:

@@ -29,11 +29,8 @@ from sweeps.worker.gang.host import Host
 from sweeps.worker.resuming import CHECKPOINTS
 
 PATIENCE_S = 540.0
-"""How long the hosts of a gang wait for one another: their machines start at different times.
-
-About torchrun's ten minutes.
-"""
-_LEAST_PATIENCE_S = 60.0
+"""Longest wait of a gang's hosts for one another, start included: about torchrun's ten minutes."""
+_LEAST_PATIENCE_S = 60.0  # after a start that took longer
 
 _TOGETHER_S = 60.0
 """Between the first process that ends for a reason that all of them have, and the last."""

@@ -60,11 +60,13 @@ def test_file_of_the_user_is_not_replaced(sweep, two, tmp_path: Path) -> None:
 
 
 def test_missing_sweep_is_answered_with_those_that_are_there(sweep, two) -> None:
-    for given in ("n3", "./sweep-store/n3"):
+    advice = {"n3": "sweep-store has n1, n2\n", "./sweep-store/n3": "or point --storage at one\n"}
+    for given, end in advice.items():
         ran = sweep("plan", "n1", given, "--at", "n=4")
         assert ran.status == 2
         assert "/sweep-store/n3: no sweep here; " in ran.err
         assert "sweep-store has n1, n2" in ran.err
+        assert ran.err.endswith(end)
 
 
 def test_third_measure_is_refused(sweep, two) -> None:

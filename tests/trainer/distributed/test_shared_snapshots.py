@@ -112,23 +112,25 @@ def run_on(start: Start) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def published(
+def published_run(
     run_on: Callable[..., Path], remembered: Callable[[str, Callable[[], str]], str], session_folder: Path
 ) -> Callable[..., Path]:
-    """Return `published(mesh, *overrides)`: a run from scratch that has left its end of Stage 1.9 and a point."""
+    """Return `published_run(mesh, *overrides)`: a run from scratch that has left its end of Stage 1.9 and a point."""
 
     def publish(mesh: str, *overrides: str) -> str:
         folder = session_folder / uuid.uuid4().hex
         # It writes both: the second copy into host memory has other parts than the first.
         return str(run_on(mesh, folder, "snapshots.write=true", "stage2.trunk_every=2", *overrides))
 
-    def published(mesh: str, *overrides: str) -> Path:
+    def published_run(mesh: str, *overrides: str) -> Path:
         return Path(remembered(f"published on {mesh} {overrides}", lambda: publish(mesh, *overrides)))
 
-    return published
+    return published_run
 
 
-def continued(run_on: Callable[..., Path], mesh: str, folder: Path, thing: Path, *overrides: str) -> Path:
+def run_continued_from(
+    run_on: Callable[..., Path], mesh: str, folder: Path, thing: Path, *overrides: str
+) -> Path:
     """Run on a mesh from what another run has published, and check that it did begin there."""
     shutil.copytree(thing, folder / SNAPSHOTS_FOLDER / thing.name)
     run_on(mesh, folder, *overrides)
@@ -155,32 +157,32 @@ def test_end_and_point_of_a_mesh_serve_others(
     mesh: str,
     left: tuple[tuple[str, str], ...],
     run_on: Callable[..., Path],
-    published: Callable[..., Path],
+    published_run: Callable[..., Path],
     tmp_path: Path,
 ) -> None:
     """To rounding on other meshes, and to the bit on their own: of those without tensor groups see above."""
-    scratch = published(mesh)
+    scratch = published_run(mesh)
     for publisher, thing in left:
-        source = published(publisher) / SNAPSHOTS_FOLDER / thing
-        reused = continued(run_on, mesh, tmp_path / f"{thing} of {publisher}", source)
+        source = published_run(publisher) / SNAPSHOTS_FOLDER / thing
+        reused = run_continued_from(run_on, mesh, tmp_path / f"{thing} of {publisher}", source)
         assert_the_same(reused, scratch)
         if publisher == mesh:
             assert outcome(reused) == outcome(scratch)
 
 
 def test_stochastic_rounding_goes_on_from_another_mesh(
-    run_on: Callable[..., Path], published: Callable[..., Path], tmp_path: Path
+    run_on: Callable[..., Path], published_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Each process draws for its own shard, and on another mesh others: a rounding of bfloat16 apart."""
     rounded = (
         *("model.master_dtype=bfloat16", "device.dtype=bfloat16"),
         *(f"{stage}.optimizer.stochastic_rounding=true" for stage in ("stage1_9", "stage2")),
     )
-    point = published("2 x 1", *rounded) / SNAPSHOTS_FOLDER / "stage2@2"
-    assert outcome(continued(run_on, "2 x 1", tmp_path / "again", point, *rounded)) == outcome(
-        published("2 x 1", *rounded)
+    point = published_run("2 x 1", *rounded) / SNAPSHOTS_FOLDER / "stage2@2"
+    assert outcome(run_continued_from(run_on, "2 x 1", tmp_path / "again", point, *rounded)) == outcome(
+        published_run("2 x 1", *rounded)
     )
-    run = continued(run_on, "one", tmp_path / "one", point, *rounded)
-    ours, theirs = metrics(run), metrics(published("one", *rounded))
+    run = run_continued_from(run_on, "one", tmp_path / "one", point, *rounded)
+    ours, theirs = metrics(run), metrics(published_run("one", *rounded))
     for name in ("final_loss", "stage2_train_loss"):
         assert ours[name] == pytest.approx(theirs[name], rel=1e-2), name

@@ -19,8 +19,8 @@ from sweeps.space.definition import Choice, Objective, Program, Range, Space
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
 
-GOOD = {"x": 0.3, "y": 0.6, "z": 0.9}
-"""Where `a` is best with each option."""
+BEST_A = {"x": 0.3, "y": 0.6, "z": 0.9}
+"""Value of `a` with the lowest loss, for each option."""
 
 
 def space(*metrics: str) -> Space:
@@ -29,7 +29,7 @@ def space(*metrics: str) -> Space:
         objectives=tuple(Objective(metric=metric) for metric in metrics),
         parameters=(
             Range(name="a", min=0.0, max=1.0, kind="float"),
-            Choice(name="kind", values=tuple(GOOD)),
+            Choice(name="kind", values=tuple(BEST_A)),
             Range(name="b", min=0.0, max=1.0, kind="float"),
             Choice(name="other", values=(1, 5, 7, 9)),
         ),
@@ -42,15 +42,15 @@ def adapter_at(searched: Space, seed: int, count: int) -> Any:
     rng, domain = np.random.default_rng(seed), Domain(searched)
     optimizer, records = Optimizer(searched), []
     for index in range(count):
-        kind = tuple(GOOD)[index % 3 if index < 6 else 0]
-        a = rng.uniform() if index < 6 else GOOD[kind] + 0.05 * rng.standard_normal()
+        kind = tuple(BEST_A)[index % 3 if index < 6 else 0]
+        a = rng.uniform() if index < 6 else BEST_A[kind] + 0.05 * rng.standard_normal()
         parameters = {
             "a": float(np.clip(a, 0, 1)),
             "kind": kind,
             "b": rng.uniform(),
             "other": 1 + index % 2 * 4,
         }
-        loss = (parameters["a"] - GOOD[kind]) ** 2 + 0.1 * parameters["b"] + 0.02 * rng.standard_normal()
+        loss = (parameters["a"] - BEST_A[kind]) ** 2 + 0.1 * parameters["b"] + 0.02 * rng.standard_normal()
         metrics = {objective.metric: loss for objective in searched.objectives}
         records.append(
             Trial(
@@ -157,9 +157,8 @@ def test_no_change_of_one_option_is_better(ranges: int, fixed: bool) -> None:
         adapter = fitted_to_random_trials(many_choices(ranges), 1)
         adapter.gen(n=1)
         acquisition, groups = adapter.generator._acquisition, option_columns(adapter.parameters)
-        assert [len(columns) for columns in groups] == [
-            4
-        ] * 5  # two options, and ordered ones, are one column
+        # Two options, and ordered ones, are one column.
+        assert [len(columns) for columns in groups] == [4] * 5
         found, held = acquisition.found, {}
         if fixed:
             held = {column: float(column == groups[0][1]) for column in groups[0]}
