@@ -71,9 +71,7 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
         log_prior: OfRows | None = self.options.get("log_prior")
         if log_prior is not None:
             self.acqf = WithPrior(self.acqf, log_prior, self.options["prior_weight"])
-        self._groups: list[list[int]] = []
-        if not torch_opt_config.is_moo:  # with several objectives: not measured yet
-            self._groups = option_columns(search_space_digest.feature_names)
+        self._groups = option_columns(search_space_digest.feature_names)
         if self._groups:
             self.acqf = WholeOptions(self.acqf, self._groups)
 

@@ -11,7 +11,7 @@ import torch
 from sweeps.search.determinism import one_thread, seeded, silence
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import Optimizer, ax_experiment
-from sweeps.search.optimizer.acquisition import OpenAcquisition, WholeOptions
+from sweeps.search.optimizer.acquisition import OpenAcquisition
 from sweeps.search.optimizer.rows import ModelRows, option_columns
 from sweeps.search.optimizer.surrogate import fitted
 from sweeps.search.outcomes import Outcomes
@@ -107,10 +107,10 @@ def test_a_mixture_has_the_value_of_its_largest_options() -> None:
     assert slope[..., numbers].all()
 
 
-def many_choices(ranges: int) -> Space:
+def many_choices(ranges: int, *metrics: str) -> Space:
     return Space(
         name="case",
-        objectives=(Objective(metric="loss"),),
+        objectives=tuple(Objective(metric=metric) for metric in metrics),
         parameters=(
             *(Range(name=f"r{i}", min=0.0, max=1.0, kind="float") for i in range(ranges)),
             *(Choice(name=f"k{i}", values=tuple("uvwx")) for i in range(5)),
@@ -125,20 +125,24 @@ def fitted_to_random_trials(searched: Space, seed: int) -> Any:
     rng, domain = np.random.default_rng(seed), Domain(searched)
     encoding = Encoding(domain)
     names = [axis.name for axis in encoding.axes]
-    weights = rng.uniform(0, 0.5, (5, 4))
+    weights = rng.uniform(0, 0.5, (len(searched.objectives), 5, 4))
     records = []
     for index in range(25):
         shares = dict(zip(names, rng.uniform(size=len(names)), strict=True))
         parameters = domain.complete(encoding.values(encoding.at_shares(shares)))
-        loss = sum(float(weights[i]["uvwx".index(str(parameters[f"k{i}"]))]) for i in range(5))
-        loss += sum((float(parameters[p.name]) - 0.3) ** 2 for p in searched.parameters if p.name[0] == "r")
+        options = ["uvwx".index(str(parameters[f"k{i}"])) for i in range(5)]
+        bowls = sum((float(parameters[p.name]) - 0.3) ** 2 for p in searched.parameters if p.name[0] == "r")
+        metrics = {
+            objective.metric: float(each[range(5), options].sum()) + bowls + 0.02 * rng.standard_normal()
+            for objective, each in zip(searched.objectives, weights, strict=True)
+        }
         records.append(
             Trial(
                 trial=index,
                 status="completed",
                 generator="sobol",
                 parameters=parameters,
-                metrics={"loss": loss + 0.02 * rng.standard_normal()},
+                metrics=metrics,
             )
         )
     optimizer, outcomes = Optimizer(searched), Outcomes(searched)
@@ -149,12 +153,14 @@ def fitted_to_random_trials(searched: Space, seed: int) -> Any:
     )
 
 
-@pytest.mark.parametrize("ranges", [0, 3])
+@pytest.mark.parametrize(
+    ("ranges", "metrics"), [(0, ["loss"]), (3, ["loss"]), (3, ["loss", "cost"])], ids=str
+)
 @pytest.mark.parametrize("fixed", [False, True], ids=["free", "fixed"])
-def test_no_change_of_one_option_is_better(ranges: int, fixed: bool) -> None:
+def test_no_change_of_one_option_is_better(ranges: int, metrics: list[str], fixed: bool) -> None:
     """The optimizer itself tries the combinations of its starts alone, of thousands."""
     with one_thread(), silence("ax"), seeded(0):
-        adapter = fitted_to_random_trials(many_choices(ranges), 1)
+        adapter = fitted_to_random_trials(many_choices(ranges, *metrics), 1)
         adapter.gen(n=1)
         acquisition, groups = adapter.generator._acquisition, option_columns(adapter.parameters)
         # Two options, and ordered ones, are one column.
@@ -170,10 +176,3 @@ def test_no_change_of_one_option_is_better(ranges: int, fixed: bool) -> None:
             other = found.clone()
             other[:, columns], other[:, at] = 0.0, 1.0
             assert float(acquisition.values(other)[0]) <= best + 1e-5
-
-
-def test_several_objectives_have_ax_own_function() -> None:
-    with one_thread(), silence("ax"), seeded(0):
-        adapter = adapter_at(space("loss", "cost"), 0, 8)
-        adapter.gen(n=1)
-    assert not isinstance(adapter.generator._acquisition.acqf, WholeOptions)
