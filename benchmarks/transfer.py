@@ -6,6 +6,7 @@ Each seed is an instance of `benchmarks.pipelines` of its own, with noise. The t
 with `transfer:` from a plain search of a rung below: the same landscape (`none`: no drift), one whose optimum
 lies elsewhere by a sixth of the range of each learning rate and a tenth of each other range (`drift`), and
 one whose optimum is at the other end of every range (`misleading`). Losses of the rung have another scale.
+With `--search two` the source of `drift` stands beside that of the ladder.
 With `--search fidelity` the rung below is a level of the same sweep (`fidelity:`), and all is paid for; with
 `--search ax` Ax's own transfer learning begins from the same sources. `--search again` is a second plain
 search: how much two equal searches differ. One worker. Results are lines of a file, so that a second run goes
@@ -66,7 +67,9 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--first-seed", type=int, default=400)
-    parser.add_argument("--search", default="transfer", choices=("transfer", "ax", "fidelity", "again"))
+    parser.add_argument(
+        "--search", default="transfer", choices=("transfer", "two", "ax", "fidelity", "again")
+    )
     parser.add_argument("--trials", type=int, default=30, help="at the target, of a search that begins lower")
     parser.add_argument("--ladders", nargs="*", default=list(LADDERS), choices=LADDERS)
     parser.add_argument("--jobs", type=int, default=2)
@@ -97,15 +100,15 @@ def read_results(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
 def of_seed(seed: int, searched: str, ladders: Sequence[str], trials: int, file: Path) -> None:
     """Run what is missing of one seed; sources come before the searches that they serve."""
     jobs = [Job(search="plain", ladder="", seed=seed)]
-    if searched in ("transfer", "ax"):  # the misleading source is that of `none`, mirrored
+    if searched in ("transfer", "two", "ax"):  # the misleading source is that of `none`, mirrored
         jobs += [Job(search="source", ladder=each, seed=seed) for each in LADDERS[:2]]
     jobs += [Job(search=searched, ladder=each, seed=seed, trials=trials) for each in ladders]
     for job in jobs:
         done = read_results(file)
         if job.key() in done:
             continue
-        source = job.ladder if job.ladder != "misleading" else "none"
-        found = done.get(Job(search="source", ladder=source, seed=seed).key())
+        rungs = (job.ladder, "drift") if job.search == "two" else (job.ladder,)
+        sources = [source for each in rungs if (source := source_of(each, seed, done))]
         begun = time.process_time()
         if job.search in ("plain", "source"):
             tried = search(job, ())
@@ -115,17 +118,22 @@ def of_seed(seed: int, searched: str, ladders: Sequence[str], trials: int, file:
             if job.search == "fidelity":
                 tried = search_with_fidelity(job, until)
             elif job.search == "ax":
-                tried = search_by_ax(job, found["trials"] if found else (), until)
+                tried = search_by_ax(job, sources[0], until)
             else:
-                tried = search(job, found["trials"] if found else (), until)
+                tried = search(job, sources, until)
         line = {"job": job.__dict__, "trials": tried, "cpu": round(time.process_time() - begun, 1)}
         with file.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
 
 
-def search(
-    job: Job, source: Sequence[tuple[dict[str, Value], float, float]], until: float = -1.0
-) -> list[Any]:
+def source_of(ladder: str, seed: int, done: Mapping[tuple[Any, ...], Any]) -> Source | None:
+    """Return what a new sweep keeps of the rung below; None where nothing was searched there."""
+    misleading = ladder == "misleading"
+    found = done.get(Job(search="source", ladder="none" if misleading else ladder, seed=seed).key())
+    return found and of_results(found["trials"], mirrored=misleading, url=ladder)
+
+
+def search(job: Job, sources: Sequence[Source], until: float = -1.0) -> list[Any]:
     """Return (parameters, measured, true loss) of each trial of one sweep, up to this true loss."""
     from sweeps.search.optimizer import Optimizer
 
@@ -134,8 +142,7 @@ def search(
     pipeline = rung_below(job) if below else Pipeline("first-dear", job.seed)
     space = pipeline.space(reuse=False)
     space = replace(space, search=replace(space.search, seed=job.seed + 1000 * stream))
-    if source:
-        space = replace(space, transfer=(of_results(source, mirrored=job.ladder == "misleading"),))
+    space = replace(space, transfer=tuple(sources))
     optimizer, rng = Optimizer(space), np.random.default_rng((job.seed, 1, stream))
     records: list[Trial] = []
     found: list[Any] = []
@@ -161,9 +168,7 @@ def search(
     return found
 
 
-def search_by_ax(
-    job: Job, source: Sequence[tuple[dict[str, Value], float, float]], until: float
-) -> list[Any]:
+def search_by_ax(job: Job, source: Source, until: float) -> list[Any]:
     """Return (parameters, measured, true loss) of each trial of a sweep by Ax's transfer learning."""
     from benchmarks import transfer_ax
 
@@ -177,7 +182,7 @@ def search_by_ax(
         found.append((parameters, true + NOISE * float(rng.standard_normal()), true))
         return float(found[-1][1])
 
-    transfer_ax.search(of_results(source, mirrored=job.ladder == "misleading"), job.seed, job.trials, run)
+    transfer_ax.search(source, job.seed, job.trials, run)
     return found
 
 
@@ -248,10 +253,12 @@ def mirrored_end(parameters: Mapping[str, Value], ranges: Sequence[Range] = NUMB
     return {**parameters, **found, FIRST[2].name: options[-1 - options.index(parameters[FIRST[2].name])]}
 
 
-def of_results(trials: Sequence[tuple[dict[str, Value], float, float]], *, mirrored: bool) -> Source:
+def of_results(
+    trials: Sequence[tuple[dict[str, Value], float, float]], *, mirrored: bool, url: str
+) -> Source:
     """Return what a new sweep keeps of these trials; mirrored, with the optimum at the other end."""
     return Source(
-        url="rung",
+        url=url,
         results=tuple(
             Result(parameters=mirrored_end(parameters) if mirrored else parameters, value=measured)
             for parameters, measured, _ in trials
@@ -308,7 +315,8 @@ def trials_below(result: Mapping[str, Any]) -> int:
         return 0
     if result["job"]["search"] == "fidelity":
         return sum(math.isinf(true) for _, _, true in result["trials"])
-    return Job.trials  # a source is searched as far as a plain search
+    # A source is searched as far as a plain search.
+    return Job.trials * (2 if result["job"]["search"] == "two" else 1)
 
 
 def curve(result: Mapping[str, Any]) -> list[float]:
