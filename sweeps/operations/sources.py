@@ -48,7 +48,16 @@ def read_sources(space: Space, on_notice: Callable[[str], None]) -> Space:
     Raises:
         InputError: a source cannot be used.
     """
-    return replace(space, transfer=tuple(_read(source.url, space, on_notice) for source in space.transfer))
+    found = list[Source]()
+    for named in space.transfer:
+        source = _read(named.url, space, on_notice)
+        for other in found:
+            if (other.sweep, other.results) == (source.sweep, source.results):
+                raise InputError(
+                    f"transfer: {other.url} and {source.url} are the same sweep; take one of them out"
+                )
+        found.append(source)
+    return replace(space, transfer=tuple(found))
 
 
 def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
@@ -94,8 +103,10 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     unknown = [
         p.name for p in experiment.written.parameters if not isinstance(p, Fixed) and p.name not in parameters
     ]
+    cap, ended = experiment.space.run_cap, sum(record.finished and record.is_own for record in records)
     shown = [
         f"{len(results)} of {completed} results",
+        *([f"{ended} of its {cap} trials have ended"] if cap is not None and ended < cap else []),
         f"matched {', '.join(parameters)}",
         *([f"filled {', '.join(f'{n} = {json.dumps(v)}' for n, v in filled.items())}"] if filled else []),
         *([f"{', '.join(others)} as in the first trial"] if others else []),

@@ -85,6 +85,14 @@ def test_source_is_kept_in_the_sweep(tmp_path):
     golden_messages.compare("The source of a sweep", [("small", said.replace(str(tmp_path), ""))])
 
 
+def test_a_source_whose_trials_have_not_all_ended_is_said_to_be_so(tmp_path):
+    for name, trials in (("half", 5), ("whole", 8)):
+        finished(tmp_path / name, trials=trials)
+    notices: list[str] = []
+    read_sources(large(f"{tmp_path}/half, {tmp_path}/whole"), notices.append)
+    assert ["5 of its 8 trials have ended" in notice for notice in notices] == [True, False]
+
+
 def test_sweep_goes_on_without_its_source(tmp_path):
     finished(tmp_path / "small")
     experiment, _ = created(tmp_path)
@@ -158,6 +166,11 @@ def test_refused_sources(tmp_path):
         finished(tmp_path / "several/one")
         return read_sources(large(tmp_path / "several"), lambda _: None)
 
+    def twice() -> object:
+        finished(tmp_path / "same")
+        copy(str(tmp_path / "same"), str(tmp_path / "copied"), live=False, on_notice=lambda _: None)
+        return read_sources(large(f"{tmp_path}/same, {tmp_path}/copied"), lambda _: None)
+
     def a_file() -> object:
         (tmp_path / "file").write_text("")
         return read_sources(large(tmp_path / "file"), lambda _: None)
@@ -173,6 +186,7 @@ def test_refused_sources(tmp_path):
             "still at work": running,
             "a damaged record": damaged,
             "another direction": refused("up", LARGE.replace("loss}", "loss, goal: maximize}")),
+            "the same sweep twice": twice,
             "one letter is missing": lambda: read_sources(large(tmp_path / "runing"), lambda _: None),
             "another metric": refused("other", LARGE.replace("loss}", "accuracy, goal: maximize}")),
             "no completed trial": refused("empty", trials=0),
