@@ -97,6 +97,27 @@ class Encoding:
             for axis in self.axes
         }
 
+    def active_for_ax(self, everywhere: Mapping[str, Value]) -> dict[str, Value]:
+        """Return, of a point on all axes, those axes that Ax takes for active.
+
+        For Ax, options switch parameters on and off, but numbers do not. A point without the child of a
+        number would lie outside of Ax's space, and its result be left out of the model without a word.
+        """
+        parents: dict[str, list[tuple[str, Value]]] = {}
+        for axis in self.axes:
+            if isinstance(axis, Options):
+                for value, children in axis.dependents.items():
+                    for child in children:
+                        parents.setdefault(child, []).append((axis.name, value))
+
+        def is_active(name: str) -> bool:
+            switches = parents.get(name)
+            return switches is None or any(
+                everywhere[parent] == value and is_active(parent) for parent, value in switches
+            )
+
+        return {name: value for name, value in everywhere.items() if is_active(name)}
+
     def at_shares(self, shares: Mapping[str, float]) -> dict[str, Value]:
         """Return the point at these shares, from 0 to below 1, of each axis."""
         return {axis.name: at_share(axis, shares[axis.name]) for axis in self.axes}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from ax.exceptions.core import SearchSpaceExhausted
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
 from botorch.acquisition.acquisition import AcquisitionFunction
 from torch import Tensor
@@ -101,7 +102,10 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
             found = changed
             options = {column: float(found[0, column]) for columns in groups for column in columns}
             if len(fixed) + len(options) < found.shape[1]:
-                tuned = self._quickly({**fixed, **options})
+                try:
+                    tuned = self._quickly({**fixed, **options})
+                except SearchSpaceExhausted:  # Ax's, where all numbers are discrete and each was tried
+                    continue
                 found = max((found, tuned), key=lambda row: float(self.values(row)))
         return found
 

@@ -161,8 +161,7 @@ class Optimizer:
         if len(self._ax_trials) < len(self._points):
             for record in self._known():
                 if record.trial not in self._ax_trials:
-                    point = self._points[record.trial]
-                    metadata = ax_experiment.metadata(point, self._on_all_axes(point, record.trial))
+                    point, metadata = self._for_ax(self._points[record.trial], record.trial)
                     self._ax_trials[record.trial] = ax_experiment.attach(self._experiment, point, metadata)
                     self._settle(record)
         return self._experiment
@@ -182,6 +181,12 @@ class Optimizer:
         """Return the point on all axes; repeats have inactive values in common, as one arm."""
         origin = self._origins.get(index, index)
         return self._encoding.on_all_axes(point, stable_seed(self._search.seed, origin, "inactive"))
+
+    def _for_ax(self, point: Mapping[str, Value], index: int) -> tuple[Point, dict[str, Any]]:
+        """Return the point of a trial as Ax has it, and its metadata."""
+        everywhere = self._on_all_axes(point, index)
+        active = self._encoding.active_for_ax(everywhere)
+        return active, ax_experiment.metadata(active, everywhere)
 
     # ---- candidates
 
@@ -466,12 +471,10 @@ class Optimizer:
         """Yield (point, metadata, missing metrics) of records, then candidates, without complete results."""
         for record in self._records:
             if (missing := self._outcomes.missing(record)) and record.trial in self._points:
-                point = self._points[record.trial]
-                yield point, ax_experiment.metadata(point, self._on_all_axes(point, record.trial)), missing
+                yield *self._for_ax(self._points[record.trial], record.trial), missing
         for index, candidate in enumerate(found, start=len(self._records)):
             if (encoded := self._encoding.encode(candidate.parameters)) is not None:
-                metadata = ax_experiment.metadata(encoded, self._on_all_axes(encoded, index))
-                yield encoded, metadata, list(self._outcomes.names.values())
+                yield *self._for_ax(encoded, index), list(self._outcomes.names.values())
 
     def _fitted(
         self, *, batched: bool = True, noise: Mapping[str, float] | None = None, **options: Any

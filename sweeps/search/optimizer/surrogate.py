@@ -121,15 +121,19 @@ def fitted(
         by_metric[exact.metric] = [exact_config(exact)]
     if by_metric:
         kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], metric_to_model_configs=by_metric)
-    return spec.generator_enum(
-        experiment=experiment,
-        data=data,
-        optimization_config=goal,
-        # This makes data of every trial count. Abandoned ones have none, failed ones only their survival.
-        data_loader_config=DataLoaderConfig(fit_abandoned=True),
-        **kwargs,
-        **options,
-    )
+    try:
+        return spec.generator_enum(
+            experiment=experiment,
+            data=data,
+            optimization_config=goal,
+            # This makes data of every trial count. Abandoned ones have none, failed ones only their survival.
+            data_loader_config=DataLoaderConfig(fit_abandoned=True),
+            **kwargs,
+            **options,
+        )
+    except StopIteration:
+        # Ax's, of results whose standard deviation is no number. In a generator it would be another error.
+        raise ArithmeticError("results are so large that their spread is no number") from None
 
 
 def inferred_noise(adapter: Any) -> dict[str, float]:

@@ -147,3 +147,15 @@ def test_dependents_of_a_number_have_own_axes():
     assert found.decode({"p0": 1, "p1": 0.5}) == {"steps": 1, "lr": 0.5}
     assert found.encode({"steps": 0}) == {"p0": 0}
     assert found.encode({"steps": 0, "lr": 0.5}) is None
+
+
+def test_ax_switches_axes_by_options_alone():
+    steps = Range(name="steps", min=0, max=9, kind="int", when=(("> 0", ("lr",)),))
+    gate = Choice(name="gate", values=("on", "off"), when=(("on", ("warm",)),))
+    warm = Choice(name="warm", values=("a", "b", "c"), when=(("a", ("few",)),))
+    few = Range(name="few", min=0, max=3, kind="int")
+    found = encoding(steps, Range(name="lr", min=0.0, max=1.0, kind="float"), gate, warm, few)
+    off = {"p0": 0, "p1": 0.5, "p2": "off", "p3": "a", "p4": 1}
+    assert found.active_for_ax(off) == {"p0": 0, "p1": 0.5, "p2": "off"}
+    assert found.active_for_ax(off | {"p2": "on"}) == off | {"p2": "on"}
+    assert found.active_for_ax(off | {"p2": "on", "p3": "b"}) == {"p0": 0, "p1": 0.5, "p2": "on", "p3": "b"}

@@ -312,3 +312,60 @@ def test_distant_point_is_drawn_without_those_before() -> None:
         points = [in_order[position] for position in range(100)]
         assert [in_turns[position] for position in positions] == [points[i] for i in positions]
         assert sequence(constrained=False)[83] == points[83]
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_surrogate_learns_where_a_number_switches_parameters_off(gated: bool) -> None:
+    """No first stage at all, for example: such results were left out of the model, without a word."""
+    more = (
+        Choice(name="gate", values=("u", "v", "w"), when=(("v", ("z",)),)),
+        Range(name="z", min=0.0, max=1.0, kind="float"),
+    )
+    searched = Space(
+        name="case",
+        objectives=(Objective(metric="loss"),),
+        parameters=(
+            Range(name="steps", min=0, max=3, kind="int", when=(("> 0", ("lr",)),)),
+            Range(name="lr", min=0.1, max=0.9, kind="float"),
+            Range(name="x", min=0.0, max=1.0, kind="float"),
+            *(more if gated else ()),
+        ),
+        program=Program(kind="function", function="m:f"),
+    )
+    rng, optimizer = np.random.default_rng(0), Optimizer(searched)
+    records = []
+    for index in range(12):
+        steps = index % 4
+        parameters: dict[str, Value] = {"steps": steps, "x": float(rng.uniform())}
+        if steps:
+            parameters["lr"] = float(rng.uniform(0.1, 0.9))
+        if gated:
+            parameters["gate"] = ("u", "v", "w")[index % 3]
+            if parameters["gate"] == "v":
+                parameters["z"] = float(rng.uniform())
+        loss = float(parameters["x"]) + (0.0 if steps == 0 else 2.0)
+        records.append(
+            Trial(
+                trial=index,
+                status="completed",
+                generator="sobol",
+                parameters=parameters,
+                metrics={"loss": loss},
+            )
+        )
+    optimizer.observe(records)
+    (candidate,) = optimizer.generate()
+    assert candidate.generator == "botorch"
+    assert candidate.parameters["steps"] == 0
+    judged = {index for index, *_ in optimizer.view().cross_validated()}
+    assert judged == set(range(12))
+
+
+def test_results_whose_spread_is_no_number_leave_candidates_to_sobol(caplog) -> None:
+    """A program may report the largest float for a run that diverged."""
+    searched, records = space(), history(8)
+    largest = sys.float_info.max
+    records[2:5] = [replace(record, metrics={"loss": largest}) for record in records[2:5]]
+    (candidate,) = ask(records, searched=searched)
+    assert candidate.generator == "sobol"
+    assert "spread is no number" in caplog.text
