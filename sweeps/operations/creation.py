@@ -59,7 +59,8 @@ def create_sweep(
 
         # The baseline does not count as one of the first trials, which Sobol has.
         first, cap = optimizer.require_searchable(space) + (space.baseline is not None), space.run_cap
-        if space.search.method == "bayes" and cap is not None and cap <= first:
+        early = space.transfer or space.fidelity  # the surrogate of a source, or of cheap trials, comes first
+        if space.search.method == "bayes" and cap is not None and cap <= first and not early:
             on_notice(
                 f"warning: run_cap {cap} leaves no trial to the surrogate: Sobol has the first {first}; "
                 "raise run_cap, lower search.sobol, or write method: random"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sweeps.errors import DamagedObject, InputError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
+from sweeps.export import table
 from sweeps.operations.opening import sweeps_near
 from sweeps.space import space_json
 from sweeps.space.definition import (
@@ -104,6 +105,7 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
         p.name for p in experiment.written.parameters if not isinstance(p, Fixed) and p.name not in parameters
     ]
     cap, ended = experiment.space.run_cap, sum(record.finished and record.is_own for record in records)
+    elsewhere = [name for name in unknown if name in Domain(space).searched]
     shown = [
         f"{len(results)} of {completed} results",
         *([f"{ended} of its {cap} trials have ended"] if cap is not None and ended < cap else []),
@@ -111,6 +113,7 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
         *([f"filled {', '.join(f'{n} = {json.dumps(v)}' for n, v in filled.items())}"] if filled else []),
         *([f"{', '.join(others)} as in the first trial"] if others else []),
         *([f"left out {', '.join(unknown)}"] if unknown else []),
+        *([f"no value of {' or '.join(elsewhere)} there lies in this sweep's range"] if elsewhere else []),
     ]
     on_notice(f"transfer from {url}: {'; '.join(shown)}")
     return replace(source, sha256=space_json.digest(source))
@@ -119,15 +122,20 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
 def _usable_results(
     space: Space, there: Space, records: list[Trial]
 ) -> tuple[dict[str, Value], tuple[Result, ...]]:
-    """Return the source's fixed values of parameters that are searched here, and its results that fit."""
+    """Return the source's fixed values of parameters that are searched here, and its results that fit.
+
+    Those outside of its own outcome constraints are left out: the best of them is nobody's best.
+    """
     domain, metric = Domain(space), space.objectives[0].metric
     fixed = {p.name: p.value for p in there.parameters if isinstance(p, Fixed)}
     filled = {name: v for name, v in fixed.items() if name in domain.searched and domain.has(name, v)}
     names = [p.name for p in there.parameters if not isinstance(p, Fixed) and p.name in domain.searched]
+    infeasible = set(table.infeasible(there, records))
     measured = {
         record.trial: float(value)
         for record in records
         if record.status == "completed"
+        and record.trial not in infeasible
         and (value := record.metrics.get(metric)) is not None
         and is_at_target(there, record.parameters)
     }

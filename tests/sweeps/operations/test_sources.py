@@ -93,6 +93,41 @@ def test_a_source_whose_trials_have_not_all_ended_is_said_to_be_so(tmp_path):
     assert ["5 of its 8 trials have ended" in notice for notice in notices] == [True, False]
 
 
+def test_results_outside_of_the_sources_constraints_are_left_out(tmp_path):
+    bounded = SMALL.replace("program:", "outcome_constraints: [memory <= 0.02]\nprogram:")
+    experiment = Experiment.create(open_store(str(tmp_path / "small")), loads(bounded, "space.yaml"))
+    for _ in range(8):
+        found = experiment.ask("worker", wait=lambda _: None)
+        assert found is not None
+        metrics = {"loss": -found.parameters["lr"], "memory": found.parameters["lr"]}
+        experiment.apply(found.trial, Complete(worker="worker", attempt=1, metrics=metrics))
+    within = [r.parameters["lr"] for r in experiment.trials() if r.parameters["lr"] <= 0.02]
+    (source,) = read_sources(large(tmp_path / "small"), lambda _: None).transfer
+    kept = [result.parameters["lr"] for result in source.results]
+    assert kept
+    assert set(kept) <= set(within)
+
+
+def test_a_parameter_in_another_unit_is_said_to_be_so(tmp_path):
+    finished(tmp_path / "small")
+    notices: list[str] = []
+    per_cent = LARGE.replace("more: {min: 0.0, max: 1.0}", "old: {min: 10.0, max: 100.0}")
+    read_sources(large(tmp_path / "small", per_cent), notices.append)
+    assert "left out old; no value of old there lies in this sweep's range" in notices[0]
+
+
+def test_a_short_sweep_with_a_source_is_not_said_to_lack_a_surrogate(tmp_path):
+    finished(tmp_path / "small")
+    for source in (True, False):
+        text = LARGE + "run_cap: 3\n"
+        notices: list[str] = []
+        space = large(
+            tmp_path / "small", text if source else text.replace("transfer: {from: [SOURCE]}\n", "")
+        )
+        create_sweep(space, str(tmp_path / f"{source}"), on_notice=notices.append, skip_if_exists=False)
+        assert any("leaves no trial to the surrogate" in notice for notice in notices) is not source
+
+
 def test_sweep_goes_on_without_its_source(tmp_path):
     finished(tmp_path / "small")
     experiment, _ = created(tmp_path)
