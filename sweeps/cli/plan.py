@@ -102,7 +102,8 @@ def plan(
         _print(found, "" if rate is None else str(rate))
     if write is not None:
         table.write_new_file(write, _space_file(found))
-        notify(f"{write}: a space file for the final sweep; `sweep init {write}` makes it")
+        first = "" if "program" in found.space else "write its program: first; then "
+        notify(f"{write}: a space file for the final sweep; {first}`sweep init {write}` makes it")
     if figure is not None:
         from analysis.report.plan_figure import plan_figure
 

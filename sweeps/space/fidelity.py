@@ -122,9 +122,11 @@ class Ladder:
         """Return what the search does first, as a clause for people."""
         cheap = [f"{count} at {self._text(level)}" for level, count in enumerate(self.planned) if count]
         if not cheap:
+            levels = len(self.costs) - 1
+            each = f" at each of {levels} levels; leave one out, or raise run_cap" if levels > 1 else ""
             return (
                 f"no trial below {self._text(-1)}: {SHARE:.0%} of the compute of "
-                f"{self._space.run_cap or USUAL_CAP} trials there is not enough for {FEWEST}"
+                f"{self._space.run_cap or USUAL_CAP} trials there is not enough for {FEWEST}{each}"
             )
         total = math.fsum(map(operator.mul, self.planned, self.costs))
         return (

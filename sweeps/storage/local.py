@@ -253,7 +253,7 @@ class LocalStore:
     def _unavailable(self, verb: str, path: Path, error: OSError) -> NoReturn:
         what = error.strerror or type(error).__name__
         kind = WriteRefused if error.errno in (*_FORBIDDEN, errno.EFBIG) else StoreUnavailable
-        raise kind(f"{path}: cannot {verb}: {what.lower()}; {_advice(error)}") from error
+        raise kind(f"{path}: cannot {verb}: {what.lower()}; {_advice(error, verb)}") from error
 
 
 def _read_all(fd: int, size: int) -> bytes:
@@ -265,10 +265,12 @@ def _read_all(fd: int, size: int) -> bytes:
     return data
 
 
-def _advice(error: OSError) -> str:
+def _advice(error: OSError, verb: str) -> str:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return "free some space; nothing was half-written"
+        case code if code in _FORBIDDEN and verb in ("read", "list"):
+            return "ask for permission to read it, or give a copy that you may read"
         case code if code in _FORBIDDEN:
             return "choose a folder that you may write to with --storage"
         case errno.EFBIG:

@@ -63,6 +63,11 @@ def test_lower_levels_cost_six_percent_at_most(cap, planned):
     assert total <= 0.06 * (cap or 30)
 
 
+def test_levels_that_leave_each_other_too_few_trials_are_said_to():
+    text = str(Ladder(replace(space(), run_cap=6)))
+    assert text.endswith("is not enough for 6 at each of 2 levels; leave one out, or raise run_cap")
+
+
 @given(
     cap=st.integers(1, 500),
     objectives=st.integers(1, 3),

@@ -126,6 +126,17 @@ def test_unreadable_folder_is_reported_with_advice(store, monkeypatch):
         store.create("k", b"x")
 
 
+def test_advice_on_what_cannot_be_read_is_not_to_write_elsewhere(store, monkeypatch):
+    store.create("k", b"x")
+
+    def refuse(path, *rest, **named):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StoreUnavailable, match="permission to read it"):
+        store.read("k")
+
+
 def test_reading_needs_no_write_permission(store, monkeypatch):
     store.create("k", b"x")
     real = Path.open
