@@ -69,7 +69,7 @@ def judge(
         for r in ended
         if r.trial in lengths and (level := _level(r, lengths[r.trial], shares)) is not None
     }
-    front = _front(space, records)
+    front = _completed_costs(space, records)
     if len(rows) < early.min_trials or not front or _is_outside(np.array(list(rows.values())), own):
         return None
     fitted = [r for r in ended if r.trial in rows]
@@ -120,7 +120,7 @@ def _out_of_reach(
     return None
 
 
-def _front(space: Space, records: Sequence[Trial]) -> dict[int, tuple[float, ...]]:
+def _completed_costs(space: Space, records: Sequence[Trial]) -> dict[int, tuple[float, ...]]:
     """Return the costs of completed trials within the outcome constraints, the best first, by index."""
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
     found = {

@@ -20,7 +20,7 @@ def to_unit(parameter: Range, value: float) -> float:
     """
     if parameter.normal is not None:
         low, high, at = (_deviations(parameter, v) for v in (parameter.min, parameter.max, value))
-        return _normal_share(low, at) / _normal_share(low, high)
+        return normal_share(low, at) / normal_share(low, high)
     if parameter.log and value > 0:
         return math.log(value / parameter.min) / math.log(parameter.max / parameter.min)
     return (value / 2 - parameter.min / 2) / (parameter.max / 2 - parameter.min / 2)  # halves never overflow
@@ -37,7 +37,7 @@ def from_unit(parameter: Range, unit: float) -> float:
     mirrored = low + high > 0  # the lower tail has the digits
     if mirrored:
         low, high, unit = -high, -low, 1.0 - unit
-    below = math.erfc(-low / math.sqrt(2)) / 2 + unit * _normal_share(low, high)
+    below = math.erfc(-low / math.sqrt(2)) / 2 + unit * normal_share(low, high)
     at = _NORMAL.inv_cdf(below) if 0.0 < below < 1.0 else (low if below <= 0.0 else high)
     value = mean + sd * (-at if mirrored else at)
     return math.exp(value) if parameter.log else value
@@ -45,7 +45,7 @@ def from_unit(parameter: Range, unit: float) -> float:
 
 def share_within(parameter: Range) -> float:
     """Return the share of its normal distribution that lies between the bounds, 0 to 1."""
-    return _normal_share(_deviations(parameter, parameter.min), _deviations(parameter, parameter.max))
+    return normal_share(_deviations(parameter, parameter.min), _deviations(parameter, parameter.max))
 
 
 def levels(parameter: Range) -> int | None:
@@ -122,7 +122,7 @@ def _deviations(parameter: Range, value: float) -> float:
     return (value - mean) / sd
 
 
-def _normal_share(low: float, high: float) -> float:
+def normal_share(low: float, high: float) -> float:
     """Return the share of the standard normal distribution between two numbers, exact in both tails."""
     if low > 0:  # by symmetry
         low, high = -high, -low

@@ -2,8 +2,8 @@
 
 At each level the search is that of the level's own space: what is searched there is learned from its own
 trials alone. Upwards goes only where the level below is best, as a trial of the level above; with several
-objectives some points of its front. So trials below the target that say nothing about it cost what they cost,
-and so many trials more.
+objectives some points of its front. Where trials below say nothing about the target, they cost their own
+compute and that of the trials that they propose.
 """
 
 from __future__ import annotations

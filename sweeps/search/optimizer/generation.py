@@ -422,7 +422,7 @@ class Optimizer:
                     if by_source:
                         return
                     adapter = self._fitted(**options)
-            if self._has_prior():
+            if any(parameter.prior is not None for parameter in self._domain.searched.values()):
                 complete = sum(record.status == "completed" for record in known)
                 adapter.generator.acquisition_options = {
                     "log_prior": LogPrior(adapter, self._encoding, self._space),
@@ -436,9 +436,6 @@ class Optimizer:
                 yield from ranked or [fresh]
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
-
-    def _has_prior(self) -> bool:
-        return any(parameter.prior is not None for parameter in self._domain.searched.values())
 
     def _ranked(
         self, adapter: Any, fresh: Point, index: int, found: Sequence[Candidate], starts: Starts

@@ -14,7 +14,7 @@ from torch import Tensor
 from sweeps.search.encoding import Encoding, Interval
 from sweeps.search.optimizer.rows import ModelRows
 from sweeps.space.definition import RELATIONS, Choice, Condition, Range, Space, Value, is_number, same_value
-from sweeps.space.scale import to_unit
+from sweeps.space.scale import normal_share, to_unit
 
 UNIFORM = 0.1
 """Share of a prior that is uniform, so that a wrong default excludes nothing: at the automatic width it costs
@@ -73,7 +73,7 @@ class LogPrior:
         unit = self._encoding.unit_range(parameter.name)
         if unit is not None and is_number(prior.around):
             column, centre = self._columns.index(axis.name), to_unit(unit, prior.around)
-            inside = _below((1 - centre) / width) - _below(-centre / width)
+            inside = normal_share(-centre / width, (1 - centre) / width)
             peak = (1 - UNIFORM) / (inside * width * math.sqrt(2 * math.pi))
 
             def density(x: Tensor) -> Tensor:
@@ -162,8 +162,3 @@ def _positions(axis: Any) -> Sequence[Value]:
         return range(int(low), int(high) + 1)
     values: Sequence[Value] = axis.values
     return values
-
-
-def _below(deviations: float) -> float:
-    """Return the share of the standard normal distribution below."""
-    return math.erfc(-deviations / math.sqrt(2)) / 2

@@ -112,7 +112,6 @@ class StageChoice:
         inputs = self._rows.rows([option.point for option in options])
         if not options[0].is_cached:
             inputs[0] = self._acquisition_function.found[0]
-        # In one evaluation: those of two have other Monte Carlo draws and cannot be compared.
         values = self._acquisition_function.values(inputs).tolist()
         prices = [0.0 if self._plain else math.log(option.cost) for option in options]
         scores = [value - price for value, price in zip(values, prices, strict=True)]
@@ -155,12 +154,17 @@ class StageChoice:
                 break
         else:
             return
-        try:
-            found = self._acquisition_function.optimize_at(self._rows.columns(inputs[at], self._shared.axes))
-            yield self._active(self._option(self._encoding.decode(self._rows.point(found[0]))))
-        except SURROGATE_FAILURES:
-            pass  # the Sobol point is there
+        if (tuned := self._maximiser(inputs[at], self._shared.axes)) is not None:
+            yield self._active(self._option(self._encoding.decode(tuned)))
         yield self._active(option)
+
+    def _maximiser(self, row: Tensor, held: frozenset[str]) -> Point | None:
+        """Return the best point with the row's values on the axes that are held; None: the search failed."""
+        try:
+            found = self._acquisition_function.optimize_at(self._rows.columns(row, held))
+            return self._rows.point(found[0])
+        except SURROGATE_FAILURES:
+            return None  # the Sobol points are there
 
     def _is_near_stored(self, option: Option) -> bool:
         return self._starts.is_near_first(dict(option.parameters), FRESH_SEPARATION)
@@ -184,15 +188,10 @@ class StageChoice:
             return
         start, row, option = best
         shared = self._shared.axes | self._shared.axes_of(start.trunk)
-        try:
-            found = self._acquisition_function.optimize_at(
-                self._rows.columns(row, shared | self._shared.lengths)
-            )
-            point = self._on_all_axes(self._rows.point(found[0]), self._index)
-            if (polished := self._starting_at(start, point)) is not None:
+        if (tuned := self._maximiser(row, shared | self._shared.lengths)) is not None:
+            polished = self._starting_at(start, self._on_all_axes(tuned, self._index))
+            if polished is not None:
                 yield polished
-        except SURROGATE_FAILURES:
-            pass  # the Sobol points are there
         yield option
         yield from (option for _, _, option in options)
 
