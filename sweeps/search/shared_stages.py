@@ -82,14 +82,15 @@ class SharedStages:
             return self.stages.end_identity(parameters)
         return self.stages.trunk_identity(parameters, trunk)
 
-    def identities(self, parameters: Parameters) -> list[tuple[int, Hashable]]:
-        """Return what a trial can share with others, the furthest along first.
+    def identities(self, parameters: Parameters) -> list[tuple[int | None, Hashable]]:
+        """Return what a trial can share with others, the furthest along first: each a trunk and its identity.
 
-        Each with the stage that the trial goes on with: of a trunk its own, after the first stage 1.
+        The trunk tells them apart: where a stage searches only its length, its trunk and the end of the first
+        stage have equal identities.
         """
-        within = [(trunk, self.identity(parameters, trunk)) for trunk in self.trunks]
-        end = [(1, self.identity(parameters))] if len(self.stages.names) > 1 else []
-        return [each for each in within if each[0]] + end + [each for each in within if not each[0]]
+        ends = [None] if len(self.stages.names) > 1 else []
+        later, first = [at for at in self.trunks if at], [at for at in self.trunks if not at]
+        return [(trunk, self.identity(parameters, trunk)) for trunk in (*later, *ends, *first)]
 
     # ---- what is stored
 
@@ -252,15 +253,14 @@ class RemainingCost:
             return 0.0
         return usable[-1] / int(self._stages.length(parameters, trunk) or 1)
 
-    def at_most(self, parameters: Mapping[str, Value], identities: Sequence[tuple[int, Hashable]]) -> float:
+    def at_most(self, parameters: Parameters, identities: Sequence[tuple[int | None, Hashable]]) -> float:
         """Return what is left after the furthest of `SharedStages.identities`, a trunk being all there."""
-        stage, identity = identities[0]
+        (trunk, _), *_ = identities
         costs = self._costs(parameters)
-        left = math.fsum(costs[stage:])
-        if identity == self._shared.identity(parameters):
-            return left
-        steps, end = self._stages.length(parameters, stage), self._stages.trunk_end(parameters, stage)
-        return left - costs[stage] * (end or 0) / (steps or 1)
+        if trunk is None:
+            return math.fsum(costs[1:])
+        steps, end = self._stages.length(parameters, trunk), self._stages.trunk_end(parameters, trunk)
+        return math.fsum(costs[trunk:]) - costs[trunk] * (end or 0) / (steps or 1)
 
     def full(self, parameters: Mapping[str, Value]) -> float:
         """Return the cost of all stages, from scratch."""

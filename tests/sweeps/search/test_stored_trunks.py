@@ -207,6 +207,16 @@ def test_a_trial_of_which_all_is_stored_still_costs_something():
 
 def test_what_trials_can_share_is_the_furthest_first():
     keys = SHARED.identities(BASE)
-    assert [stage for stage, _ in keys] == [1, 1, 0]
+    assert [trunk for trunk, _ in keys] == [1, None, 0]
     cost = remaining()
     assert [cost.at_most(BASE, keys[at:]) for at in range(3)] == pytest.approx([40.0, 400.0, 600.0])
+
+
+def test_a_trunk_that_only_its_length_leaves_is_further_than_the_first_stage():
+    """The trunk and the end of the first stage have the same parameters, and not the same end."""
+    space = replace(SPACE, parameters=tuple(p for p in SPACE.parameters if p.name != "two.lr"))
+    shared, encoding = shared_of(space)
+    cost = RemainingCost(shared, StageCosts(Stages(space), encoding).known(()), Starts(shared))
+    parameters = {name: value for name, value in BASE.items() if name != "two.lr"}
+    keys = shared.identities(parameters)
+    assert [cost.at_most(parameters, keys[at:]) for at in range(3)] == pytest.approx([40.0, 400.0, 600.0])
