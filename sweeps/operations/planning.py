@@ -36,6 +36,7 @@ from sweeps.space.definition import (
     to_plain,
 )
 from sweeps.space.domain import REPEAT_KEYS
+from sweeps.space.fidelity import at_target, is_at_target, target_values
 from sweeps.space.literals import space_of
 from sweeps.space.priors import with_defaults
 from sweeps.space.scale import level, position
@@ -223,11 +224,13 @@ class _Read:
 
     Args:
         away: logarithm of its second measure over the target's; None without one.
+        target: value of each parameter of its `fidelity`, which the space has as fixed.
     """
 
     sweep: SourceSweep
     away: float | None = None
     space: Space
+    target: Mapping[str, Value]
     chosen: Trial
     noise: float
     drawn: Mapping[str, tuple[Value, ...]]
@@ -293,7 +296,7 @@ def make_plan(
             )
         others = list(lengths)
         targets.append((*other, lengths))
-    common = _common([_with_ranges(each.written) for each in experiments])
+    common = _common([_space(each) for each in experiments])
     if not common:
         raise InputError("these sweeps have searched no parameter in common; name those that have")
     for name, at, found in targets:
@@ -341,7 +344,7 @@ def make_plan(
 
 
 def _check(experiment: Experiment, first: Experiment) -> list[Trial]:
-    """Return the trials of a sweep that can be planned from. Raises `InputError`."""
+    """Return the trials of a sweep that can be planned from: those at its target. Raises `InputError`."""
     where, space = experiment.store.url, experiment.written
     try:
         records = experiment.trials()
@@ -361,6 +364,7 @@ def _check(experiment: Experiment, first: Experiment) -> list[Trial]:
             f"{where}: it is to {here.goal} {here.metric}, and {first.store.url} to {there.goal} "
             f"{there.metric}; leave one out"
         )
+    records = [record for record in records if is_at_target(space, record.parameters)]
     count = len(results(space, records))
     if count < LEAST or len(records) > MOST:
         limit = (
@@ -380,13 +384,12 @@ def _size(experiment: Experiment, records: Sequence[Trial], measure: str, *, by_
     """
     where = f"{experiment.store.url}: size"
     done = [record for record in records if record.status == "completed"]
-    fixed = [p.value for p in experiment.written.parameters if isinstance(p, Fixed) and p.name == measure]
+    parameters = _space(experiment).parameters
+    fixed = [p.value for p in parameters if isinstance(p, Fixed) and p.name == measure]
     found = fixed or [value for record in done if (value := record.metrics.get(measure)) is not None]
     numbers = [float(value) for value in found if is_number(value)]
     if not numbers:
-        fixed_numbers = (
-            p.name for p in experiment.written.parameters if is_number(getattr(p, "value", None))
-        )
+        fixed_numbers = (p.name for p in parameters if is_number(getattr(p, "value", None)))
         metrics = (name for name, value in done[0].metrics.items() if value)
         alike = (name for name in metrics if len({record.metrics.get(name) for record in done}) == 1)
         constants = {*fixed_numbers, *alike}
@@ -437,7 +440,7 @@ def _answer(
         length: its second measure, and
         other: which that is, and what is planned for; None without one.
     """
-    space = _with_ranges(experiment.written)
+    space = _space(experiment)
     found = optimum.posterior(space, records, more=1, curves=True)
     if found is None:
         raise InputError(f"{experiment.store.url}: all of its results lie outside of its space; leave it out")
@@ -465,6 +468,7 @@ def _answer(
         ),
         away=None if length is None or other is None else math.log(length / other[1]),
         space=space,
+        target=target_values(experiment.written),
         chosen=chosen,
         noise=found.noise,
         drawn={each.name: each.drawn for each in found.parameters if each.drawn},
@@ -472,8 +476,13 @@ def _answer(
     )
 
 
-def _with_ranges(space: Space) -> Space:
-    """Return the space with listed numbers as ranges: their optima lie between them, and can be followed."""
+def _space(experiment: Experiment) -> Space:
+    """Return the space of a sweep's results, with listed numbers as ranges.
+
+    Results are at the target of `fidelity`: its levels are no options. The optima of other listed numbers lie
+    between them, and can be followed.
+    """
+    space = at_target(experiment.written)
     return replace(space, parameters=tuple(map(_as_range, space.parameters)))
 
 
@@ -531,6 +540,12 @@ def _notes_on_sources(
         if name not in measures and not _is_seed(name) and any(not same_value(value, each) for each in given):
             shown = ", ".join(shorten(to_plain(each)) for each in given)
             notes.append(f"{name} is fixed at {shown}: what it changes is taken for the size's doing")
+    for name, value in read[-1].target.items():
+        if name not in measures:
+            notes.append(
+                f"{name} is {shorten(to_plain(value))}, the target of {read[-1].sweep.name}: trials below it "
+                "are left out, and the space file has none"
+            )
     return notes
 
 
@@ -841,9 +856,9 @@ def _final_sweep(
         for each in read:
             try:
                 read_sources(replace(space, transfer=(Source(url=each.sweep.url),)), lambda _: None)
-            except InputError:
-                far = "its results lie too far from the new ranges"
-                notes.append(f"{each.sweep.name} is not in transfer: {far}")
+            except InputError as error:
+                why = str(error).removeprefix(f"transfer: {each.sweep.url}: ").removesuffix("; take it out")
+                notes.append(f"{each.sweep.name} is not in transfer: {why}")
             else:
                 kept.append(each.sweep.url)
         if kept:

@@ -13,6 +13,7 @@ import pytest
 
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
+from sweeps.operations.creation import create_sweep
 from sweeps.operations.planning import Estimate, Plan, Setting, SourceSweep, make_plan
 from sweeps.space import literals
 from sweeps.space.definition import Fixed, Range
@@ -159,6 +160,9 @@ def test_equal_results_make_a_plan_that_says_nothing(tmp_path):
     sweeps = [finished(tmp_path / f"w{width}", width, of=lambda p, _: 1.0) for width in (1, 2)]
     found = make_plan(sweeps, 4, measure="width")
     assert any(note.startswith("lr: the line says nothing that far") for note in found.notes)
+    few = "14 results of it are of use here; at least 3 that differ are needed"
+    assert f"w1 is not in transfer: {few}" in found.notes
+    assert "transfer" not in found.space
 
 
 def test_sizes_may_be_given(ladder):
@@ -288,6 +292,66 @@ def test_listed_numbers_are_logarithmic_where_their_ratios_are_alike(tmp_path, v
     found = make_plan(pair, 4, measure="width")
     assert found.settings["x"].log is log
     assert isinstance(found.settings["x"].value, int if kind == "int" else float)
+
+
+def with_levels(folder: Path, width: int, levels: Mapping[int, float], below: int) -> Experiment:
+    """A sweep of 8 trials at the target, and some below, which have by far the lowest losses and other optima.
+
+    Args:
+        levels: the cost of each number of steps.
+        below: number of the trials below the target.
+    """
+    target = max(levels)
+
+    def of(found: Mapping[str, Any], width: float) -> float:
+        away = math.log10(found["lr"] / (0.02 if found["steps"] == target else 5e-4) * math.sqrt(width))
+        return float(width**-0.1 + 0.1 * away**2 + 10 * (found["steps"] == target))
+
+    sweep = finished(
+        folder / f"w{width}", width, below + 8, of,
+        parameters={
+            "lr": PARAMETERS["lr"], "steps": {"values": list(levels)}, "width": {"value": width}
+        },
+        fidelity={"steps": {"cost": list(levels.values())}}, search={"sobol": 40}, run_cap=8,
+    )  # fmt: skip
+    counts = [record.parameters["steps"] == target for record in sweep.trials()]
+    assert (counts.count(False), counts.count(True)) == (below, 8)
+    return sweep
+
+
+@pytest.mark.parametrize(
+    ("levels", "below"), [({100: 0.05, 1000: 1}, 9), ({100: 0.03, 300: 0.035, 1000: 1}, 14)]
+)
+def test_plan_is_of_the_target_of_fidelity(tmp_path, levels, below):
+    pair = [with_levels(tmp_path, width, levels, below) for width in (1, 2)]
+    found = make_plan(pair, 4, measure="width")
+    assert list(found.settings) == ["lr"]
+    assert all(each["value"] > 0.005 for each in found.settings["lr"].optima.values())
+    assert found.loss.low > 5
+    assert [source.results for source in found.sources] == [8, 8]
+    assert found.space["parameters"]["steps"] == {"value": 1000}
+    assert (
+        "steps is 1000, the target of w2: trials below it are left out, and the space file has none"
+        in found.notes
+    )
+    space = literals.space_of(found.space, "plan")
+    final = create_sweep(space, str(tmp_path / "final"), skip_if_exists=False, on_notice=lambda _: None)
+    first = final.ask("worker", wait=lambda _: None)
+    assert first is not None
+    assert first.parameters["steps"] == 1000
+
+
+def test_a_target_of_fidelity_can_be_the_length(tmp_path):
+    lengths = ((1, 100), (2, 100), (2, 400))
+    levels = [{at // 10: 0.05, at: 1.0} for _, at in lengths]
+    sweeps = [
+        with_levels(tmp_path / str(at), width, each, 9)
+        for (width, at), each in zip(lengths, levels, strict=True)
+    ]
+    found = make_plan(sweeps, 4, measure="width", other=("steps", 1600))
+    assert [source.other for source in found.sources] == [100, 100, 400]
+    assert found.space["parameters"]["steps"] == {"value": 1600}
+    assert not any(note.startswith("steps is") for note in found.notes)
 
 
 def test_a_seed_is_no_setting(tmp_path):
