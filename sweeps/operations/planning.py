@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sweeps.errors import DamagedObject, InputError, SweepError
+from sweeps.errors import DamagedObject, InputError, SurrogateFailed, SweepError
 from sweeps.experiment import Experiment
 from sweeps.export import optimum, table
 from sweeps.operations.sources import read_sources
@@ -441,7 +441,10 @@ def _answer(
         other: which that is, and what is planned for; None without one.
     """
     space = _space(experiment)
-    found = optimum.posterior(space, records, more=1, curves=True)
+    try:
+        found = optimum.posterior(space, records, more=1, curves=True)
+    except SurrogateFailed as error:
+        raise SurrogateFailed(f"{experiment.store.url}: {error}; leave it out") from None
     if found is None:
         raise InputError(f"{experiment.store.url}: all of its results lie outside of its space; leave it out")
     chosen = next(record for record in records if record.trial == found.trial)

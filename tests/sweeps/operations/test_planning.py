@@ -11,7 +11,7 @@ import golden_messages
 import numpy as np
 import pytest
 
-from sweeps.errors import InputError
+from sweeps.errors import InputError, SurrogateFailed
 from sweeps.experiment import Experiment
 from sweeps.operations.creation import create_sweep
 from sweeps.operations.planning import Estimate, Plan, Setting, SourceSweep, make_plan
@@ -163,6 +163,13 @@ def test_equal_results_make_a_plan_that_says_nothing(tmp_path):
     few = "14 results of it are of use here; at least 3 that differ are needed"
     assert f"w1 is not in transfer: {few}" in found.notes
     assert "transfer" not in found.space
+
+
+def test_a_fit_that_fails_names_its_sweep(tmp_path):
+    small = finished(tmp_path / "w1", 1)
+    huge = finished(tmp_path / "w2", 2, of=lambda p, _: 1e200 * math.log10(p["lr"]) ** 2)
+    with pytest.raises(SurrogateFailed, match=r"w2: the surrogate failed .*; leave it out"):
+        make_plan([small, huge], 4, measure="width")
 
 
 def test_sizes_may_be_given(ladder):
