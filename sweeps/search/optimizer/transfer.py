@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ from ax.api.utils.instantiation.from_string import optimization_config_from_stri
 from ax.core.data import Data, DataRow
 
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
-from sweeps.search.encoding import Encoding, Interval
+from sweeps.search.encoding import Encoding, Interval, Options
 from sweeps.search.optimizer import ax_experiment
 from sweeps.search.optimizer.drift import Belief
 from sweeps.search.optimizer.optimum import Marginals, SpacePoints
 from sweeps.search.optimizer.surrogate import fitted
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import Source, Value
+from sweeps.space.scale import middle
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,9 @@ class SourceModel:
         name, encoding = self._metric, self._encoding
         axes = {parameter: axis for axis, parameter in encoding.names.items()}
         goals = {name: outcomes.lower_is_better[name]}
-        experiment = ax_experiment.new_experiment("source", encoding.axes, (), goals)
+        # With its hierarchy, Ax would drop every point that has a value on an axis that is switched off.
+        flat = [replace(axis, dependents={}) if isinstance(axis, Options) else axis for axis in encoding.axes]
+        experiment = ax_experiment.new_experiment("source", flat, (), goals)
         rows = []
         for index, result in enumerate(self._source.results):
             known = {axes[key]: encoding.encoded(key, value) for key, value in result.parameters.items()}
@@ -82,12 +86,14 @@ class SourceModel:
     def _find_best(self, others: Mapping[str, Value]) -> dict[str, Value] | None:
         source, encoding, domain = self._source, self._encoding, self._encoding.domain
         matched = {key for result in source.results for key in result.parameters}
+        # Of all parameters: a best option may switch on one that the source does not have.
+        middles = {name: middle(parameter) for name, parameter in domain.searched.items()}
 
         def points(many: Iterable[Mapping[str, Value]]) -> list[dict[str, Value]]:
             found = []
             for values in many:
                 kept = {key: domain.member(key, value) for key, value in values.items() if key in matched}
-                parameters = domain.complete({**domain.middle(), **others, **source.filled, **kept})
+                parameters = domain.complete({**middles, **others, **source.filled, **kept})
                 point = encoding.encode(parameters)
                 if point is not None and domain.allows(parameters):
                     found.append(encoding.on_all_axes(point, self._seed))

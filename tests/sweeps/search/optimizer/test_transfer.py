@@ -8,9 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from sweeps.search.determinism import silence
+from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import Optimizer
+from sweeps.search.optimizer.transfer import SourceModel
+from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import Choice, Objective, Program, Range, Result, Search, Source, Space, Value
+from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
 
 PARAMETERS = (
@@ -149,3 +155,72 @@ def test_results_too_large_for_their_squares_propose_no_trial():
     huge = replace(SOURCE, results=tuple(replace(r, value=1e160 * r.value) for r in SOURCE.results))
     begun = run(replace(PLAIN, transfer=(huge,)), 3, bowl)
     assert [record.generator for record in begun] == ["sobol"] * 3
+
+
+# ---- parameters that only some options have
+
+OPTIONS = Space(
+    name="options",
+    objectives=(Objective(metric="loss"),),
+    parameters=(
+        Choice(name="opt", values=("sgd", "adam"), when=(("sgd", ("momentum",)), ("adam", ("beta",)))),
+        Range(name="momentum", min=0.0, max=1.0, kind="float"),
+        Range(name="beta", min=0.0, max=1.0, kind="float"),
+        Range(name="lr", min=0.0, max=1.0, kind="float"),
+    ),
+    program=Program(kind="function", function="m:f"),
+    search=Search(seed=3),
+)
+
+
+def option_loss(parameters: Mapping[str, Any]) -> float:
+    """A loss whose best is adam at beta = 0.8 and lr = 0.3."""
+    of_option = (parameters.get("beta", 0.8) - 0.8) ** 2 if parameters["opt"] == "adam" else 0.5
+    return float(of_option + (parameters["lr"] - 0.3) ** 2)
+
+
+def option_source(left_out: tuple[str, ...] = ()) -> Source:
+    """A sweep of 16 trials, 8 with each option, without some parameters."""
+    results = []
+    for index, (child, lr) in enumerate(np.random.default_rng(1).uniform(size=(16, 2)).tolist()):
+        opt, name = (("sgd", "momentum"), ("adam", "beta"))[index % 2]
+        values: dict[str, Value] = {"opt": opt, name: child, "lr": lr}
+        kept = {key: value for key, value in values.items() if key not in left_out}
+        results.append(Result(parameters=kept, value=option_loss(kept)))
+    return Source(url="small", results=tuple(results))
+
+
+def model_of(searched: Space) -> SourceModel:
+    (source,) = searched.transfer
+    return SourceModel(source, Encoding(Domain(searched)), Outcomes(searched), seed=3)
+
+
+def fit(searched: Space, function: Any) -> Any:
+    """Return Ax's adapter of the new sweep, at whose rows a belief is asked."""
+    sourceless = replace(searched, transfer=())
+    optimizer = Optimizer(sourceless)
+    optimizer.observe(run(sourceless, 4, function))
+    with silence("ax"):
+        return optimizer._fitted()
+
+
+def test_where_options_have_parameters_every_result_counts():
+    model = model_of(replace(OPTIONS, transfer=(option_source(),)))
+    asked = torch.full((1, len(model.belief.names)), 0.5, dtype=torch.double)
+    assert model.belief.explained_factor(asked).shape == (1, 16)  # a column for each result
+    best = model.best({})
+    assert best is not None
+    assert option_loss(best) < 0.05
+
+
+def test_rows_of_a_source_and_of_the_sweep_have_the_same_columns():
+    searched = replace(OPTIONS, transfer=(option_source(),))
+    assert list(fit(searched, option_loss).parameters) == list(model_of(searched).belief.names)
+
+
+def test_best_option_of_a_source_may_have_a_parameter_that_the_source_lacks():
+    lacking = replace(OPTIONS, transfer=(option_source(left_out=("momentum", "beta")),))
+    (first,) = Optimizer(lacking).generate()
+    assert first.generator == "botorch"
+    assert first.parameters["opt"] == "adam"  # the middle of the space is sgd
+    assert first.parameters["beta"] == 0.5
