@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from ax.adapter.adapter_utils import extract_search_space_digest
 from ax.adapter.registry import MBM_X_trans, Y_trans
 from ax.adapter.transforms.winsorize import Winsorize
+from ax.core.search_space import SearchSpace
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig
 from botorch.models import SingleTaskGP
 from botorch.utils.datasets import SupervisedDataset
@@ -47,19 +49,24 @@ LEAST_NOISE = 1e-4
 class Belief:
     """Posterior of one metric by a source's fitted surrogate, in standard deviations of the source's results.
 
+    It is asked at rows of the new sweep's surrogate, whose numbers go from 0 to 1 over the sweep's ranges.
+
     Args:
         adapter: Ax's, fitted to the source's results alone.
         numbers: axes along which an optimum can move, those of numbers.
+        space: the new sweep's axes; the adapter's own reach as far as the source's values.
     """
 
-    def __init__(self, adapter: Any, numbers: Sequence[str]) -> None:
+    def __init__(self, adapter: Any, numbers: Sequence[str], space: SearchSpace) -> None:
         (name,) = adapter.generator.surrogate.outcomes
         model = adapter.generator.surrogate.model.eval()
         self.names: Sequence[str] = list(adapter.parameters)
         self.unit = float(adapter.transforms["StandardizeY"].Ystd[name])
         with torch.no_grad():
-            self._x_ND = model.train_inputs[0].detach()
-            self._scales_D = model.covar_module.lengthscale.detach().squeeze(0)
+            # Ax widens the ranges to the source's values, and the source's surrogate has 0 to 1 over those.
+            low_D, high_D = model.transform_inputs(_range_ends(adapter, space).to(model.train_inputs[0]))
+            self._x_ND = (model.train_inputs[0].detach() - low_D) / (high_D - low_D)
+            self._scales_D = model.covar_module.lengthscale.detach().squeeze(0) / (high_D - low_D)
             self.noise = float(model.likelihood.noise)
             covariance_NN = self.kernel(self._x_ND, self._x_ND) + self.noise * torch.eye(
                 len(self._x_ND), dtype=self._x_ND.dtype
@@ -91,6 +98,15 @@ class Belief:
         known = self.kernel(self._x_ND, x)
         found: Tensor = torch.linalg.solve_triangular(self._root_NN, known, upper=False)
         return found.transpose(-1, -2)
+
+
+def _range_ends(adapter: Any, space: SearchSpace) -> Tensor:
+    """Return the ends [2, D] of the axes, in the units that the surrogate gets from Ax."""
+    space = space.clone()  # which transforms change
+    for transform in adapter.transforms.values():
+        space = transform.transform_search_space(space)
+    digest = extract_search_space_digest(space, list(adapter.parameters))
+    return torch.tensor(digest.bounds, dtype=torch.float).T  # rounded as Ax does: within, nothing changes
 
 
 class DriftKernel(Kernel):  # type: ignore[misc]  # likewise

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from ax.api.utils.instantiation.from_string import optimization_config_from_string
 from ax.core.data import Data, DataRow
+from ax.core.search_space import SearchSpace
 
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding, Interval, Options
@@ -43,12 +44,13 @@ class SourceModel:
         self._metric, *_ = outcomes.lower_is_better
         self._sign = 1.0 if outcomes.lower_is_better[self._metric] else -1.0
         with one_thread(), silence("ax"), seeded(seed):
-            adapter = self._fit(outcomes)
+            adapter, space = self._fit(outcomes)
         self._model = Marginals(adapter, self._metric, self._sign)
-        self.belief = Belief(adapter, [a.name for a in encoding.axes if isinstance(a, Interval) or a.ordered])
+        numbers = [axis.name for axis in encoding.axes if isinstance(axis, Interval) or axis.ordered]
+        self.belief = Belief(adapter, numbers, space)
 
-    def _fit(self, outcomes: Outcomes) -> Any:
-        """Return Ax's adapter, fitted to the source's results."""
+    def _fit(self, outcomes: Outcomes) -> tuple[Any, SearchSpace]:
+        """Return Ax's adapter, fitted to the source's results, and this sweep's axes as Ax has them."""
         name, encoding = self._metric, self._encoding
         axes = {parameter: axis for axis, parameter in encoding.names.items()}
         goals = {name: outcomes.lower_is_better[name]}
@@ -64,7 +66,7 @@ class SourceModel:
             ax_experiment.settle(trial, "completed")
             rows.append(DataRow(trial.index, trial.arm.name, name, name, result.value, math.nan))
         goal = optimization_config_from_string(outcomes.objective)
-        return fitted(experiment, Data(data_rows=rows), goal)
+        return fitted(experiment, Data(data_rows=rows), goal), experiment.search_space
 
     def best(self, others: Mapping[str, Value]) -> dict[str, Value] | None:
         """Return the parameters where the surrogate is best; None if its best lie outside of this space.

@@ -8,27 +8,38 @@ from typing import Any
 
 import pytest
 import torch
+from ax.core.parameter import ChoiceParameter, ParameterType, RangeParameter
+from ax.core.search_space import SearchSpace
 
 from sweeps.search.optimizer.drift import DRIFT, Belief, DriftedGP
 
 NAMES = ["x", "option", "y"]
+AXES = SearchSpace(
+    [RangeParameter(name, lower=0.0, upper=1.0, parameter_type=ParameterType.FLOAT) for name in NAMES]
+)
+
+
+def around(model: Any) -> Any:
+    """Return Ax's adapter, as far as it is read, around a Gaussian process."""
+    return SimpleNamespace(
+        generator=SimpleNamespace(surrogate=SimpleNamespace(model=model, outcomes=["loss"])),
+        transforms={
+            "StandardizeY": SimpleNamespace(Ystd={"loss": 2.0}, transform_search_space=lambda space: space)
+        },
+        parameters=NAMES,
+    )
 
 
 @pytest.fixture(scope="module")
 def adapter() -> Any:
-    """Ax's adapter, as far as it is read, around a Gaussian process over 12 results."""
+    """An adapter around a Gaussian process over 12 results."""
     from botorch.models import SingleTaskGP  # after ours, which silences what it warns of
 
     rows = torch.rand(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     losses = (rows - 0.4).square().sum(-1, keepdim=True)
     model = SingleTaskGP(rows, (losses - losses.mean()) / losses.std(), outcome_transform=None)
     model.likelihood.noise = 0.01
-    surrogate = SimpleNamespace(model=model, outcomes=["loss"])
-    return SimpleNamespace(
-        generator=SimpleNamespace(surrogate=surrogate),
-        transforms={"StandardizeY": SimpleNamespace(Ystd={"loss": 2.0})},
-        parameters=NAMES,
-    )
+    return around(model)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +48,40 @@ def points() -> torch.Tensor:
 
 
 def test_belief_is_the_posterior_of_the_sources_surrogate(adapter, points):
-    belief, model = Belief(adapter, ["x", "y"]), adapter.generator.surrogate.model
+    belief, model = Belief(adapter, ["x", "y"], AXES), adapter.generator.surrogate.model
     posterior = model.posterior(points).distribution
+    mean = belief.mean(points) + model.mean_module.constant
+    taken = belief.explained_factor(points) @ belief.explained_factor(points).T
+    assert torch.allclose(mean, posterior.mean, atol=1e-6)
+    assert torch.allclose(belief.kernel(points, points) - taken, posterior.covariance_matrix, atol=1e-6)
+
+
+def test_belief_is_asked_in_units_of_the_new_ranges(points):
+    """Ax widens the source's ranges to its values; the rows asked go from 0 to 1 over the sweep's own."""
+    from botorch.models import SingleTaskGP  # likewise
+    from botorch.models.transforms import Normalize
+
+    own = SearchSpace(
+        [
+            RangeParameter("x", lower=0.0, upper=1.0, parameter_type=ParameterType.FLOAT),
+            ChoiceParameter("option", ParameterType.INT, [0, 2, 3], is_ordered=True, sort_values=True),
+            RangeParameter("y", lower=2, upper=6, parameter_type=ParameterType.INT),
+        ]
+    )
+    low, high = torch.tensor([[0.0, 0.0, 2.0], [1.0, 3.0, 6.0]], dtype=torch.double)
+    wide = torch.tensor([[-1.0, 0.0, 1.0], [2.0, 3.0, 9.0]], dtype=torch.double)
+    rows = wide[0] + (wide[1] - wide[0]) * torch.rand(
+        12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double
+    )
+    losses = ((rows - low) / (high - low) - 0.3).square().sum(-1, keepdim=True)
+    model = SingleTaskGP(
+        rows,
+        (losses - losses.mean()) / losses.std(),
+        outcome_transform=None,
+        input_transform=Normalize(d=3, bounds=wide),
+    )
+    belief = Belief(around(model), ["x", "y"], own)
+    posterior = model.posterior(low + (high - low) * points).distribution
     mean = belief.mean(points) + model.mean_module.constant
     taken = belief.explained_factor(points) @ belief.explained_factor(points).T
     assert torch.allclose(mean, posterior.mean, atol=1e-6)
@@ -47,7 +90,7 @@ def test_belief_is_the_posterior_of_the_sources_surrogate(adapter, points):
 
 def test_only_numbers_can_move(adapter, points):
     points = points.clone().requires_grad_()
-    belief = Belief(adapter, ["x", "y"])
+    belief = Belief(adapter, ["x", "y"], AXES)
     (slopes,) = torch.autograd.grad(belief.mean(points).sum(), points)
     found = belief.gradient(points)
     assert torch.allclose(found[:, [0, 2]], slopes[:, [0, 2]], atol=1e-9)
@@ -56,10 +99,10 @@ def test_only_numbers_can_move(adapter, points):
 
 def test_drift_doubts_the_mean_where_it_is_steep(adapter, points):
     """The variance is that of the first-order effect of a shift, beside what does not depend on it."""
-    belief = Belief(adapter, ["x", "y"])
+    belief = Belief(adapter, ["x", "y"], AXES)
     y = torch.linspace(-1.0, 1.0, 5, dtype=torch.double).unsqueeze(-1)
     y = y / y.std()
-    still = DriftedGP(points, y, Belief(adapter, []), unit=1.0).covar_module
+    still = DriftedGP(points, y, Belief(adapter, [], AXES), unit=1.0).covar_module
     moving = DriftedGP(points, y, belief, unit=1.0).covar_module
     extra = (moving(points) - still(points)).to_dense()
     scale = 2.0 / 1.0  # of the source's results, in those of the target
@@ -75,7 +118,7 @@ def test_fit_begins_within_its_bounds_and_can_begin_anew(adapter, points, unit):
     from botorch.optim.utils import sample_all_priors  # likewise
 
     y = torch.linspace(-1.0, 1.0, 5, dtype=torch.double).unsqueeze(-1)
-    model = DriftedGP(points, y / y.std(), Belief(adapter, ["x", "y"]), unit=unit)
+    model = DriftedGP(points, y / y.std(), Belief(adapter, ["x", "y"], AXES), unit=unit)
     assert all(torch.isfinite(each).all() for each in model.parameters())
     before = float(model.covar_module.log_own.detach())
     sample_all_priors(model)

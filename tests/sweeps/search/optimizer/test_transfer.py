@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from sweeps.search.determinism import silence
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import Optimizer
+from sweeps.search.optimizer.rows import ModelRows
 from sweeps.search.optimizer.transfer import SourceModel
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import Choice, Objective, Program, Range, Result, Search, Source, Space, Value
@@ -224,3 +226,41 @@ def test_best_option_of_a_source_may_have_a_parameter_that_the_source_lacks():
     assert first.generator == "botorch"
     assert first.parameters["opt"] == "adam"  # the middle of the space is sgd
     assert first.parameters["beta"] == 0.5
+
+
+# ---- values outside of this sweep's ranges
+
+
+def wide_source() -> Source:
+    """A sweep of 24 trials whose x and n reach farther than this sweep's on both sides."""
+    results = []
+    for x, n, kind, size in np.random.default_rng(1).uniform(size=(24, 4)).tolist():
+        values: dict[str, Value] = {
+            "x": 3 * x - 1,
+            "n": int(11 * n),
+            "kind": "abc"[int(3 * kind)],
+            "size": (1, 2, 8)[int(3 * size)],
+        }
+        results.append(Result(parameters=values, value=(3 * x - 1.3) ** 2 + ((values["n"] - 4) / 4) ** 2))
+    return Source(url="wide", results=tuple(results))
+
+
+def test_belief_says_of_this_sweeps_rows_what_the_sources_surrogate_says():
+    searched = replace(
+        PLAIN,
+        parameters=(
+            Range(name="x", min=0.0, max=1.0, kind="float"),
+            Range(name="n", min=3, max=7, kind="int"),
+            Choice(name="kind", values=("a", "b", "c")),
+            Choice(name="size", values=(1, 2, 8), ordered=True),
+        ),
+        transfer=(wide_source(),),
+    )
+    model = model_of(searched)
+    adapter = fit(searched, lambda parameters: bowl({"y": 0.3, **parameters}))
+    points = product(np.linspace(0, 1, 21).tolist(), range(3, 8), "abc", (1, 2, 8))
+    grid = [dict(zip(("p0", "p1", "p2", "p3"), point, strict=True)) for point in points]
+    rows = adapter.generator.surrogate.model.transform_inputs(ModelRows(adapter).rows(grid))
+    said = model._model.at(grid)[0]
+    believed = model.belief.mean(rows).numpy() * model.belief.unit
+    assert np.allclose(believed - believed.mean(), said - said.mean(), atol=1e-5)
