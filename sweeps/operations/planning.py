@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sweeps.errors import DamagedObject, InputError, SurrogateFailed, SweepError
+from sweeps.errors import InputError, SurrogateFailed, SweepError
 from sweeps.experiment import Experiment
 from sweeps.export import optimum, table
-from sweeps.operations.sources import read_sources
+from sweeps.operations.sources import read_sources, trials_at_rest
 from sweeps.programs.kinds import program_of
 from sweeps.search.size_line import UNLIKELY, SizeLine, are_apart, through
 from sweeps.search.stop_rule import FEWEST, MOST, results
@@ -43,7 +43,6 @@ from sweeps.space.scale import level, position
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
-from sweeps.upkeep.removal import living
 
 SIZE = "model_parameters"
 """The trainer's metric of the size of its model."""
@@ -282,7 +281,7 @@ def make_plan(
     if not are_apart(known, None):
         raise InputError(
             f"{measure} is {', '.join(f'{each:.4g}' for each in known)} in these sweeps: too close to show a "
-            "drift; name finished sweeps of sizes that are 10 % apart or more"
+            "drift; name finished sweeps of sizes that are 7 % apart or more"
         )
     others: list[float | None] = [None] * len(known)
     targets = [(measure, size, known)]
@@ -346,15 +345,7 @@ def make_plan(
 def _check(experiment: Experiment, first: Experiment) -> list[Trial]:
     """Return the trials of a sweep that can be planned from: those at its target. Raises `InputError`."""
     where, space = experiment.store.url, experiment.written
-    try:
-        records = experiment.trials()
-    except DamagedObject as error:
-        raise InputError(f"{where}: {error}") from None
-    if workers := living(experiment):
-        raise InputError(
-            f"{where}: {counted(len(workers), 'worker')} still at work ({', '.join(workers[:3])}); wait for "
-            "its end, `sweep stop` it, or give a copy of it as it is now (`sweep copy --live`)"
-        )
+    records = trials_at_rest(experiment, where)
     if len(space.objectives) > 1 or space.outcome_constraints:
         what = "several objectives" if len(space.objectives) > 1 else "outcome constraints"
         raise InputError(f"{where}: it has {what}; a plan needs one best configuration, of one objective")

@@ -68,17 +68,12 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     store = open_store(url)
     try:
         experiment = Experiment.open(store)
-        records = experiment.trials()
         digest = hashlib.sha256(store.read(SWEEP_KEY)[0]).hexdigest()
     except SweepNotFound:
         raise InputError(f"{where}: no sweep here; {sweeps_near(url) or 'see `sweep list`'}") from None
     except DamagedObject as error:
         raise InputError(f"{where}: {error}") from None
-    if workers := living(experiment):
-        raise InputError(
-            f"{where}: {counted(len(workers), 'worker')} still at work ({', '.join(workers[:3])}); wait for "
-            "its end, `sweep stop` it, or give a copy of it as it is now (`sweep copy --live`)"
-        )
+    records = trials_at_rest(experiment, where)
     (objective,) = space.objectives
     if objective not in experiment.written.objectives:
         there = ", ".join(f"{each.goal} {each.metric}" for each in experiment.written.objectives)
@@ -117,6 +112,20 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     ]
     on_notice(f"transfer from {url}: {'; '.join(shown)}")
     return replace(source, sha256=space_json.digest(source))
+
+
+def trials_at_rest(experiment: Experiment, where: str) -> list[Trial]:
+    """Return the trials of a sweep. Raises InputError: one is damaged, or a worker is at work."""
+    try:
+        records = experiment.trials()
+    except DamagedObject as error:
+        raise InputError(f"{where}: {error}") from None
+    if workers := living(experiment):
+        raise InputError(
+            f"{where}: {counted(len(workers), 'worker')} still at work ({', '.join(workers[:3])}); wait for "
+            "its end, `sweep stop` it, or give a copy of it as it is now (`sweep copy --live`)"
+        )
+    return records
 
 
 def _usable_results(

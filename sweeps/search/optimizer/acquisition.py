@@ -20,6 +20,9 @@ QUICK = {"num_restarts": 4, "raw_samples": 128}
 LEAST_GAIN = 1e-6
 """Increase of the acquisition value, a logarithm, that is more than rounding."""
 
+MOST_CLIMBS = 5
+"""Climbs over options, each followed by numbers for the new ones: it takes one or two."""
+
 ROWS = 1024
 """Points of one evaluation: memory grows with them."""
 
@@ -98,26 +101,35 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
         Of the combinations of options the optimizer has tried those of its starts alone.
         """
         groups = [columns for columns in self._groups if not fixed.keys() & set(columns)]
-        while groups and (changed := self._with_changed_options(found, groups)) is not found:
+        for _ in range(MOST_CLIMBS):
+            if not groups or (changed := self._with_changed_options(found, groups)) is found:
+                break
             found = changed
             options = {column: float(found[0, column]) for columns in groups for column in columns}
             if len(fixed) + len(options) < found.shape[1]:
                 try:
                     tuned = self._quickly({**fixed, **options})
                 except SearchSpaceExhausted:  # Ax's, where all numbers are discrete and each was tried
-                    continue
+                    break
                 found = max((found, tuned), key=lambda row: float(self.values(row)))
         return found
 
     def _with_changed_options(self, row: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
         """Return `row`, [1, d], after the best changes of one option, as long as one is a gain."""
-        value = self.values(row)
-        while True:
-            others = [self._with_option(row, columns, at) for columns in groups for at in columns]
-            values = self.values(torch.cat(others))
-            if values.max() <= value + LEAST_GAIN:
-                return row
-            row, value = others[int(values.argmax())], values.max()
+        for _ in range(sum(map(len, groups))):
+            others = [
+                self._with_option(row, columns, at)
+                for columns in groups
+                for at in columns
+                if at != columns[int(row[0, columns].argmax())]
+            ]
+            # In one evaluation: at a point that was tried, without noise, that of the point alone may differ
+            # by more than a gain, and a point would be better than itself without end.
+            values = self.values(torch.cat([row, *others]))
+            if values[1:].max() <= values[0] + LEAST_GAIN:
+                break
+            row = others[int(values[1:].argmax())]
+        return row
 
     @staticmethod
     def _with_option(row: Tensor, columns: Sequence[int], at: int) -> Tensor:

@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
+import torch
 from ax.core.experiment import Experiment
 
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
@@ -33,6 +34,7 @@ from sweeps.search.optimizer.acquisition import OpenAcquisition
 from sweeps.search.optimizer.drift import UNCUT, drifted_config, evidence
 from sweeps.search.optimizer.optimum import Optimum
 from sweeps.search.optimizer.prior import LogPrior
+from sweeps.search.optimizer.rows import ModelRows
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
 from sweeps.search.optimizer.transfer import SourceModel
@@ -222,7 +224,7 @@ class Optimizer:
             ends = self._shared.stored_ends(known).values() if self._shares_first_stage() else ()
             trunks = self._shared.stored_trunks(known) if self._shares() else ()
             starts = Starts(self._shared, ends, trunks)  # what a new trial can start from, by the records
-            for point in self._surrogate_points(index, found, starts, by_source=not enough):
+            for point in self._surrogate_points(index, found, starts, left, by_source=not enough):
                 parameters = starts.snap(self._encoding.decode(point))
                 if self._is_new(parameters, identities):
                     return Candidate(parameters=parameters, generator="botorch")
@@ -397,7 +399,13 @@ class Optimizer:
     # ---- from the surrogate
 
     def _surrogate_points(
-        self, index: int, found: Sequence[Candidate], starts: Starts, *, by_source: bool
+        self,
+        index: int,
+        found: Sequence[Candidate],
+        starts: Starts,
+        left: Sequence[dict[str, Value]],
+        *,
+        by_source: bool,
     ) -> Iterator[Point]:
         """Yield points to try in turn, the best first; none if the surrogate fails.
 
@@ -434,6 +442,11 @@ class Optimizer:
                     fresh = run.arms[0].parameters
                     ranked = self._ranked(adapter, fresh, index, found, starts) if shares else []
                 yield from ranked or [fresh]
+            if left:  # of a small space, where each attempt has found what was tried
+                points = [self._encoding.encode(parameters) or {} for parameters in left]
+                rows = ModelRows(adapter).rows([self._on_all_axes(point, index) for point in points])
+                values = adapter.generator._acquisition.values(rows)
+                yield from (points[at] for at in torch.argsort(values, descending=True, stable=True).tolist())
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
 

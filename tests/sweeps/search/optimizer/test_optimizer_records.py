@@ -369,3 +369,31 @@ def test_results_whose_spread_is_no_number_leave_candidates_to_sobol(caplog) -> 
     (candidate,) = ask(records, searched=searched)
     assert candidate.generator == "sobol"
     assert "spread is no number" in caplog.text
+
+
+def test_of_a_small_space_the_surrogate_has_the_best_that_is_left() -> None:
+    """Its own optimizer found what had been tried, and the turn was Sobol's."""
+    searched = Space(
+        name="case",
+        objectives=(Objective(metric="loss"),),
+        parameters=(
+            Choice(name="k", values=("x", "y", "z")),
+            Range(name="n", min=1, max=4, kind="int"),
+        ),
+        program=Program(kind="function", function="m:f"),
+        search=Search(sobol=4),
+    )
+    tried = [("y", 1), ("y", 2), ("y", 4), ("x", 1), ("z", 3), ("x", 4), ("z", 1)]
+    records = [
+        Trial(
+            trial=index,
+            status="completed",
+            generator="sobol",
+            parameters={"k": k, "n": n},
+            metrics={"loss": 0.5 * (k != "y") + 0.05 * abs(n - 2)},
+        )
+        for index, (k, n) in enumerate(tried)
+    ]
+    first, *others = ask(records, count=5, searched=searched)
+    assert first.parameters == {"k": "y", "n": 3}
+    assert {candidate.generator for candidate in (first, *others)} == {"botorch"}
