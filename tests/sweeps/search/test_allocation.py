@@ -148,7 +148,7 @@ def test_the_run_cap_holds(space, clock):
 def _cheap_surrogate(monkeypatch):
     """Points of the surrogate that cost no fit: these tests are about who creates a candidate, and when."""
 
-    def points(self, index, found, stored, *, by_source):
+    def points(self, index, found, stored, left, *, by_source):
         yield self._sobol[20 + index]
 
     monkeypatch.setattr(Optimizer, "_surrogate_points", points)
