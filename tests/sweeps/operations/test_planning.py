@@ -310,12 +310,12 @@ def with_levels(folder: Path, width: int, levels: Mapping[int, float], below: in
     """
     target = max(levels)
 
-    def of(found: Mapping[str, Any], width: float) -> float:
+    def loss(found: Mapping[str, Any], width: float) -> float:
         away = math.log10(found["lr"] / (0.02 if found["steps"] == target else 5e-4) * math.sqrt(width))
         return float(width**-0.1 + 0.1 * away**2 + 10 * (found["steps"] == target))
 
     sweep = finished(
-        folder / f"w{width}", width, below + 8, of,
+        folder / f"w{width}", width, below + 8, loss,
         parameters={
             "lr": PARAMETERS["lr"], "steps": {"values": list(levels)}, "width": {"value": width}
         },
@@ -381,14 +381,14 @@ def test_a_seed_is_no_setting(tmp_path):
 def lengths(tmp_path_factory: pytest.TempPathFactory) -> list[Experiment]:
     """Sweeps of three widths and two lengths: the best rate is 0.02 / sqrt(width) / (steps / 10)^0.3."""
 
-    def of(found: Mapping[str, Any], width: float) -> float:
+    def loss(found: Mapping[str, Any], width: float) -> float:
         away = math.log10(found["lr"] / 0.02 * math.sqrt(width) * (found["steps"] / 10) ** 0.3)
         return float(2 + width**-0.1 + (found["steps"] / 10) ** -0.2 + away**2)
 
     folder = tmp_path_factory.mktemp("lengths")
     return [
         finished(
-            folder / f"w{width}-s{steps}", width, 12, of,
+            folder / f"w{width}-s{steps}", width, 12, loss,
             parameters={"lr": PARAMETERS["lr"], "width": {"value": width}, "steps": {"value": steps}},
         )
         for width, steps in ((1, 10), (2, 10), (2, 80), (4, 40))

@@ -212,7 +212,7 @@ def test_what_trials_can_share_is_the_furthest_first():
     assert [cost.at_most(BASE, keys[at:]) for at in range(3)] == pytest.approx([40.0, 400.0, 600.0])
 
 
-def test_a_trunk_that_only_its_length_leaves_is_further_than_the_first_stage():
+def test_cost_after_a_trunk_of_a_stage_that_searches_only_its_length():
     """The trunk and the end of the first stage have the same parameters, and not the same end."""
     space = replace(SPACE, parameters=tuple(p for p in SPACE.parameters if p.name != "two.lr"))
     shared, encoding = shared_of(space)

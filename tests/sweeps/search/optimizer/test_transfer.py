@@ -220,7 +220,7 @@ def test_rows_of_a_source_and_of_the_sweep_have_the_same_columns():
     assert list(fit(searched, option_loss).parameters) == list(model_of(searched).belief.names)
 
 
-def test_best_option_of_a_source_may_have_a_parameter_that_the_source_lacks():
+def test_best_option_with_a_parameter_that_the_source_lacks():
     lacking = replace(OPTIONS, transfer=(option_source(left_out=("momentum", "beta")),))
     (first,) = Optimizer(lacking).generate()
     assert first.generator == "botorch"
@@ -245,7 +245,7 @@ def wide_source() -> Source:
     return Source(url="wide", results=tuple(results))
 
 
-def test_belief_says_of_this_sweeps_rows_what_the_sources_surrogate_says():
+def test_belief_equals_the_sources_surrogate_outside_of_the_ranges():
     searched = replace(
         PLAIN,
         parameters=(
