@@ -9,7 +9,8 @@ that nearly copies a measured one is skipped wherever it occurs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -129,11 +130,10 @@ def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
     """Write the measured tokens, their summary and the documents' shingles into a folder."""
     config, encode = shards.config, Encoder.open(tokenizer)
     chosen, test = _Chosen(encode, config.held_out_tokens), _Chosen(encode, config.test_tokens)
-    documents = _sampled_documents(shards)
-    waiting, size, passed, trains = [], 0, 0, False
+    passed: Counter[str] = Counter()  # documents of each side, in whichever loop they come
+    documents = _counted(_sampled_documents(shards), passed)
+    waiting, size = [], 0
     for name, text in documents:
-        passed += 1
-        trains = trains or name == TRAIN
         if name == HELD_OUT:
             chosen.add(text)
             if chosen.enough:
@@ -148,8 +148,9 @@ def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
             test.add(text)
         if test.enough:
             break
-    if not chosen.texts or not (trains or any(name == TRAIN for name, _ in documents)):
-        raise _no_text_left(config, "training" if chosen.texts else "held-out", passed)
+    if not chosen.texts or not (passed[TRAIN] or any(name == TRAIN for name, _ in documents)):
+        missing = "training" if chosen.texts else "held-out"
+        raise _no_text_left(config, missing, passed.total())
     for name, measured in ((HELD_OUT, chosen), (TEST, test)):
         ids = np.concatenate([np.empty(0, dtype=np.int64), *measured.ids])
         (folder / f"{name}.bin").write_bytes(ids.astype(encode.dtype).tobytes())
@@ -178,6 +179,12 @@ class _Chosen:
         self.texts.append(text)
         self.ids += self._encode([text])
         self._missing -= len(self.ids[-1])
+
+
+def _counted(documents: Iterable[tuple[str, str]], sides: Counter[str]) -> Iterator[tuple[str, str]]:
+    for name, text in documents:
+        sides[name] += 1
+        yield name, text
 
 
 def _sampled_documents(shards: Shards) -> Iterator[tuple[str, str]]:

@@ -163,6 +163,15 @@ def test_a_copy_of_a_held_out_text_is_held_out(tmp_path: Path, opened: Load) -> 
     assert not set(counted(rows(corpus, 300).flatten())) & set(counted(corpus.held_out))
 
 
+def test_training_text_after_the_held_out_text_counts(tmp_path: Path, opened: Load) -> None:
+    """The first document is all the held-out text that is asked for; of test text there is too little."""
+    first = next(text for n in range(100) if side_of(text := " ".join([str(n)] * 120)) == HELD_OUT)
+    write_parquet(tmp_path / "a.parquet", [first, *numbered(100, first=200)], rows=200)
+    corpus = opened(parquet_config(tmp_path, held_out_tokens=100, test_tokens=10**6))
+    assert len(corpus.held_out) == 121
+    assert set(counted(rows(corpus, 40).flatten())) <= set(TRAINED_ON)
+
+
 def test_test_text_is_gathered_like_held_out_text_and_is_another(shards: Make, opened: Load) -> None:
     corpus = opened(parquet_config(shards(), test_tokens=10**6))
     assert counted(corpus.test) == expected(OF_SIDE[TEST])
