@@ -70,13 +70,19 @@ def import_architectures(config: TrainedHereConfig | HfModelConfig) -> None:
 
 
 def build_tiny(
-    config: TrainedHereConfig, *, vocab_size: int, sequence_length: int, attention: str
+    config: TrainedHereConfig,
+    *,
+    vocab_size: int,
+    sequence_length: int,
+    attention: str,
+    end: int | None = None,
 ) -> nn.Module:
     """Return a Llama with fresh weights, drawn from torch's global random state.
 
     Args:
         sequence_length: the most positions, in tokens.
         attention: the name of an attention implementation of transformers.
+        end: id of the token that ends a text, where whoever loads the student stops generating; None: none.
     """
     # The submodules, not `transformers`: its Auto classes take a second more to import.
     from transformers.models.llama.configuration_llama import LlamaConfig
@@ -93,7 +99,7 @@ def build_tiny(
                 num_attention_heads=config.heads,
                 max_position_embeddings=sequence_length,
                 bos_token_id=None,
-                eos_token_id=0,  # the first token of the tokenizer that is trained for it
+                eos_token_id=end,
                 tie_word_embeddings=False,
                 attn_implementation=attention,
             )

@@ -137,7 +137,13 @@ def train_teacher(
     def build(folder: Path) -> None:
         seed_everything(recipe.seed)
         attention = device.attention_for(length)
-        teacher = build_tiny(model, vocab_size=corpus.vocab_size, sequence_length=length, attention=attention)
+        teacher = build_tiny(
+            model,
+            vocab_size=corpus.vocab_size,
+            sequence_length=length,
+            attention=attention,
+            end=corpus.document_end,
+        )
         scale_initial(teacher, config.scale_rule)
         teacher = device.move(teacher)
         if config.data.document_masks:
