@@ -62,7 +62,7 @@ def _adapter(student: FinishedStudent) -> Any:
     class Student(TemplateLM):  # type: ignore[misc]  # its base is untyped
         @property
         def eot_token_id(self) -> int:
-            return 0 if student.end is None else student.end
+            return _end(student)
 
         def tok_encode(self, string: str, **options: Any) -> list[int]:
             return student.encode(string)
@@ -71,9 +71,7 @@ def _adapter(student: FinishedStudent) -> Any:
             return [student.log_likelihood(context, target) for _, context, target in requests]
 
         def loglikelihood_rolling(self, requests: Any, **options: Any) -> list[float]:
-            start = [self.eot_token_id]
-            texts = [student.encode(text) for (text,) in _arguments(requests)]
-            return [student.log_likelihood(start, ids)[0] for ids in texts]
+            return [text_log_likelihood(student, text) for (text,) in _arguments(requests)]
 
         def generate_until(self, requests: Any, **options: Any) -> list[str]:
             asked = _arguments(requests)
@@ -82,14 +80,31 @@ def _adapter(student: FinishedStudent) -> Any:
     return Student()
 
 
+def _end(student: FinishedStudent) -> int:
+    return 0 if student.end is None else student.end
+
+
+def text_log_likelihood(student: FinishedStudent, text: str) -> float:
+    """Return the log probability of a text of any length, in nats, in windows as the harness's own models do.
+
+    Each token is predicted once, after the end of a text or after all tokens before it that fit.
+    """
+    ids, size = [_end(student), *student.encode(text)], student.positions
+    starts = range(1, len(ids), size)
+    return sum(student.log_likelihood(ids[:at], ids[at : at + size])[0] for at in starts)
+
+
 def _arguments(requests: Any) -> list[Any]:
     return [request.args for request in requests]
 
 
 def until_stop(student: FinishedStudent, prompt: str, settings: Mapping[str, Any]) -> str:
-    """Return a continuation up to the first of its stops."""
+    """Return a continuation up to the first of its stops; of a long prompt, of the last tokens that fit."""
     until = settings.get("until") or []
     stops = [until] if isinstance(until, str) else list(until)
     tokens = int(settings.get("max_gen_toks", 256))
+    ids, room = student.encode(prompt), max(1, student.positions - tokens)
+    if len(ids) > room:
+        prompt = student.decode(ids[-room:])
     (text,) = student.continuations([prompt], tokens, done=lambda text: any(stop in text for stop in stops))
     return text[: min((text.index(stop) for stop in stops if stop in text), default=len(text))]

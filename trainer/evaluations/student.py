@@ -69,7 +69,7 @@ class FinishedStudent:
             added: list[list[int]] = [[] for _ in rows]
             going = [row for row, ids in enumerate(rows) if ids]  # indices of rows that are not done
             for _ in range(tokens):
-                going = [row for row in going if len(rows[row]) + len(added[row]) < self._positions]
+                going = [row for row in going if len(rows[row]) + len(added[row]) < self.positions]
                 if not going:
                     break
                 likeliest = self._likeliest_tokens([rows[row] + added[row] for row in going])
@@ -85,7 +85,7 @@ class FinishedStudent:
     def log_likelihood(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
         """Return the log probability of ids after a context, in nats, and whether each is the likeliest."""
         # The last token is only predicted, so that one more than the positions fits.
-        kept = max(1, self._positions + 1 - len(continuation))
+        kept = max(1, self.positions + 1 - len(continuation))
         ids = [*context[-kept:], *continuation]
         logits_BTV = self._head(self._hidden(self._padded_batch([ids[:-1]])))
         ours_CV = logits_BTV[0, -len(continuation) :].float()
@@ -120,7 +120,8 @@ class FinishedStudent:
         return logits
 
     @property
-    def _positions(self) -> int:
+    def positions(self) -> int:
+        """Return the tokens of the longest sequence that the model computes."""
         return int(cast(Any, self.model).config.max_position_embeddings)
 
 

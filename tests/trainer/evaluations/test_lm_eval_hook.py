@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,10 +64,48 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         lm_eval.check_package(check([]))
 
 
+class Letters:
+    """A student of eight positions that notes what it is asked for; its tokens are letters."""
+
+    end, positions = 0, 8
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(map(chr, ids))
+
+    def log_likelihood(self, context: list[int], target: list[int]) -> tuple[float, bool]:
+        self.asked.append((context[-(9 - len(target)) :], target))
+        return -float(len(target)), False
+
+    def continuations(self, prompts: list[str], tokens: int, done: Any) -> list[str]:
+        self.asked += prompts
+        return [f"{prompts[0]} b\n\nc"[:tokens]]
+
+
 def test_a_generation_ends_before_its_first_stop() -> None:
-    student: Any = SimpleNamespace(
-        continuations=lambda prompts, tokens, done: [f"{prompts[0]} b\n\nc"[:tokens]]
-    )
+    student: Any = Letters()
     assert lm_eval.until_stop(student, "a", {"until": ["\n\n", "zzz"]}) == "a b"
     assert lm_eval.until_stop(student, "a", {"until": "b"}) == "a "
     assert lm_eval.until_stop(student, "a", {"max_gen_toks": 2}) == "a "
+
+
+def test_a_long_prompt_keeps_its_end_and_room_for_the_continuation() -> None:
+    student: Any = Letters()
+    for prompt in ("01234", "0123456789"):
+        lm_eval.until_stop(student, prompt, {"max_gen_toks": 3})
+    assert student.asked == ["01234", "56789"]
+
+
+def test_a_long_text_is_scored_in_windows_of_the_positions() -> None:
+    """Each token once; the windows are those of lm_eval.utils.get_rolling_token_windows, made disjoint."""
+    student: Any = Letters()
+    text = "abcdefghijklmnopqrs"
+    assert lm_eval.text_log_likelihood(student, text) == -19
+    windows = [(student.decode(context), student.decode(target)) for context, target in student.asked]
+    assert windows == [("\0", "abcdefgh"), ("h", "ijklmnop"), ("klmnop", "qrs")]
+    assert lm_eval.text_log_likelihood(student, "") == 0
