@@ -59,9 +59,10 @@ class WeightAverage:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Give the model the averaged weights, in its own dtype."""
+        """Give the model the averaged weights, in its own dtype; what auto-freeze has frozen stays."""
         for name, parameter in self._model.named_parameters():
-            parameter.copy_(self._averages[name])
+            if parameter.requires_grad:
+                parameter.copy_(self._averages[name])
 
     def state(self) -> State:
         """Return the average, for a checkpoint."""

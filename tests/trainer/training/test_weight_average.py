@@ -77,6 +77,20 @@ def test_the_average_of_bfloat16_weights_is_kept_in_float32() -> None:
     assert model.weight.dtype == torch.bfloat16
 
 
+@torch.no_grad()
+def test_weights_that_were_frozen_meanwhile_are_not_averaged() -> None:
+    model = nn.Linear(1, 1)
+    average = WeightAverage(model, AverageConfig(type="ema", decay=0.9, steps=1), stage="stage2", steps=2)
+    average.begin()
+    for step in (1, 2):
+        for parameter in model.parameters():
+            parameter.fill_(step)
+        average.after(step)
+        model.bias.requires_grad_(False)
+    average.apply()
+    assert (model.weight.item(), model.bias.item()) == (1.5, 2.0)
+
+
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     """Return the list that the trained weights are appended to after each step of Stage 2."""
     weights, call = list[dict[str, Tensor]](), TrainStep.__call__
