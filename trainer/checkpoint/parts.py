@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,50 +63,44 @@ def stage_parts(
     )
 
 
-class Weights:
-    """A module's parameters, and the buffers of its state dict; tied ones once."""
+class _Tensors:
+    """Tensors of a module, which a checkpoint is restored into."""
+
+    _part: str
 
     def __init__(self, module: nn.Module) -> None:
-        self._module, self._kept = module, _kept_buffers(module)
-
-    def state(self) -> State:
-        return State(tensors=dict(self._tensors()))
-
-    def restore(self, state: State) -> None:
-        copy_into(dict(self._tensors()), state.tensors, part=MODEL)
-
-    def targets(self, saved: State) -> dict[str, Tensor]:
-        return live_targets(dict(self._tensors()), saved, part=MODEL)
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self._module.named_parameters()
-        yield from ((name, buffer) for name, buffer in self._module.named_buffers() if name in self._kept)
-
-
-def _kept_buffers(module: nn.Module) -> frozenset[str]:
-    """Return the names of the buffers in its state dict.
-
-    To be called before tensors are taken: a state dict under FSDP reshards full parameters, and frees the
-    memory of those that somebody holds.
-    """
-    kept = module.state_dict().keys()
-    return frozenset(name for name, _ in module.named_buffers() if name in kept)
-
-
-class Buffers:
-    """A module's other buffers: lambda, the saliency's norms and ranks, and those that a stage attaches."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module, self._kept = module, _kept_buffers(module)
+        # Before tensors are taken: a state dict under FSDP reshards full parameters, and frees the memory of
+        # those that somebody holds.
+        kept = module.state_dict().keys()
+        self._module, self._kept = module, {name for name, _ in module.named_buffers() if name in kept}
 
     def state(self) -> State:
         return State(tensors=self._tensors())
 
     def restore(self, state: State) -> None:
-        copy_into(self._tensors(), state.tensors, part=BUFFERS)
+        copy_into(self._tensors(), state.tensors, part=self._part)
 
     def targets(self, saved: State) -> dict[str, Tensor]:
-        return live_targets(self._tensors(), saved, part=BUFFERS)
+        return live_targets(self._tensors(), saved, part=self._part)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+
+class Weights(_Tensors):
+    """A module's parameters, and the buffers of its state dict; tied ones once."""
+
+    _part = MODEL
+
+    def _tensors(self) -> dict[str, Tensor]:
+        buffers = {name: buffer for name, buffer in self._module.named_buffers() if name in self._kept}
+        return dict(self._module.named_parameters()) | buffers
+
+
+class Buffers(_Tensors):
+    """A module's other buffers: lambda, the saliency's norms and ranks, and those that a stage attaches."""
+
+    _part = BUFFERS
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: buffer for name, buffer in self._module.named_buffers() if name not in self._kept}
