@@ -288,9 +288,9 @@ def _add_scaled(total: Tensor, x: Tensor, scale: float | Tensor) -> None:
         total.add_(x, alpha=scale)
 
 
-def chunk_tokens(shape: Sequence[int], vocabulary: int, elements: int) -> int:
+def chunk_tokens(shape: Sequence[int], per_token: int, elements: int) -> int:
     """Return the tokens per chunk, of each row: as many chunks as it takes, of one size but for the last."""
-    chunks = math.ceil(math.prod(shape) / max(1, elements // vocabulary))
+    chunks = math.ceil(math.prod(shape) / max(1, elements // per_token))
     return math.ceil(shape[-1] / chunks)
 
 

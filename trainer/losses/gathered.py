@@ -18,14 +18,13 @@ and n then [B, t]: where chips share the rows of a batch, each has a part of eac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainer.losses.chunked import HeadInputs, suitable_elements
+from trainer.losses.chunked import HeadInputs, chunk_tokens, suitable_elements
 
 
 def candidate_logits(inputs: HeadInputs, ids_NC: Tensor, *, chunk_elements: int | None = None) -> Tensor:
@@ -40,10 +39,8 @@ def candidate_logits(inputs: HeadInputs, ids_NC: Tensor, *, chunk_elements: int 
     """
     states_NH = inputs.states
     *positions, count = ids_NC.shape
-    per_position = count * states_NH.shape[-1]
     elements = chunk_elements or suitable_elements(states_NH.device)
-    chunks = math.ceil(math.prod(positions) / max(1, elements // per_position))
-    size = math.ceil(positions[-1] / chunks)
+    size = chunk_tokens(positions, count * states_NH.shape[-1], elements)
     logits_NC: Tensor = _Gathered.apply(states_NH, inputs.head, ids_NC, size)  # type: ignore[no-untyped-call]
     return logits_NC.to(torch.promote_types(states_NH.dtype, torch.float32))
 
