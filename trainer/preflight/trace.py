@@ -55,7 +55,7 @@ from trainer.models.tensor_parallel import in_parts
 from trainer.preflight.dimensions import Dimensions, teacher_dimensions
 from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
-from trainer.stages import distill, layerwise, pretrain, recover
+from trainer.stages import distill, layerwise, pretrain
 from trainer.stages.distill import from_cache
 from trainer.training.loop import recompute_layers
 from trainer.training.train_step import Objective
@@ -394,11 +394,8 @@ def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -
     student, teacher = models.student, models.teacher
     if isinstance(stage, Stage19Config):
         return layerwise.alignment(student, teacher, DistillWeight(1.0), config.stage1_9)
-    if isinstance(stage, Stage2Config):
-        distills = stage.distill.enabled
-        return pretrain.distillation(student, teacher, stage.distill) if distills else cross_entropy(student)
-    if isinstance(stage, RecoveryConfig):
-        return recover.recovery(student, teacher, stage)
+    if isinstance(stage, Stage2Config | RecoveryConfig):
+        return pretrain.distillation(student, teacher, stage.distill)
     if stage.teacher.kind == "cached":
         return from_cache(student, _fake_targets(config, stage.teacher), config.stage3, stage.teacher)
     if stage.teacher.kind == "http":  # a remote teacher's candidates are small

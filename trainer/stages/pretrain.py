@@ -36,9 +36,7 @@ def pretrain(
         lambda_.set(value, weights=warmup.weights, activations=warmup.activations)
         return {"lambda": value}
 
-    objective = cross_entropy(student)
-    if config.distill.enabled:
-        objective = distillation(student, teacher, config.distill)
+    objective = distillation(student, teacher, config.distill)
     lambda_.set(1.0)  # what does not warm up stays there
     try:
         with fp8_products(student, config.fp8_recipe) if config.fp8 else nullcontext():
@@ -51,9 +49,13 @@ def pretrain(
 def distillation(student: nn.Module, teacher: nn.Module, config: Stage2DistillConfig) -> Objective:
     """Return the objective CE + weight·τ²·KL(teacher ‖ student) at temperature τ, of token ids [B, T].
 
+    Without a weight it is CE, and the teacher is not run.
+
     As in Hinton et al. (arXiv:1503.02531): gradients of the divergence shrink with τ², and the factor makes
     the weight mean the same at every τ.
     """
+    if not config.enabled:
+        return cross_entropy(student)
     factor = config.weight * config.temperature**2
     predict = NextTokenLoss(student, teacher, factor=factor, temperature=config.temperature)
 

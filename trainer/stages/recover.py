@@ -11,11 +11,10 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from trainer.config import RecoveryConfig
-from trainer.losses.next_token import cross_entropy
 from trainer.quant.warmup import Lambda
 from trainer.stages.pretrain import distillation
 from trainer.training.context import StageContext, StagePlan
-from trainer.training.loop import Objective, StageTrace, train
+from trainer.training.loop import StageTrace, train
 
 NAME = "recovery"
 
@@ -37,16 +36,9 @@ def recover(
     return train(
         StagePlan.from_config(NAME, config),
         student,
-        recovery(student, teacher, config),
+        distillation(student, teacher, config.distill),
         batches,
         own_context,
         prepare=lambda step: {"lambda": 1.0},
         teacher=teacher,
     )
-
-
-def recovery(student: nn.Module, teacher: nn.Module, config: RecoveryConfig) -> Objective:
-    """Return the objective of Stage 2 without its warmup: CE + weight·τ²·KL(teacher ‖ student)."""
-    if config.distill.enabled:
-        return distillation(student, teacher, config.distill)
-    return cross_entropy(student)
