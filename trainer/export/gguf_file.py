@@ -28,16 +28,16 @@ from trainer.errors import ConfigError
 from trainer.export import ExportError
 from trainer.export.adapters import refuse_adapters
 from trainer.export.target import is_llama
+from trainer.export.tensors import FORMAT_KEY
 from trainer.models.gguf import require_package
 from trainer.models.student_folder import SavedStudent
 from trainer.models.subln import SubLN
 from trainer.quant.ternary import TernaryLinear, ternary_layers
 
 FORMATS = ("gguf-tq1_0", "gguf-tq2_0")
-FORMAT_KEY = "--format"
 SCALE_TOLERANCE = 2.0**-10  # float16 has 11 significant bits
 _FILE_TYPES = {"gguf-tq1_0": 36, "gguf-tq2_0": 37}  # llama.cpp's `llama_ftype`
-_NORMAL, _CONTROL = 1, 3  # llama.cpp's token types
+_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # llama.cpp's token types; it shows no control tokens
 
 _LAYER_NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -231,13 +231,15 @@ def _add_tokenizer(writer: Any, folder: Path, config: Any) -> None:
             key=FORMAT_KEY,
         )
     entries: dict[int, str] = {index: token for token, index in model["vocab"].items()}
-    special = {each["id"]: each["content"] for each in document["added_tokens"]}
-    entries |= special
+    added: list[dict[str, Any]] = document["added_tokens"]
+    entries |= {each["id"]: each["content"] for each in added}
+    kinds = dict.fromkeys(entries, _NORMAL)
+    kinds |= {each["id"]: _CONTROL if each["special"] else _USER_DEFINED for each in added}
     tokens = [entries.get(index, f"[unused{index}]") for index in range(config.vocab_size)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(kind)
     writer.add_token_list(tokens)
-    writer.add_token_types([_CONTROL if index in special else _NORMAL for index in range(len(tokens))])
+    writer.add_token_types([kinds.get(index, _UNUSED) for index in range(len(tokens))])
     merges = model["merges"]
     writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
     if isinstance(config.bos_token_id, int):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFReader
+from gguf import GGUFReader, TokenType
 from gguf.quants import dequantize
 from quant_forms import BITNET
 from students import VOCABULARY, student
@@ -34,6 +34,7 @@ def bpe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     letters = {"<|endoftext|>": 0} | {chr(96 + index): index for index in range(1, 27)} | {"Ġ": 27, "ab": 28}
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[("a", "b")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_tokens(["<call>"])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(folder)
     return folder
 
@@ -84,7 +85,8 @@ def test_gguf_has_the_students_settings_and_tokenizer(bpe: Path, tmp_path: Path)
     tokens = value("tokenizer.ggml.tokens")
     assert (len(tokens), tokens[:2], tokens[-1]) == (VOCABULARY, ["<|endoftext|>", "a"], "[unused95]")
     assert value("tokenizer.ggml.merges") == ["a b"]
-    assert value("tokenizer.ggml.token_type")[:2] == [3, 1]
+    kinds = [TokenType(kind).name for kind in value("tokenizer.ggml.token_type")]
+    assert kinds == ["CONTROL", *["NORMAL"] * 28, "USER_DEFINED", *["UNUSED"] * (VOCABULARY - 30)]
     assert value("tokenizer.ggml.eos_token_id") == 0
 
 
