@@ -21,7 +21,12 @@ from trainer.devices import sdpa
 from trainer.distributed.ranks import ALONE, Ranks
 
 _STATM, _MEMINFO = Path("/proc/self/statm"), Path("/proc/meminfo")
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_CGROUP = Path("/sys/fs/cgroup")
+# Of both versions: the file of a container's limit, that of its use, and the entry of its file pages.
+_CONTAINER = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +220,7 @@ class Device:
     def free_memory_bytes(self) -> int | None:
         """Return the bytes that a run may allocate, or None if unknown.
 
-        On a CPU that is what the kernel calls available, and at most the container's limit.
+        On a CPU that is what the kernel calls available, and at most what the container has left.
         """
         if self.kind == "cuda":
             return int(torch.cuda.mem_get_info(self.torch_device)[0])
@@ -256,13 +261,18 @@ def micro_batches(ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
 
 
 def host_memory(name: str) -> int | None:
-    """Return an entry of the kernel's memory in bytes, at most the container's limit; None if unknown."""
+    """Return an entry of the kernel's memory in bytes, at most the container's; None if unknown."""
     try:
         lines = _MEMINFO.read_text().splitlines()
     except OSError:
         lines = []
     known = [int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")]
-    for limit in _LIMITS:
-        with suppress(OSError, ValueError):  # no such file; or "max"
-            known.append(int(limit.read_text()))
+    for limit, usage, file_pages in _CONTAINER:
+        with suppress(OSError, ValueError, KeyError):  # no such file; or "max"
+            most = int((_CGROUP / limit).read_text())
+            known.append(most)
+            if name == "MemAvailable":  # less what its processes occupy, but for pages that the kernel drops
+                used = int((_CGROUP / usage).read_text())
+                stat = (_CGROUP / usage).with_name("memory.stat").read_text().splitlines()
+                known.append(max(0, most - used + int(dict(map(str.split, stat))[file_pages])))
     return min(known, default=None)

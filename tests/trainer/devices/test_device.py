@@ -22,6 +22,7 @@ from trainer.training.loop import Step
 CPU = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
 
 
+MIB = 2**20
 STEP = Step(
     stage="stage2",
     step=1,
@@ -125,6 +126,30 @@ def test_memory_is_measured_in_bytes() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_what_a_container_has_left(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 MiB its processes occupy 6, 1 of them with pages of files that the kernel may drop."""
+    names = {
+        1: ("limit_in_bytes", "usage_in_bytes", "total_inactive_file"),
+        2: ("max", "current", "inactive_file"),
+    }
+    limit, usage, file_pages = names[version]
+    folder = tmp_path / "memory" if version == 1 else tmp_path
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setattr("trainer.devices.base._CGROUP", tmp_path)
+    outside = CPU.free_memory_bytes()
+    (folder / f"memory.{limit}").write_text(f"{8 * MIB}\n")
+    assert CPU.free_memory_bytes() == 8 * MIB != outside  # what it occupies is not told
+    (folder / f"memory.{usage}").write_text(f"{6 * MIB}\n")
+    (folder / "memory.stat").write_text(f"anon {5 * MIB}\n{file_pages} {MIB}\n")
+    assert CPU.free_memory_bytes() == 3 * MIB
+    assert CPU.memory_counts().total_bytes == 8 * MIB
+    (folder / f"memory.{limit}").write_text("max\n")
+    assert CPU.free_memory_bytes() == pytest.approx(outside, rel=0.2)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_batch_comes_to_a_cuda_device_as_it_was() -> None:
     device, ids = open_device(config(type="cuda")), torch.arange(24).view(2, 12)
