@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -93,16 +93,14 @@ def most_tokens(shards: Shards, enough: int) -> int:
     Raises:
         DataError: there is no held-out or no training text.
     """
-    bound, trains, passed = 0, False, 0
-    for name, text in _sampled_documents(shards):
-        passed += 1
-        trains = trains or name == TRAIN
+    bound, passed = 0, Counter[str]()
+    for name, text in _sampled_documents(shards, passed):
         if name == HELD_OUT:
             bound += len(text.encode()) + 1
-        if trains and bound >= enough:
+        if passed[TRAIN] and bound >= enough:
             break
-    if not (trains and bound):
-        raise _no_text_left(shards.config, "training" if bound else "held-out", passed)
+    if not (passed[TRAIN] and bound):
+        raise _no_text_left(shards.config, "training" if bound else "held-out", passed.total())
     return bound
 
 
@@ -116,7 +114,7 @@ def _no_text_left(config: StreamConfig, missing: str, passed: int) -> DataError:
 def training_sample(shards: Shards) -> list[str]:
     """Return training documents from blocks all over the text, to train a tokenizer on."""
     sample, size = [], 0
-    for name, document in _sampled_documents(shards):
+    for name, document in _sampled_documents(shards, Counter()):
         if name != TRAIN:
             continue
         sample.append(document)
@@ -130,8 +128,8 @@ def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
     """Write the measured tokens, their summary and the documents' shingles into a folder."""
     config, encode = shards.config, Encoder.open(tokenizer)
     chosen, test = _Chosen(encode, config.held_out_tokens), _Chosen(encode, config.test_tokens)
-    passed: Counter[str] = Counter()  # documents of each side, in whichever loop they come
-    documents = _counted(_sampled_documents(shards), passed)
+    passed = Counter[str]()
+    documents = _sampled_documents(shards, passed)
     waiting, size = [], 0
     for name, text in documents:
         if name == HELD_OUT:
@@ -181,27 +179,25 @@ class _Chosen:
         self._missing -= len(self.ids[-1])
 
 
-def _counted(documents: Iterable[tuple[str, str]], sides: Counter[str]) -> Iterator[tuple[str, str]]:
-    for name, text in documents:
-        sides[name] += 1
-        yield name, text
-
-
-def _sampled_documents(shards: Shards) -> Iterator[tuple[str, str]]:
+def _sampled_documents(shards: Shards, passed: Counter[str]) -> Iterator[tuple[str, str]]:
     """Yield every document with its side, block by block in an order of neither files nor seeds.
+
+    Args:
+        passed: counts the documents of each side that were yielded.
 
     Raises:
         DataError: there is none.
     """
-    reader, is_empty = shards.reader(), True
+    reader = shards.reader()
     try:
         for block in np.random.default_rng(SAMPLE_SEED).permutation(shards.blocks):
             for text in reader.texts(int(block)):
-                is_empty = False
-                yield document_side(text, shards.config), text
+                name = document_side(text, shards.config)
+                passed[name] += 1
+                yield name, text
     finally:
         reader.close()
-    if is_empty:
+    if not passed:
         key = shards.config.text_key
         under = f"every {key!r} (data.text_key) is null or blank" if key else "all files are blank"
         raise DataError(f"the training text has no document: {under}")
