@@ -62,7 +62,7 @@ def _adapter(student: FinishedStudent) -> Any:
     class Student(TemplateLM):  # type: ignore[misc]  # its base is untyped
         @property
         def eot_token_id(self) -> int:
-            return _end(student)
+            return student.end or 0
 
         def tok_encode(self, string: str, **options: Any) -> list[int]:
             return student.encode(string)
@@ -71,17 +71,12 @@ def _adapter(student: FinishedStudent) -> Any:
             return [student.log_likelihood(context, target) for _, context, target in requests]
 
         def loglikelihood_rolling(self, requests: Any, **options: Any) -> list[float]:
-            return [text_log_likelihood(student, text) for (text,) in _arguments(requests)]
+            return [text_log_likelihood(student, *request.args) for request in requests]
 
         def generate_until(self, requests: Any, **options: Any) -> list[str]:
-            asked = _arguments(requests)
-            return [until_stop(student, prompt, settings) for prompt, settings in asked]
+            return [until_stop(student, *request.args) for request in requests]
 
     return Student()
-
-
-def _end(student: FinishedStudent) -> int:
-    return 0 if student.end is None else student.end
 
 
 def text_log_likelihood(student: FinishedStudent, text: str) -> float:
@@ -89,13 +84,9 @@ def text_log_likelihood(student: FinishedStudent, text: str) -> float:
 
     Each token is predicted once, after the end of a text or after all tokens before it that fit.
     """
-    ids, size = [_end(student), *student.encode(text)], student.positions
+    ids, size = [student.end or 0, *student.encode(text)], student.positions
     starts = range(1, len(ids), size)
     return sum(student.log_likelihood(ids[:at], ids[at : at + size])[0] for at in starts)
-
-
-def _arguments(requests: Any) -> list[Any]:
-    return [request.args for request in requests]
 
 
 def until_stop(student: FinishedStudent, prompt: str, settings: Mapping[str, Any]) -> str:
