@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.devices.device import Device
-from trainer.distributed.ranks import Ranks
+from trainer.distributed.ranks import ALONE
 from trainer.distributed.tensor_group import TensorGroup
 from trainer.distributed.tensors import is_dtensor
 from trainer.errors import ConfigError
@@ -43,6 +43,7 @@ _SYNC_BUFFERS = next(name for name in _NAMES if name in signature(DistributedDat
 class ParallelStrategy:
     """Training by a single process; base of the others. A context manager around the training of a stage."""
 
+    _ranks = ALONE
     may_hold_weights = True
     """Whether quantised weights may be held over a step's micro-batches."""
 
@@ -58,8 +59,13 @@ class ParallelStrategy:
         return nullcontext()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the means over all processes of each one's own means."""
-        return dict(parts)
+        """Return the means over all processes of each one's own, which are 0-d and 1-D, in one exchange."""
+        if self._ranks.alone:
+            return dict(parts)
+        flat = self._ranks.mean(torch.cat([part.reshape(-1) for part in parts.values()]))
+        pieces = torch.split(flat, [part.numel() for part in parts.values()])
+        shaped = zip(parts.items(), pieces, strict=True)
+        return {name: piece.view(part.shape) for (name, part), piece in shaped}
 
     def begin(self) -> None:
         """Prepare the model for the training of a stage, before its optimizer is built."""
@@ -87,13 +93,6 @@ class ObjectiveModule(nn.Module):
         return {name: part if name == "loss" else part.detach() for name, part in objective(ids).items()}
 
 
-def mean_over_ranks(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """Return the means of 0-d and 1-D tensors over all processes, in one exchange."""
-    flat = ranks.mean(torch.cat([part.reshape(-1) for part in parts.values()]))
-    pieces = torch.split(flat, [part.numel() for part in parts.values()])
-    return {name: piece.view(part.shape) for (name, part), piece in zip(parts.items(), pieces, strict=True)}
-
-
 class DDPStrategy(ParallelStrategy):
     """DDP: each process has the full model and the full optimizer."""
 
@@ -113,9 +112,6 @@ class DDPStrategy(ParallelStrategy):
 
     def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self._module.no_sync()
-
-    def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return mean_over_ranks(parts, self._ranks)
 
 
 class FSDPStrategy(ParallelStrategy):
@@ -170,9 +166,6 @@ class FSDPStrategy(ParallelStrategy):
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
         losses: dict[str, Tensor] = cast(nn.Module, self._module)(objective, ids)
         return losses
-
-    def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return mean_over_ranks(parts, self._ranks)
 
     def begin(self) -> None:
         self._reshard()
