@@ -17,7 +17,6 @@ from torch import Tensor
 from sweeps.text.counted import counted
 from trainer.config import DistillScheduleConfig
 from trainer.losses.hidden_distances import Distance
-from trainer.quant.warmup import SharedScalar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +75,6 @@ def layer_weights(kind: str | Sequence[float], layers: int) -> list[float]:
             "exponential": [2.0 ** (layer - layers) for layer in range(1, layers + 1)],
         }[kind]
     return [weight / sum(raw) for weight in raw]
-
-
-class DistillWeight(SharedScalar):
-    """The weight w of the distances, as a tensor: each new number would compile the step again."""
 
 
 def distill_weight_at(config: DistillScheduleConfig, step: int, steps: int) -> float:

@@ -37,7 +37,6 @@ from trainer.config import (
 )
 from trainer.devices.device import Device
 from trainer.distributed.tensor_group import TensorGroup
-from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.models.adapters import adapters_for, add_adapters
@@ -54,7 +53,7 @@ from trainer.models.subln import normalised_projections, quantise
 from trainer.models.tensor_parallel import in_parts
 from trainer.preflight.dimensions import Dimensions, teacher_dimensions
 from trainer.quant.ternary import held_weights
-from trainer.quant.warmup import Lambda
+from trainer.quant.warmup import Lambda, SharedScalar
 from trainer.stages import distill, layerwise, pretrain
 from trainer.stages.distill import from_cache
 from trainer.training.loop import recompute_layers
@@ -393,7 +392,7 @@ def _training_student(models: Models, stage: Stage) -> nn.Module:
 def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -> Objective:
     student, teacher = models.student, models.teacher
     if isinstance(stage, Stage19Config):
-        return layerwise.alignment(student, teacher, DistillWeight(1.0), config.stage1_9)
+        return layerwise.alignment(student, teacher, SharedScalar(1.0), config.stage1_9)
     if isinstance(stage, Stage2Config | RecoveryConfig):
         return pretrain.distillation(student, teacher, stage.distill)
     if stage.teacher.kind == "cached":

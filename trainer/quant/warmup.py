@@ -1,6 +1,6 @@
 """Scalars that all layers of a model share: lambda, the degree of quantisation, and its warmup.
 
-`saliency.Share` and `losses.hidden_state_loss.DistillWeight` are of the same kind. Each is a tensor because a
+`saliency.Share` and the weight of Stage 1.9's distillation are of the same kind. Each is a tensor because a
 Python float would be a constant of a compiled graph, compiled anew for each value. It is an object and not a
 global because two models in one process need one each.
 """

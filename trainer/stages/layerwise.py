@@ -15,7 +15,6 @@ from trainer.config import SaliencyConfig, Stage19Config
 from trainer.devices.device import Device
 from trainer.losses import hidden_distances
 from trainer.losses.hidden_state_loss import (
-    DistillWeight,
     combined_loss,
     distill_weight_at,
     hidden_loss,
@@ -26,7 +25,7 @@ from trainer.models.causal_lm import depth
 from trainer.models.depth import matched_layers
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
 from trainer.quant.ternary import ternary_layers
-from trainer.quant.warmup import Lambda
+from trainer.quant.warmup import Lambda, SharedScalar
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.loop import Objective, StageTrace, train
 
@@ -43,7 +42,7 @@ def align(
 ) -> StageTrace:
     """Train the student in place. Raises as `loop.train` does."""
     lambda_.set(1.0)
-    distill_weight = DistillWeight(config.distill_schedule.initial).to(context.device.torch_device)
+    distill_weight = SharedScalar(config.distill_schedule.initial).to(context.device.torch_device)
     curriculum = None
     if config.saliency.enabled:
         curriculum = _curriculum(student, config.saliency, config.max_steps, context.device)
@@ -65,7 +64,7 @@ def align(
 
 
 def alignment(
-    student: nn.Module, teacher: nn.Module, distill_weight: DistillWeight, config: Stage19Config
+    student: nn.Module, teacher: nn.Module, distill_weight: SharedScalar, config: Stage19Config
 ) -> Objective:
     """Return the objective (1-a)·w·distillation + a·(CE + KL)/2 of token ids [B, T].
 

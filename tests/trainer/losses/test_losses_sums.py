@@ -12,12 +12,12 @@ from torch._dynamo.testing import CompileCounter
 from trainer.config import DistillScheduleConfig
 from trainer.losses.hidden_distances import WITHOUT_HEAD, HeadKl
 from trainer.losses.hidden_state_loss import (
-    DistillWeight,
     combined_loss,
     distill_weight_at,
     hidden_loss,
     layer_weights,
 )
+from trainer.quant.warmup import SharedScalar
 
 HEAD = nn.Linear(8, 11, bias=False).requires_grad_(False)
 
@@ -72,7 +72,7 @@ def test_the_combined_loss(lm_loss_weight: float, distill_weight: float, expecte
 
 
 def test_distillation_weight_is_a_tensor_changed_in_place() -> None:
-    weight = DistillWeight(1.0)
+    weight = SharedScalar(1.0)
     part = {"distill": torch.tensor(2.0), "predictions": torch.tensor(0.0)}
     captured = weight.value
     weight.set(0.25)
@@ -94,7 +94,7 @@ def test_a_new_weight_does_not_compile_the_loss_again() -> None:
 
     counter = CompileCounter()
     compiled = torch.compile(loss, backend=counter, fullgraph=True)
-    weight = DistillWeight(1.0)
+    weight = SharedScalar(1.0)
     for value in (1.0, 0.5, 0.25):
         weight.set(value)
         torch.testing.assert_close(compiled(weight.value), loss(weight.value))

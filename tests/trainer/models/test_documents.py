@@ -39,6 +39,7 @@ from trainer.models.projections import Projections
 from trainer.models.subln import make_student
 from trainer.optim.qk_clip import record_logits, recorded_logits
 from trainer.preflight.preflight import run_preflight
+from trainer.quant.warmup import SharedScalar
 from trainer.stages import distill, layerwise, pretrain
 from trainer.training.evaluation import held_out_loss
 
@@ -156,7 +157,7 @@ def as_one_text(model: nn.Module) -> nn.Module:
 
 def test_objectives_equal_those_of_separate_documents(small: tuple[str, ...]) -> None:
     config, student, teacher = pair(small, "stage3.max_steps=2", "stage3.schedule.warmup_steps=1")
-    weights = layerwise.DistillWeight(1.0)
+    weights = SharedScalar(1.0)
     stage2 = dataclasses.replace(config.stage2.distill, weight=1.0, temperature=2.0)
     with ExitStack() as stack, torch.no_grad():
         found = {
@@ -189,7 +190,7 @@ def relation(config: Config, student: nn.Module, teacher: nn.Module, ids: list[i
 
 def test_hidden_states_are_compared_document_by_document(small: tuple[str, ...]) -> None:
     config, student, teacher = pair(small, "stage1_9.loss_type=mse")
-    aligned = layerwise.alignment(student, teacher, layerwise.DistillWeight(1.0), config.stage1_9)
+    aligned = layerwise.alignment(student, teacher, SharedScalar(1.0), config.stage1_9)
     with torch.no_grad():
         found = aligned(IDS)["distill_layer"]
         ours, theirs = (alone(as_one_text(model)).hidden for model in (student, teacher))
