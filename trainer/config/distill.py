@@ -174,11 +174,6 @@ class Stage3Config(StepsConfig):
             )
 
     @property
-    def runs_teacher(self) -> bool:
-        """Return whether each step runs the teacher's forward pass."""
-        return self.teacher.kind == "in_process"
-
-    @property
     def compares_attention(self) -> bool:
         """Return whether any step computes attention relations."""
         return self.max_steps > 0 and self.attention_weight > 0

@@ -429,6 +429,13 @@ def sha256(config: Config) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
+def runs_teacher(stage: Stage19Config | Stage2Config | Stage3Config | RecoveryConfig) -> bool:
+    """Return whether each step of a stage runs the teacher's forward pass in this process."""
+    if isinstance(stage, Stage3Config):
+        return stage.teacher.kind == "in_process"
+    return isinstance(stage, Stage19Config) or stage.distill.enabled
+
+
 def step_weights(config: Config) -> dict[str, int]:
     """Return the effective steps that one step of each stage counts for, in the order of the stages.
 

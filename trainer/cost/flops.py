@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from trainer.config import Config
+from trainer.config.run import runs_teacher
 from trainer.devices.device import Device
 from trainer.models.adapters import adapters_for, parameter_count
 from trainer.models.causal_lm import (
@@ -18,7 +19,7 @@ from trainer.models.causal_lm import (
     matmul_parameters,
 )
 from trainer.models.projections import attention_layers, widths
-from trainer.stages import distill, layerwise, pretrain, recover
+from trainer.stages import distill, layerwise, recover
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +57,7 @@ def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.
     """
     length = config.data.sequence_length
     flops: float = 3 * forward_flops_per_token(student, length)  # forward 1, backward 2
-    runs_teacher = {
-        layerwise.NAME: True,
-        pretrain.NAME: config.stage2.distill.enabled,
-        distill.NAME: config.stage3.runs_teacher,  # the operations of a remote one are not known
-        recover.NAME: config.recovery.distill.enabled,
-    }
-    if runs_teacher[stage]:
+    if runs_teacher(getattr(config, stage)):  # the operations of a remote one are not known
         flops += forward_flops_per_token(teacher, length)
     if stage == layerwise.NAME and config.stage1_9.loss_type == "kl":
         # At each layer the teacher's head is applied to the states of both models, and the gradient goes back

@@ -6,7 +6,8 @@ import time
 
 import torch
 
-from trainer.config import Config, RecoveryConfig, Stage2Config, Stage3Config, Stage19Config
+from trainer.config import Config, RecoveryConfig, Stage3Config
+from trainer.config.run import runs_teacher
 from trainer.cost.flops import adapter_flops_per_token, candidate_flops_per_token, usd
 from trainer.cost.peak_flops import peak_flops_per_second
 from trainer.devices.device import Device
@@ -31,11 +32,7 @@ def seconds(config: Config, teacher: Dimensions, device: Device) -> float | None
     passes = 4 if device.recompute else 3  # a backward pass counts as two forward passes
     total = 0.0
     for _, stage in stages(config):
-        if isinstance(stage, Stage2Config | RecoveryConfig):
-            runs_teacher = stage.distill.enabled
-        else:
-            runs_teacher = isinstance(stage, Stage19Config) or stage.runs_teacher
-        a_token = passes * ours + theirs * runs_teacher + _extra_flops(stage, student, length)
+        a_token = passes * ours + theirs * runs_teacher(stage) + _extra_flops(stage, student, length)
         total += stage.max_steps * stage.batch_size * length * a_token
     return total / (speed * device.ranks.world)
 
