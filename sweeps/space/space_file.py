@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
-from sweeps.errors import SpaceError
+from sweeps.errors import InputError, SpaceError
 from sweeps.space import (
     optuna_study,
     space_checks,
@@ -59,6 +59,7 @@ from sweeps.space.sections import (
     read,
 )
 from sweeps.space.yaml_cursor import Cursor, D, Problems, T
+from sweeps.storage.urls import require_url
 from sweeps.text.regular_file import open_regular
 
 KEYS = tuple(field.name for field in fields(Space) if field.name != "defaults")
@@ -219,6 +220,10 @@ def _transfer(section: Cursor, space: Space, problems: Problems) -> tuple[Source
     for item in entries["from"].items() if "from" in entries else ():
         if (url := item.text()) in found:
             raise item.refusal("named twice; keep one")
+        try:
+            require_url(url)
+        except InputError as error:
+            raise item.refusal(str(error)) from None
         found[url] = Source(url=url)
     return tuple(found.values())
 

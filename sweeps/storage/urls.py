@@ -1,6 +1,7 @@
 """Storage URLs as users type them: a path, `file:///…`, `gs://bucket/prefix/NAME`, `s3://…`, `az://…`.
 
-A path stays as it was typed (`./sweep-store/x`), since it is printed again.
+A path stays as it was typed (`./sweep-store/x`), since it is printed again. Only `~/…` is written out: no
+shell does that in `--storage=~/x`, in a file or in Python.
 """
 
 from __future__ import annotations
@@ -61,8 +62,16 @@ def is_remote(url: str) -> bool:
     return scheme != "file"
 
 
+def require_url(url: str) -> None:
+    """Return if it is the URL of a store, which is not contacted. Raises `InputError`."""
+    if is_remote(url):
+        parse_url(url)
+    else:
+        local_path(url)
+
+
 def local_path(url: str) -> str:
-    """Return a local path as typed, or the path of a file:// URL. Raises `InputError`."""
+    """Return a local path as typed, `~` written out, or the path of a file:// URL. Raises `InputError`."""
     if is_remote(url):
         raise InputError(f"{url}: this is a bucket, not a folder")
     if not url.startswith("file://"):
@@ -71,7 +80,8 @@ def local_path(url: str) -> str:
                 "--storage is empty; give a path, file:///…, gs://bucket/prefix, s3://bucket/prefix or "
                 "az://container/prefix"
             )
-        return url
+        # A folder called `~` is a trap: `rm -r ~` removes another one.
+        return os.path.expanduser(url)  # noqa: PTH111 - keeps the `./` as the user typed it
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise InputError(

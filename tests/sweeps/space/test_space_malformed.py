@@ -345,6 +345,8 @@ CASES = [
     Case("transfer_from_nothing", "", "transfer: {}\n", 13, "transfer"),
     Case("transfer_from_text", "", "transfer: {from: a}\n", 13, "transfer.from"),
     Case("transfer_twice", "", "transfer: {from: [a, a]}\n", 13, "transfer.from[1]"),
+    Case("transfer_ftp", "", "transfer: {from: [a, 'ftp://x']}\n", 13, "transfer.from[1]"),
+    Case("transfer_no_bucket", "", "transfer: {from: ['gs://']}\n", 13, "transfer.from[0]"),
     Case("transfer_sources", "", "transfer: {sources: [a]}\n", 13, "transfer.sources"),
     Case("transfer_of_random", "method: bayes, sobol: 4, seed: 0}", "method: random}\ntransfer: {from: [a]}", 12, "transfer"),
     Case("fidelity_a_list", "", "fidelity: [steps]\n", 13, "fidelity"),

@@ -54,6 +54,16 @@ def test_the_parent_of_a_path(url, above):
     assert parent(url) == above
 
 
+@pytest.mark.parametrize(
+    ("url", "path"), [("~", "/home/me"), ("~/x", "/home/me/x"), ("./~/x", "./~/x"), ("file:///~/x", "/~/x")]
+)
+def test_home_folder_is_written_out(monkeypatch, url, path):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert open_store(url).url == local_path(url) == path
+    assert open_store(join(url, "name")).url == f"{path}/name"
+    assert parent(join(url, "name")) == path
+
+
 def test_a_bucket_lies_in_no_folder():
     with pytest.raises(InputError, match="gs://bucket/NAME"):
         parent("gs://bucket/")
