@@ -91,8 +91,10 @@ class Figure:
         return png
 
     def save(self, path: str | Path, width: int = WIDTH) -> tuple[Path, Path]:
-        """Write the figure with the suffixes .png and .svg, and return both paths."""
-        png, svg = (Path(path).with_suffix(suffix) for suffix in (".png", ".svg"))
+        """Write the figure with the suffixes .png and .svg, in place of older ones, and return both paths."""
+        path = Path(path)
+        stem = path.stem if path.suffix in (".png", ".svg") else path.name  # of `at-1.7e9` all is the name
+        png, svg = (path.with_name(stem + suffix) for suffix in (".png", ".svg"))
         png.parent.mkdir(parents=True, exist_ok=True)
         png.write_bytes(self.to_png(width))
         svg.write_text(self.to_svg(width), encoding="utf-8")

@@ -49,7 +49,10 @@ from sweeps.text.shorten import shorten
     "--write", type=click.Path(path_type=Path), metavar="YAML", help="A new space file, for a final sweep."
 )
 @click.option(
-    "--figure", type=click.Path(path_type=Path), metavar="FILE", help="A figure: FILE.svg and FILE.png."
+    "--figure",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A figure: FILE.svg and FILE.png, in place of older ones.",
 )
 @document_option
 def plan(

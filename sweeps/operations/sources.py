@@ -85,6 +85,11 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     completed = sum(record.status == "completed" for record in records)
     if not completed:
         raise InputError(f"{where}: no trial of it has completed; take it out")
+    if len(table.infeasible(experiment.written, records)) == completed:
+        raise InputError(
+            f"{where}: none of its {counted(completed, 'result')} is within its own outcome_constraints; "
+            "take it out"
+        )
     if not parameters:
         raise InputError(
             f"{where}: it has searched none of this sweep's parameters in these ranges; take it out"
@@ -99,11 +104,10 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     unknown = [
         p.name for p in experiment.written.parameters if not isinstance(p, Fixed) and p.name not in parameters
     ]
-    cap, ended = experiment.space.run_cap, sum(record.finished and record.is_own for record in records)
     elsewhere = [name for name in unknown if name in Domain(space).searched]
     shown = [
         f"{len(results)} of {completed} results",
-        *([f"{ended} of its {cap} trials have ended"] if cap is not None and ended < cap else []),
+        *unfinished(experiment, records),
         f"matched {', '.join(parameters)}",
         *([f"filled {', '.join(f'{n} = {json.dumps(v)}' for n, v in filled.items())}"] if filled else []),
         *([f"{', '.join(others)} as in the first trial"] if others else []),
@@ -112,6 +116,12 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     ]
     on_notice(f"transfer from {url}: {'; '.join(shown)}")
     return replace(source, sha256=space_json.digest(source))
+
+
+def unfinished(experiment: Experiment, records: list[Trial]) -> list[str]:
+    """Return how many trials of a sweep have ended, in a line; none if all of its run cap have."""
+    cap, ended = experiment.space.run_cap, sum(record.finished and record.is_own for record in records)
+    return [f"{ended} of its {cap} trials have ended"] if cap is not None and ended < cap else []
 
 
 def trials_at_rest(experiment: Experiment, where: str) -> list[Trial]:

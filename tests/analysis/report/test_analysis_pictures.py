@@ -62,6 +62,15 @@ def test_the_same_table_gives_the_same_files_in_both_formats(length_sweep_file: 
     assert svg.read_text().startswith("<svg")
 
 
+@pytest.mark.parametrize(("name", "stem"), [("a.svg", "a"), ("at-1.7e9", "at-1.7e9")])
+def test_figure_keeps_its_name(length_sweep_file: Path, tmp_path: Path, name: str, stem: str) -> None:
+    figure = tradeoff_of_the_length_sweep(length_sweep_file)
+    files = (tmp_path / f"{stem}.png", tmp_path / f"{stem}.svg")
+    assert (
+        figure.save(tmp_path / name) == figure.save(tmp_path / name) == files
+    )  # the older ones are replaced
+
+
 def test_efficiency_stars_the_most_efficient(sweep: dict[str, Any]) -> None:
     table = TrialsTable.from_frame(from_document(sweep))
     result = pareto(table, x="effective_steps", y="final_loss")

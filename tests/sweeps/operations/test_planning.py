@@ -156,13 +156,31 @@ def test_what_init_would_refuse_is_noted(tmp_path):
     assert any(note.startswith("`sweep init` will refuse the space file as it is: ") for note in found.notes)
 
 
-def test_equal_results_make_a_plan_that_says_nothing(tmp_path):
-    sweeps = [finished(tmp_path / f"w{width}", width, of=lambda p, _: 1.0) for width in (1, 2)]
-    found = make_plan(sweeps, 4, measure="width")
-    assert any(note.startswith("lr: the line says nothing that far") for note in found.notes)
-    few = "14 results of it are of use here; at least 3 that differ are needed"
-    assert f"w1 is not in transfer: {few}" in found.notes
-    assert "transfer" not in found.space
+def test_sweep_that_cannot_be_a_source_is_left_out(tmp_path):
+    """The ranges of the final sweep have left the small sweep's far behind."""
+    ranges = {1: (1e-4, 1e-3), 2: (9e-4, 1e3)}
+    sweeps = [
+        finished(
+            tmp_path / f"w{width}",
+            width,
+            of=lambda p, w: abs(math.log10(p["lr"] / (1e-3 if w == 1 else 100))),
+            parameters={
+                "lr": {"min": low, "max": high, "distribution": "log_uniform_values"},
+                "width": {"value": width},
+            },
+        )
+        for width, (low, high) in ranges.items()
+    ]
+    found = make_plan(sweeps, 2.1, measure="width")
+    why = "it has searched none of this sweep's parameters in these ranges"
+    assert f"w1 is not in transfer: {why}" in found.notes
+    assert found.space["transfer"] == {"from": [str(tmp_path / "w2")]}
+
+
+def test_sweep_that_has_not_ended_is_told(tmp_path):
+    sweeps = [finished(tmp_path / f"w{w}", w, trials=6, run_cap=6 * w) for w in (1, 2)]
+    ended = [note for note in make_plan(sweeps, 4, measure="width").notes if "have ended" in note]
+    assert ended == ["w2: 6 of its 12 trials have ended"]
 
 
 def test_a_fit_that_fails_names_its_sweep(tmp_path):
@@ -452,6 +470,7 @@ def test_share_of_stage_1_9(tmp_path):
 
 def test_what_cannot_be_planned(tmp_path, lengths):
     small, large = (finished(tmp_path / f"w{width}", width, trials=5) for width in (1, 2))
+    flat = finished(tmp_path / "flat", 3, trials=5, of=lambda p, _: 1.0)
     lone = finished(tmp_path / "lone", 3, trials=3)
     other = finished(tmp_path / "other", 3, trials=5, objectives=[{"metric": "accuracy", "goal": "maximize"}])
     two = finished(tmp_path / "two", 3, trials=5, objectives=[{"metric": "loss"}, {"metric": "cost"}])
@@ -505,6 +524,7 @@ def test_what_cannot_be_planned(tmp_path, lengths):
             ),
             "no such length": lambda: make_plan([small, large], 8, measure="width", other=("tokens", 9)),
             "too few results": lambda: make_plan([small, lone], 8, measure="width"),
+            "equal results": lambda: make_plan([small, flat], 8, measure="width"),
             "another objective": lambda: make_plan([small, other], 8, measure="width"),
             "two objectives": lambda: make_plan([small, two], 8, measure="width"),
             "outcome constraints": lambda: make_plan([small, bounded], 8, measure="width"),

@@ -210,6 +210,12 @@ def test_refused_sources(tmp_path):
         (tmp_path / "file").write_text("")
         return read_sources(large(tmp_path / "file"), lambda _: None)
 
+    bounded = SMALL.replace("program:", "outcome_constraints: [memory <= -1]\nprogram:")
+
+    def infeasible() -> object:
+        finished(tmp_path / "infeasible", bounded)
+        return read_sources(large(tmp_path / "infeasible"), lambda _: None)
+
     narrow = LARGE.replace("lr: {min: 1.0e-3, max: 1.0,", "lr: {min: 1.0, max: 9.0,").replace("kind", "sort")
     golden_messages.compare_refusals(
         "Sources that are refused",
@@ -225,6 +231,7 @@ def test_refused_sources(tmp_path):
             "one letter is missing": lambda: read_sources(large(tmp_path / "runing"), lambda _: None),
             "another metric": refused("other", LARGE.replace("loss}", "accuracy, goal: maximize}")),
             "no completed trial": refused("empty", trials=0),
+            "no result within its constraints": infeasible,
             "no common parameter, or no common range": refused("apart", narrow),
             "one loss for all": refused("flat", loss=lambda _: 1.0),
         },
