@@ -60,6 +60,7 @@ def after(sweep: sweeps.Sweep) -> list[tuple[str, Callable[[], object]]]:
         ('sweep.extend(until="tomorrow")', lambda: sweep.extend(until="tomorrow")),
         ("sweep.confirm()", lambda: sweep.confirm()),
         ('sweep.confirm(seed_name="lr", top=1)', lambda: sweep.confirm(seed_name="lr", top=1)),
+        ('sweep.confirm(seed_name="lr")', lambda: sweep.confirm(seed_name="lr")),
         ('sweep.confirm(seed_name="s", at_most=3)', lambda: sweep.confirm(seed_name="s", at_most=3)),
         ('sweep.confirm(seed_name="s")', lambda: sweep.confirm(seed_name="s")),
         ('sweep.confirm(seed_name="s", again=True)', lambda: sweep.confirm(seed_name="s", again=True)),

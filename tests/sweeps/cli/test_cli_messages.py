@@ -77,6 +77,7 @@ confirm --budget 0
 confirm --budget 5 --top 3
 confirm --budget 5 --top 3 --seed-name s
 confirm --seed-name 'a b'
+confirm --seed-name x
 confirm --again
 confirm --storage nowhere
 confirm --objective accuracy
