@@ -11,6 +11,7 @@ from sweeps.operations.limits import differences
 from sweeps.operations.opening import exists, make_default, new_store
 from sweeps.operations.sources import read_sources
 from sweeps.programs.kinds import program_of
+from sweeps.search.allocation import draws_without_ax
 from sweeps.search.stop_rule import FEWEST
 from sweeps.space.definition import Fixed, Space
 from sweeps.space.fidelity import Ladder
@@ -32,7 +33,9 @@ def create_sweep(
     on_notice: Callable[[str], None],
     whose_defaults: str = "the stated",
 ) -> Experiment:
-    """Check the space with Ax and the program, then create the sweep; nothing is written if a check fails.
+    """Check the space, with Ax if that searches it, and the program, then create the sweep.
+
+    Nothing is written if a check fails.
 
     Args:
         skip_if_exists: return the existing sweep if it has the same space; larger limits extend it.
@@ -54,8 +57,8 @@ def create_sweep(
         on_notice(f"fidelity: {Ladder(space)}")
     if space.transfer and not (skip_if_exists and exists(store)):  # each source is read once
         space = read_sources(space, on_notice)
-    if space.search.method != "grid":
-        from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
+    if space.search.method != "grid" and not draws_without_ax(space):
+        from sweeps.search import optimizer  # imports Ax, which takes seconds
 
         # The baseline does not count as one of the first trials, which Sobol has.
         first, cap = optimizer.require_searchable(space) + (space.baseline is not None), space.run_cap

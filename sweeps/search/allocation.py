@@ -50,6 +50,11 @@ _TURN_S = 2.0
 _MOST_SPARE = 15
 
 
+def draws_without_ax(space: Space) -> bool:
+    """Return whether candidates are points of a sequence, as of random search without constraints."""
+    return space.search.method == "random" and not space.parameter_constraints and not space.transfer
+
+
 class Allocator:
     """Claims and creates trials of one sweep, for one worker at a time.
 
@@ -173,12 +178,11 @@ class Allocator:
 
     @cached_property
     def _random(self) -> RandomSearch | None:
-        space = self._space
-        if space.search.method != "random" or space.parameter_constraints or space.transfer:
+        if not draws_without_ax(self._space):
             return None
         from sweeps.search.random_search import RandomSearch  # imports NumPy, which most commands need not
 
-        return RandomSearch(space)
+        return RandomSearch(self._space)
 
     @property
     def _limits(self) -> Space:

@@ -9,7 +9,6 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from sweeps.errors import SpaceError
 from sweeps.search.front import on_front
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Space
@@ -40,17 +39,10 @@ class Outcomes:
         goals: the same for every name; None for one that is no objective, such as survival.
         objective: all objectives in Ax's syntax.
         constraints: the outcome constraints in Ax's syntax.
-
-    Raises:
-        SpaceError: a bound is relative to the baseline.
     """
 
     def __init__(self, space: Space) -> None:
         constraints = [parse(text) for text in space.outcome_constraints]
-        for constraint, text in zip(constraints, space.outcome_constraints, strict=True):
-            if "baseline" in constraint.coefficients:
-                problem = f"{text!r}: bounds relative to the baseline are not supported; write the number"
-                raise SpaceError(problem, file=space.name, key="outcome_constraints")
         constrained = [name for constraint in constraints for name in constraint.coefficients]
         metrics = dict.fromkeys([*space.metrics(), *constrained])
         self.names: Mapping[str, str] = MappingProxyType({m: f"m{i}" for i, m in enumerate(metrics)})

@@ -90,6 +90,8 @@ def outcome_constraints(
 
     def check(item: Cursor) -> str:
         linear = _parse_inequality(item, earlier)
+        if "baseline" in linear.coefficients:  # as Ax writes them
+            raise item.refusal("bounds relative to the baseline are not supported; write the number")
         for objective in objectives:
             metric, goal = objective.metric, objective.goal
             if metric not in linear.coefficients:

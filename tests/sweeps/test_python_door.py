@@ -592,13 +592,14 @@ class TestCreate:
             program_of(Experiment.open(LocalStore(str(tmp_path / "grid"))).space).require_startable()
 
 
-def test_reading_imports_neither_torch_nor_ax_nor_pandas(tmp_path):
-    """Of a grid not even asking does; `trials()` is what pandas is for."""
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_reading_imports_neither_torch_nor_ax_nor_pandas(tmp_path, method):
+    """Of a grid and of random search not even making and asking do; `trials()` is what pandas is for."""
     code = f"""
 import sys, sweeps
 heavy = ("torch", "ax", "botorch", "pandas", "transformers", "trainer", "gcsfs")
 assert not [m for m in (*heavy, "numpy", "yaml", "sweeps.experiment") if m in sys.modules]
-sweep = sweeps.create({GRID}, storage=sys.argv[1])
+sweep = sweeps.create({GRID | {"search": {"method": method}}}, storage=sys.argv[1])
 sweep = sweeps.open(sweep.url)
 sweep.enqueue(dict(x=3))
 with sweep.ask() as trial:

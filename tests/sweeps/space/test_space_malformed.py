@@ -92,6 +92,7 @@ CASES = [
     Case("metric_with_space", "metric: loss", "metric: my loss", 2, "objectives[0].metric"),
     Case("objective_twice", "goal: minimize}", "goal: minimize}, {metric: loss}", 2, "objectives[1].metric"),
     Case("outcome_on_objective", "", 'outcome_constraints:\n  - "time <= 3"\n  - "loss <= 3"\n', 15, "outcome_constraints[1]"),
+    Case("outcome_relative", "", 'outcome_constraints: ["t <= 0.9 * baseline"]\n', 13, "outcome_constraints[0]"),
     Case("outcome_strict", "", 'outcome_constraints: ["t < 3"]\n', 13, "outcome_constraints[0]"),
     Case("outcome_twice", "", 'outcome_constraints: ["t <= 3", "2*t <= 6"]\n', 13, "outcome_constraints[1]"),
     Case("outcome_text", "", 'outcome_constraints: "t <= 3"\n', 13, "outcome_constraints"),
