@@ -103,10 +103,10 @@ def read_result(space: Space, file: Path) -> Outcome:
             'there as JSON, such as {"loss": 0.3}, or by `finish` of sweeps.script'
         )
     except OSError as error:
-        return _contract_failure(f"{file}: cannot be read: {error.strerror or error}")
+        return _contract_failure(f"{file.name}: cannot be read: {error.strerror or error}")
     except ValueError as error:
-        return _contract_failure(f"{file}: {error}")
-    return parse_result(space, document, str(file))
+        return _contract_failure(f"{file.name}: {error}")
+    return parse_result(space, document, file.name)  # its folder is the trial's, or a bucket's machine's
 
 
 def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
@@ -153,7 +153,7 @@ def stated_failure(document: Any, where: str) -> Failed | None:
 def read_refusal(file: Path) -> Failed | None:
     """Return the refusal or failure that a program wrote before a non-zero exit, or None."""
     try:
-        return stated_failure(json_reader.read(file), str(file))
+        return stated_failure(json_reader.read(file), file.name)
     except (OSError, ValueError):
         return None
 

@@ -154,6 +154,11 @@ class TestCommands:
         assert isinstance(outcome, Failed)
         assert message in outcome.error
 
+    @pytest.mark.parametrize("result", ["[1]", "{'loss': 'low'}", "{'acc': 1}", "{'status': 'failed'}"])
+    def test_error_begins_with_what_is_wrong(self, space, tmp_path, result):
+        """The folder would fill the table's column, and is gone where the sweep is in a bucket."""
+        assert run(python(space, write(result)), tmp_path).error.startswith("result.json: ")
+
     @pytest.mark.parametrize(
         ("code", "failure"),
         [
