@@ -13,6 +13,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from sweeps.text.columns import METRIC, PARAMETER
+
 SHOWN = 40  # a wide table has too many names for a message
 
 
@@ -39,7 +41,8 @@ class MissingColumn(AnalysisError):
 
     def __init__(self, column: str, columns: Sequence[str]) -> None:
         self.column, self.columns = column, tuple(columns)
-        near = difflib.get_close_matches(str(column), self.columns, n=1)
+        prefixed = [name for name in self.columns if name in (f"{PARAMETER}{column}", f"{METRIC}{column}")]
+        near = prefixed or difflib.get_close_matches(str(column), self.columns, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         listed = ", ".join(repr(name) for name in self.columns[:SHOWN]) or "none"
         more = f" and {len(self.columns) - SHOWN} more" if len(self.columns) > SHOWN else ""

@@ -192,6 +192,10 @@ def test_an_unknown_column_is_answered_with_the_nearest_and_all() -> None:
         assert name in str(caught.value)
 
 
+def test_parameter_without_its_prefix_is_meant() -> None:
+    assert "did you mean 'param.lr'?" in str(MissingColumn("lr", ["loss", "param.lr"]))
+
+
 def test_a_very_wide_table_does_not_bury_the_message() -> None:
     error = MissingColumn("x", [f"column{i}" for i in range(1000)])
     assert str(error).endswith("and 960 more")
