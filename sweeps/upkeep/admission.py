@@ -185,9 +185,9 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
         cell = None if column is None else row.cells.get(column)
         if cell == "null" and not any(_matches(cell, member) for member in _members(parameter)):
             cell = None  # JSON of other tools says so that there is no value
-        may_be_null = isinstance(parameter, Choice) and None in parameter.values
-        if cell is None and column is not None and may_be_null and _is_required(parameter, space):
-            values[parameter.name] = None  # other tools leave the cell of a null empty
+        blank = [member for member in _members(parameter) if member in (None, "")]
+        if cell is None and column is not None and blank and _is_required(parameter, space):
+            values[parameter.name] = None if None in blank else ""  # other tools leave a null's cell empty
         elif isinstance(parameter, Fixed) and cell is None:
             values[parameter.name] = parameter.value
         elif cell is not None:

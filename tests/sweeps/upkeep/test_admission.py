@@ -76,6 +76,15 @@ def test_what_is_switched_off_is_left_out(rich_space):
     assert result.parameters["saliency"] is False
 
 
+@pytest.mark.parametrize("blank", [None, ""])
+def test_empty_cell_is_the_value_that_is_written_so(rich_space, blank):
+    with_blank = replace(
+        rich_space, parameters=(*rich_space.parameters, Choice(name="prefix", values=(blank, "the ")))
+    )
+    results = admit(table(GOOD | {"prefix": None}, GOOD | {"prefix": "the"}), with_blank).results
+    assert [result.parameters["prefix"] for result in results] == [blank, "the "]
+
+
 def test_further_numbers_come_along_and_notes_do_not(rich_space):
     extra = {"usd": "0.5", "comment": "good", "metric.seconds": 3.0, "seconds": 9, "tokens": float("inf")}
     (result,) = admit(table(GOOD | extra), rich_space).results
