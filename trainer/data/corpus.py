@@ -16,6 +16,7 @@ from trainer.data.batching import Tokens
 from trainer.data.encoder import Encoder
 from trainer.data.feed import Feed
 from trainer.distributed.ranks import ALONE, Ranks
+from trainer.errors import DataError
 
 TRAIN, HELD_OUT, TEST = SIDES = ("train", "held_out", "test")
 
@@ -78,6 +79,13 @@ def side(content: str, *, held_out_fraction: float, test_fraction: float) -> str
     if position < held_out_fraction * 2**64:
         return HELD_OUT
     return TEST if position >= (1 - test_fraction) * 2**64 else TRAIN
+
+
+def mean_bytes(text_bytes: int, tokens: int) -> float:
+    """Return the bytes per token of a measured text; raise DataError if the tokenizer knows none of it."""
+    if not tokens:
+        raise DataError("the tokenizer makes no token of the held-out text; name another data.tokenizer")
+    return text_bytes / tokens
 
 
 def stage_text(corpus: Corpus, config: Config, stage: str, batch_size: int, ranks: Ranks = ALONE) -> Feed:

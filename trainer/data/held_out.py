@@ -24,7 +24,7 @@ from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import StreamConfig
 from trainer.data.batching import Tokens, open_tokens
-from trainer.data.corpus import HELD_OUT, TEST, TRAIN, side
+from trainer.data.corpus import HELD_OUT, TEST, TRAIN, mean_bytes, side
 from trainer.data.encoder import Encoder, Ids, tokenizer_sha256
 from trainer.data.near_copies import RULE, NearCopies
 from trainer.data.shards import Shards
@@ -82,7 +82,7 @@ def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
     return HeldOut(
         tokens=tokens,
         test=test,
-        bytes_per_token=summary["bytes"] / len(tokens),
+        bytes_per_token=mean_bytes(summary["bytes"], len(tokens)),
         copies=NearCopies.load(folder / "copies"),
     )
 

@@ -21,7 +21,7 @@ from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config.data import StdlibConfig
 from trainer.data.batching import Tokens, WindowFeed, open_tokens
-from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN, Corpus, side
+from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN, Corpus, mean_bytes, side
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.feed import Feed
 from trainer.data.near_copies import RULE, collect_shingles, is_contained
@@ -134,7 +134,7 @@ def tokenise(sides: Sides, tokenizer_dir: Path, folder: Path) -> None:
         "dtype": encode.dtype.name,
         "vocab_size": encode.vocab_size,
         "sha256": digest.hexdigest(),
-        "bytes_per_token": held_out_bytes / tokens[HELD_OUT],
+        "bytes_per_token": mean_bytes(held_out_bytes, tokens[HELD_OUT]),
         "tokens": tokens,
         "files": {name: [document.path for document in docs] for name, docs in sides.items()},
     }

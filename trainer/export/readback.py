@@ -72,8 +72,7 @@ def load_as(folder: Path, target: Target) -> nn.Module:
             AutoModelForCausalLM, folder, attn_implementation="eager", trust_remote_code=bool(target.code)
         )
     except (ImportError, KeyError, RuntimeError, ValueError) as error:
-        first = first_line(error)
-        raise ExportError(f"transformers cannot load what was written: {first}") from error
+        raise ExportError(f"transformers cannot load what was written: {first_line(error)}") from error
     if misfits:
         raise ExportError(f"the checkpoint {misfits}, when transformers loads it; nothing was written")
     return cast(nn.Module, loaded).eval()

@@ -138,8 +138,7 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
             AutoModelForCausalLM, name, dtype=dtype, attn_implementation=attention
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        first = first_line(error)
-        raise ConfigError(f"cannot load {name!r}: {first}", key="model.name") from error
+        raise ConfigError(f"cannot load {name!r}: {first_line(error)}", key="model.name") from error
     if misfits:
         raise ConfigError(
             f"cannot load {name!r}: the checkpoint {misfits}; name a complete checkpoint with its own "

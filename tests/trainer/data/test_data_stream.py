@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 import torch
 from data_texts import END, numbered, parquet_config, side_of, text_config, write_lines, write_parquet
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from trainer.api import check
 from trainer.cache import ROOT_VARIABLE
 from trainer.checkpoint.state import State, StateError
 from trainer.config import StreamConfig
@@ -170,6 +173,21 @@ def test_training_text_after_the_held_out_text_counts(tmp_path: Path, opened: Lo
     corpus = opened(parquet_config(tmp_path, held_out_tokens=100, test_tokens=10**6))
     assert len(corpus.held_out) == 121
     assert set(counted(rows(corpus, 40).flatten())) <= set(TRAINED_ON)
+
+
+@pytest.mark.parametrize("source", ["stdlib", "parquet"])
+def test_a_tokenizer_that_knows_nothing_of_the_text_is_refused(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path / "cache"))
+    foreign = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE({"ж": 0}, [])))
+    foreign.save_pretrained(tmp_path / "foreign")
+    write_parquet(tmp_path / "a.parquet", numbered(100))
+    config = parquet_config(tmp_path / "a.parquet")
+    if source == "stdlib":
+        config = check(["data.max_bytes=1500000"]).data
+    with pytest.raises(DataError, match=r"no token of the held-out text; name another data\.tokenizer"):
+        load(config, own_tokenizer=tmp_path / "foreign")
 
 
 def test_test_text_is_gathered_like_held_out_text_and_is_another(shards: Make, opened: Load) -> None:
