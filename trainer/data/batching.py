@@ -74,7 +74,8 @@ class WindowFeed(Feed):
             chosen.append(self._order[start : start + missing])
             self._rows += len(chosen[-1])
             missing -= len(chosen[-1])
-        return _tensor(self._windows, np.concatenate(chosen)[self._own_rows])
+        rows = np.concatenate(chosen)[self._own_rows]
+        return torch.from_numpy(self._windows[rows].astype(np.int64))
 
 
 def open_tokens(path: Path, dtype: str) -> Tokens:
@@ -109,7 +110,8 @@ def eval_batches(
         )
     spread = np.arange(wanted) * len(windows) // wanted
     # Strided, so that every batch samples the whole text and batch means differ only by chance.
-    return [_tensor(windows, spread[first::batches]) for first in range(batches)]
+    chosen = (spread[first::batches] for first in range(batches))
+    return [torch.from_numpy(windows[rows].astype(np.int64)) for rows in chosen]
 
 
 def _windows(tokens: Tokens, sequence_length: int, text: str = "text") -> Tokens:
@@ -122,10 +124,6 @@ def _windows(tokens: Tokens, sequence_length: int, text: str = "text") -> Tokens
             "lower data.sequence_length or take more text (data.max_bytes)"
         )
     return tokens[: count * sequence_length].reshape(count, sequence_length)
-
-
-def _tensor(windows: Tokens, chosen: npt.NDArray[np.int64]) -> torch.Tensor:
-    return torch.from_numpy(windows[chosen].astype(np.int64))
 
 
 def _require_at_least(least: int, **arguments: int) -> None:
