@@ -269,8 +269,7 @@ def host_memory(name: str) -> int | None:
     known = [int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")]
     for limit, usage, file_pages in _CONTAINER:
         with suppress(OSError, ValueError, KeyError):  # no such file; or "max"
-            most = int((_CGROUP / limit).read_text())
-            known.append(most)
+            known.append(most := int((_CGROUP / limit).read_text()))
             if name == "MemAvailable":  # less what its processes occupy, but for pages that the kernel drops
                 used = int((_CGROUP / usage).read_text())
                 stat = (_CGROUP / usage).with_name("memory.stat").read_text().splitlines()
