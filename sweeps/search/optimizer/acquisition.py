@@ -111,7 +111,8 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
                     tuned = self._quickly({**fixed, **options})
                 except SearchSpaceExhausted:  # Ax's, where all numbers are discrete and each was tried
                     break
-                found = max((found, tuned), key=lambda row: float(self.values(row)))
+                before, after = self.values(torch.cat([found, tuned])).tolist()  # in one evaluation, as below
+                found = tuned if after > before else found
         return found
 
     def _with_changed_options(self, row: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
