@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
+from sweeps.search.arrays import Floats, Mask
 from sweeps.search.front import on_front
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Space
@@ -20,6 +20,9 @@ SURVIVAL = "survival"
 
 EXACT = 1e-6
 """Relative difference up to which a result is the cost."""
+
+FAR, FAR_ON_FRONT = 100.0, 1e6
+"""How many times as large as the better half a result is out of proportion, with one objective or several."""
 
 Goals = Mapping[str, bool | None]
 """For each metric, whether lower is better; None if it is no objective."""
@@ -169,16 +172,34 @@ class Outcomes:
         return float(self._noise) if name in self.lower_is_better else math.nan
 
 
-def _worst(costs: npt.NDArray[np.float64]) -> list[float]:
+def _worst(costs: Floats) -> list[float]:
     """Return the largest cost that counts of each objective, plus a tenth of the range.
 
     Args:
         costs: [trials, objectives], lower is better.
     """
-    first, third = np.quantile(costs, (0.25, 0.75), axis=0)
-    counts = on_front(costs)[:, None] | (costs <= third + 1.5 * (third - first))  # Tukey's fence
-    largest = np.where(counts, costs, -np.inf).max(axis=0)
-    return [float(worst) for worst in largest + 0.1 * (largest - costs.min(axis=0))]
+    leads, found = on_front(costs), []
+    for column in costs.T:
+        near = ~out_of_proportion(column, objectives=costs.shape[1])
+        kept = column[near]
+        first, third = np.quantile(kept, (0.25, 0.75))
+        largest = kept[leads[near] | (kept <= third + 1.5 * (third - first))].max()  # Tukey's fence
+        found.append(float(largest + 0.1 * (largest - kept.min())))
+    return found
+
+
+def out_of_proportion(costs: Floats, *, objectives: int) -> Mask:
+    """Return which results of one objective are far worse than all of the better half, as of a diverged run.
+
+    Quartiles do not tell where a quarter of the runs diverge, or one of the first four.
+
+    Args:
+        costs: [N], lower is better.
+        objectives: how many there are; of several, a front may rightly have results 100 times as large.
+    """
+    size = np.abs(np.sort(costs)[: (len(costs) + 1) // 2]).max(initial=0.0)
+    far: Mask = (costs / (FAR if objectives == 1 else FAR_ON_FRONT) > size) & (size > 0.0)
+    return far
 
 
 def cost_metric(stages: Stages, outcomes: Outcomes, records: Sequence[Trial]) -> str | None:

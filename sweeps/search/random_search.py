@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
@@ -55,12 +55,7 @@ class RandomSearch:
             NothingToAsk: the space is used up.
         """
         self._observe(records)
-        left: list[dict[str, Value]] = []
-        if self._configurations is not None:  # a small finite space
-            found = self._configurations.items()
-            left = [parameters for identity, parameters in found if identity not in self._tried]
-            if not left:
-                raise used_up(len(self._configurations))
+        left = untried(self._configurations, self._tried)
         index = len(records)
         if index == 0 and self._space.baseline is None:
             return self._domain.middle()
@@ -70,9 +65,7 @@ class RandomSearch:
             parameters = self._at(position)
             if self._domain.identity(parameters) not in self._tried:
                 return parameters
-        if left:
-            return left[stable_seed(self._seed, index, "left") % len(left)]
-        raise nothing_new(index)
+        return any_of(left, self._seed, index)
 
     def _observe(self, records: Sequence[Trial]) -> None:
         """Note which parameters were tried; only new records cost time."""
@@ -115,16 +108,32 @@ def _on_axis(axis: Axis, share: float) -> Value:
     return min(max(at, int(low)), int(high))
 
 
-def used_up(configurations: int) -> NothingToAsk:
-    """Return the error of a finite space without another configuration."""
-    return NothingToAsk(
-        f"every configuration of the search space ({configurations}) was tried; add values to it"
-    )
+def untried(
+    configurations: Mapping[Hashable, dict[str, Value]] | None, tried: Container[Hashable]
+) -> list[dict[str, Value]]:
+    """Return those of a small finite space's configurations that no trial has; [] for None, a larger space.
+
+    Raises:
+        NothingToAsk: all were tried.
+    """
+    if configurations is None:
+        return []
+    if not (left := [parameters for identity, parameters in configurations.items() if identity not in tried]):
+        raise NothingToAsk(
+            f"every configuration of the search space ({len(configurations)}) was tried; add values to it"
+        )
+    return left
 
 
-def nothing_new(index: int) -> NothingToAsk:
-    """Return the error of a space in which no new point was found for this trial."""
-    return NothingToAsk(
+def any_of(left: Sequence[dict[str, Value]], seed: int, index: int) -> dict[str, Value]:
+    """Return one of the configurations left, for a trial for which the sequence has nothing new.
+
+    Raises:
+        NothingToAsk: there is none, as the space is no small finite one.
+    """
+    if left:
+        return left[stable_seed(seed, index, "left") % len(left)]
+    raise NothingToAsk(
         f"trial {index}: no new candidate in {SOBOL_ATTEMPTS} attempts; "
         "widen the ranges or loosen the parameter constraints"
     )

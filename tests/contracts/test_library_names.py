@@ -70,6 +70,7 @@ INTERNALS = {
     "ax.api.utils.*": "an experiment from the client's own configurations, without the client",
     "ax.core.*": "trials are attached to an experiment that is rebuilt from records",
     "ax:_acquisition": "the acquisition function that has found a candidate, to judge another by it",
+    "ax:_optimization_config": "the objectives, of which Ax tells a transform in no other way",
     "ax.early_stopping.*": "the percentile rule, asked outside of Ax's orchestrator",
     "ax.exceptions.*": "what its generators raise",
     "ax.generators.torch.botorch_modular.*": "its default kernel, acquisition and fit, each changed in one point",

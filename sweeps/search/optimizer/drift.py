@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 from ax.adapter.adapter_utils import extract_search_space_digest
-from ax.adapter.registry import MBM_X_trans, Y_trans
-from ax.adapter.transforms.winsorize import Winsorize
 from ax.core.search_space import SearchSpace
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig
 from botorch.models import SingleTaskGP
@@ -30,8 +28,7 @@ from gpytorch.means import ConstantMean, Mean  # type: ignore[import-untyped]  #
 from gpytorch.priors import LogNormalPrior, NormalPrior  # type: ignore[import-untyped]  # likewise
 from torch import Tensor
 
-UNCUT = [transform for transform in MBM_X_trans + Y_trans if transform is not Winsorize]
-"""Ax's transforms but for one: a source foresees high losses, which Ax cuts off."""
+from sweeps.search.optimizer.rows import metric_model, metric_scale
 
 DRIFT = 0.2
 """Standard deviation of how far the optimum moves along each axis, as a share of its range."""
@@ -61,7 +58,7 @@ class Belief:
         (name,) = adapter.generator.surrogate.outcomes
         model = adapter.generator.surrogate.model.eval()
         self.names: Sequence[str] = list(adapter.parameters)
-        self.unit = float(adapter.transforms["StandardizeY"].Ystd[name])
+        _, self.unit = metric_scale(adapter, name)
         with torch.no_grad():
             # Ax widens the ranges to the source's values, and the source's surrogate has 0 to 1 over those.
             low_D, high_D = model.transform_inputs(_range_ends(adapter, space).to(model.train_inputs[0]))
@@ -203,9 +200,7 @@ def evidence(adapter: Any, name: str) -> float:
         adapter: Ax's, fitted.
         name: Ax's name of the metric.
     """
-    surrogate = adapter.generator.surrogate
-    models = getattr(surrogate.model, "models", None)
-    model = surrogate.model if models is None else models[surrogate.outcomes.index(name)]
+    model = metric_model(adapter, name)
     model.train()
     with torch.no_grad():
         found = float(model.likelihood(model(*model.train_inputs)).log_prob(model.train_targets))

@@ -31,16 +31,17 @@ from sweeps.search.nested_design import (
 )
 from sweeps.search.optimizer import ax_experiment
 from sweeps.search.optimizer.acquisition import OpenAcquisition
-from sweeps.search.optimizer.drift import UNCUT, drifted_config, evidence
+from sweeps.search.optimizer.drift import drifted_config, evidence
 from sweeps.search.optimizer.optimum import Optimum
 from sweeps.search.optimizer.prior import LogPrior
-from sweeps.search.optimizer.rows import ModelRows
+from sweeps.search.optimizer.rows import ModelRows, metric_scale
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
 from sweeps.search.optimizer.transfer import SourceModel
+from sweeps.search.optimizer.transforms import UNCUT
 from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes, has_failed
-from sweeps.search.random_search import SOBOL_ATTEMPTS, nothing_new, used_up
+from sweeps.search.random_search import SOBOL_ATTEMPTS, any_of, untried
 from sweeps.search.sequence import Point, SobolSequence
 from sweeps.search.shared_stages import SharedStages, Starts
 from sweeps.search.stage_costs import StageCosts
@@ -210,12 +211,7 @@ class Optimizer:
         identities = self._known_identities | {
             self._domain.identity(candidate.parameters) for candidate in found
         }
-        left: list[dict[str, Value]] = []
-        if self._configurations is not None:  # a small finite space
-            left = [p for identity, p in self._configurations.items() if identity not in identities]
-            if not left:
-                raise used_up(len(self._configurations))
-
+        left = untried(self._configurations, identities)
         enough = self._has_enough_results(found)
         for parameters in () if enough else self._untried_bests(identities):
             return Candidate(parameters=parameters, generator="botorch")
@@ -231,10 +227,7 @@ class Optimizer:
         for parameters in self._first_points(index, found, designed=not enough):
             if self._is_new(parameters, identities):
                 return Candidate(parameters=parameters, generator="sobol")
-        if left:
-            chosen = left[stable_seed(self._search.seed, index, "left") % len(left)]
-            return Candidate(parameters=chosen, generator="sobol")
-        raise nothing_new(index)
+        return Candidate(parameters=any_of(left, self._search.seed, index), generator="sobol")
 
     def _is_new(self, parameters: Mapping[str, Value], identities: set[Hashable]) -> bool:
         return self._domain.identity(parameters) not in identities and self._domain.allows(parameters)
@@ -504,7 +497,7 @@ class Optimizer:
         options |= {"batched": False, "transforms": UNCUT}
         try:
             alone = self._fitted(**options)
-            best, unit = evidence(alone, name), float(alone.transforms["StandardizeY"].Ystd[name])
+            best, (_, unit) = evidence(alone, name), metric_scale(alone, name)
             for source in self._source_models:
                 found = self._fitted(**options, models={name: drifted_config(source.belief, unit)})
                 if (likely := evidence(found, name)) > best:

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch.quasirandom import SobolEngine
 
+from sweeps.search.arrays import Floats
 from sweeps.search.encoding import Encoding, Interval, Options
-from sweeps.search.joint_posterior import Floats, JointPosterior
-from sweeps.search.optimizer.rows import ModelRows
+from sweeps.search.joint_posterior import JointPosterior
+from sweeps.search.optimizer.rows import ModelRows, metric_model, metric_scale
 from sweeps.space.definition import Value, number_of
 
 SPREAD_POINTS = 2048
@@ -106,16 +107,8 @@ class Marginals:
     """
 
     def __init__(self, adapter: Any, name: str, sign: float = 1.0) -> None:
-        surrogate = adapter.generator.surrogate
-        self._rows = ModelRows(adapter)
-        models = getattr(surrogate.model, "models", None)
-        at = surrogate.outcomes.index(name)
-        if models is None and surrogate.model.num_outputs > 1:
-            raise RuntimeError("the metrics are modelled together")
-        self._model = surrogate.model if models is None else models[at]
-        scale = adapter.transforms["StandardizeY"]
-        self._centre, self._unit = float(scale.Ymean[name]), float(scale.Ystd[name])
-        self._sign = sign
+        self._rows, self._model, self._sign = ModelRows(adapter), metric_model(adapter, name), sign
+        self._centre, self._unit = metric_scale(adapter, name)
 
     @property
     def noise(self) -> float:
@@ -166,19 +159,18 @@ def find_optimum(
     space = SpacePoints(encoding, rng, seed)
     survivors = None if survival is None else Marginals(adapter, survival)
     own = list(tried.values())
-    spread = [*own, *space.allowed(space.sobol(SPREAD_POINTS))]
-    if survivors is not None:
-        lives = survivors.at(spread)[0] >= 0.5
-        lives[: len(own)] = True  # they have results
-        spread = [point for point, lived in zip(spread, lives, strict=True) if lived]
+
+    def alive(points: list[dict[str, Value]]) -> list[dict[str, Value]]:
+        if survivors is None or not points:
+            return points
+        return [point for point, mean in zip(points, survivors.at(points)[0], strict=True) if mean >= 0.5]
+
+    spread = [*own, *alive(space.allowed(space.sobol(SPREAD_POINTS)))]
     mean, covariance = model.at(spread)
     first = JointPosterior(mean=mean, covariance=covariance, noise=model.noise)
     lowest = np.unique(np.argmin(first.draws(DRAWS, rng), axis=1))
     centres = [spread[at] for at in {int(np.argmin(mean[: len(own)])), *map(int, lowest)}]
-    near = space.near(centres, NEAR_POINTS)
-    if survivors is not None and near:
-        lives = survivors.at(near)[0] >= 0.5
-        near = [point for point, lived in zip(near, lives, strict=True) if lived]
+    near = alive(space.near(centres, NEAR_POINTS))
     promising = np.argsort(mean - 2 * np.sqrt(np.diag(covariance)), kind="stable")
     kept = [spread[at] for at in promising[:KEPT_POINTS] if at >= len(own)]
     points = [*own, *kept, *near]

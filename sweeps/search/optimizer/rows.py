@@ -1,4 +1,4 @@
-"""Points on the axes of the search as rows of a fitted surrogate's inputs."""
+"""A fitted adapter of Ax: points of the search as rows of its inputs, the model and scale of a metric."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ from ax.core.observation import ObservationFeatures
 from torch import Tensor
 
 from sweeps.search.sequence import Point
+
+
+def metric_model(adapter: Any, name: str) -> Any:
+    """Return the model of one metric. Raises RuntimeError: the metrics are modelled together."""
+    surrogate = adapter.generator.surrogate
+    models = getattr(surrogate.model, "models", None)
+    if models is None and surrogate.model.num_outputs > 1:
+        raise RuntimeError("the metrics are modelled together")
+    return surrogate.model if models is None else models[surrogate.outcomes.index(name)]
+
+
+def metric_scale(adapter: Any, name: str) -> tuple[float, float]:
+    """Return the mean and the standard deviation by which a metric's results were standardised."""
+    scale = adapter.transforms["Standardize"]
+    return float(scale.Ymean[name]), float(scale.Ystd[name])
 
 
 def option_columns(names: Sequence[str]) -> list[list[int]]:

@@ -29,6 +29,8 @@ from linear_operator.utils.errors import NotPSDError  # type: ignore[import-unty
 from torch import Tensor
 
 from sweeps.search.known_cost import KnownCost
+from sweeps.search.optimizer.rows import metric_scale
+from sweeps.search.optimizer.transforms import TRANSFORMS
 
 # For several objectives BoTorch would compile a kernel with the processor's own instructions, into a folder
 # that all processes of a user share: a worker that is killed meanwhile leaves a lock that every later one
@@ -129,7 +131,7 @@ def fitted(
             # This makes data of every trial count. Abandoned ones have none, failed ones only their survival.
             data_loader_config=DataLoaderConfig(fit_abandoned=True),
             **kwargs,
-            **options,
+            **{"transforms": TRANSFORMS, **options},
         )
     except StopIteration:
         # Ax's, of results whose standard deviation is no number. In a generator it would be another error.
@@ -142,11 +144,11 @@ def inferred_noise(adapter: Any) -> dict[str, float]:
     Raises:
         one of SURROGATE_FAILURES: it was given the noise of a metric.
     """
-    surrogate, scales = adapter.generator.surrogate, adapter.transforms["StandardizeY"].Ystd
+    surrogate = adapter.generator.surrogate
     models = getattr(surrogate.model, "models", [surrogate.model])
     variances = [float(v) for model in models for v in model.likelihood.noise.detach().flatten()]
     return {
-        name: math.sqrt(variance) * float(scales[name])
+        name: math.sqrt(variance) * metric_scale(adapter, name)[1]
         for name, variance in zip(surrogate.outcomes, variances, strict=True)
     }
 

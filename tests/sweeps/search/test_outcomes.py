@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 
-from sweeps.search.outcomes import Outcomes, has_failed
+from sweeps.search.outcomes import Outcomes, has_failed, out_of_proportion
 from sweeps.space.definition import Objective, Program, Range, Search, Space
 from sweeps.trials.record import Status, Trial
 
@@ -85,6 +87,31 @@ def test_the_far_end_of_the_present_front_is_no_outlier():
     records = [trial(i, eval__loss=float(loss), speed=0.0) for i, loss in enumerate([1, 2, 3, 4, 5])]
     records.append(trial(5, eval__loss=101.0, speed=9.0))
     assert outcomes().thresholds(records)[0] == "m0 <= 111.0"
+
+
+def test_a_diverged_trial_of_the_front_bounds_nothing():
+    """It is on the front where it is best in another objective, such as a small model's cost."""
+    records = [trial(i, eval__loss=float(loss), speed=0.0) for i, loss in enumerate([1, 2, 3, 4, 5])]
+    records += [trial(i, eval__loss=1e30, speed=float(i)) for i in (5, 6)]
+    assert outcomes().thresholds(records)[0] == "m0 <= 5.4"
+
+
+@pytest.mark.parametrize(
+    ("costs", "far"),
+    [
+        ([4.0, 4.1, 1e3], [False, False, True]),
+        ([4.0, 4.1, 399.0], [False] * 3),
+        ([1e300, 4.0, 4.1, sys.float_info.max], [True, False, False, True]),
+        ([-4.0, -1e30, 4.0], [False] * 3),
+        ([0.0, 0.0, 0.0, 1.0], [False] * 4),
+        ([4.0, 1e30], [False, True]),
+        ([1e30], [False]),
+        ([], []),
+    ],
+    ids=["thousand", "near", "huge", "best", "zeros", "two", "one", "none"],
+)
+def test_a_result_is_out_of_proportion_beside_the_better_half(costs: list[float], far: list[bool]):
+    assert out_of_proportion(np.array(costs), objectives=1).tolist() == far
 
 
 def test_one_objective_needs_no_bounds():

@@ -24,7 +24,9 @@ def around(model: Any) -> Any:
     return SimpleNamespace(
         generator=SimpleNamespace(surrogate=SimpleNamespace(model=model, outcomes=["loss"])),
         transforms={
-            "StandardizeY": SimpleNamespace(Ystd={"loss": 2.0}, transform_search_space=lambda space: space)
+            "Standardize": SimpleNamespace(
+                Ymean={"loss": 0.0}, Ystd={"loss": 2.0}, transform_search_space=lambda space: space
+            )
         },
         parameters=NAMES,
     )

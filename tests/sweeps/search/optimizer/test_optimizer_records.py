@@ -361,14 +361,24 @@ def test_the_surrogate_learns_where_a_number_switches_parameters_off(gated: bool
     assert judged == set(range(12))
 
 
-def test_results_whose_spread_is_no_number_leave_candidates_to_sobol(caplog) -> None:
-    """A program may report the largest float for a run that diverged."""
-    searched, records = space(), history(8)
-    largest = sys.float_info.max
-    records[2:5] = [replace(record, metrics={"loss": largest}) for record in records[2:5]]
-    (candidate,) = ask(records, searched=searched)
-    assert candidate.generator == "sobol"
-    assert "spread is no number" in caplog.text
+def test_however_huge_a_diverged_loss_is_the_candidate_is_the_same() -> None:
+    """A program may report a huge loss, such as the largest float, for a run that diverged."""
+    found = []
+    for loss in (1e30, sys.float_info.max):
+        records = history(8)
+        records[2:5] = [replace(record, metrics={"loss": loss}) for record in records[2:5]]
+        found += ask(records)
+    assert found[0] == found[1]
+    assert found[0].generator == "botorch"
+
+
+def test_losses_of_any_size_give_the_same_candidate() -> None:
+    """Ax takes a spread below 1e-8 for none, and cannot square one of 1e300."""
+    records = history(6)
+    (candidate,) = ask(records)
+    for factor in (2.0**-60, 2.0**-1000, 2.0**1000):
+        scaled = [replace(r, metrics={"loss": factor * (r.metrics["loss"] or 0.0)}) for r in records]
+        assert ask(scaled) == [candidate]
 
 
 def test_of_a_small_space_the_surrogate_has_the_best_that_is_left() -> None:
