@@ -35,7 +35,7 @@ from sweeps.space.definition import (
     same_value,
     to_plain,
 )
-from sweeps.space.domain import REPEAT_KEYS
+from sweeps.space.domain import is_seed
 from sweeps.space.fidelity import at_target, is_at_target, target_values
 from sweeps.space.literals import space_of
 from sweeps.space.priors import with_defaults
@@ -312,7 +312,7 @@ def make_plan(
     largest = read[-1]
     settings: dict[str, Setting] = {}
     for parameter in largest.space.parameters:
-        if isinstance(parameter, Fixed) or _is_seed(parameter.name):
+        if isinstance(parameter, Fixed) or is_seed(parameter.name):
             continue
         settings[parameter.name] = _setting(parameter, read, size, other, common=common, notes=notes)
     loss, loss_line = _loss(read, size, notes)
@@ -407,7 +407,7 @@ def _common(spaces: Sequence[Space]) -> set[str]:
     searched: dict[str, list[Parameter]] = {}
     for space in spaces:
         for parameter in space.parameters:
-            if not isinstance(parameter, Fixed) and not _is_seed(parameter.name):
+            if not isinstance(parameter, Fixed) and not is_seed(parameter.name):
                 searched.setdefault(parameter.name, []).append(parameter)
     common = {name for name, found in searched.items() if len(found) > 1}
     for name in sorted(common):
@@ -491,7 +491,7 @@ def _as_range(parameter: Parameter) -> Parameter:
 
     It is logarithmic if the ratios of neighbours are more alike than their differences.
     """
-    if not isinstance(parameter, Choice) or parameter.when or _is_seed(parameter.name):
+    if not isinstance(parameter, Choice) or parameter.when or is_seed(parameter.name):
         return parameter
     if len(parameter.values) < 3 or not all(map(is_number, parameter.values)):
         return parameter
@@ -504,10 +504,6 @@ def _as_range(parameter: Parameter) -> Parameter:
         "int" if all(isinstance(each, int) for each in parameter.values) else "float"
     )
     return Range(name=parameter.name, min=listed[0], max=listed[-1], kind=kind, log=bool(log))
-
-
-def _is_seed(name: str) -> bool:
-    return name in REPEAT_KEYS or name.rpartition(".")[2] == "seed"
 
 
 def _notes_on_sources(
@@ -538,7 +534,7 @@ def _notes_on_sources(
     fixed = [{p.name: p.value for p in each.space.parameters if isinstance(p, Fixed)} for each in read]
     for name, value in fixed[-1].items():
         given = [each[name] for each in fixed if name in each]
-        if name not in measures and not _is_seed(name) and any(not same_value(value, each) for each in given):
+        if name not in measures and not is_seed(name) and any(not same_value(value, each) for each in given):
             shown = ", ".join(shorten(to_plain(each)) for each in given)
             notes.append(f"{name} is fixed at {shown}: what it changes is taken for the size's doing")
     for name, value in read[-1].target.items():

@@ -14,7 +14,8 @@ from typing import TypeGuard
 
 import numpy as np
 
-from sweeps.search.forecast import Array, Forecast, forecast
+from sweeps.search.arrays import Floats
+from sweeps.search.forecast import Forecast, forecast
 from sweeps.space import constraints
 from sweeps.space.definition import EarlyTerminate, Fixed, Range, Space, same_value
 from sweeps.space.scale import to_unit
@@ -49,13 +50,13 @@ class EarlyStop:
 def judge(
     space: Space, early: EarlyTerminate, record: Trial, compared: Sequence[Trial], records: Sequence[Trial]
 ) -> EarlyStop | None:
-    """Return why the running trial cannot reach the best trial, or the front, or None if it may.
+    """Return why the running trial cannot reach the best trials, or None if it may.
 
     Args:
         early: how far from them, and how many trials there must be.
         record: the running trial; its curve has a point.
         compared: other trials with a curve of the same kind; completed ones count.
-        records: all trials; completed ones within the outcome constraints make the front.
+        records: all trials; the completed ones within the outcome constraints are what it must reach.
     """
     ended = [r for r in compared if r.status == "completed" and _costs(space, r) is not None]
     length, lengths = _lengths(record, ended)
@@ -69,15 +70,15 @@ def judge(
         for r in ended
         if r.trial in lengths and (level := _level(r, lengths[r.trial], shares)) is not None
     }
-    front = _completed_costs(space, records)
-    if len(rows) < early.min_trials or not front or _is_outside(np.array(list(rows.values())), own):
+    completed = _completed_costs(space, records)
+    if len(rows) < early.min_trials or not completed or _is_outside(np.array(list(rows.values())), own):
         return None
     fitted = [r for r in ended if r.trial in rows]
     features, costs = np.array([rows[r.trial] for r in fitted]), np.array([_costs(space, r) for r in fitted])
-    floors = _floors(space, fitted, front)
+    floors = _floors(space, fitted, completed)
     found = [forecast(features, costs[:, k], own, floor) for k, floor in enumerate(floors)]
     forecasts = [each for each in found if each is not None]
-    if len(forecasts) < len(found) or (index := _out_of_reach(forecasts, front, early.margin)) is None:
+    if len(forecasts) < len(found) or (index := _out_of_reach(forecasts, completed, early.margin)) is None:
         return None
     better = next(r for r in records if r.trial == index)
 
@@ -95,7 +96,7 @@ def judge(
     return EarlyStop(reason=reason, predicted=predicted)
 
 
-def _is_outside(rows: Array, own: Array) -> bool:
+def _is_outside(rows: Floats, own: Floats) -> bool:
     """Return whether a setting lies outside those of the completed trials by a tenth of its range.
 
     Late warmups look bad until they end, and nothing says so before one has completed.
@@ -105,14 +106,14 @@ def _is_outside(rows: Array, own: Array) -> bool:
 
 
 def _out_of_reach(
-    forecasts: Sequence[Forecast], front: Mapping[int, Sequence[float]], margin: float
+    forecasts: Sequence[Forecast], completed: Mapping[int, Sequence[float]], margin: float
 ) -> int | None:
-    """Return the trial of the front that stays better, or None.
+    """Return the completed trial that stays better, or None.
 
     It stays better if at best the running trial is worse in one objective by the margin, and better in none
     by more than that.
     """
-    for trial, costs in front.items():
+    for trial, costs in completed.items():
         margins = [margin * abs(cost) for cost in costs]
         gaps = [(each.best - cost, m) for each, cost, m in zip(forecasts, costs, margins, strict=True)]
         if all(gap >= -m for gap, m in gaps) and any(gap > m for gap, m in gaps):
@@ -144,14 +145,14 @@ def _costs(space: Space, record: Trial) -> tuple[float, ...] | None:
     return tuple(costs)
 
 
-def _floors(space: Space, ended: Sequence[Trial], front: Mapping[int, Sequence[float]]) -> list[float]:
+def _floors(space: Space, ended: Sequence[Trial], completed: Mapping[int, Sequence[float]]) -> list[float]:
     """Return the least standard deviation of each objective: the given noise, or a share of the best."""
     noise = space.search.noise
     floors = []
     for k, objective in enumerate(space.objectives):
         sems = [abs(r.metrics.get(f"{objective.metric}_sem") or 0.0) for r in ended]
         given = noise if isinstance(noise, float) else float(np.median(sems)) if noise == "reported" else 0.0
-        floors.append(max(given, _FLOOR * abs(min(costs[k] for costs in front.values()))))
+        floors.append(max(given, _FLOOR * abs(min(costs[k] for costs in completed.values()))))
     return floors
 
 
@@ -182,7 +183,7 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def _level(record: Trial, length: float, shares: Array) -> float | None:
+def _level(record: Trial, length: float, shares: Floats) -> float | None:
     """Return the loss of a completed trial at these shares of its length; None where none was logged."""
     steps, losses = np.array(record.curve, dtype=float).T
     own = steps / length
@@ -191,7 +192,7 @@ def _level(record: Trial, length: float, shares: Array) -> float | None:
     return _smooth(np.interp(shares, own, losses))
 
 
-def _smooth(losses: Array) -> float:
+def _smooth(losses: Floats) -> float:
     """Return the mean of the last eighth: of dense training losses some, of a few held-out ones the last."""
     return float(losses[-1 - len(losses) // 8 :].mean())
 

@@ -12,10 +12,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import stdtrit
 
-Array = npt.NDArray[np.float64]
+from sweeps.search.arrays import Floats
 
 FEWEST = 5
 """Values that a prediction needs, and of the better ones that it is fitted to."""
@@ -51,7 +50,7 @@ class Forecast:
         return self.mean - SIGMAS * self.sd
 
 
-def forecast(features: Array, values: Array, at: Array, floor: float) -> Forecast | None:
+def forecast(features: Floats, values: Floats, at: Floats, floor: float) -> Forecast | None:
     """Return the prediction of the value at a point, or None where there is too little to predict from.
 
     Where the other features explain the values to 1 % of their variance, as they do compute, they are enough.
@@ -106,7 +105,7 @@ def forecast(features: Array, values: Array, at: Array, floor: float) -> Forecas
     return Forecast(mean, sd, error) if math.isfinite(mean) and math.isfinite(error) else None
 
 
-def _lowest(levels: Array, values: Array, level: float) -> float:
+def _lowest(levels: Floats, values: Floats, level: float) -> float:
     """Return where the run ends if it falls much further from its level than any other has.
 
     Along the line of equal spreads (reduced major axis), so that the level may be of another metric. It
@@ -117,7 +116,7 @@ def _lowest(levels: Array, values: Array, level: float) -> float:
     return slope * level + float(falls.mean()) + _OVERSHOOT * float((falls - falls.mean()).min())
 
 
-def _selected(rows: Array, target: Array, usable: list[int]) -> list[int]:
+def _selected(rows: Floats, target: Floats, usable: list[int]) -> list[int]:
     """Return the usable columns that the regression takes, in the order of their selection."""
     columns: list[int] = []
     error = _press(_design(rows, columns), target)
@@ -137,16 +136,16 @@ def _selected(rows: Array, target: Array, usable: list[int]) -> list[int]:
     return columns
 
 
-def _design(rows: Array, columns: list[int]) -> Array:
+def _design(rows: Floats, columns: list[int]) -> Floats:
     return np.column_stack([np.ones(len(rows)), rows[:, columns]])
 
 
-def _press(design: Array, target: Array) -> float:
+def _press(design: Floats, target: Floats) -> float:
     """Return the sum of squared leave-one-out residuals."""
     return float((_residuals(design, target) ** 2).sum())
 
 
-def _residuals(design: Array, target: Array) -> Array:
+def _residuals(design: Floats, target: Floats) -> Floats:
     """Return the leave-one-out residuals; infinite where a point decides the fit alone."""
     q, _ = np.linalg.qr(design)
     alone = 1.0 - (q * q).sum(axis=1)

@@ -8,19 +8,18 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from sweeps.search.arrays import Floats, Mask
 
 MARGIN = 0.1
 """Distance of the reference point beyond the worst of the front, in ranges of the front."""
 
 
-def on_front(costs: Floats) -> npt.NDArray[np.bool_]:
+def on_front(costs: Floats) -> Mask:
     """Return for each point whether no other is better in one objective and as good in all, [N]."""
     no_worse = (costs[:, None] <= costs[None]).all(axis=-1)
     better = (costs[:, None] < costs[None]).any(axis=-1)
-    beaten: npt.NDArray[np.bool_] = np.any(no_worse & better, axis=0)
+    beaten: Mask = np.any(no_worse & better, axis=0)
     return ~beaten
 
 

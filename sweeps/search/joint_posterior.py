@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr
 
-Floats = npt.NDArray[np.float64]
+from sweeps.search.arrays import Floats
 
 JITTERS = (1e-9, 1e-7, 1e-5)
 """Shares of the largest variance: the first that makes a covariance positive, which rounding spoilt."""

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeps.search.encoding import Encoding, Options
+from sweeps.search.sequence import Point
 from sweeps.search.stage_costs import SMALLEST, Costs
 from sweeps.space.definition import Space, Value
 from sweeps.space.stages import Stages
@@ -19,9 +20,6 @@ from sweeps.trials.record import Trial
 SEPARATION = 0.02
 """Points closer than this share of every range, with the same discrete values, are near copies: expected
 improvement per cost would try cached stages again and again below the noise."""
-
-Point = Mapping[str, Value]
-Parameters = Mapping[str, Value]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +74,13 @@ class SharedStages:
         common = self._common[trunk]
         return frozenset(axis for axis, name in self._encoding.names.items() if name in common)
 
-    def identity(self, parameters: Parameters, trunk: int | None = None) -> Hashable:
+    def identity(self, parameters: Mapping[str, Value], trunk: int | None = None) -> Hashable:
         """Return what is equal for trials that can share a trunk, or the end of the first stage."""
         if trunk is None:
             return self.stages.end_identity(parameters)
         return self.stages.trunk_identity(parameters, trunk)
 
-    def identities(self, parameters: Parameters) -> list[tuple[int | None, Hashable]]:
+    def identities(self, parameters: Mapping[str, Value]) -> list[tuple[int | None, Hashable]]:
         """Return what a trial can share with others, the furthest along first: each a trunk and its identity.
 
         The trunk tells them apart: where a stage searches only its length, its trunk and the end of the first
@@ -135,7 +133,9 @@ class SharedStages:
 
     # ---- parameters of a trial that starts there
 
-    def join(self, known: Parameters, point: Point, trunk: int | None = None) -> dict[str, Value] | None:
+    def join(
+        self, known: Mapping[str, Value], point: Point, trunk: int | None = None
+    ) -> dict[str, Value] | None:
         """Return exactly the common parameters of `known`, with the others of a point on all axes.
 
         None where a trial with them could not start there, such as where `known`, of an imported trial, lacks
@@ -150,7 +150,7 @@ class SharedStages:
         return parameters if self.identity(parameters, trunk) == self.identity(known, trunk) else None
 
     def snap(
-        self, parameters: Parameters, starts: Sequence[Start], within: float = SEPARATION
+        self, parameters: Mapping[str, Value], starts: Sequence[Start], within: float = SEPARATION
     ) -> dict[str, Value] | None:
         """Return the parameters with the exact common ones of the nearest start; None if none is near.
 
@@ -253,7 +253,9 @@ class RemainingCost:
             return 0.0
         return usable[-1] / int(self._stages.length(parameters, trunk) or 1)
 
-    def at_most(self, parameters: Parameters, identities: Sequence[tuple[int | None, Hashable]]) -> float:
+    def at_most(
+        self, parameters: Mapping[str, Value], identities: Sequence[tuple[int | None, Hashable]]
+    ) -> float:
         """Return what is left after the furthest of `SharedStages.identities`, a trunk being all there."""
         (trunk, _), *_ = identities
         costs = self._costs(parameters)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from sweeps.search.arrays import Floats
 
 DRAWS = 20_000
 LEVEL = 0.95

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from sweeps.search.arrays import Floats
 from sweeps.search.encoding import Encoding, Options
 from sweeps.space.definition import Value, number_of
 from sweeps.space.stages import Stages
@@ -92,7 +92,7 @@ class StageCosts:
 
         return seconds
 
-    def _features(self, stage: int, parameters: Mapping[str, Value]) -> npt.NDArray[np.float64]:
+    def _features(self, stage: int, parameters: Mapping[str, Value]) -> Floats:
         """Return the position on each axis of this stage and those before it; 0.5 where it is inactive."""
         point = self._encoding.encode(self._encoding.domain.configuration(parameters, repeat=True)) or {}
         features = []

@@ -234,9 +234,14 @@ def no_answer(space: Space) -> str:
     if not searched:
         return "has no effect where no parameter is searched"
     for name in searched:
-        if name in REPEAT_KEYS or name.rpartition(".")[2] == "seed":
+        if is_seed(name):
             return f"does not go with `{name}` as a parameter: the best seed means nothing"
     return ""
+
+
+def is_seed(name: str) -> bool:
+    """Return whether a parameter tells repeats apart, and is no setting to be found."""
+    return name in REPEAT_KEYS or name.rpartition(".")[2] == "seed"
 
 
 def no_stop(space: Space) -> str:

@@ -20,13 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import expit, stdtr
 
+from sweeps.search.arrays import Floats
 from sweeps.search.confirm.race import ROUNDING, Losses
-
-Floats = npt.NDArray[np.float64]
 
 CANDIDATES_SCALE = 1.0
 SEEDS_SCALE = 0.25

@@ -26,11 +26,10 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from sweeps.search.arrays import Floats, Mask
+
 Losses = Mapping[int, Mapping[int, float]]
 """Loss of each candidate (index of its trial) by seed; lower is better."""
-
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 ROUNDING = 1e-12
 """Differences this small beside the losses are rounding, not evidence."""

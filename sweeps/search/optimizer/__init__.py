@@ -16,7 +16,7 @@ logging.getLogger("ax.storage.sqa_store.with_db_settings_base").addFilter(lambda
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from sweeps.search.optimizer.client_file import write_client
-    from sweeps.search.optimizer.curves import AxError, PercentileEarlyStoppingStrategy, falls_behind
+    from sweeps.search.optimizer.curves import PercentileEarlyStoppingStrategy, falls_behind
     from sweeps.search.optimizer.fidelity import FidelityOptimizer, asker, require_searchable
     from sweeps.search.optimizer.generation import Candidate, Optimizer
     from sweeps.search.optimizer.optimum import Optimum
@@ -25,7 +25,6 @@ with warnings.catch_warnings():
 
 __all__ = [
     "SURROGATE_FAILURES",
-    "AxError",
     "Candidate",
     "FidelityOptimizer",
     "Optimizer",

@@ -10,7 +10,6 @@ from ax.api.utils.instantiation.from_string import optimization_config_from_stri
 from ax.core.arm import Arm
 from ax.core.data import Data, DataRow
 from ax.early_stopping.strategies.percentile import PercentileEarlyStoppingStrategy
-from ax.exceptions.core import AxError
 
 from sweeps.search.determinism import silence
 from sweeps.search.encoding import Interval
@@ -18,7 +17,7 @@ from sweeps.search.optimizer.ax_experiment import new_experiment
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
 from sweeps.space.definition import EarlyTerminate
 
-__all__ = ["AxError", "PercentileEarlyStoppingStrategy", "falls_behind"]
+__all__ = ["PercentileEarlyStoppingStrategy", "falls_behind"]
 
 log = logging.getLogger(__name__)
 

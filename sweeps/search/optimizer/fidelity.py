@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sweeps.errors import NothingToAsk, SpaceError
+from sweeps.search.arrays import Floats, Mask
 from sweeps.search.determinism import one_thread, silence, stable_seed
 from sweeps.search.encoding import Encoding
-from sweeps.search.front import Floats, best_by_front, most_added
+from sweeps.search.front import best_by_front, most_added
 from sweeps.search.optimizer.generation import Candidate, Optimizer
 from sweeps.search.optimizer.optimum import Optimum, SpacePoints
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
@@ -179,7 +179,7 @@ class FidelityOptimizer:
         chosen = most_added(costs[allowed], costs[len(tried) :])
         return None if chosen is None else candidates[allowed[chosen]]
 
-    def _within_constraints(self, means: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+    def _within_constraints(self, means: Mapping[str, Floats]) -> Mask:
         """Return for each point whether its predicted results hold the outcome constraints, and survive."""
         within = means[SURVIVAL] >= 0.5 if SURVIVAL in means else np.ones(len(means["m0"]), dtype=bool)
         metrics = {metric: means[name] for metric, name in self._outcomes.names.items()}

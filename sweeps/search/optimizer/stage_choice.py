@@ -18,7 +18,8 @@ from torch.quasirandom import SobolEngine
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer.rows import ModelRows
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
-from sweeps.search.shared_stages import Point, RemainingCost, SharedStages, Start, Starts
+from sweeps.search.sequence import Point
+from sweeps.search.shared_stages import RemainingCost, SharedStages, Start, Starts
 from sweeps.search.stage_costs import Costs
 from sweeps.space.definition import Value
 

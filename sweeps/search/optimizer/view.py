@@ -11,9 +11,9 @@ from ax.adapter.transforms.one_hot import OH_PARAM_INFIX
 from ax.core.observation import ObservationFeatures
 from ax.utils.sensitivity.sobol_measures import ax_parameter_sens
 
+from sweeps.search.arrays import Floats
 from sweeps.search.determinism import one_thread, seeded, silence
 from sweeps.search.encoding import Encoding
-from sweeps.search.joint_posterior import Floats
 from sweeps.search.optimizer.optimum import Marginals, Optimum, find_optimum
 from sweeps.search.outcomes import SURVIVAL, Outcomes
 from sweeps.space.definition import Value
