@@ -12,9 +12,9 @@ from analysis.summaries.compute import MEASURES
 from sweeps.dashboard.reader import View
 from sweeps.dashboard.trial_table import metric_column, raw
 from sweeps.export import table
-from sweeps.space import constraints
 from sweeps.space.fidelity import is_at_target
 from sweeps.text.columns import PARAMETER
+from sweeps.trials.objectives import within_constraints
 from sweeps.trials.record import Trial
 
 _COMPUTE = tuple(column for measure in MEASURES.values() for column in measure.columns)
@@ -80,7 +80,7 @@ def default_axes(view: View) -> tuple[str, str]:
 def points(view: View, x: str, y: str) -> Points:
     """Return the points of two columns; trials outside the outcome constraints are on no front."""
     goals = {metric_column(objective.metric): objective.goal for objective in view.space.objectives}
-    bounds = [constraints.parse(text) for text in view.space.outcome_constraints]
+    is_within = within_constraints(view.space)
     found = [
         (record, across, up)
         for record in view.records
@@ -92,10 +92,7 @@ def points(view: View, x: str, y: str) -> Points:
     ]
     both: tuple[Goal, Goal] = (goals.get(x, "minimize"), goals.get(y, "minimize"))
     xs, ys = [across for _, across, _ in found], [up for _, _, up in found]
-    fit = list(range(len(found)))
-    if bounds:
-        numbers = [{n: v for n, v in record.metrics.items() if v is not None} for record, _, _ in found]
-        fit = [at for at in fit if all(bound.holds(numbers[at]) for bound in bounds)]
+    fit = [at for at, (record, _, _) in enumerate(found) if is_within(record.metrics)]
     positions = front_of([(xs[at], ys[at]) for at in fit], both).tolist()
     front = sorted((fit[at] for at in positions), key=lambda at: xs[at])
     log = {f"{PARAMETER}{name}" for name in table.log_parameters(view.space)}

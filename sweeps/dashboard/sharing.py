@@ -43,7 +43,7 @@ class Tree:
 def search(view: View) -> Search:
     """Return the best value so far over what the search has paid, in the order in which trials ended."""
     objective = view.space.objectives[0]
-    sign = 1.0 if objective.goal == "minimize" else -1.0
+    sign = objective.sign
     own = [record for record in view.records if record.is_own and record.ended is not None]
     own.sort(key=lambda record: (record.ended or 0.0, record.trial))
     by_stage = any(record.stages for record in own)

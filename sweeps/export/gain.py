@@ -88,11 +88,10 @@ def gain(
     first = next((r for r in records if r.generator == "baseline" and r.status == "completed"), None)
     if first is None or best is None or len(space.objectives) > 1:
         return None
-    metric, below = space.objectives[0].metric, space.objectives[0].goal == "minimize"
+    metric, sign = space.objectives[0].metric, space.objectives[0].sign
     ours, theirs = best.metrics.get(metric), first.metrics.get(metric)
     if ours is None or theirs is None:
         return None
-    sign = 1.0 if below else -1.0
     difference = sign * (theirs - ours)
     sem: float | None = None
     by: Source = ""
@@ -125,7 +124,7 @@ def gain(
         high=None if sem is None else difference + NORMAL_95 * sem,
         by=by,
         over="defaults" if space.defaults == "first" else "baseline",
-        below=below,
+        below=sign > 0,
     )
 
 

@@ -78,7 +78,7 @@ def as_document(
     space: Space, measured: Mapping[int, float], found: Optimum, *, curves: bool
 ) -> dict[str, Any]:
     """Return the document of an answer, given the measured value of each trial that may be chosen."""
-    sign = 1.0 if space.objectives[0].goal == "minimize" else -1.0
+    sign = space.objectives[0].sign
     best = min(measured, key=lambda trial: (sign * measured[trial], trial))
     document: dict[str, Any] = {
         "trial": found.trial,

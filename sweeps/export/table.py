@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
-from sweeps.space import constraints
 from sweeps.space.definition import Objective, Range, Space, cell_of
 from sweeps.space.fidelity import is_at_target
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
 from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column
 from sweeps.trials import costs, stage_run
+from sweeps.trials.objectives import costs as own_costs
+from sweeps.trials.objectives import numbers, within_constraints
 from sweeps.trials.record import STATUSES, Trial
 
 SCHEMA = 1
@@ -171,33 +172,24 @@ def front(space: Space, trials: Sequence[Trial]) -> list[Trial]:
 
 def infeasible(space: Space, trials: Sequence[Trial]) -> list[int]:
     """Return the indices of the completed trials outside of the outcome constraints."""
-    bounds = [constraints.parse(text) for text in space.outcome_constraints]
-    return [
-        record.trial
-        for record in trials
-        if record.status == "completed" and not all(bound.holds(_numbers(record)) for bound in bounds)
-    ]
+    is_within = within_constraints(space)
+    return [r.trial for r in trials if r.status == "completed" and not is_within(r.metrics)]
 
 
 def _costs(
     space: Space, trials: Sequence[Trial], objectives: Sequence[Objective]
 ) -> list[tuple[Trial, tuple[float, ...]]]:
     """Return the completed trials within the outcome constraints with their objectives, lower is better."""
-    bounds = [constraints.parse(text) for text in space.outcome_constraints]
-    signs = [(each.metric, 1.0 if each.goal == "minimize" else -1.0) for each in objectives]
-    found = []
-    for record in trials:
-        metrics = record.metrics
-        costs = [sign * value for name, sign in signs if (value := metrics.get(name)) is not None]
-        if (
-            record.status == "completed"
-            and record.generator != CONFIRM
-            and is_at_target(space, record.parameters)
-            and len(costs) == len(signs)
-            and (not bounds or all(bound.holds(_numbers(record)) for bound in bounds))
-        ):
-            found.append((record, tuple(costs)))
-    return found
+    is_within = within_constraints(space)
+    return [
+        (record, own)
+        for record in trials
+        if record.status == "completed"
+        and record.generator != CONFIRM
+        and is_at_target(space, record.parameters)
+        and (own := own_costs(objectives, record)) is not None
+        and is_within(record.metrics)
+    ]
 
 
 def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
@@ -209,19 +201,17 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     Returns:
         The record of the trial that was confirmed; None without two completed runs of any.
     """
-    metric = space.objectives[0].metric
-    sign = 1.0 if space.objectives[0].goal == "minimize" else -1.0
-    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    metric, sign, is_within = space.objectives[0].metric, space.objectives[0].sign, within_constraints(space)
     found: list[tuple[float, Trial]] = []
     done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
     repeats = [record for record in done if record.generator == CONFIRM]
     for record in done:
-        runs = [_numbers(run) for run in repeats if _without_seed(run) == _without_seed(record)]
+        runs = [numbers(run.metrics) for run in repeats if _without_seed(run) == _without_seed(record)]
         if record.generator == CONFIRM or len(runs) < MIN_RUNS:
             continue
         common = set(runs[0]).intersection(*runs)
         means = {name: statistics.fmean(run[name] for run in runs) for name in common}
-        if metric in means and all(bound.holds(means) for bound in bounds):
+        if metric in means and is_within(means):
             found.append((sign * means[metric], record))
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
@@ -336,7 +326,3 @@ def _column(values: list[Any]) -> list[Any]:
 
 def _worker(record: Trial) -> str | None:
     return record.worker or (record.history[-1].worker if record.history else None)
-
-
-def _numbers(record: Trial) -> dict[str, float]:
-    return {name: value for name, value in record.metrics.items() if value is not None}

@@ -450,7 +450,7 @@ def _answer(
         return float(value) if value else None
 
     # The best of the space, not of the trials: with few of these it lies below.
-    sign = 1.0 if space.objectives[0].goal == "minimize" else -1.0
+    sign = space.objectives[0].sign
     best, reach = found.mean - sign * found.shortfall, 1.96 * math.hypot(found.sd, found.shortfall)
     return _Read(
         sweep=SourceSweep(

@@ -16,9 +16,9 @@ import numpy as np
 
 from sweeps.search.arrays import Floats
 from sweeps.search.forecast import Forecast, forecast
-from sweeps.space import constraints
 from sweeps.space.definition import EarlyTerminate, Fixed, Range, Space, same_value
 from sweeps.space.scale import to_unit
+from sweeps.trials.objectives import costs, within_constraints
 from sweeps.trials.record import Trial
 
 LAST_STAGE = "stage2"
@@ -58,7 +58,7 @@ def judge(
         compared: other trials with a curve of the same kind; completed ones count.
         records: all trials; the completed ones within the outcome constraints are what it must reach.
     """
-    ended = [r for r in compared if r.status == "completed" and _costs(space, r) is not None]
+    ended = [r for r in compared if r.status == "completed" and costs(space.objectives, r) is not None]
     length, lengths = _lengths(record, ended)
     if not max(early.min_step, 1.0) <= record.curve[-1][0] <= length:
         return None
@@ -74,9 +74,10 @@ def judge(
     if len(rows) < early.min_trials or not completed or _is_outside(np.array(list(rows.values())), own):
         return None
     fitted = [r for r in ended if r.trial in rows]
-    features, costs = np.array([rows[r.trial] for r in fitted]), np.array([_costs(space, r) for r in fitted])
+    features = np.array([rows[r.trial] for r in fitted])
+    measured = np.array([costs(space.objectives, r) for r in fitted])
     floors = _floors(space, fitted, completed)
-    found = [forecast(features, costs[:, k], own, floor) for k, floor in enumerate(floors)]
+    found = [forecast(features, measured[:, k], own, floor) for k, floor in enumerate(floors)]
     forecasts = [each for each in found if each is not None]
     if len(forecasts) < len(found) or (index := _out_of_reach(forecasts, completed, early.margin)) is None:
         return None
@@ -84,7 +85,7 @@ def judge(
 
     predicted: dict[str, float] = {}  # in the objectives' own signs
     for objective, each in zip(space.objectives, forecasts, strict=True):
-        predicted[objective.metric] = each.mean if objective.goal == "minimize" else -each.mean
+        predicted[objective.metric] = objective.sign * each.mean
         predicted[f"{objective.metric}_sem"] = each.error
     said = " and ".join(
         f"{metric} {predicted[metric]:.4g} ± {each.sd:.2g}"
@@ -113,9 +114,9 @@ def _out_of_reach(
     It stays better if at best the running trial is worse in one objective by the margin, and better in none
     by more than that.
     """
-    for trial, costs in completed.items():
-        margins = [margin * abs(cost) for cost in costs]
-        gaps = [(each.best - cost, m) for each, cost, m in zip(forecasts, costs, margins, strict=True)]
+    for trial, reached in completed.items():
+        margins = [margin * abs(cost) for cost in reached]
+        gaps = [(each.best - cost, m) for each, cost, m in zip(forecasts, reached, margins, strict=True)]
         if all(gap >= -m for gap, m in gaps) and any(gap > m for gap, m in gaps):
             return trial
     return None
@@ -123,26 +124,15 @@ def _out_of_reach(
 
 def _completed_costs(space: Space, records: Sequence[Trial]) -> dict[int, tuple[float, ...]]:
     """Return the costs of completed trials within the outcome constraints, the best first, by index."""
-    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    is_within = within_constraints(space)
     found = {
-        r.trial: costs
+        r.trial: own
         for r in records
         if r.status == "completed"
-        and (costs := _costs(space, r)) is not None
-        and all(bound.holds({m: v for m, v in r.metrics.items() if v is not None}) for bound in bounds)
+        and (own := costs(space.objectives, r)) is not None
+        and is_within(r.metrics)
     }
     return dict(sorted(found.items(), key=lambda item: (item[1], item[0])))
-
-
-def _costs(space: Space, record: Trial) -> tuple[float, ...] | None:
-    """Return the objectives of a completed trial, lower is better; None if one is missing."""
-    costs = []
-    for objective in space.objectives:
-        value = record.metrics.get(objective.metric)
-        if value is None or not math.isfinite(value):
-            return None
-        costs.append(float(value) if objective.goal == "minimize" else -float(value))
-    return tuple(costs)
 
 
 def _floors(space: Space, ended: Sequence[Trial], completed: Mapping[int, Sequence[float]]) -> list[float]:
@@ -152,7 +142,7 @@ def _floors(space: Space, ended: Sequence[Trial], completed: Mapping[int, Sequen
     for k, objective in enumerate(space.objectives):
         sems = [abs(r.metrics.get(f"{objective.metric}_sem") or 0.0) for r in ended]
         given = noise if isinstance(noise, float) else float(np.median(sems)) if noise == "reported" else 0.0
-        floors.append(max(given, _FLOOR * abs(min(costs[k] for costs in completed.values()))))
+        floors.append(max(given, _FLOOR * abs(min(reached[k] for reached in completed.values()))))
     return floors
 
 

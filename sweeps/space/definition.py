@@ -41,6 +41,11 @@ class Objective:
     metric: str
     goal: Goal = "minimize"
 
+    @property
+    def sign(self) -> float:
+        """Return the factor that turns the metric into a loss."""
+        return 1.0 if self.goal == "minimize" else -1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:

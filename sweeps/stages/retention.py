@@ -12,10 +12,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sweeps.space import constraints
 from sweeps.space.definition import Space, Value
 from sweeps.space.stages import Stages
 from sweeps.text.counted import counted
+from sweeps.trials import objectives
+from sweeps.trials.objectives import within_constraints
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -204,19 +205,16 @@ def observed_ranks(space: Space, records: Iterable[Trial]) -> dict[int, float]:
     front have rank 0. Trials that break an outcome constraint come last. Repeats of a confirmation do not
     count: the luckiest of them would be best.
     """
-    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    is_within = within_constraints(space)
     costs: dict[int, tuple[float, ...]] = {}
     broken: list[int] = []
     for record in records:
         if record.status != "completed" or record.generator == "confirm":
             continue
-        values = {name: value for name, value in record.metrics.items() if value is not None}
-        if not all(objective.metric in values for objective in space.objectives):
+        if (own := objectives.costs(space.objectives, record)) is None:
             continue
-        if all(bound.coefficients.keys() <= values.keys() and bound.holds(values) for bound in bounds):
-            costs[record.trial] = tuple(
-                values[o.metric] if o.goal == "minimize" else -values[o.metric] for o in space.objectives
-            )
+        if is_within(record.metrics):
+            costs[record.trial] = own
         else:
             broken.append(record.trial)
     distinct = Counter(costs.values())

@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from sweeps.errors import SpaceError
 from sweeps.search.confirm.plan import Finalist
-from sweeps.space import constraints
 from sweeps.space.definition import Space
 from sweeps.space.domain import REPEAT_KEYS, Domain
 from sweeps.space.fidelity import is_at_target
+from sweeps.trials.objectives import numbers, within_constraints
 from sweeps.trials.record import Trial
 
 LEAST = 4
@@ -44,42 +44,40 @@ def choose(
         records: all of them, in index order.
         within: greatest value of each of these metrics.
     """
-    goal = next(objective.goal for objective in space.objectives if objective.metric == metric)
-    sign = 1.0 if goal == "minimize" else -1.0
+    sign = next(objective.sign for objective in space.objectives if objective.metric == metric)
     done = [
         r
         for r in records
         if r.status == "completed" and r.metrics.get(metric) is not None and is_at_target(space, r.parameters)
     ]
     predicted, note = _predictions(space, records)
-    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    is_within = within_constraints(space)
     ranked: list[tuple[float, Finalist]] = []
     for alike in _configurations(space, done, seed_name):
         searched = [record for record in alike if record.generator != "confirm"]
-        several = [predicted[r.trial] for r in alike if r.trial in predicted] or [*map(_numbers, alike)]
+        several = [predicted[r.trial] for r in alike if r.trial in predicted] or [
+            numbers(r.metrics) for r in alike
+        ]
         means = {  # of every metric that all of them have
-            name: statistics.fmean(numbers[name] for numbers in several)
+            name: statistics.fmean(each[name] for each in several)
             for name in set(several[0]).intersection(*several)
         }
         if not searched or (predicted and not any(r.trial in predicted for r in alike)):
             continue
-        record = min(searched, key=lambda r: (sign * _numbers(r)[metric], r.trial))
-        known = _numbers(record) | means
-        allowed = all(bound.coefficients.keys() <= known.keys() and bound.holds(known) for bound in bounds)
-        if allowed and all(_numbers(record).get(name, math.inf) <= most for name, most in within.items()):
+        record = min(searched, key=lambda r: (sign * numbers(r.metrics)[metric], r.trial))
+        known = numbers(record.metrics) | means
+        if is_within(known) and all(
+            numbers(record.metrics).get(name, math.inf) <= most for name, most in within.items()
+        ):
             finalist = Finalist(
                 trial=record.trial,
                 parameters=MappingProxyType(dict(record.parameters)),
-                first=_numbers(record)[metric],
+                first=numbers(record.metrics)[metric],
                 predicted=means[metric] if predicted else None,
             )
             ranked.append((sign * means[metric], finalist))
     ranked.sort(key=lambda pair: (pair[0], pair[1].trial))
     return Chosen(finalists=tuple(finalist for _, finalist in ranked[:top]), note=note)
-
-
-def _numbers(record: Trial) -> dict[str, float]:
-    return {name: float(value) for name, value in record.metrics.items() if value is not None}
 
 
 def _configurations(space: Space, records: Sequence[Trial], seed_name: str) -> list[list[Trial]]:
