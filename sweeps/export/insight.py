@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps.export import optimum
 from sweeps.search.determinism import stable_seed
-from sweeps.search.encoding import Axis, Encoding, Interval
-from sweeps.space.definition import Space, Value, cell_of
+from sweeps.search.encoding import Encoding, even_positions
+from sweeps.space.definition import Space, cell_of
 from sweeps.space.domain import Domain
 from sweeps.space.fidelity import at_target, is_at_target
 from sweeps.trials.record import Trial
@@ -98,7 +98,7 @@ def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dic
         if point is not None
     ]
     for axis in encoding.axes:
-        for position in _positions(axis):
+        for position in even_positions(axis, POSITIONS):
             predictions = view.predict([point | {axis.name: position} for point in points])
             for metric, normals in predictions.items():
                 at = {
@@ -108,17 +108,6 @@ def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dic
                 }
                 found[metric]["marginal"].setdefault(encoding.names[axis.name], []).append(at)
     return found
-
-
-def _positions(axis: Axis) -> list[Value]:
-    """Return the positions on an axis at which its effect is shown: every option, or even steps."""
-    if not isinstance(axis, Interval):
-        return list(axis.values)
-    low, high = axis.bounds
-    if axis.kind == "int":
-        count = min(POSITIONS, int(high - low) + 1)
-        return list(dict.fromkeys(round(low + (high - low) * i / max(1, count - 1)) for i in range(count)))
-    return [low + (high - low) * i / (POSITIONS - 1) for i in range(POSITIONS)]
 
 
 def _share(value: float) -> float | None:

@@ -26,7 +26,7 @@ from sweeps.errors import AlreadyExists, Conflict, DamagedObject, EnvironmentFau
 from sweeps.experiment import Experiment
 from sweeps.operations.opening import sweeps_near
 from sweeps.search.allocation import ASK_KEY
-from sweeps.storage.base import NotFound, Store
+from sweeps.storage.base import NotFound, Store, put
 from sweeps.storage.keys import COPYING_KEY, SWEEP_KEY
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import manifest
@@ -399,7 +399,7 @@ class _Copy:
             nonlocal version, last, committed
             if has_manifest and entries and entries != committed:
                 data = manifest.encode(entries)
-                version = target.create(key, data) if version is None else target.replace(key, data, version)
+                version = put(target, key, data, version)
                 last, committed = time.monotonic(), dict(entries)
 
         for name, stored in files.items():

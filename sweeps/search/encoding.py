@@ -238,6 +238,15 @@ class Encoding:
         return f"{left} <= {bound / size - margin!r}"
 
 
+def even_positions(axis: Axis, most: int) -> list[Value]:
+    """Return the positions on an axis at which a curve along it is drawn: every option, or even steps."""
+    if isinstance(axis, Options):
+        return list(axis.values)
+    low, high = axis.bounds
+    steps = [low + (high - low) * at / (most - 1) for at in range(most)]
+    return [*dict.fromkeys(round(step) for step in steps)] if axis.kind == "int" else [*steps]
+
+
 def at_share(axis: Axis, share: float) -> Value:
     """Return the position at a share, from 0 to below 1, of the axis."""
     return _uniform(axis, int(share * 2**32))

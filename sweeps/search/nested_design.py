@@ -7,10 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
-from sweeps.search.outcomes import Outcomes, has_failed
+from sweeps.search.outcomes import Outcomes
 from sweeps.search.shared_stages import SharedStages
 from sweeps.space.definition import Value
-from sweeps.trials.record import Trial
+from sweeps.trials.record import Trial, has_failed
 
 FEWEST = 4
 """First stages in a design, where they are nearly all of the cost."""

@@ -13,7 +13,7 @@ from sweeps.search.front import on_front
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
-from sweeps.trials.record import Status, Trial
+from sweeps.trials.record import Status, Trial, has_failed
 
 SURVIVAL = "survival"
 """Name of the metric that is 1 for a trial with results and 0 for one that `has_failed`."""
@@ -26,11 +26,6 @@ FAR, FAR_ON_FRONT = 100.0, 1e6
 
 Goals = Mapping[str, bool | None]
 """For each metric, whether lower is better; None if it is no objective."""
-
-
-def has_failed(record: Trial) -> bool:
-    """Return whether the trial failed by its own parameters; a lost worker says nothing about them."""
-    return record.status == "failed" and record.failure != "lost"
 
 
 class Outcomes:

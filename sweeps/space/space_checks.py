@@ -204,7 +204,7 @@ def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraint
     for constraint in (constraint.scaled() for constraint in constraints):
         # In units of each range's width, so that the radius is comparable in every direction.
         row = np.array([constraint.coefficients.get(p.name, 0.0) * (p.max - p.min) for p in ranges])
-        offset = math.fsum(factor * low[name] for name, factor in constraint.coefficients.items())
+        offset = constraint.sum(low)
         length = math.hypot(*row)
         rows.append([*(row / length), 1.0, (constraint.bound - offset) / length])
     table = np.array(rows).clip(-len(ranges) - 2, len(ranges) + 2)  # no sum in the unit box is larger

@@ -131,6 +131,11 @@ class Trial:
         return self.status in FINISHED
 
 
+def has_failed(record: Trial) -> bool:
+    """Return whether the trial failed by its own parameters; a lost worker says nothing about them."""
+    return record.status == "failed" and record.failure != "lost"
+
+
 def key(index: int) -> str:
     """Return the key of a trial's record: `trials/000012.json`."""
     return f"{PREFIX}{index:06d}.json"

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from sweeps.search.confirm.plan import Finalist, Plan
-from sweeps.search.confirm.rounds import Standing, has_failed, losses
+from sweeps.search.confirm.rounds import Standing, losses
+from sweeps.trials.record import has_failed
 
 LEVEL = 0.95
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sweeps.search.confirm.plan import Plan, stored_plan
 from sweeps.storage.base import Store
-from sweeps.trials.record import Trial
+from sweeps.trials.record import Trial, has_failed
 
 Losses = dict[int, dict[int, float]]
 
@@ -92,11 +92,6 @@ def losses(plan: Plan, repeats: Mapping[tuple[int, int], Trial], metric: str) ->
         if value is not None:
             found[trial][seed] = plan.sign * value
     return found
-
-
-def has_failed(record: Trial) -> bool:
-    """Return whether a repeat failed by its own parameters; a lost worker says nothing about them."""
-    return record.status == "failed" and record.failure != "lost"
 
 
 def _block(plan: Plan, racing: tuple[int, ...], begun: int, spent: int) -> list[tuple[int, int]]:

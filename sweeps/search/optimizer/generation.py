@@ -40,7 +40,7 @@ from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferr
 from sweeps.search.optimizer.transfer import SourceModel
 from sweeps.search.optimizer.transforms import UNCUT
 from sweeps.search.optimizer.view import SurrogateView
-from sweeps.search.outcomes import Outcomes, has_failed
+from sweeps.search.outcomes import Outcomes
 from sweeps.search.random_search import SOBOL_ATTEMPTS, any_of, untried
 from sweeps.search.sequence import Point, SobolSequence
 from sweeps.search.shared_stages import SharedStages, Starts
@@ -49,7 +49,7 @@ from sweeps.space.definition import Choice, Space, Value
 from sweeps.space.domain import Domain
 from sweeps.space.fidelity import at_target
 from sweeps.space.priors import PRIOR_STRENGTH
-from sweeps.trials.record import Trial
+from sweeps.trials.record import Trial, has_failed
 
 log = logging.getLogger(__name__)
 

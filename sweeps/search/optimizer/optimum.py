@@ -15,7 +15,7 @@ import torch
 from torch.quasirandom import SobolEngine
 
 from sweeps.search.arrays import Floats
-from sweeps.search.encoding import Encoding, Interval, Options
+from sweeps.search.encoding import Encoding, Options, even_positions
 from sweeps.search.joint_posterior import JointPosterior
 from sweeps.search.optimizer.rows import ModelRows, metric_model, metric_scale
 from sweeps.space.definition import Value, number_of
@@ -249,7 +249,7 @@ class SpacePoints:
             parameter = encoding.names[axis.name]
             if parameter not in active:
                 continue
-            positions = _positions(axis)
+            positions = even_positions(axis, POSITIONS)
             line = [{**chosen, axis.name: position} for position in positions]
             # Constraints may leave a line so short that no position lies on it.
             line = [p for p in line if encoding.domain.allows(encoding.decode(p))] or [dict(chosen)]
@@ -297,15 +297,6 @@ class SpacePoints:
             at = number_of(point[axis.name]) - low + 0.5 * above
             shares.append(at / (high - low + above))
         return shares
-
-
-def _positions(axis: Interval | Options) -> list[Value]:
-    """Return the positions on an axis at which its curve is drawn."""
-    if isinstance(axis, Options):
-        return list(axis.values)
-    low, high = axis.bounds
-    steps = [low + (high - low) * at / (POSITIONS - 1) for at in range(POSITIONS)]
-    return [*dict.fromkeys(round(step) for step in steps)] if axis.kind == "int" else [*steps]
 
 
 def _ends(count: int) -> tuple[int, int]:

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from sweeps.search.outcomes import Outcomes, has_failed, out_of_proportion
+from sweeps.search.outcomes import Outcomes, out_of_proportion
 from sweeps.space.definition import Objective, Program, Range, Search, Space
-from sweeps.trials.record import Status, Trial
+from sweeps.trials.record import Status, Trial, has_failed
 
 
 def outcomes(*constraints: str, noise: Literal["inferred", "reported"] | float = "inferred") -> Outcomes:
