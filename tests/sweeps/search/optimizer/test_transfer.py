@@ -141,6 +141,13 @@ def test_after_twelve_results_nothing_is_left_of_the_source(drifted_trials):
     assert found[0] == found[1]
 
 
+def test_beside_a_diverged_result_the_source_still_helps():
+    """All other results looked alike beside it, and no trial before the seventh was the source's."""
+    losses = iter([0.0, 0.0, 1e30, *[0.0] * 3])
+    begun = run(DRIFTED, 6, lambda parameters: 4 + bowl(parameters) + next(losses))
+    assert "botorch" in {record.generator for record in begun[4:]}
+
+
 def test_same_records_give_the_same_candidate(drifted_trials):
     for count in (2, 4, 7):
         fresh = Optimizer(DRIFTED)
