@@ -125,8 +125,6 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     table = table if rate is None else with_price(table, rate)
     goals = objectives(document)
     best, best_note = best_trial(table, goals, document.get("best_trial"))
-    if best is not None and document.get("best_trial", best.trial) is None:
-        best, best_note = None, "No completed trial is within the outcome constraints."
     tradeoff, tradeoff_note = _tradeoff(table, goals)
     many_objectives, many_objectives_note = _many_objectives(table, goals)
     run_cap = document.get("run_cap") if isinstance(document.get("run_cap"), int) else None

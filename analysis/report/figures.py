@@ -175,7 +175,8 @@ def _with_errors(rows: list[Row], sem: list[float]) -> list[Row]:
 def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure:
     """Draw the metric of each trial in the order of their indices, the best so far, and the failed trials.
 
-    Runs of `sweep confirm` are drawn, too, but do not count as the best: the search did not find them.
+    Runs of `sweep confirm` are drawn, too, but do not count as the best: the search did not find them. Nor do
+    trials outside the outcome constraints.
 
     Args:
         metric: column of the (first) objective.
@@ -208,7 +209,7 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure:
         if not crowd:
             drawing.errors(style, _with_errors(data, np.nan_to_num(rows.standard_errors(metric)).tolist()))
         drawing.points(style, data, tip=tip_of(data, "datum.y", trial="datum.x"))
-    searched = done.take(~is_confirming(done))
+    searched = done.take(done.feasible & ~is_confirming(done))
     if len(searched):
         found = searched.numbers(metric)
         best = (found.cummin() if goal == "minimize" else found.cummax()).tolist()

@@ -86,7 +86,7 @@ def fit_trials(
 
     If only the lengths of the stages (and the seed) vary, the curve goes through all completed trials. If
     other parameters vary as well, the curve goes through the Pareto front, whose points are too good to be
-    true (selected among noisy ones).
+    true (selected among noisy ones); trials outside the outcome constraints are on no front.
 
     Raises:
         MissingColumn: there is no column `x` or `y`.
@@ -103,6 +103,7 @@ def fit_trials(
     warnings = []
     through = "all " + counted(len(rows), "completed trial" if rows.is_sweep else "row")
     if others:
+        rows = rows.take(rows.feasible)
         rows = rows.take(front(np.column_stack((rows.numbers(x), rows.numbers(y))), ["minimize", y_goal]))
         through = f"the {counted(len(rows), 'trial')} on the front"
         named = ", ".join(others[:3]) + (" and others" if len(others) > 3 else "")

@@ -42,7 +42,7 @@ class Reuse:
         unknown: number of trials that ran and whose cost is not known.
         trials: [M] indices of the search's trials in order, without those of a confirmation.
         nominal_until, paid_until: [M] costs of the search up to and including each of them.
-        best: [M] best value of the metric so far, NaN before the first.
+        best: [M] best value so far within the outcome constraints, NaN before the first.
     """
 
     prefixes: tuple[Prefix, ...]
@@ -107,16 +107,16 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
     searched = ~is_confirming(table)
     values = _values(table, metric)
     sign = 1.0 if goal == "minimize" else -1.0
-    counts = table.completed & searched & np.isfinite(values)
+    counts = table.feasible & searched & np.isfinite(values)
     best = np.minimum.accumulate(np.where(counts, sign * values, np.inf))
     best = np.where(np.isfinite(best), sign * best, np.nan)
     ran = ~table.has_status("pending")
-    completed = np.where(table.completed, values, np.nan)
-    found = trunks(table, completed, goal)
+    feasible = np.where(table.feasible, values, np.nan)
+    found = trunks(table, feasible, goal)
     return Reuse(
-        prefixes=prefixes(table, completed, goal),
+        prefixes=prefixes(table, feasible, goal),
         trunks=found,
-        lengths=lengths(table, found, np.where(searched, completed, np.nan), goal),
+        lengths=lengths(table, found, np.where(searched, feasible, np.nan), goal),
         nominal=float(np.nansum(nominal)),
         paid=float(np.nansum(paid)),
         stages=count,

@@ -116,7 +116,9 @@ def best_trial(
         return None, _without_result(table, first.metric)
     shown = table.configurations
     values = shown.floats(first.metric)
-    finite = shown.completed & np.isfinite(values)
+    finite = shown.feasible & np.isfinite(values)
+    if not finite.any():
+        return None, "No completed trial is within the outcome constraints."
     confirmed = finite & np.isin(shown.trials, list(shown.repeats.runs))
     candidates = confirmed if confirmed.any() else finite
     row = int(np.argmin(np.where(candidates, values if first.goal == "minimize" else -values, np.inf)))

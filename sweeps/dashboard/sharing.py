@@ -10,6 +10,7 @@ from sweeps.dashboard.reader import View
 from sweeps.export import table
 from sweeps.space.fidelity import is_at_target
 from sweeps.trials import costs
+from sweeps.trials.objectives import within_constraints
 
 if TYPE_CHECKING:
     from analysis.summaries.prefixes import Prefix
@@ -51,6 +52,7 @@ def search(view: View) -> Search:
     rate = (costs.steps_per_cost(own) or 1.0) if by_stage else 1.0
     spent, best = 0.0, math.inf
     found: list[tuple[float, float]] = []
+    is_within = within_constraints(view.space)
     for record in own:
         paid = costs.paid(record)
         if not by_steps:
@@ -61,7 +63,7 @@ def search(view: View) -> Search:
             spent += record.metrics.get(costs.STEPS) or 0.0
         value = record.metrics.get(objective.metric)
         is_result = record.status == "completed" and is_at_target(view.space, record.parameters)
-        if is_result and value is not None and sign * value < best:
+        if is_result and is_within(record.metrics) and value is not None and sign * value < best:
             best = sign * value
             found.append((spent, value))
     if found:

@@ -536,3 +536,16 @@ def test_a_page_with_unfinished_confirmation_is_the_searchs(confirmed: dict[str,
     assert "Best trial: 5" in page.words
     assert "confirmed" not in page.words.lower()
     assert "4 to confirm the best" in page.words
+
+
+def test_trials_outside_the_constraints_win_nothing(sweep: dict[str, Any]) -> None:
+    """Trial 5 is the best and the dearest; another parameter varies, so the curve goes through the front."""
+    for row in sweep["trials"]:
+        row["parameters"]["lr"] = 0.001 * (1 + row["trial"])
+    page = page_of(sweep | {"infeasible": [5]})
+    assert "Best trial: 4" in page.words
+    assert "needs 4 different amounts of compute; there are 3" in page.words
+    (best,) = (line for line in layers(Figure(spec=page.figure("history")), "line"))
+    assert best.rows[-1]["y"] == 3.4
+    none = page_of(sweep | {"infeasible": [0, 1, 2, 4, 5]})
+    assert "No completed trial is within the outcome constraints" in none.words

@@ -209,3 +209,10 @@ class TestDollars:
         assert cost(trials, run_cap=None, price=price).so_far == pytest.approx(2.0)
         table = with_price(TrialsTable.from_document({"schema": 1, "trials": trials}), price)
         assert table.numbers("usd").tolist() == pytest.approx([1.5, 1.5])
+
+
+def test_what_breaks_the_constraints_is_never_the_best(shared: dict[str, Any]) -> None:
+    totals = found(shared | {"infeasible": [6]})
+    assert totals.best[-1] == pytest.approx(3.5)
+    assert totals.paid_until[-1] == 550  # it was paid all the same
+    assert 3.4 not in [prefix.best for prefix in totals.prefixes]

@@ -92,3 +92,11 @@ def test_best_over_compute_is_of_trials_at_the_target(tmp_path, space) -> None:
     found = sharing.search(SweepReader(make_sweep(tmp_path, laddered, cheap, dear)).refresh(listing=True))
     assert [value for _, value in found.best] == [0.5, 0.5]
     assert found.best[0][0] == pytest.approx(20 / 3600)
+
+
+def test_best_over_compute_is_within_the_constraints(tmp_path, space) -> None:
+    bounded = replace(space, outcome_constraints=("steps <= 10",))
+    metrics = [{"loss": 0.5, "steps": 9.0}, {"loss": 0.1, "steps": 11.0}]
+    folder = make_sweep(tmp_path, bounded, *(record(i, metrics=found) for i, found in enumerate(metrics)))
+    found = sharing.search(SweepReader(folder).refresh(listing=True))
+    assert [value for _, value in found.best] == [0.5, 0.5]
