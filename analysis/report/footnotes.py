@@ -192,7 +192,7 @@ DEFINITIONS = (
         "cost",
         "Costs",
         "so far: the sum of {dollars}; expected: trials that are not done count the mean of the completed, "
-        "up to field run_cap",
+        "or what they have cost if that is more, up to field run_cap",
     ),
     Definition(
         "history",

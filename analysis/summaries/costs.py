@@ -50,8 +50,9 @@ class Cost:
         so_far: US dollars of all trials with a known cost, in any status.
         priced: number of trials with a known cost.
         unpriced: number of trials that ran and have none.
-        expected: US dollars when all trials of `run_cap` are done, the missing ones at the mean of the
-            completed; None without a cap or a completed trial with a known cost.
+        expected: US dollars when all trials of `run_cap` are done, and the open ones: each at the mean of the
+            completed, or what it has cost if that is more; None without a cap or a completed trial with a
+            known cost.
         basis: source of the prices, for people.
     """
 
@@ -132,10 +133,13 @@ def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate |
     done = [dollars for trial, dollars in known if trial.get("status") == "completed"]
     expected = None
     if run_cap is not None and done:
-        closed = sum(dollars for trial, dollars in known if trial.get("status") not in OPEN)
+        mean = math.fsum(done) / len(done)
+        closed = math.fsum(dollars for trial, dollars in known if trial.get("status") not in OPEN)
+        # An open trial costs at least what it has cost: without that, the end would cost less than "so far".
+        paid = (dollars for t, dollars in zip(own, prices, strict=True) if t.get("status") in OPEN)
         searched = [trial for trial in own if trial.get("generator") != "confirm"]  # these have no run cap
-        missing = max(0, run_cap - sum(trial.get("status") not in OPEN for trial in searched))
-        expected = closed + missing * sum(done) / len(done)
+        missing = max(0, run_cap - len(searched))
+        expected = closed + math.fsum(max(mean, dollars or 0.0) for dollars in paid) + missing * mean
     return Cost(
         so_far=math.fsum(dollars for _, dollars in known),
         priced=len(known),

@@ -116,3 +116,14 @@ def test_fresh_runs_cost_but_are_none_of_the_planned_trials() -> None:
     found = cost([record("completed", 3600), fresh], 3, hour)
     assert found.so_far == pytest.approx(2 * 1.19)
     assert found.expected == pytest.approx(4 * 1.19)
+
+
+def test_the_end_never_costs_less_than_what_was_paid() -> None:
+    """A running trial that is dearer than the mean, and two fresh runs beyond the run cap."""
+    hour = rate("RunPod A100")
+    done, slow = record("completed", 3600), record("running", 3 * 3600)
+    found = cost([done, slow], 2, hour)
+    assert (found.so_far, found.expected) == (pytest.approx(4 * 1.19), pytest.approx(4 * 1.19))
+    fresh = {**record("running", 1800), "generator": "confirm"}
+    found = cost([done, done, fresh, fresh], 2, hour)
+    assert (found.so_far, found.expected) == (pytest.approx(3 * 1.19), pytest.approx(4 * 1.19))
