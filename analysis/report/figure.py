@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 from analysis.report.style import theme
 
 WIDTH = 640
@@ -52,7 +54,10 @@ class Figure:
 
     def to_json(self) -> str:
         """Return the specification as JSON, without signs that could end an HTML element around it."""
-        text = json.dumps(self.spec, allow_nan=False, separators=(",", ":"))
+        try:
+            text = json.dumps(self.spec, allow_nan=False, separators=(",", ":"))
+        except ValueError:  # an error bar of the largest float, for example: Vega leaves out what is null
+            text = to_json(self.spec, inf_nan_mode="null").decode()
         for sign in "<>&":
             text = text.replace(sign, f"\\u{ord(sign):04x}")
         return text

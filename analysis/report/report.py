@@ -54,9 +54,9 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
     Raises:
         AnalysisError: the document is not an export of a sweep.
     """
-    page = contents(document, rate)
     # Altair checks each part of a figure as it is made, a third of the time, and in the end the whole.
-    with schemapi.debug_mode(False):
+    with schemapi.debug_mode(False), np.errstate(over="ignore", invalid="ignore"):
+        page = contents(document, rate)
         figures = _figures(page)
     scripts = [vega_bundle(), draw_script()] if figures else []
     heads, rows = _trials_table(page)

@@ -29,6 +29,9 @@ FINE_STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 MARGIN = 0.04
 """Share of an axis beyond the first and the last value, so that no symbol is cut at the edge."""
 
+HUGE = 1e280
+"""Numbers beyond are drawn outside of the picture."""
+
 CROWD = 300
 """With more points, those that are not on the front are small, pale and without error bars."""
 
@@ -113,9 +116,10 @@ def scale(
     """
     if not len(values):
         return Scale()
-    both = [*values, *also]
+    # Programs report the largest float for what went wrong: an axis to there would end at infinity.
+    both = [min(max(value, -HUGE), HUGE) for value in (*values, *also)]
     low, high = min(both), max(both)
-    if len(set(values)) == 1:
+    if low == high or len(set(values)) == 1:
         margin = 0.1 * (high - low or abs(low)) or 1.0
         return Scale(domain=(0.0 if zero and low >= 0 else low - margin, high + margin))
     if linear or axis_type(values, log=log) == "linear":
@@ -124,7 +128,7 @@ def scale(
     low, high = math.log10(min(value for value in both if value > 0)), math.log10(high)
     margin = MARGIN * (high - low)
     powers = range(math.floor(low), math.ceil(high) + 1)
-    ends = (10 ** (low - margin), 10 ** (high + margin))
+    ends = (10 ** max(low - margin, -300.0), 10 ** (high + margin))
     for steps in ((1.0, 2.0, 5.0) if powers[-1] - powers[0] <= MARKED_DECADES else (1.0,), FINE_STEPS):
         ticks = [
             tick for power in powers for step in steps if ends[0] <= (tick := step * 10.0**power) <= ends[1]

@@ -213,5 +213,8 @@ def _refine(problem: _Problem, y: Floats, start: Floats) -> Floats:
 
     low, high = np.log(EXPONENTS)
     inside = np.clip(np.log(start), low + 1e-9, high - 1e-9)
-    found = optimize.least_squares(residuals, inside, bounds=(low, high), xtol=1e-12, ftol=1e-12)
+    try:
+        found = optimize.least_squares(residuals, inside, bounds=(low, high), xtol=1e-12, ftol=1e-12)
+    except ValueError:  # a residual is infinite
+        raise AnalysisError("the points span too many orders of magnitude for a curve") from None
     return np.asarray(np.exp(found.x))

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
@@ -230,6 +231,10 @@ def without_compute(sweep: dict[str, Any]) -> None:
         row["metrics"].pop("effective_steps", None)
 
 
+def with_largest_float(sweep: dict[str, Any]) -> None:
+    sweep["trials"][0]["metrics"] |= {"final_loss": sys.float_info.max, "final_loss_sem": sys.float_info.max}
+
+
 def with_status(status: str) -> Callable[[dict[str, Any]], None]:
     def replace(sweep: dict[str, Any]) -> None:
         for row in sweep["trials"]:
@@ -255,6 +260,7 @@ ODD_SWEEPS = [
     pytest.param(with_metrics(final_loss=3.0), "3 final loss", id="all equal, no standard error"),
     pytest.param(with_metrics(final_loss=0.0, effective_steps=0.0), "Best trial: 0", id="all zero"),
     pytest.param(with_metrics(final_loss=-1e300), "Best trial: 0", id="huge"),
+    pytest.param(with_largest_float, "Best trial: 5", id="a failure is the largest float"),
     pytest.param(with_metrics(final_loss=3.0, final_loss_sem="wide"), "Best trial: 0", id="sem is a word"),
     pytest.param(with_metrics(final_loss=3.0, effective_steps="x"), "cannot be shown", id="steps are a word"),
     pytest.param(without_compute, "No column measures compute", id="no measure of compute"),
