@@ -44,15 +44,28 @@ def title(column: str) -> str:
     return TITLES.get(column, column)
 
 
+def words(column: str) -> str:
+    """Return a column's title without its unit."""
+    return title(column).partition(" (")[0] if column in TITLES else column
+
+
+def quantity(column: str, value: float) -> str:
+    """Return a value with the name and the unit of its column: `68 effective steps`, `peak_gib 3.2`."""
+    name, _, unit = title(column).partition(" (") if column in TITLES else (column, "", "")
+    if column == "effective_steps":
+        return f"{number(value)} {name}"
+    return " ".join(filter(None, (name, number(value), unit.removesuffix(")"))))
+
+
 def number(value: float | None, digits: int = 4) -> str:
-    """Format a number to four significant digits, integers in full: `0.002412`, `1,200`, `3.1e+12`."""
+    """Format a number to four digits, those before the point in full: `0.002412`, `12,346`, `3e+12`."""
     if value is None or math.isnan(value):
         return MISSING
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    if float(value).is_integer() and abs(value) < 1e7:
-        return f"{int(value):,}"
-    return f"{value:.{digits}g}".replace("e+0", "e+").replace("e-0", "e-")
+    if (float(value).is_integer() or abs(value) >= 10 ** (digits - 1)) and abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:,.{digits}g}".replace("e+0", "e+").replace("e-0", "e-")
 
 
 def confirmed(*seeds: int) -> str:

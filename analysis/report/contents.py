@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.errors import AnalysisError
-from analysis.summaries import summary
+from analysis.summaries import first_words, summary
 from analysis.summaries.budget import TrialFit, curve_formula, fit_trials
 from analysis.summaries.compute import is_compute, with_price
 from analysis.summaries.costs import Cost, Rate, cost
@@ -55,6 +55,8 @@ class Contents:
     """The contents of the page. `note` fields say in words why a part is missing.
 
     Args:
+        asked: the question of the sweep.
+        found: what the best trial has reached; why there is none, if there is none.
         best_was_named: the document named the best trial; else it was found here.
         gain: what the best trial has gained over the first one, as a sentence; "" if that is not known.
         reuse: what trials shared; None if nothing was reused.
@@ -70,8 +72,9 @@ class Contents:
     objectives: tuple[Objective, ...]
     table: TrialsTable
     progress: tuple[tuple[str, int], ...]
+    asked: str
+    found: str
     best: BestTrial | None
-    best_note: str
     best_was_named: bool
     command: str
     gain: str
@@ -144,8 +147,13 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         objectives=goals,
         table=table,
         progress=progress(table),
+        asked=first_words.asked([(o.metric, o.goal) for o in goals], first_words.searched(table)),
+        found=best_note
+        if best is None
+        else first_words.found(
+            table.configurations, best, goals[0].goal, tradeoff.result if tradeoff else None
+        ),
         best=best,
-        best_note=best_note,
         best_was_named=best is not None and best.trial == named,
         command=command,
         gain=str(gain.get("sentence") or "") if isinstance(gain, Mapping) else "",

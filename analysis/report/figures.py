@@ -21,6 +21,7 @@ from analysis.report.style import (
     PURPLE,
     STAR,
     Scale,
+    middle,
     scale,
 )  # fmt: skip
 from analysis.report.vega_lite import Axis, Drawing, Row, Series, Step, grey, tip_of
@@ -40,9 +41,10 @@ GENERATORS = {
 
 OTHER_GENERATOR = (GREY, "square")
 
-TRADEOFF_HEIGHT = 370
+TRADEOFF_HEIGHT = 330
 """In pixels: the page's first screen has the front, the best trial and what to do next."""
 
+FEW = 3
 HOVERED_PARAMETERS = 12
 HOVERED_TRIALS = 500
 """With more trials a point only shows its index when pointed at; the parameters are in the table."""
@@ -92,18 +94,24 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
         name = labels.confirmed(*result.confirmed.values())
         style = Series(name=name, colour=BLUE, shape=HEXAGON, size=11)
         _add_kind(drawing, table, result.y, [at[trial] for trial in result.confirmed], style)
-    rings: tuple[tuple[str, int | None, str, str, Row], ...] = (
-        ("knee", result.knee, "diamond", ORANGE, {"align": "right", "dx": -9, "dy": 14}),
-        ("most efficient", result.most_efficient, STAR, GREEN, {"align": "left", "dx": 9, "dy": -14}),
+    rings = (
+        ("knee", result.knee, "diamond", ORANGE, 14),
+        ("most efficient", result.most_efficient, STAR, GREEN, -14),
     )
-    for name, trial, shape, colour, side in rings:
+    for name, trial, shape, colour, below in rings:
         if trial is not None:
             style = Series(
                 name=f"{name} (trial {trial})", colour=colour, shape=shape, size=20, width=2.5, filled=False
             )
             row = {"x": at[trial].x, "y": at[trial].y}
             drawing.points(style, [row])
-            drawing.text([row | {"text": name}], **side)
+            is_left = row["x"] <= middle(drawing.x.scale)  # towards the other side, where nothing is cut off
+            drawing.text(
+                [row | {"text": name}],
+                align="left" if is_left else "right",
+                dx=9 if is_left else -9,
+                dy=below,
+            )
     return drawing.figure()
 
 
@@ -184,7 +192,9 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure:
     table = table.take(np.argsort(table.trials, kind="stable"))
     done = table.take(table.completed & np.isfinite(table.floats(metric)))
     last = max(table.trials.tolist(), default=0)
-    reach = Scale(domain=(-0.03 * last - 0.5, 1.03 * last + 0.5))
+    # Of a single trial Vega would mark halves, too.
+    ticks = tuple((float(at), str(at)) for at in range(last + 1)) if last < FEW else ()
+    reach = Scale(domain=(-0.03 * last - 0.5, 1.03 * last + 0.5), ticks=ticks)
     values = scale(done.numbers(metric).tolist(), _ends(done, metric))
     drawing = Drawing(
         x=Axis(title="trial", scale=reach, integers=True), y=Axis(title=labels.title(metric), scale=values)

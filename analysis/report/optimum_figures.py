@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from analysis import labels
 from analysis.report.figure import Figure
 from analysis.report.insight_figures import parameter_scale
-from analysis.report.style import BLUE, GREY, ORANGE, Scale, name_scale, scale
+from analysis.report.style import BLUE, GREY, ORANGE, Scale, middle, name_scale, scale
 from analysis.report.vega_lite import NUMBER, Axis, Drawing, Row, Series
 from analysis.summaries.optimum import Answer, ParameterOptimum
 from analysis.table import PARAMETER, TrialsTable, is_confirming
@@ -129,16 +129,12 @@ def _mark(
         [{"x": end, "y": bottom} for end in ends],
     )
     drawing.line(bar, [{"x": end, "y": bottom} for end in ends])
+    at = middle(drawing.x.scale) if is_numeric else (places[0] + places[-1]) / 2
     drawing.text(
-        [{"x": _middle(places, is_log=drawing.x.scale.type == "log"), "y": above, "text": parameter.text}],
+        [{"x": at, "y": above, "text": parameter.text}],
         align="center",
         baseline="bottom",
     )
-
-
-def _middle(places: Sequence[float], *, is_log: bool) -> float:
-    low, high = min(places), max(places)
-    return math.sqrt(low * high) if is_log else (low + high) / 2
 
 
 def _trials(

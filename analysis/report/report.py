@@ -27,7 +27,7 @@ from analysis.report.insight_figures import cross_validation, marginal, marginal
 from analysis.report.many_objective_figures import pair
 from analysis.report.optimum_figures import optima
 from analysis.report.page_scripts import STYLE, draw_script, vega_bundle
-from analysis.report.parallel_figure import parallel
+from analysis.report.parallel_figure import LINES, parallel
 from analysis.report.reuse_figures import PREFIXES, best_by_compute, name_of, prefixes
 from analysis.report.trunk_figures import lengths, trunks
 from analysis.report.trunk_layout import layouts
@@ -70,6 +70,7 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         trunks=layouts(page.reuse.trunks, page.reuse.goal) if page.reuse else (),
         drawn=PREFIXES,
         listed=ROWS,
+        lines=LINES,
         figures={
             name: Markup(figure.to_json())  # noqa: S704 - JSON without signs of HTML
             for name, figure in figures.items()

@@ -98,6 +98,12 @@ class Scale:
         return max(value, self.domain[0]) if self.type == "log" and self.domain else value
 
 
+def middle(scale: Scale) -> float:
+    """Return the value in the middle of an axis of numbers."""
+    low, high = scale.domain or (0.0, 0.0)
+    return math.sqrt(low * high) if scale.type == "log" else (low + high) / 2
+
+
 def scale(
     values: Sequence[float],
     also: Collection[float] = (),

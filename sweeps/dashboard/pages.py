@@ -12,6 +12,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from analysis.labels import number
+from analysis.summaries.first_words import asked
 from sweeps.dashboard import points as fronts
 from sweeps.dashboard import sharing
 from sweeps.dashboard.charts import Line, chart, scatter
@@ -23,12 +24,14 @@ from sweeps.dashboard.summary import observed_best, state_of, summary
 from sweeps.dashboard.trial_table import Query, metric_column, trial_table
 from sweeps.dashboard.workers import PoolView, pools, workers
 from sweeps.export import table
+from sweeps.space.definition import Fixed
 from sweeps.text.shorten import timestamp
 from sweeps.trials.record import STATUSES
 
 TREE_AT_ONCE = 2000
 """With more trials the tree of prefixes has a page of its own: it takes seconds."""
 _PICTURED = 1500
+_SETTINGS = 8
 _POOLS_S = 30.0
 _LISTED_S = {False: 8.0, True: 60.0}
 """Age of what the list of sweeps shows, by whether it is in a bucket, where listings cost money."""
@@ -149,6 +152,7 @@ class SweepPages:
         found = self._points(poller, view, query)
         searched = site.once_per_view(poller, view, "search", sharing.search)
         metric = view.space.metrics()[0]
+        names = [each.name for each in view.space.parameters if not isinstance(each, Fixed)]
         tree = None
         if numbers.saved and len(view.records) <= TREE_AT_ONCE:
             tree = site.once_per_view(poller, view, "tree", sharing.tree)
@@ -177,6 +181,10 @@ class SweepPages:
             "table": trial_table(view, query),
             "condition": f"{metric_column(metric)}<3.3",
             "statuses": STATUSES,
+            "asked": asked([(metric_column(o.metric), o.goal) for o in view.space.objectives], names),
+            "settings": {name: table.flat_parameter(numbers.best.record, name) for name in names[:_SETTINGS]}
+            if numbers.best
+            else {},
         }
 
     def _ask_pools(self, poller: Poller, view: View) -> None:

@@ -19,6 +19,7 @@ import jinja2
 from aiohttp import web
 
 from analysis import labels
+from analysis.summaries.compute import is_compute
 from sweeps.text.counted import counted
 from sweeps.text.shorten import timestamp
 
@@ -100,6 +101,7 @@ def environment() -> jinja2.Environment:
         "timestamp": timestamp,
         "ago": ago,
         "hours": hours,
+        "is_compute": is_compute,
     }
     return made
 

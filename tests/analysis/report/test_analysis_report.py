@@ -20,6 +20,7 @@ from analysis.report.figure import Figure
 from analysis.report.page_scripts import draw_script, vega_bundle
 from analysis.report.report import render
 from analysis.summaries.costs import rate
+from analysis.summaries.first_words import asked
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7*7 }}"
@@ -94,6 +95,33 @@ def test_the_page_says_what_was_found_and_how_to_run_it(sweep: dict[str, Any]) -
         "Where these numbers come from",
     ):
         assert phrase in page.words, phrase
+
+
+def test_first_words_say_what_was_asked_found_and_how_sure(sweep: dict[str, Any]) -> None:
+    words = page_of(sweep | {"gain": {"sentence": "0.64 below the defaults (trial 0)"}}).words
+    assert "Asked Which stage1_9.max_steps gives the lowest final loss?" in words
+    assert (
+        "Found Trial 5 has the lowest final loss of 5 results: 3.360 ± 0.012, at 860 effective steps. Trial 4 is "
+        "the knee, beyond which more compute gains less: 3.4 at 260 effective steps. 0.64 below the defaults"
+    ) in words
+    assert "How sure Unconfirmed: one run; ± is one standard error, other seeds not included." in words
+    # A trial that is not the lowest, as an export may name it, is not called so.
+    assert "Trial 4 is the best of 5 results: 3.400 ± 0.012" in page_of(sweep | {"best_trial": 4}).words
+
+
+@pytest.mark.parametrize(
+    ("names", "question"),
+    [
+        pytest.param([], "What is the highest accuracy and the lowest peak memory?", id="none"),
+        pytest.param(["lr"], "Which lr gives the highest accuracy and the lowest peak memory?", id="one"),
+        pytest.param(["lr", "n", "act"], "Which lr, n and act give the highest accuracy", id="three"),
+        pytest.param(
+            list("abcdefgh"), "Which values of 8 parameters (a, b, c, d and 4 more) give", id="many"
+        ),
+    ],
+)
+def test_a_question_names_parameters_and_objectives(names: list[str], question: str) -> None:
+    assert asked([("accuracy", "maximize"), ("peak_memory_gib", "minimize")], names).startswith(question)
 
 
 def test_front_knee_and_most_efficient_are_three_words(sweep: dict[str, Any]) -> None:
@@ -403,7 +431,7 @@ def test_what_mattered_is_shown_as_it_was_exported(mattered: dict[str, Any]) -> 
 
 def test_the_surrogates_answer_stands_beside_the_best_trial(mattered: dict[str, Any]) -> None:
     page = page_of(mattered)
-    assert "trial 4: final_loss 3.405 by the model (measured 3.400)" in page.words
+    assert "Trial 4: final_loss 3.405 by the model (measured 3.400)" in page.words
     assert "12 more trials: expected gain 0.004" in page.words
     assert "best posterior mean (field insight) of column final_loss" in page.words
     rates, options = (Figure(spec=page.figure(f"optimum-{nth}")) for nth in (1, 2))
@@ -540,7 +568,8 @@ def test_a_page_with_unfinished_confirmation_is_the_searchs(confirmed: dict[str,
     runs = [t for t in confirmed["trials"] if t["trial"] not in (8, 10)]
     page = page_of(confirmed | {"trials": runs})
     assert "Best trial: 5" in page.words
-    assert "confirmed" not in page.words.lower()
+    assert "Unconfirmed: one run" in page.words
+    assert "confirmed by" not in page.words
     assert "4 to confirm the best" in page.words
 
 

@@ -60,6 +60,7 @@ def test_page_of_a_sweep(tmp_path, space):
         assert "Best so far: trial 1 2.5" in said
         assert "95 %: 2.48 to 2.52" in said
         assert "unconfirmed" in said
+        assert "give the lowest loss" in said
         assert "$0.50" in said
         assert "usd 0.75 of 10" in said  # the running one counts as the mean of the completed
         assert re.search(r"host-1 3 .* in the future stage2 step 5 of 50", said)

@@ -153,7 +153,7 @@ def test_report_says_if_constraints_leave_no_trial(storage):
     complete(experiment, loss=1.0, size=2.0)
     assert commands(experiment) == [f"sweep trials --storage {storage}/toy"]
     page = render(report_document(experiment, experiment.trials()))
-    assert "No best trial yet" in page
+    assert "No completed trial is within the outcome constraints." in page
     assert "Best trial:" not in page
     assert "No completed trial is within the outcome constraints." in page
 
