@@ -1,11 +1,10 @@
-"""Figures of the notebooks: efficiency, splits of a budget, comparisons seed by seed, means over seeds."""
+"""Figures of the notebooks: efficiency, splits of a budget, comparisons seed by seed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from analysis import labels
 from analysis.report.figure import Figure
@@ -16,7 +15,6 @@ from analysis.summaries.compute import measure_of
 from analysis.summaries.paired import Paired
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.uncertainty import Uncertainty
-from analysis.table import TrialsTable
 
 DASHES = ((), (6, 4), (8, 3, 2, 3), (2, 3))
 """Dashes of the lines of budgets."""
@@ -110,24 +108,4 @@ def comparison(pairs: Sequence[tuple[str, Paired]], y: str = "final_loss") -> Fi
     mean = Series(name="mean and its 95 % interval", colour=BLUE, shape="diamond", size=10)
     drawing.errors(mean, means, across=True)
     drawing.points(mean, means, tip=f"'mean ' + format(datum.x, {NUMBER})")
-    return drawing.figure()
-
-
-def over_seeds(rows: pd.DataFrame, x: str, y: str = "final_loss") -> Figure:
-    """Draw means over seeds against a column, with Student's 95 % intervals (see `seeds.over_seeds`)."""
-    table = TrialsTable.from_frame(rows)
-    reach = np.nan_to_num(table.floats(f"{y}_range")).tolist()
-    data: list[Row] = [
-        {"x": a, "y": b, **({"low": b - r, "high": b + r} if r else {})}
-        for a, b, r in zip(table.floats(x).tolist(), table.floats(y).tolist(), reach, strict=True)
-    ]
-    ends = [row[end] for row in data for end in ("low", "high") if end in row]
-    drawing = Drawing(
-        x=Axis(title=labels.title(x), scale=scale([row["x"] for row in data])),
-        y=Axis(title=f"{labels.title(y)}: mean over seeds", scale=scale([row["y"] for row in data], ends)),
-        legend=False,
-    )
-    style = Series(name="mean", colour=BLUE, shape="circle", size=7)
-    drawing.errors(style, data)
-    drawing.points(style, data, tip=POSITION)
     return drawing.figure()

@@ -46,9 +46,10 @@ from analysis.table.held_out import HeldOut
 from sweeps.text.columns import PARAMETER, POINTS, RESERVED, SEM, STAGES
 
 CONFIRM = "confirm"
+"""Generator of the trials that confirm others."""
+
 FIDELITY = "fidelity"
 """Generator of trials below the target of a sweep with fidelities, which are no results."""
-"""Generator of the trials that confirm others."""
 
 MIN_RUNS = 2
 """Least fresh runs that confirm a configuration."""

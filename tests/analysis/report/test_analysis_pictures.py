@@ -11,7 +11,7 @@ import pytest
 from drawn_layers import layer, layers, ticks, words
 
 from analysis import notebook
-from analysis.report.efficiency_figures import comparison, efficiency, iso_compute, over_seeds
+from analysis.report.efficiency_figures import comparison, efficiency, iso_compute
 from analysis.report.figure import Figure
 from analysis.report.figures import tradeoff
 from analysis.report.insight_figures import sensitivities
@@ -19,7 +19,6 @@ from analysis.statistics.curve import fit_curve
 from analysis.statistics.lengths import fit_surface
 from analysis.summaries.insight import insight
 from analysis.summaries.paired import Paired
-from analysis.summaries.seeds import over_seeds as means_over_seeds
 from analysis.summaries.summary import pareto
 from analysis.summaries.uncertainty import estimate_uncertainty
 from analysis.table import TrialsTable, from_document, read
@@ -112,16 +111,6 @@ def test_sensitivities_have_the_most_important_on_top(mattered: dict[str, Any]) 
     together, alone = layers(figure, "bar")
     assert (together.column("end"), alone.column("end")) == ([60, 30, 10], [50, 20, 10])
     assert "with others" in words(figure)
-
-
-def test_means_over_seeds_have_students_bars(document: Any, trial: Any) -> None:
-    trials = [trial(i, 3.0 + 0.1 * i, stage1_9=50 * (i // 2)) for i in range(4)]
-    for row in trials:
-        row["parameters"]["seed"] = row["trial"] % 2
-    rows = means_over_seeds(from_document(document(*trials)))
-    figure = over_seeds(rows, "effective_steps")
-    assert "final loss (nats per token): mean over seeds" in words(figure)
-    assert len(layer(figure, "rule", "mean").rows) == 2
 
 
 class TestNotebookCalls:
