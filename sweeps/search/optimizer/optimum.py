@@ -21,10 +21,10 @@ from sweeps.search.optimizer.rows import ModelRows, metric_model, metric_scale
 from sweeps.space.definition import Value, number_of
 
 SPREAD_POINTS = 2048
-"""Sobol points, among which the first draws are compared."""
+"""Sobol points at which the surrogate is asked."""
 
 KEPT_POINTS = 768
-"""Sobol points that are kept for the last draws: the lowest by mean - 2 standard deviations."""
+"""Sobol points that are kept for the draws: the lowest by mean - 2 standard deviations."""
 
 NEAR_POINTS = 1024
 """Neighbours of the points where the first draws are lowest: 2048 points leave a space of eight parameters
@@ -167,13 +167,12 @@ def find_optimum(
 
     spread = [*own, *alive(space.allowed(space.sobol(SPREAD_POINTS)))]
     mean, covariance = model.at(spread)
-    first = JointPosterior(mean=mean, covariance=covariance, noise=model.noise)
-    lowest = np.unique(np.argmin(first.draws(DRAWS, rng), axis=1))
-    centres = [spread[at] for at in {int(np.argmin(mean[: len(own)])), *map(int, lowest)}]
-    near = alive(space.near(centres, NEAR_POINTS))
     promising = np.argsort(mean - 2 * np.sqrt(np.diag(covariance)), kind="stable")
-    kept = [spread[at] for at in promising[:KEPT_POINTS] if at >= len(own)]
-    points = [*own, *kept, *near]
+    kept = [*range(len(own)), *[at for at in promising if at >= len(own)][:KEPT_POINTS]]
+    points = [spread[at] for at in kept]
+    first = JointPosterior(mean=mean[kept], covariance=covariance[np.ix_(kept, kept)], noise=model.noise)
+    lowest = {int(np.argmin(first.mean[: len(own)])), *map(int, np.argmin(first.draws(DRAWS, rng), axis=1))}
+    points += alive(space.near([points[at] for at in sorted(lowest)], NEAR_POINTS))
 
     mean, covariance = model.at(points)
     joint = JointPosterior(mean=mean, covariance=covariance, noise=model.noise)
