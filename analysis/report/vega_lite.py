@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import altair as alt
+from altair.utils import schemapi
 
 from analysis.report.figure import Figure
 from analysis.report.style import GREY, Scale
@@ -282,7 +283,7 @@ class Drawing:
             channels |= _legend([self._series[name] for name in dict.fromkeys(names) if name in self._series])
             frame = frame.add_params(alt.selection_point(name=LEGEND, fields=["series"], bind="legend"))
         chart = alt.layer(frame.encode(**channels), *self._layers)
-        spec = chart.to_dict(context={"pre_transform": False})
+        spec = chart.to_dict(validate=schemapi.DEBUG_MODE, context={"pre_transform": False})
         spec = {key: spec[key] for key in ("params", "layer") if key in spec}
         spec |= {"$schema": SCHEMA, "width": "container", "height": self.height}
         spec |= {"autosize": {"type": "fit", "contains": "padding"}, "datasets": {"frame": []}}

@@ -200,9 +200,11 @@ def test_vega_bundle_is_one_embeddable_script() -> None:
     assert "import(" not in bundle
 
 
-def test_figure_is_checked_as_a_whole_where_its_parts_are_not() -> None:
+def test_figure_that_is_no_vega_lite_is_refused() -> None:
+    """So each test that draws a figure checks it; the report does without."""
     drawing = Drawing(x=Axis(title="x"), y=Axis(title="y"))
-    with schemapi.debug_mode(False):
+    with schemapi.debug_mode(False):  # its parts are not
         drawing.text([{"x": 1, "y": 2, "text": "a"}], align="nowhere")
-        with pytest.raises(schemapi.SchemaValidationError, match="nowhere"):
-            drawing.figure()
+        drawing.figure()
+    with pytest.raises(schemapi.SchemaValidationError, match="nowhere"):
+        drawing.figure()
