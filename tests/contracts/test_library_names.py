@@ -74,6 +74,7 @@ INTERNALS = {
     "ax.early_stopping.*": "the percentile rule, asked outside of Ax's orchestrator",
     "ax.exceptions.*": "what its generators raise",
     "ax.generators.torch.botorch_modular.*": "its default kernel, acquisition and fit, each changed in one point",
+    "ax.generators.utils.*": "the options of an optimisation, as it lists them",
     "ax.utils.*": "sensitivities for the report",
     "botorch.acquisition.multi_objective.logei._load_attempted": "the kernel that it would compile, to leave that out",
     "gcsfs.core": "the class that opens no gRPC channel; the package's default probes the bucket for a minute",

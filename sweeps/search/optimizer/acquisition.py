@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from ax.exceptions.core import SearchSpaceExhausted
-from ax.generators.torch.botorch_modular.acquisition import Acquisition
+from ax.generators.torch.botorch_modular.acquisition import Acquisition, determine_optimizer
+from ax.generators.utils import mk_discrete_choices
 from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.optim.initializers import gen_batch_initial_conditions
 from torch import Tensor
 
 from sweeps.search.optimizer.prior import OfRows, WithPrior
@@ -22,6 +24,12 @@ LEAST_GAIN = 1e-6
 
 MOST_CLIMBS = 5
 """Climbs over options, each followed by numbers for the new ones: it takes one or two."""
+
+SHORT_WALK = {"n_burnin": 1000, "n_thinning": 4}
+"""Steps of the random walk that draws points within constraints: before the first one, and for each.
+
+BoTorch takes 10,000 and 32, anew for each combination of options: of an ask with nine integers 25 s of 36.
+"""
 
 ROWS = 1024
 """Points of one evaluation: memory grows with them."""
@@ -54,6 +62,15 @@ class WholeOptions(AcquisitionFunction):  # type: ignore[misc]  # BoTorch ships 
         return value
 
 
+def starts_within_constraints(
+    *arguments: Any, options: Mapping[str, Any] | None = None, **given: Any
+) -> Tensor:
+    """Return BoTorch's starts for an optimisation under parameter constraints, drawn by a short walk."""
+    walk = {**(options or {}), **SHORT_WALK}
+    found: Tensor = gen_batch_initial_conditions(*arguments, options=walk, **given)
+    return found
+
+
 class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
     """Ax's acquisition function, with the prior in it and evaluated at whole options, to be optimised again.
 
@@ -81,7 +98,7 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
 
     def optimize(self, n: int, search_space_digest: Any, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         self._digest, self._arguments = search_space_digest, arguments
-        found, values, weights = super().optimize(n=n, search_space_digest=search_space_digest, **arguments)
+        found, values, weights = self._optimize(n, **arguments)
         self.found = self._with_better_options(found, arguments.get("fixed_features") or {})
         return self.found, values if self.found is found else self.values(self.found), weights
 
@@ -92,7 +109,21 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
 
     def _quickly(self, fixed: Mapping[int, float]) -> Tensor:
         arguments = {**self._arguments, "fixed_features": fixed, "optimizer_options": dict(QUICK)}
-        found: Tensor = super().optimize(n=1, search_space_digest=self._digest, **arguments)[0]
+        return self._optimize(1, **arguments)[0]
+
+    def _optimize(self, n: int, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        if arguments.get("inequality_constraints"):
+            choices = mk_discrete_choices(self._digest, arguments.get("fixed_features"))
+            # The others take no function for their starts.
+            if determine_optimizer(self._digest, self.acqf, choices) in (
+                "optimize_acqf",
+                "optimize_acqf_mixed",
+            ):
+                options = arguments.get("optimizer_options") or {}
+                arguments["optimizer_options"] = {**options, "ic_generator": starts_within_constraints}
+        found: tuple[Tensor, Tensor, Tensor] = super().optimize(
+            n=n, search_space_digest=self._digest, **arguments
+        )
         return found
 
     def _with_better_options(self, found: Tensor, fixed: Mapping[int, float]) -> Tensor:
