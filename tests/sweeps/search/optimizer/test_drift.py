@@ -8,15 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from ax.core.parameter import ChoiceParameter, ParameterType, RangeParameter
-from ax.core.search_space import SearchSpace
 
 from sweeps.search.optimizer.drift import DRIFT, Belief, DriftedGP
 
 NAMES = ["x", "option", "y"]
-AXES = SearchSpace(
-    [RangeParameter(name, lower=0.0, upper=1.0, parameter_type=ParameterType.FLOAT) for name in NAMES]
-)
+
+
+@pytest.fixture(scope="module")
+def axes() -> Any:
+    """Ax's search space of the three."""
+    from ax.core.parameter import ParameterType, RangeParameter  # after ours, which silences what it warns of
+    from ax.core.search_space import SearchSpace
+
+    return SearchSpace(
+        [RangeParameter(name, lower=0.0, upper=1.0, parameter_type=ParameterType.FLOAT) for name in NAMES]
+    )
 
 
 def around(model: Any) -> Any:
@@ -49,8 +55,8 @@ def points() -> torch.Tensor:
     return torch.rand(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.double)
 
 
-def test_belief_is_the_posterior_of_the_sources_surrogate(adapter, points):
-    belief, model = Belief(adapter, ["x", "y"], AXES), adapter.generator.surrogate.model
+def test_belief_is_the_posterior_of_the_sources_surrogate(adapter, axes, points):
+    belief, model = Belief(adapter, ["x", "y"], axes), adapter.generator.surrogate.model
     posterior = model.posterior(points).distribution
     mean = belief.mean(points) + model.mean_module.constant
     taken = belief.explained_factor(points) @ belief.explained_factor(points).T
@@ -60,7 +66,9 @@ def test_belief_is_the_posterior_of_the_sources_surrogate(adapter, points):
 
 def test_belief_is_asked_in_units_of_the_new_ranges(points):
     """Ax widens the source's ranges to its values; the rows asked go from 0 to 1 over the sweep's own."""
-    from botorch.models import SingleTaskGP  # likewise
+    from ax.core.parameter import ChoiceParameter, ParameterType, RangeParameter  # likewise
+    from ax.core.search_space import SearchSpace
+    from botorch.models import SingleTaskGP
     from botorch.models.transforms import Normalize
 
     own = SearchSpace(
@@ -90,21 +98,21 @@ def test_belief_is_asked_in_units_of_the_new_ranges(points):
     assert torch.allclose(belief.kernel(points, points) - taken, posterior.covariance_matrix, atol=1e-6)
 
 
-def test_only_numbers_can_move(adapter, points):
+def test_only_numbers_can_move(adapter, axes, points):
     points = points.clone().requires_grad_()
-    belief = Belief(adapter, ["x", "y"], AXES)
+    belief = Belief(adapter, ["x", "y"], axes)
     (slopes,) = torch.autograd.grad(belief.mean(points).sum(), points)
     found = belief.gradient(points)
     assert torch.allclose(found[:, [0, 2]], slopes[:, [0, 2]], atol=1e-9)
     assert torch.equal(found[:, 1], torch.zeros(5, dtype=torch.double))
 
 
-def test_drift_doubts_the_mean_where_it_is_steep(adapter, points):
+def test_drift_doubts_the_mean_where_it_is_steep(adapter, axes, points):
     """The variance is that of the first-order effect of a shift, beside what does not depend on it."""
-    belief = Belief(adapter, ["x", "y"], AXES)
+    belief = Belief(adapter, ["x", "y"], axes)
     y = torch.linspace(-1.0, 1.0, 5, dtype=torch.double).unsqueeze(-1)
     y = y / y.std()
-    still = DriftedGP(points, y, Belief(adapter, [], AXES), unit=1.0).covar_module
+    still = DriftedGP(points, y, Belief(adapter, [], axes), unit=1.0).covar_module
     moving = DriftedGP(points, y, belief, unit=1.0).covar_module
     extra = (moving(points) - still(points)).to_dense()
     scale = 2.0 / 1.0  # of the source's results, in those of the target
@@ -115,12 +123,12 @@ def test_drift_doubts_the_mean_where_it_is_steep(adapter, points):
 
 
 @pytest.mark.parametrize("unit", [1.0, 50.0, 1e4])
-def test_fit_begins_within_its_bounds_and_can_begin_anew(adapter, points, unit):
+def test_fit_begins_within_its_bounds_and_can_begin_anew(adapter, axes, points, unit):
     """However small the source's differences are beside the target's; BoTorch's next attempts are random."""
     from botorch.optim.utils import sample_all_priors  # likewise
 
     y = torch.linspace(-1.0, 1.0, 5, dtype=torch.double).unsqueeze(-1)
-    model = DriftedGP(points, y / y.std(), Belief(adapter, ["x", "y"], AXES), unit=unit)
+    model = DriftedGP(points, y / y.std(), Belief(adapter, ["x", "y"], axes), unit=unit)
     assert all(torch.isfinite(each).all() for each in model.parameters())
     before = float(model.covar_module.log_own.detach())
     sample_all_priors(model)
