@@ -55,6 +55,19 @@ signal.signal = install_and_send
 runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
 """
 
+# The thread that watches for signals takes its time to end the process.
+SLOW_WATCH = """
+import os, threading, time
+
+write = os.write
+
+def write_slowly(descriptor, text):
+    write(descriptor, text)
+    time.sleep(0.0 if threading.current_thread() is threading.main_thread() else 1.0)
+
+os.write = write_slowly
+"""
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -130,6 +143,17 @@ def test_the_first_signal_that_is_handled_ends_it(program: str, start: Start, tm
     name = program.rpartition(".")[2]
     assert (process.returncode, err) == (75, f"{name}: stopped by SIGTERM before its first step\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_line_is_the_last_one(start: Start) -> None:
+    """A traceback of the main thread, which had the signal second, stood below it."""
+    back_soon = BLOCKED.replace("10**9", "3 * 10**5")
+    process = start("-c", f"WHERE = 'pydantic'\n{SLOW_WATCH}\n{back_soon}")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (75, "trainer: stopped by SIGTERM before its first step\n")
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ class StopSignal:
         self._any: Callable[[bool], bool] | None = None
         self._early: float | None = None  # seconds after which a signal ends a process that has not trained
         self._program = ""
-        self._exiting = threading.Lock()
+        self._exiting = threading.RLock()  # a second signal may come while the main thread has it
 
     def install(self) -> None:
         """Handle SIGTERM and SIGINT from now on. To be called in the main thread."""
@@ -177,13 +177,15 @@ class StopSignal:
                 self._leave(numbers[0])
 
     def _leave(self, number: int) -> None:
-        if self._exiting.acquire(blocking=False):  # the main thread and the watching one may both be here
-            if os.environ.get("RANK", "0") == "0":  # one of the processes that share a run
-                name = signal.Signals(number).name
-                line = f"{self._program}: stopped by {name} before its first step\n"
-                with suppress(OSError):
-                    os.write(_STDERR, line.encode())
-            os._exit(EXIT_PREEMPTED)
+        # The main thread and the watching one may both be here. The second waits for the end of the process:
+        # the main thread would go on, and print the traceback of a PreemptedError below the line.
+        self._exiting.acquire()
+        if os.environ.get("RANK", "0") == "0":  # one of the processes that share a run
+            name = signal.Signals(number).name
+            line = f"{self._program}: stopped by {name} before its first step\n"
+            with suppress(OSError):
+                os.write(_STDERR, line.encode())
+        os._exit(EXIT_PREEMPTED)
 
     def _forget(self) -> None:
         """Leave the parent's signals alone, in a forked child."""
