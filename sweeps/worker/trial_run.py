@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -206,9 +207,7 @@ class TrialRun:
                     with contextlib.suppress(SweepError):  # the report will fail in the same way
                         self.experiment.apply(self.record.trial, last)
                 end = self._report(self._event(outcome, heartbeat, stages))
-                self.uploads.begin(
-                    lambda: uploader.close(UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S)
-                )
+                self.uploads.begin(lambda: self._end_upload(uploader, heartbeat.folder))
                 if end not in FINISHED:  # this worker may be the next one to claim it
                     self.uploads.wait()
             except BaseException as error:
@@ -226,6 +225,12 @@ class TrialRun:
                 log.debug("the traceback:", exc_info=error)
                 return self._report(self._release(detail, self.experiment.space.lease.max_attempts)), ""
         return end, preempted_by
+
+    def _end_upload(self, uploader: Uploader, folder: Path) -> None:
+        """Upload the last files of a run; once all are in the bucket, free their disk for further trials."""
+        missing = uploader.close(UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S)
+        if self.experiment.store.is_remote and not missing:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _run_program(
         self, heartbeat: HeartbeatThread, uploader: Uploader, stages: TrialStages, *, has_run: bool

@@ -32,6 +32,7 @@ from sweeps.storage.base import NotFound, Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.manifest import MANIFEST, decode
+from sweeps.storage.run_files.mirror import download
 from sweeps.trials.record import run_prefix
 from trainer import api
 
@@ -82,11 +83,14 @@ class Fleet:
         return worker
 
     def run_folder(self, attempt: int) -> Path:
-        """Return the folder of the attempt's files."""
+        """Return the folder of the attempt's files: a copy of the bucket's, where its worker has left none."""
         if isinstance(self.store, LocalStore):
             return self.store.folder(run_prefix(0, attempt))
-        (found,) = self.folder.glob(f"disk-*/**/{run_prefix(0, attempt)}")
-        return found
+        for found in self.folder.glob(f"disk-*/**/{run_prefix(0, attempt)}"):
+            return found
+        copied = self.folder / f"copied-{attempt}"
+        assert download(self.store, run_prefix(0, attempt), copied)
+        return copied
 
     def checkpoints(self, attempt: int) -> list[str]:
         pattern = f"**/{run_prefix(0, attempt)}/checkpoints/[0-9]*"

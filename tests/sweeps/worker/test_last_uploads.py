@@ -54,6 +54,40 @@ def test_the_next_trial_does_not_wait_for_them(experiment, gcs: FakeGcs) -> None
     assert (uploaded(gcs, 0), uploaded(gcs, 1)) == (True, True)
 
 
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_runs_that_are_in_the_bucket_leave_nothing_on_the_disk(experiment, gcs: FakeGcs, tmp_path) -> None:
+    """Checkpoints of trial after trial would fill it within days."""
+
+    def objective(trial) -> float:
+        Path(trial.folder, "student").write_bytes(b"weights")
+        Path(trial.folder, ".student.draft").write_bytes(b"half of them")
+        return 1.0
+
+    assert work(experiment, objective).ended == {"completed": 2}
+    assert (uploaded(gcs, 0), uploaded(gcs, 1)) == (True, True)
+    assert files(tmp_path / "disk") == []
+
+
+def test_what_could_not_be_uploaded_stays_on_the_disk(
+    experiment, gcs: FakeGcs, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("sweeps.worker.trial_run.UPLOAD_S", 0.5)
+    gcs.faults.add(
+        Fault(action="status", operation="insert", name="*/runs/000000/*/student", status=403, times=None)
+    )
+
+    def objective(trial) -> float:
+        Path(trial.folder, "student").write_bytes(b"weights")
+        return 1.0
+
+    assert work(experiment, objective).ended == {"completed": 2}
+    assert "student" in files(tmp_path / "disk")
+    assert [path.parent.parent.name for path in tmp_path.rglob("student")] == ["000000"]
+
+
 def test_another_attempt_at_the_same_trial_waits_for_them(experiment, gcs: FakeGcs) -> None:
     """It resumes from the checkpoint of the attempt before."""
     gcs.faults.add(Fault(action="delay", name="*/checkpoints/7/*", delay_s=DELAY_S, times=None))
