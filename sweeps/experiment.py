@@ -25,6 +25,7 @@ from sweeps.storage import keys
 from sweeps.storage.base import NotFound, Store
 from sweeps.trials import lifecycle, packs, storable
 from sweeps.trials.amendments import GAIN, Amendment, Amendments, limits
+from sweeps.trials.lease import Silence
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact, redacted_line
 from sweeps.trials.repository import Records
@@ -35,13 +36,18 @@ log = logging.getLogger(__name__)
 
 
 class Experiment:
-    """Sweep that exists in `store`, made by `create` or `open`."""
+    """Sweep that exists in `store`, made by `create` or `open`.
 
-    def __init__(self, store: Store, space: Space) -> None:
+    Args:
+        silence: what this process knows of lost workers; None: nothing yet.
+    """
+
+    def __init__(self, store: Store, space: Space, silence: Silence | None = None) -> None:
         self.store, self.written = store, space
         self.amendments = Amendments(store, space)
         self._records = Records(store)
-        self.allocator = Allocator(store, space, self._records, self.amendments)
+        self.silence = silence or Silence(space.lease.expire_s)
+        self.allocator = Allocator(store, space, self._records, self.amendments, self.silence)
 
     @property
     def space(self) -> Space:
@@ -87,6 +93,7 @@ class Experiment:
             SweepNotFound: there is none.
             DamagedObject: its `sweep.json` cannot be read.
         """
+        began = time.monotonic()
         try:
             data, _ = store.read(SWEEP_KEY)
         except NotFound:
@@ -101,6 +108,7 @@ class Experiment:
             raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
         found = cls(store, opened)
         found.amendments.load()
+        found.silence.answered(began)
         return found
 
     def extend(self, changes: Mapping[str, float | None], *, by: str) -> Amendment:
@@ -203,7 +211,8 @@ class Experiment:
         Raises:
             IllegalTransition: see `lifecycle.apply`.
         """
-        return self._records.apply(index, event)
+        with self.silence.contact():
+            return self._records.apply(index, event)
 
     def ask(
         self,

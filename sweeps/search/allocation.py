@@ -62,14 +62,15 @@ class Allocator:
         lease: held while candidates are generated.
     """
 
-    def __init__(self, store: Store, space: Space, records: Records, amendments: Amendments) -> None:
+    def __init__(
+        self, store: Store, space: Space, records: Records, amendments: Amendments, silence: Silence
+    ) -> None:
         self._store, self._space, self._records = store, space, records
-        self._amendments = amendments
+        self._amendments, self._silence = amendments, silence
         self._optimizer: Optimizer | FidelityOptimizer | None = None
         self._judged = ""  # digest of the records on which the search was not to end
         self._stuck: dict[int, float] = {}  # index → the monotonic time until when it is left out
         times = space.lease
-        self._silence = Silence(times.expire_s)
         self.lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
 
     def ask(
@@ -90,8 +91,9 @@ class Allocator:
         began = time.monotonic()
         trust_ended_s = ENDED_S
         while True:
-            records, complete = self._some(trust_ended_s, searching=searching)
-            self._must_be_open(records if complete else [])
+            with self._silence.contact():
+                records, complete = self._some(trust_ended_s, searching=searching)
+                self._must_be_open(records if complete else [])
             wanted = _wanted(self._records.unsettled() if complete else records, confirming=confirming)
             claimed = self._take_over(wanted, claim) or self._claim_one(wanted, claim)
             if claimed is not None:
@@ -229,6 +231,7 @@ class Allocator:
         """
         lease, now = self._space.lease, self._store.now()
         event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
+        self._silence.observe(now)
         for record in records:
             if not self._silence.is_stale(record, now) or self._is_stuck(record):
                 continue

@@ -183,9 +183,10 @@ def _parse(data: bytes) -> _Lock:
 class Silence:
     """Monitor of the heartbeats of one sweep, for one process: finds lost workers, whatever the clock does.
 
-    A folder's clock is a machine's, which may be set. Set back by an hour, every heartbeat lies in the
-    future, and each running trial would be taken from a live worker. After such a heartbeat, a process waits
-    for the next one by its own monotonic clock.
+    An old heartbeat is no sign of death in three cases, in which each running trial would be taken from a
+    live worker. A folder's clock is a machine's: set back by an hour, every heartbeat lies in the future, and
+    set forward, or after the machine slept, an hour back. And after an outage of the store nobody's heartbeat
+    is young, until it gets through again. Then a process waits for the next one by its own monotonic clock.
 
     Args:
         expire_s: seconds without a heartbeat after which a worker is lost.
@@ -195,15 +196,44 @@ class Silence:
     def __init__(self, expire_s: float, steady: Callable[[], float] = time.monotonic) -> None:
         self._expire_s, self._steady = expire_s, steady
         self._watched: dict[int, tuple[int, float, float]] = {}  # index -> attempt, heartbeat, since when
+        self._is_cut_off = False
+        self._doubted = float("-inf")  # when the store was back, or its clock was set, by the monotonic clock
+        self._offset: float | None = None  # of the store's clock to the monotonic one
+
+    @contextmanager
+    def contact(self) -> Iterator[None]:
+        """Learn from requests to the store in the block whether it was out of reach, for others as well."""
+        began = self._steady()
+        try:
+            yield
+        except StoreUnavailable as error:
+            self._is_cut_off = self._is_cut_off or not isinstance(error, Busy)
+            raise
+        self.answered(began)
+
+    def answered(self, since: float) -> None:
+        """Learn that the store has done what it was first asked for at `since`, by the monotonic clock."""
+        here = self._steady()
+        if self._is_cut_off or here - since > self._expire_s / 3:  # it was asked again until it answered
+            self._is_cut_off, self._doubted = False, here
+
+    def observe(self, now: float) -> None:
+        """Learn the store's time; call it before `is_stale`."""
+        here = self._steady()
+        offset = now - here
+        if self._offset is not None and offset - self._offset > self._expire_s / 3:
+            self._doubted = here
+        self._offset = offset
 
     def is_stale(self, record: Trial, now: float) -> bool:
         """Return whether the trial's worker has sent no heartbeat for `expire_s`."""
         if record.heartbeat is None or not lifecycle.is_stale(record, now, self._expire_s):
             self._watched.pop(record.trial, None)
             return False
-        if record.heartbeat < now:
-            return True
         here = self._steady()
+        is_in_doubt = self._is_cut_off or here - self._doubted <= self._expire_s
+        if record.heartbeat < now and not is_in_doubt:
+            return True
         watched = self._watched.get(record.trial)
         if watched is None or watched[:2] != (record.attempt, record.heartbeat):
             watched = self._watched[record.trial] = (record.attempt, record.heartbeat, here)

@@ -52,7 +52,7 @@ class HeartbeatThread:
     def __init__(
         self, experiment: Experiment, record: Trial, show: Callable[[Trial, Mapping[str, Value]], None]
     ) -> None:
-        self._experiment = Experiment(experiment.store, experiment.space)
+        self._experiment = Experiment(experiment.store, experiment.space, experiment.silence)
         self._record, self._show = record, show
         self._done = threading.Event()
         self._last_errors: dict[str, str] = {}  # by problem: an error that repeats is logged once

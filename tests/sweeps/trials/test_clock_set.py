@@ -140,3 +140,28 @@ def test_an_ask_lock_from_before_the_clock_was_set_back_is_taken(clock):
     clock.advance(-HOUR)
     with ObjectLease(store, "ask.lock", heartbeat_s=1, expire_s=5).held("w1") as mine:
         assert mine  # a hint that saves work: two who generate at once do no harm
+
+
+def test_clock_set_forward_takes_no_trial_from_live_worker(worlds):
+    """As when the only machine slept for an hour: all its workers sleep, too."""
+    silence = Silence(EXPIRE_S, worlds.steady)
+    record = running(worlds.store)
+    silence.observe(worlds.store)
+    worlds.store += HOUR
+    for _ in range(10):  # its worker beats on
+        silence.observe(worlds.store)
+        assert not silence.is_stale(record, worlds.store)
+        worlds.advance(EXPIRE_S / 3)
+        record = beat(record, worlds.store)
+
+
+def test_dead_worker_is_found_after_clock_was_set_forward(worlds):
+    silence = Silence(EXPIRE_S, worlds.steady)
+    record = running(worlds.store)
+    silence.observe(worlds.store)
+    worlds.store += HOUR
+    silence.observe(worlds.store)
+    assert not silence.is_stale(record, worlds.store)
+    worlds.advance(EXPIRE_S + 1)
+    silence.observe(worlds.store)
+    assert silence.is_stale(record, worlds.store)
