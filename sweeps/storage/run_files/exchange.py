@@ -33,7 +33,8 @@ class UploadConfig:
 
     Args:
         scan_s: seconds between two scans of the folder.
-        growing_s: least seconds between two uploads of a file that grows or is rewritten frequently.
+        growing_s: least seconds between two uploads of a file that grows or is rewritten frequently; more
+            where an upload takes long.
         patience_s: seconds without progress after which retries end.
         first_wait_s: upper bound of the first random wait in seconds; it doubles with every attempt.
         longest_wait_s: upper bound of every wait in seconds, also of that after a failed round.

@@ -8,7 +8,6 @@ this program is killed. Only growing files are overwritten, with content that be
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import time
@@ -28,6 +27,9 @@ from sweeps.storage.run_files.scan import Batch, Stamp, due_batches, is_growing,
 from sweeps.text.regular_file import open_regular
 
 log = logging.getLogger(__name__)
+
+_REST = 20
+"""Times of its last upload after which a log is sent again, whole: checkpoints wait meanwhile."""
 
 
 class FolderUpload:
@@ -60,7 +62,9 @@ class FolderUpload:
         self._before: dict[str, Stamp] = {}  # the last scan
         self._safe: dict[str, Stamp] = {}  # local files as the manifest in the bucket has them
         self._sent: dict[str, Stamp] = {}  # the same for the manifest that is not written yet
-        self._sent_at: dict[str, float] = {}  # volatile files
+        self._due: dict[
+            str, float
+        ] = {}  # volatile files: the monotonic time before which they are not sent again
         self._version: str | None = None
         self._committed: dict[str, Stored] = {}
         self._next: dict[str, Stored] = {}
@@ -80,8 +84,8 @@ class FolderUpload:
             self._open()
         present = scan(self._folder, self._prefix, without=self._without)
         before, self._before = self._before, present
-        since = math.inf if final else time.monotonic() - self._deadline.config.growing_s
-        deferred = frozenset(name for name, at in self._sent_at.items() if at > since)
+        now = time.monotonic()
+        deferred = frozenset(name for name, due in self._due.items() if now < due and not final)
         torn = False
         for batch in due_batches(present, before, self._sent, deferred=deferred, final=final):
             if torn and not batch.changed:
@@ -146,7 +150,7 @@ class FolderUpload:
             self._timed(name, size, self._clock() - began)
 
     def _store_file(self, name: str, file: IO[bytes], size: int) -> Stored:
-        growing = is_growing(name)
+        growing, began = is_growing(name), time.monotonic()
         try:
             content = manifest.digest(file, size)
         except EOFError:
@@ -168,7 +172,8 @@ class FolderUpload:
             self._objects[target] = remote
         self._superseded.pop(target, None)
         if is_volatile(name):
-            self._sent_at[name] = time.monotonic()
+            now = time.monotonic()
+            self._due[name] = now + max(self._deadline.config.growing_s, _REST * (now - began))
         return Stored(
             object=target,
             generation=remote.generation,

@@ -540,6 +540,20 @@ class TestARunningProgram:
         assert fetch(other) == {"metrics.jsonl": b"0\n1\n2\n3\n"}
         assert names(gcs, store) == ["manifest.json", "metrics.jsonl"]
 
+    def test_a_log_that_takes_long_to_send_is_sent_rarely_and_at_the_end(self, gcs, store, other):
+        """It is sent whole, while checkpoints wait."""
+        folder = store.folder(PREFIX)
+        uploads = FolderUpload(store, folder, PREFIX, Deadline(UploadConfig(growing_s=0.01)))
+        gcs.faults.add(Fault(action="delay", operation="insert", name="*log.txt", delay_s=1.0, times=None))
+        for line in range(4):
+            with (folder / "log.txt").open("ab") as file:
+                file.write(b"%d\n" % line)
+            uploads.round()
+            time.sleep(0.02)
+        assert sent(gcs) == ["log.txt"]
+        uploads.round(final=True)
+        assert fetch(other) == {"log.txt": b"0\n1\n2\n3\n"}
+
     def test_a_heartbeat_goes_at_the_pace_of_logs_and_at_the_end(self, gcs, store, other):
         """The trainer writes it every ten seconds, and every request is billed."""
         folder = store.folder(PREFIX)
