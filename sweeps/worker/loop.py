@@ -176,8 +176,9 @@ class _NextTrial:
                 )
                 if record is not None:
                     return record
+                delays = retry_delays()  # it answers again: a worker may wait here for days
             except NothingToAsk as error:
-                exhausted = True
+                exhausted, delays = True, retry_delays()
                 log.warning("%s", error)
             except StoreUnavailable as error:
                 delay = next(delays, None)
@@ -194,6 +195,7 @@ class _NextTrial:
                 if self.limits.leave_when_idle or not may_reopen:
                     self.watcher.closed(str(closed))
                     return None
+                delays = retry_delays()
                 self.watcher.waiting(str(closed))
                 self.stop.sleep(random.uniform(0.5, 1.5) * _PAUSED_POLL_S)  # noqa: S311 - spreads workers out
                 continue

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from memory_store import MemoryStore
 
-from sweeps.errors import CannotStart, DamagedObject, InputError, Interrupted, StoreUnavailable
+from sweeps.errors import Busy, CannotStart, DamagedObject, InputError, Interrupted, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Budget, Lease, Program
@@ -364,6 +364,32 @@ class TestSteering:
         diary.waiting = resume
         assert work(experiment, watcher=diary)[0].ended == {"completed": 8}
         assert "is paused" in diary.events[0][1]
+
+    @pytest.mark.parametrize("waits", ["paused", "for others"])
+    def test_short_outages_while_a_worker_waits_for_days_do_not_add_up(self, experiment, monkeypatch, waits):
+        monkeypatch.setattr(loop, "retry_delays", lambda: iter([0.0] * 2))
+        monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.01)
+        sweep = using(experiment, "paraboloid", heartbeat_s=0.01, expire_s=60)
+        if waits == "paused":
+            control.write(sweep.store, "paused", "me")
+        else:
+            other = Experiment.open(sweep.store)
+            while (record := other.ask("other")) is not None:
+                last = record
+        asks, real = [], Experiment.ask
+
+        def ask(self, worker, **options):
+            asks.append(worker)
+            if len(asks) % 2:
+                raise Busy("trials/000000.json", "locked")
+            if len(asks) == 10 and waits == "paused":
+                control.write(sweep.store, "running", "me")
+            elif len(asks) == 10:
+                other.apply(last.trial, Release(worker="other", attempt=1))
+            return real(self, worker, **options)
+
+        monkeypatch.setattr(Experiment, "ask", ask)
+        assert work(sweep, max_trials=1)[0].ended == {"completed": 1}
 
     def test_an_abandoned_trial_is_stopped_where_it_runs(self, command_space):
         space = replace(
