@@ -149,7 +149,7 @@ class AskedTrial(Trial):
 
     def _experiment_here(self) -> Experiment:
         """Return the sweep for this thread, which may be another than that which asked."""
-        return Experiment(self._experiment.store, self._experiment.space)
+        return Experiment(self._experiment.store, self._experiment.space, self._experiment.silence)
 
     def _put_back(self, why: str) -> None:
         """Release the trial; the attempt does not count."""
