@@ -68,16 +68,15 @@ class Kubernetes:
                     "workers", f"the job {pool.label} runs already; `sweep down kubernetes` ends it"
                 )
             kubectl("delete", "job", pool.label, "--wait=true", timeout_s=120)
-        if secrets:
-            secret = _secret(pool, options, {"data": secrets})
-            kubectl.create(secret, ("apply", "--server-side", "--force-conflicts"))
-        if pool.nodes > 1:
-            kubectl.create(service(pool), ("apply", "--server-side", "--force-conflicts"))
+        apply = ("apply", "--server-side", "--force-conflicts")
         try:
-            kubectl.create(manifest)
-        except EngineFailed:
             if secrets:
-                _delete_orphan(kubectl, pool, options)
+                kubectl.create(_secret(pool, options, {"data": secrets}), apply)
+            if pool.nodes > 1:
+                kubectl.create(service(pool), apply)
+            kubectl.create(manifest)
+        except BaseException:  # also Ctrl-C: the values of secrets stay nowhere without their pool
+            _delete_orphans(kubectl, pool)
             raise
         notify(
             f"the job {pool.label} has {counted(pool.workers, 'worker')}; "
@@ -118,8 +117,12 @@ class Kubernetes:
         kubectl = Kubectl(options_of(pool))
         phases = [pod.get("status", {}).get("phase") for pod in _pods(kubectl, pool)]
         running = [phase for phase in phases if phase in ("Pending", "Running")]
-        kinds = "job,secret,service" if pool.nodes > 1 else "job,secret"
-        words = ("delete", kinds, f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
+        words = (
+            "delete",
+            f"job,{_beside(pool)}",
+            f"--selector={POOL_LABEL}={pool.label}",
+            "--ignore-not-found",
+        )
         kubectl(*words, "--cascade=foreground", "--wait=true", timeout_s=pool.grace_s + 120)
         if running:
             notify(f"the job {pool.label} is deleted, and with it {counted(len(running), 'pod')}")
@@ -192,11 +195,16 @@ def _secret(pool: Pool, options: KubernetesOptions, values: dict[str, dict[str, 
     }
 
 
-def _delete_orphan(kubectl: Kubectl, pool: Pool, options: KubernetesOptions) -> None:
-    """Delete the Secret of a Job that was not created; the error about the Job is the one that is raised."""
+def _beside(pool: Pool) -> str:
+    """Return the kinds of objects that a pool has besides its Job, as kubectl takes them."""
+    return "secret,service" if pool.nodes > 1 else "secret"
+
+
+def _delete_orphans(kubectl: Kubectl, pool: Pool) -> None:
+    """Delete Secret and Service of a Job that was not created; the error about that is the one raised."""
     with suppress(EngineFailed):
         if kubectl.get("job", pool.label) is None:
-            kubectl("delete", "secret", secret_name(pool, options), "--ignore-not-found")
+            kubectl("delete", _beside(pool), f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
 
 
 def _has_ended(job: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from runners_pools import plain
 
 from runners.errors import EngineFailed, EngineMissing, PoolError
-from runners.kubernetes.runner import RUNNER
+from runners.kubernetes.runner import RUNNER, Kubectl
 
 STAND_IN = r"""#!/bin/bash
 n=$(ls "$HERE" | grep -c '^call')
@@ -126,7 +126,24 @@ def test_a_secret_without_a_job_is_taken_back(cluster, made):
     with pytest.raises(EngineFailed, match="quota exceeded"):
         RUNNER.up(POOL, print)
     undone = [words for words in cluster.calls() if words[0] == "delete"]
-    assert undone == ([] if made else [["delete", "secret", POOL.label, "--ignore-not-found"]])
+    selector = f"--selector=stagesweep-pool={POOL.label}"
+    assert undone == ([] if made else [["delete", "secret", selector, "--ignore-not-found"]])
+
+
+@pytest.mark.parametrize("kind", ["Secret", "Service", "Job"])
+def test_ctrl_c_during_up_leaves_no_secret_and_no_service(cluster, monkeypatch, kind):
+    create = Kubectl.create
+
+    def interrupted(kubectl: Kubectl, manifest: dict[str, Any], *verb: Any) -> None:
+        if manifest["kind"] == kind:
+            raise KeyboardInterrupt
+        create(kubectl, manifest, *verb)
+
+    monkeypatch.setattr(Kubectl, "create", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        RUNNER.up(replace(POOL, nodes=2), print)
+    selector = f"--selector=stagesweep-pool={POOL.label}"
+    assert cluster.calls()[-1] == ["delete", "secret,service", selector, "--ignore-not-found"]
 
 
 def test_status_is_each_indexs_newest_pod(cluster):
