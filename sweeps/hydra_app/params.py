@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
 from sweeps.errors import InputError
-from sweeps.space.definition import from_plain
+from sweeps.space.definition import from_plain, is_number
 from sweeps.space.overrides import to_overrides
 from sweeps.text.shorten import one_line
 
@@ -125,17 +125,29 @@ def _from_ax(key: str, param: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"{where}: unknown key {sorted(map(str, unknown))[0]!r} next to type:")
     match param["type"]:
         case "range":
-            bounds = param.get("bounds")
-            if not isinstance(bounds, list) or len(bounds) != 2:
-                raise InputError(f"{where}: write bounds: [low, high]")
-            low, high = bounds
-            if param.get("value_type") == "float":
-                low, high = float(low), float(high)
-            return _range(key, low, high, log=bool(param.get("log_scale")))
+            bounds, kind = param.get("bounds"), param.get("value_type")
+            if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
+                raise InputError(f"{where}: write bounds: [low, high], two numbers")
+            if kind not in (None, "int", "float"):
+                raise InputError(f"{where}: value_type is {kind!r}; of a range it is int or float")
+            if kind == "int" and not all(float(bound).is_integer() for bound in bounds):
+                raise InputError(f"{where}: value_type is int, and the bounds are {bounds}; write integers")
+            low, high = bounds if kind is None else map(int if kind == "int" else float, bounds)
+            return _range(key, low, high, log=_flag(where, param, "log_scale"))
         case "choice":
-            values: list[Any] = list(param.get("values") or ())
+            values = param.get("values")
+            if not isinstance(values, list) or not values:
+                raise InputError(f"{where}: write values: [a, b]")
             found = _choice(key, values)
-            return found | ({"ordered": bool(param["is_ordered"])} if "is_ordered" in param else {})
+            return found | ({"ordered": _flag(where, param, "is_ordered")} if "is_ordered" in param else {})
         case "fixed":
             return {"value": param.get("value")}
     raise InputError(f"{where}: type is {param['type']!r}; write range, choice or fixed")
+
+
+def _flag(where: str, param: Mapping[str, Any], name: str) -> bool:
+    """Return a switch of Ax's, off where it is left out; the text `false` would count as true."""
+    value = param.get(name) or False
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: {name} is {value!r}; write true or false")
+    return value
