@@ -198,6 +198,9 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
         if name not in metrics:
             there = ", ".join(sorted(numbers)[:20]) or "nothing"
             return _contract_failure(f"{where}: no metric {name!r}; there is {there}")
+        if metrics[name] is not None and not _is_number(metrics[name]):
+            # Every trial of this program would report it so, and the brake must see that at once.
+            return _contract_failure(f"{where}: {name} is {metrics[name]!r:.200}, not a number")
         if numbers.get(name) is None:
             return Failed(
                 error=f"{where}: {name} is {metrics[name]!r:.200}, not a finite number", failure="diverged"

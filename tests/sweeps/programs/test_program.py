@@ -143,8 +143,8 @@ class TestCommands:
             ("pass", "wrote no result.json"),
             (write("[1]"), "not a JSON object"),
             (write("{'status': 'failed', 'metrics': {'loss': 1}}"), "status is 'failed'"),
-            (write("{'loss': 'low'}"), "loss is 'low', not a finite number"),
-            (write("{'loss': True}"), "loss is True, not a finite number"),
+            (write("{'loss': 'low'}"), "loss is 'low', not a number"),
+            (write("{'loss': True}"), "loss is True, not a number"),
             ("import os; open(os.environ['SWEEP_RUN_DIR'] + '/result.json', 'w').write('{\"loss\": ')", "not JSON"),
         ],
         ids=["status", "silent", "sigkill", "sigsegv", "no-result", "list", "says-failed", "text", "bool", "torn"],
@@ -177,6 +177,9 @@ class TestCommands:
             ("pass", "bad_config"),
             (write("{'loss': float('nan')}"), "diverged"),
             (write("{'acc': 1}"), "bad_config"),
+            (write("{'loss': None}"), "diverged"),
+            (write("{'loss': '0.5'}"), "bad_config"),
+            (write("{'loss': True}"), "bad_config"),
         ],
         ids=[
             "70",
@@ -191,6 +194,9 @@ class TestCommands:
             "no-result",
             "nan",
             "no-metric",
+            "null",
+            "quoted-number",
+            "boolean",
         ],
     )
     def test_every_failure_has_a_kind(self, space, tmp_path, code, failure):
