@@ -106,8 +106,14 @@ def rename(storage: str | None, name: str | None, new: str) -> None:
     If it was interrupted, call it again to go on.
     """
     experiment = open_sweep(storage, name)
-    old = experiment.store.url
-    echo(f"{old} is {lifetime.rename(experiment, new, user_name()).store.url} now")
+    old, shown = experiment.store.url, experiment.space.name
+    url = lifetime.rename(experiment, new, user_name()).store.url
+    if url != old:
+        echo(f"{old} is {url} now")
+    elif shown == new:
+        echo(f"{url} has this name already; nothing is changed")
+    else:  # the folder was renamed before, and the command killed
+        echo(f"{url} is shown as {new} now")
 
 
 @click.command()

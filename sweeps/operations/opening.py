@@ -82,6 +82,8 @@ def sweeps_near(url: str, patience_s: float | None = None) -> str:
         return f"give one of its sweeps, such as {join(url, names[0])}"
     with suppress(SweepError):  # a whole bucket, or a folder that may not be listed
         folder = parent(url)
+        if exists(_open(folder, patience_s)):  # a person stands in a sweep's own folder
+            return f"give --storage {folder}, which is a sweep itself"
         if is_remote(folder) and not name_of(folder):
             return ""  # a bucket's root: thousands of folders may lie there that are no sweeps
         if names := sweep_names(folder, patience_s):
@@ -144,6 +146,8 @@ def storage_url(storage: str | None) -> str:
     url = storage or os.environ.get("SWEEP_STORAGE") or DEFAULT_STORAGE
     if not is_remote(url):
         path = Path(local_path(url))
+        if path.name in ("", ".."):  # such as `.`, which has no parent to rename it in and cannot be removed
+            url = os.path.abspath(path)  # noqa: PTH100 - `..` is taken out, too
         try:
             if b"\0" in os.fsencode(path):
                 raise ValueError(path)

@@ -206,6 +206,20 @@ class TestLifetime:
         space_file.write_text(space_file.read_text().replace("name: toy", "name: better"))
         assert sweep("init", str(space_file), "--skip-if-exists").status == 0
 
+    def test_rename_to_the_same_name_says_that_nothing_changed(self, sweep, finished):
+        ran = sweep("rename", "toy")
+        assert (ran.status, ran.out) == (0, "./sweep-store/toy has this name already; nothing is changed\n")
+
+    def test_in_its_own_folder_a_sweep_is_renamed_and_deleted(self, sweep, finished, monkeypatch):
+        store = Path("sweep-store").absolute()
+        monkeypatch.chdir(store / "toy")
+        assert "give --storage ., which is a sweep itself" in sweep("status").err
+        assert sweep("rename", "better", "--storage", ".").status == 0
+        monkeypatch.chdir(store / "better")
+        assert sweep("status", "--storage", ".").out.startswith("sweep   better  ")
+        assert sweep("delete", "--storage", ".", "--yes").status == 0
+        assert not (store / "better").exists()
+
     def test_all_goes_but_only_what_was_named_and_confirmed(self, sweep, finished):
         assert sweep("delete").status == 2
         ran = sweep("delete", "--name", "toy")
