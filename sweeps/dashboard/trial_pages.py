@@ -18,7 +18,7 @@ from sweeps.dashboard.reader import View
 from sweeps.dashboard.rendering import Rendered, render
 from sweeps.dashboard.site import Site
 from sweeps.dashboard.trial_table import select_trials
-from sweeps.errors import SweepError
+from sweeps.errors import InputError, SweepError
 from sweeps.export import table
 from sweeps.programs.base import LOG_FILE
 from sweeps.programs.kinds import program_of
@@ -58,28 +58,32 @@ class TrialPages:
     async def show_trial(self, request: web.Request) -> web.Response:
         """Answer with the page of one trial."""
         return await self._answer(
-            request, self._trial_values, "trial.html.j2", [request.match_info["index"]], 1
+            request, self._trial_values, "trial.html.j2", lambda view: [_trial_of_path(view, request)]
         )
 
     async def compare(self, request: web.Request) -> web.Response:
         """Answer with trials compared: curves, and what differs."""
         given = request.query.getall("t", [])
-        return await self._answer(request, self._compared_values, "compare.html.j2", given, COMPARED)
+        return await self._answer(
+            request,
+            self._compared_values,
+            "compare.html.j2",
+            lambda view: select_trials(view, given, most=COMPARED),
+        )
 
     async def _answer(
         self,
         request: web.Request,
         values_of: Callable[[Poller, View, web.Request, list[Trial]], dict[str, Any]],
         template: str,
-        given: Sequence[str],
-        most: int,
+        shown: Callable[[View], list[Trial]],
     ) -> web.Response:
         """Answer with a page about trials; their files are read in the poller's thread."""
         poller = await self._site.poller(request)
         view = await poller.current()
         if view is None:
             return self._sweeps.waiting(request, poller)
-        records = select_trials(view, given, most=most)
+        records = shown(view)
         running = any(record.status == "running" for record in records)
         every = (10 if poller.reader.store.is_remote else 2) if running else 0
         key = (request.path_qs, poller.mark, int(time.time() / max(1, every)) if running else 0)
@@ -99,7 +103,7 @@ class TrialPages:
         view = await poller.current()
         if view is None:
             raise web.HTTPServiceUnavailable(text="not read yet", headers={"Retry-After": "2"})
-        (record,) = select_trials(view, [request.match_info["index"]], most=1)
+        record = _trial_of_path(view, request)
         text, name = request.query.get("attempt", ""), request.query.get("name", "")
         attempt = int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
         if not 1 <= attempt <= record.attempt:
@@ -205,6 +209,15 @@ class TrialPages:
             known = [(stage.usd, stage.seconds) for stage in record.stages if stage.usd and stage.seconds]
             usd, seconds = known[0] if known else (None, None)
         return usd / seconds if usd and seconds else None
+
+
+def _trial_of_path(view: View, request: web.Request) -> Trial:
+    """Return the trial that the address names; a page without one is not there (404)."""
+    try:
+        (record,) = select_trials(view, [request.match_info["index"]], most=1)
+    except InputError as error:
+        raise web.HTTPNotFound(text=str(error)) from None
+    return record
 
 
 def _axis(text: str) -> Axis:

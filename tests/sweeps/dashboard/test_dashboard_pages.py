@@ -177,7 +177,8 @@ def test_page_of_a_trial(tmp_path, space):
             assert "one two TOKEN_SECRET=***" in said
             assert "from objectives_for_tests import paraboloid" in said
             assert "1 host-1" in said
-            assert (await served.get("/sweep/toy/trial/7"))[0] == 400
+            assert (await served.get("/sweep/toy/trial/7"))[0] == 404
+            assert (await served.get("/sweep/toy/trial/7/file?attempt=1&name=output.log"))[0] == 404
             seconds = await served.page("/sweep/toy/trial/1?axis=seconds")
             assert ">training seconds</text>" in seconds
             assert ">stage2</text>" in seconds
