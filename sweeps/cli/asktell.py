@@ -52,7 +52,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
             click.echo(escape_controls(override))
 
 
-@click.command("tell")
+@click.command("tell", context_settings={"allow_extra_args": True})
 @storage_options
 @click.argument("index", type=click.IntRange(min=0))
 @click.option(
@@ -64,10 +64,19 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
     help='Instead, a result.json: {"status": "completed", "metrics": {…}}, or with status failed or refused '
     'an "error".',
 )
+@click.pass_context
 def report_result(
-    storage: str | None, name: str | None, index: int, metric: tuple[str, ...], result: Path | None
+    ctx: click.Context,
+    storage: str | None,
+    name: str | None,
+    index: int,
+    metric: tuple[str, ...],
+    result: Path | None,
 ) -> None:
     """Report the result of trial INDEX that `sweep ask` handed out. Repeating a report changes nothing."""
+    if ctx.args:  # `sweep enqueue` takes its values so
+        shown = " ".join(f"--metric {word if '=' in word else f'NAME={word}'}" for word in ctx.args)
+        raise InputError(f"{' '.join(ctx.args)}: a metric is an option; write {shown}")
     if bool(metric) == (result is not None):
         raise InputError("give its result: --metric NAME=NUMBER (once or more), or --result FILE")
     experiment = open_sweep(storage, name)

@@ -90,9 +90,16 @@ def export(
 def report(storage: str | None, name: str | None, out: Path, surrogate: bool, prices: Prices) -> None:
     """Write one self-contained HTML page: best trial, front, what mattered, costs, failures."""
     rate = prices.rate()
-    tables.require_place(out)  # before the surrogate is fitted
+    require_page(out)  # before the surrogate is fitted
     write_report(open_sweep(storage, name), out, surrogate=surrogate, rate=rate)
     click.echo(str(out))
+
+
+def require_page(out: Path) -> None:
+    """Raise `InputError` unless a report can be written to `out`, by a name that browsers open as a page."""
+    tables.require_place(out)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{str(out)!r}: a report is a page of HTML; give a name that ends in .html")
 
 
 def write_report(

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sweeps.cli.export import require_page, write_report
 from sweeps.cli.output import console, echo, notify, print_table
 from sweeps.cli.show import rows_for_people, running_line, status_lines
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
-from sweeps.export.table import best, document, require_place
+from sweeps.export.table import best, document
 from sweeps.operations.opening import exists, make_default, new_store
 from sweeps.operations.status import running_rows
 from sweeps.programs.kinds import program_of
@@ -65,7 +66,7 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
     from sweeps.space.space_file import load
 
     started = time.monotonic()
-    require_place(out)
+    require_page(out)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler)  # as Ctrl-C, it also ends the workers
@@ -93,7 +94,6 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
         _say(f"stopped; nothing is lost. Go on with: {again}")
         ctx.exit(EXIT_INTERRUPTED)
     from analysis.table import TrialsTable, from_document
-    from sweeps.cli.export import write_report
     from sweeps.cli.pareto import print_front, sweep_front
 
     records = experiment.trials()

@@ -14,6 +14,8 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from sweeps.errors import InputError, SpaceError
 from sweeps.space import (
     optuna_study,
@@ -71,7 +73,6 @@ _REQUIRED = {
 }
 _HINTS = {
     "early_stopping": "write early_terminate: {type: percentile}",
-    "metric": "write objectives: [{metric: final_loss, goal: minimize}]",
     "method": "write search: {method: bayes}",
     "command": "write program: {command: [...]}",
     "stop": "write search: {stop: {expected_gain: 0.004}}",
@@ -109,6 +110,17 @@ def text_of(path: str | os.PathLike[str]) -> str:
         raise SpaceError("not UTF-8 text; save the file as UTF-8", file=file, line=line) from None
 
 
+def _objective_hint(root: Cursor) -> str:
+    """Return what to write for `metric:` of W&B, with the name and the goal that stand there."""
+    metric = root.at("metric").node
+    pairs = metric.value if metric is not root.node and isinstance(metric, yaml.MappingNode) else []
+    given = {key.value: value.value for key, value in pairs if isinstance(value, yaml.ScalarNode)}
+    if isinstance(metric, yaml.ScalarNode):
+        given = {"name": metric.value}
+    goal = "maximize" if given.get("goal") == "maximize" else "minimize"
+    return f"write objectives: [{{metric: {given.get('name') or 'final_loss'}, goal: {goal}}}]"
+
+
 def loads(text: str, file: str) -> Space:
     """Return the search space in `text`; `file` is its name in errors. Raises SpaceError."""
     root = yaml_cursor.parse(text, file)
@@ -119,7 +131,7 @@ def loads(text: str, file: str) -> Space:
         raise SpaceError(problem, file=file, line=root.line)
     optuna_study.refuse(root, file)
     problems = Problems()
-    entries = root.table(KEYS, problems, hints=_HINTS, examples=_REQUIRED)
+    entries = root.table(KEYS, problems, hints=_HINTS | {"metric": _objective_hint(root)}, examples=_REQUIRED)
 
     def section(key: str, part: Callable[[Cursor], T], default: D) -> T | D:
         """Return a section, or the default without one, and where it is wrong, which is collected."""

@@ -239,7 +239,7 @@ class TestAskAndTell:
 
     @pytest.mark.parametrize(
         ("document", "expected"),
-        [({"acc": 1}, "no metric 'loss'"), ([], "not a JSON object"), ({"loss": "x"}, "not a finite number")],
+        [({"acc": 1}, "no metric 'loss'"), ([], "not a JSON object"), ({"loss": "x"}, "'x', not a number")],
     )
     def test_a_wrong_result_file_leaves_the_trial_open(self, sweep, space_file, document, expected):
         sweep("init", str(space_file))
@@ -248,6 +248,19 @@ class TestAskAndTell:
         assert (ran.status, one_line(ran.err)) == (2, True)
         assert expected in ran.err
         assert self.report(sweep, 0, {"loss": 1.0}).status == 0
+
+    @pytest.mark.parametrize(
+        ("word", "written"), [("loss=0.5", "--metric loss=0.5"), ("0.5", "--metric NAME=0.5")]
+    )
+    def test_metric_without_its_option(self, sweep, space_file, word, written):
+        sweep("init", str(space_file))
+        self.ask(sweep)
+        ran = sweep("tell", "0", word)
+        assert (ran.status, ran.err) == (
+            2,
+            f"sweep: error: {word}: a metric is an option; write {written}\n",
+        )
+        assert sweep("tell", "0", "--metric", "loss=0.5").status == 0
 
     def test_an_unknown_trial_and_a_missing_file(self, sweep, space_file):
         sweep("init", str(space_file))

@@ -332,6 +332,8 @@ class TestExportAndReport:
             assert "there is no folder 'no/such/folder'" in ran.err
 
     def test_the_report_is_one_file_that_names_the_best_trial(self, sweep, finished, tmp_path):
+        ran = sweep("report", "--out", "page.pdf")
+        assert (ran.status, "ends in .html" in ran.err, Path("page.pdf").exists()) == (2, True, False)
         assert sweep("report", "--out", "page.html", "--no-surrogate").status == 0
         page = (tmp_path / "page.html").read_text()
         assert "made without the surrogate" in page
