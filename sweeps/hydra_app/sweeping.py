@@ -56,8 +56,7 @@ def sweep(
     try:
         experiment = _create_or_open(cast("dict[str, Any]", plain), config, config_loader, arguments)
         folder = Path(config.hydra.sweep.dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(config, folder / "multirun.yaml")
+        _write(folder / "multirun.yaml", OmegaConf.to_yaml(config))
         stop = Stop()
         stop.listen()
         with watcher(experiment) as watching:
@@ -77,15 +76,25 @@ def sweep(
             "best_evaluated_params": {name: to_plain(value) for name, value in best.parameters.items()},
             "best_evaluated_result": dict(best.metrics),
         }
-        (folder / "optimization_results.yaml").write_text(
-            yaml.safe_dump(found, sort_keys=False), encoding="utf-8"
-        )
+        _write(folder / "optimization_results.yaml", yaml.safe_dump(found, sort_keys=False))
         overrides = " ".join(to_overrides(best.parameters))
         say(f"best trial {best.trial}: {overrides}")
         return dict(best.metrics)
     except SweepError as error:
         say(f"error: {error}")
         raise SystemExit(error.exit_status) from None
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file into the folder of `hydra.sweep.dir`. Raises `InputError`."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"hydra.sweep.dir: {file} cannot be written: {reason}; name another folder, and the sweep goes on"
+        ) from None
 
 
 def _create_or_open(
@@ -156,6 +165,10 @@ def space_of(
     """
     from sweeps.space.space_file import loads
 
+    if settings["metric"] in (None, "", []):
+        raise InputError(
+            "hydra.sweeper.metric: is empty; name the task function's return value, such as loss"
+        )
     metrics = _as_list(settings["metric"])
     goals = _as_list(settings["direction"])
     goals = goals * len(metrics) if len(goals) == 1 else goals

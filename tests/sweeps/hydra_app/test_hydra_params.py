@@ -166,6 +166,11 @@ class TestSpace:
             "${overrides}",
         )
 
+    @pytest.mark.parametrize("metric", [None, "", []])
+    def test_a_metric_without_a_name_is_refused(self, metric: Any) -> None:
+        with pytest.raises(InputError, match="metric: is empty"):
+            space_of(settings(metric=metric), {"x": {"min": 0.0, "max": 1.0}}, [], [])
+
     def test_stages_of_the_application_are_read_as_in_a_file(self) -> None:
         entries = [
             {"name": "a", "parameters": ["n"], "cost": "2*n"},

@@ -98,6 +98,22 @@ def test_each_trial_ends_once_after_a_kill_and_two_resumes(
     assert "hydra.sweeper.name" in output
 
 
+def test_an_output_folder_that_cannot_be_written_is_one_line(
+    application: Path, environment: dict[str, str]
+) -> None:
+    (application / "file").touch()
+    ran = subprocess.run(
+        [sys.executable, "train.py", *SWEEP, "hydra.sweep.dir=file/here"],
+        cwd=application,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "sweep: error: hydra.sweep.dir: file/here/multirun.yaml cannot be written" in ran.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_surrogate_searches_a_configuration_with_its_own_sweep(
