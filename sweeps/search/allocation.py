@@ -25,7 +25,7 @@ from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.amendments import Amendments
 from sweeps.trials.lease import ObjectLease, Silence
 from sweeps.trials.record import Generator, Trial
-from sweeps.trials.repository import ENDED_S, FRESH_S, Records
+from sweeps.trials.repository import ENDED_S, FRESH_S, Records, free_index
 
 if TYPE_CHECKING:
     from sweeps.search.optimizer import FidelityOptimizer, Optimizer
@@ -316,7 +316,7 @@ class Allocator:
                 raise SweepClosed(
                     "stopped", f"{self._store.url} is gone: somebody has renamed or deleted the sweep"
                 ) from None
-        index = records[-1].trial + 1 if records else 0
+        index = free_index(self._store, records)
         generator: Generator
         if repeats and (repeat := self._repeat(records)) is not None:
             parameters, generator = repeat, "confirm"

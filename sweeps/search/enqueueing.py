@@ -18,7 +18,7 @@ from sweeps.text.counted import counted
 from sweeps.trials import budget
 from sweeps.trials.lease import PATIENCE_S, ObjectLease
 from sweeps.trials.record import Trial
-from sweeps.trials.repository import Records
+from sweeps.trials.repository import Records, free_index
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,10 @@ def enqueue(
                 f"{space.run_cap}; enqueue fewer, or raise the cap with `sweep extend`"
             )
         found: list[Trial] = []
-        index = present[-1].trial + 1 if present else 0
+        index = 0
         for key, configuration in zip(keys, configurations, strict=True):
             while key not in known or not skip_if_exists:
+                index = free_index(store, present, least=index)
                 fresh = Trial(
                     trial=index,
                     status="pending",

@@ -141,9 +141,14 @@ def key(index: int) -> str:
     return f"{PREFIX}{index:06d}.json"
 
 
+def runs_prefix(index: int) -> str:
+    """Return the key prefix of the files of all attempts of a trial: `runs/000012/`."""
+    return f"runs/{index:06d}/"
+
+
 def run_prefix(index: int, attempt: int) -> str:
     """Return the key prefix of an attempt's files: `runs/000012/attempt-1`."""
-    return f"runs/{index:06d}/attempt-{attempt}"
+    return f"{runs_prefix(index)}attempt-{attempt}"
 
 
 def encode(record: Trial, token: str) -> bytes:

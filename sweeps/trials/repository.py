@@ -6,7 +6,7 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter, itemgetter
 
@@ -23,6 +23,25 @@ FRESH_S = 1.0
 """Seconds for which a listing may be reused: a worker claims several short trials from one."""
 ENDED_S = 10.0
 """Seconds for which a worker may take ended records for unchanged: only a person changes them, by a retry."""
+
+
+def free_index(store: Store, records: Sequence[Trial], *, least: int = 0) -> int:
+    """Return the next trial's index: behind all records, and behind files of a trial whose record is lost.
+
+    A record that was moved to `quarantine/` or removed leaves the files of its runs, which may have its
+    result; another trial of its index would overwrite them, or resume from what it finds there.
+
+    Args:
+        records: all of them, in index order.
+        least: the smallest index to return.
+
+    Raises:
+        StoreUnavailable: the files cannot be listed.
+    """
+    index = max(least, records[-1].trial + 1 if records else 0)
+    while store.list(trial.runs_prefix(index)):
+        index += 1
+    return index
 
 
 class Records:

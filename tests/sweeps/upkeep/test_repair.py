@@ -205,3 +205,20 @@ def test_failed_step_does_not_stop_the_others(space):
         ("failed", "no permission"),
         ("done", ""),
     ]
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+def test_no_trial_takes_the_place_of_one_whose_record_is_lost(space, tmp_path, kind):
+    """It would overwrite a result that can still be imported, or resume from what it finds there."""
+    store = LocalStore(tmp_path) if kind == "folder" else MemoryStore()
+    first, second = Experiment.create(store, space), Experiment.open(store)
+    assert [first.ask("w1").trial, second.ask("w2").trial] == [0, 1]
+    result = "runs/000001/attempt-1/result.json"
+    store.create(result, b"{}")
+    overwrite(store, trial.key(1), b'{"torn')
+    assert ("torn", "done") in repair(first)
+    assert [first.ask("w1").trial, second.ask("w2").trial] == [2, 3]
+    store.create("runs/000004/attempt-1/result.json", b"{}")  # a record that somebody has removed
+    enqueued = second.enqueue([dict(first.trial(0).parameters)] * 2, "me")
+    assert [record.trial for record in enqueued] == [5, 6]
+    assert store.read(result)[0] == b"{}"
