@@ -93,10 +93,20 @@ def test_failure_in_an_unwritable_folder_costs_no_attempt(code, broken_disk):
 
 def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
     sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true"))
+    sweep.enqueue([{"x": 0.5, "mode": "fast"}], "me")
     (tmp_path / "store" / "runs").write_text("a file stands here")
     with pytest.raises(StoreUnavailable, match="found a file"):
         run(sweep)
-    assert [record.status for record in sweep.trials()] == ["pending"]
+    (record,) = sweep.trials()
+    assert (record.status, record.history[0].reason) == ("pending", "released")
+
+
+def test_no_trial_is_made_where_run_folders_cannot_be_looked_at(tmp_path):
+    sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true"))
+    (tmp_path / "store" / "runs").write_text("a file stands here")
+    with pytest.raises(StoreUnavailable, match="found a file"):
+        run(sweep)
+    assert sweep.trials() == []
 
 
 @pytest.mark.timeout(60)
