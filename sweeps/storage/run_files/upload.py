@@ -62,9 +62,7 @@ class FolderUpload:
         self._before: dict[str, Stamp] = {}  # the last scan
         self._safe: dict[str, Stamp] = {}  # local files as the manifest in the bucket has them
         self._sent: dict[str, Stamp] = {}  # the same for the manifest that is not written yet
-        self._due: dict[
-            str, float
-        ] = {}  # volatile files: the monotonic time before which they are not sent again
+        self._due: dict[str, float] = {}  # volatile file → the monotonic time until when it is not sent again
         self._version: str | None = None
         self._committed: dict[str, Stored] = {}
         self._next: dict[str, Stored] = {}
