@@ -125,7 +125,6 @@ def test_memory_is_measured_in_bytes() -> None:
     assert 10 * 2**20 < CPU.peak_memory_bytes() < 2**40
 
 
-@pytest.mark.cuda
 @pytest.mark.parametrize("version", [1, 2])
 def test_free_memory_is_what_a_container_has_left(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +149,7 @@ def test_free_memory_is_what_a_container_has_left(
     assert CPU.free_memory_bytes() == pytest.approx(outside, rel=0.2)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_batch_comes_to_a_cuda_device_as_it_was() -> None:
     device, ids = open_device(config(type="cuda")), torch.arange(24).view(2, 12)
