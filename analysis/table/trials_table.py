@@ -297,11 +297,18 @@ def seed_columns(table: TrialsTable) -> list[str]:
     confirming = is_confirming(table)
     if not confirming.any():
         return [name for name in (SEED, EVAL_TEST) if name in table]
-    searched = table.frame[~confirming]
+
+    def differs_in_repeats(name: str) -> bool:
+        """Return whether the search has one value or none, and the fresh runs have others, as of a seed."""
+        keys = np.array(_keys(table, [name]), dtype=object)
+        known, fresh = ({key for key in keys[rows] if key} for rows in (~confirming, confirming))
+        return len(known) < 2 and bool(fresh) and not fresh & known
+
+    has_search = not confirming.all()
     return [
         name
         for name in table.parameters
-        if name == EVAL_TEST or name.endswith(".seed") or (len(searched) and not searched[name].notna().any())
+        if name == EVAL_TEST or name.endswith(".seed") or (has_search and differs_in_repeats(name))
     ]
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space.definition import Objective, Range, Space, cell_of
+from sweeps.space.domain import Domain, is_seed
 from sweeps.space.fidelity import is_at_target
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
@@ -204,9 +205,11 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     metric, sign, is_within = space.objectives[0].metric, space.objectives[0].sign, within_constraints(space)
     found: list[tuple[float, Trial]] = []
     done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
-    repeats = [record for record in done if record.generator == CONFIRM]
+    domain = Domain(space)
+    repeats = [(_without_seed(domain, r), numbers(r.metrics)) for r in done if r.generator == CONFIRM]
     for record in done:
-        runs = [numbers(run.metrics) for run in repeats if _without_seed(run) == _without_seed(record)]
+        own = _without_seed(domain, record)
+        runs = [metrics for configuration, metrics in repeats if configuration == own]
         if record.generator == CONFIRM or len(runs) < MIN_RUNS:
             continue
         common = set(runs[0]).intersection(*runs)
@@ -216,13 +219,10 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _without_seed(record: Trial) -> dict[str, Any]:
+def _without_seed(domain: Domain, record: Trial) -> dict[str, Any]:
     """Return the parameters that a fresh run has in common with the trial that it confirms."""
-    return {
-        name: value
-        for name, value in record.parameters.items()
-        if name != "eval.test" and name.rpartition(".")[2] != "seed"
-    }
+    parameters = domain.configuration(record.parameters, repeat=record.generator == CONFIRM)
+    return {name: value for name, value in parameters.items() if not is_seed(name)}
 
 
 def write(

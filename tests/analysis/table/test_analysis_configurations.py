@@ -87,6 +87,9 @@ def test_a_seed_of_another_name_is_no_part_of_a_configuration(confirmed: dict[st
             row["parameters"]["model.seed"] = row["parameters"].pop("seed")
             row["parameters"]["report_twice"] = 1
     assert table_of(confirmed).configurations.repeats.runs == {4: (7, 8), 5: (9, 10)}
+    for row in confirmed["trials"]:  # the search had a fixed one
+        row["parameters"]["random_state"] = row["parameters"].pop("model.seed", 0)
+    assert table_of(confirmed).configurations.repeats.runs == {4: (7, 8), 5: (9, 10)}
 
 
 def test_repeats_of_a_grid_stay_rows_and_widen_the_errors(sweep: dict[str, Any]) -> None:

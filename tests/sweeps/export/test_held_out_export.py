@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ import pytest
 
 from sweeps.export import held_out
 from sweeps.export import table as export
-from sweeps.space.definition import Objective, Program, Space
+from sweeps.space.definition import Fixed, Objective, Program, Range, Space
 from sweeps.storage.local import LocalStore
 from sweeps.trials.record import Trial
 
 SPACE = Space(
     name="case",
     objectives=(Objective(metric="final_loss"),),
-    parameters=(),
+    parameters=(Range(name="lr", min=0.0, max=1.0, kind="float"),),
     program=Program(kind="function", function="m:f"),
 )
 LOSSES = {"final": [3.5, 3.25], "teacher": [2.5, 2.125]}
@@ -125,11 +126,23 @@ def test_the_best_by_fresh_seeds_is_not_the_luckiest() -> None:
     assert export.best_confirmed(SPACE, [*searched, *runs[:3]]) == searched[0]
 
 
+@pytest.mark.parametrize("parameters", [(), (Fixed(name="random_state", value=0),)], ids=["own", "fixed"])
+def test_a_seed_may_have_any_name(parameters: tuple[Fixed, ...]) -> None:
+    known = {each.name: each.value for each in parameters}
+    searched = [record(at, 3.0 + at, parameters={"lr": 0.1 + 0.1 * at} | known) for at in range(2)]
+    runs = [
+        record(2 + at, loss, generator="confirm", parameters={"lr": lr, "random_state": 7 + at % 2})
+        for at, (loss, lr) in enumerate([(3.3, 0.1), (3.4, 0.1), (3.0, 0.2), (3.4, 0.2)])
+    ]
+    space = replace(SPACE, parameters=(*SPACE.parameters, *parameters))
+    assert export.best_confirmed(space, [*searched, *runs]) == searched[1]
+
+
 def test_fresh_means_obey_the_outcome_constraints() -> None:
     space = Space(
         name="case",
         objectives=SPACE.objectives,
-        parameters=(),
+        parameters=SPACE.parameters,
         program=SPACE.program,
         outcome_constraints=("memory <= 5",),
     )
