@@ -24,7 +24,8 @@ from sweeps.dashboard.summary import observed_best, state_of, summary
 from sweeps.dashboard.trial_table import Query, metric_column, trial_table
 from sweeps.dashboard.workers import PoolView, pools, workers
 from sweeps.export import table
-from sweeps.space.definition import Fixed
+from sweeps.space.definition import cell_of
+from sweeps.space.domain import Domain, is_seed
 from sweeps.text.shorten import timestamp
 from sweeps.trials.record import STATUSES
 
@@ -152,7 +153,9 @@ class SweepPages:
         found = self._points(poller, view, query)
         searched = site.once_per_view(poller, view, "search", sharing.search)
         metric = view.space.metrics()[0]
-        names = [each.name for each in view.space.parameters if not isinstance(each, Fixed)]
+        names = [name for name in Domain(view.space).searched if not is_seed(name)]
+        of_best = numbers.best.record.parameters if numbers.best else {}
+        shown = [name for name in names if name in of_best]  # but what another option has switched off
         tree = None
         if numbers.saved and len(view.records) <= TREE_AT_ONCE:
             tree = site.once_per_view(poller, view, "tree", sharing.tree)
@@ -182,9 +185,7 @@ class SweepPages:
             "condition": f"{metric_column(metric)}<3.3",
             "statuses": STATUSES,
             "asked": asked([(metric_column(o.metric), o.goal) for o in view.space.objectives], names),
-            "settings": {name: table.flat_parameter(numbers.best.record, name) for name in names[:_SETTINGS]}
-            if numbers.best
-            else {},
+            "settings": {name: cell_of(of_best[name]) for name in shown[:_SETTINGS]},
         }
 
     def _ask_pools(self, poller: Poller, view: View) -> None:

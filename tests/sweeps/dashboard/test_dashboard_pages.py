@@ -17,7 +17,7 @@ from runners.pools import launched
 from runners.pools.pool import Pool
 from sweeps.experiment import Experiment
 from sweeps.operations.pools import Place, folder
-from sweeps.space.definition import Budget, Objective
+from sweeps.space.definition import Budget, Choice, Objective, Range
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.trials import control
 
@@ -65,6 +65,23 @@ def test_page_of_a_sweep(tmp_path, space):
         assert "usd 0.75 of 10" in said  # the running one counts as the mean of the completed
         assert re.search(r"host-1 3 .* in the future stage2 step 5 of 50", said)
         assert "2 crashed it broke at 12" in said  # of two that differ in a number, the first
+
+    run(test())
+
+
+def test_question_and_settings_are_of_what_is_looked_for(tmp_path, space):
+    """No seed, and of the best trial nothing that its option has switched off."""
+    option = Choice(name="kind", values=("a", "b"), when=(("a", ("x",)),))
+    seed = Range(name="seed", min=0, max=9, kind="int")
+    searched = replace(space, parameters=(option, *space.parameters, seed))
+    make_sweep(tmp_path, searched, record(0, parameters={"kind": "b", "n": 7, "mode": "fast", "seed": 3}))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page("/sweep/toy")
+        assert "Which kind, x and n give the lowest loss?" in text_of(page)
+        settings = page.split('id="best"')[1].split("</dl>")[0]
+        assert text_of(settings).endswith("unconfirmed: one run kind b n 7 ")
 
     run(test())
 
