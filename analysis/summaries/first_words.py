@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from analysis import labels
 from analysis.statistics.pareto import Goal
 from analysis.summaries.compute import is_compute
@@ -53,7 +55,7 @@ def searched(table: TrialsTable) -> list[str]:
 def found(table: TrialsTable, best: BestTrial, goal: Goal, tradeoff: ParetoResult | None) -> str:
     """Return what the best trial and the knee of the trade-off have reached."""
     column = best.column
-    results = counted(int(table.feasible.sum()), "result")
+    results = counted(int((table.feasible & np.isfinite(table.floats(column))).sum()), "result")
     if table.infeasible:
         results += " within the outcome constraints"
     points = {} if tradeoff is None or tradeoff.y != column else {p.trial: p for p in tradeoff.points}

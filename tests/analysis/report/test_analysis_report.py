@@ -107,6 +107,8 @@ def test_first_words_say_what_was_asked_found_and_how_sure(sweep: dict[str, Any]
     assert "How sure Unconfirmed: one run; ± is one standard error, other seeds not included." in words
     # A trial that is not the lowest, as an export may name it, is not called so.
     assert "Trial 4 is the best of 5 results: 3.400 ± 0.012" in page_of(sweep | {"best_trial": 4}).words
+    sweep["trials"][0]["metrics"]["final_loss"] = None
+    assert "of 4 results" in page_of(sweep).words
 
 
 @pytest.mark.parametrize(
