@@ -64,7 +64,7 @@ def number(value: float | None, digits: int = 4) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     if (float(value).is_integer() or abs(value) >= 10 ** (digits - 1)) and abs(value) < 1e7:
-        return f"{value:,.0f}"
+        return f"{value + 0.0:,.0f}"  # of -0.0, too, it makes 0
     return f"{value:,.{digits}g}".replace("e+0", "e+").replace("e-0", "e-")
 
 
