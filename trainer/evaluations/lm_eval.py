@@ -90,11 +90,14 @@ def text_log_likelihood(student: FinishedStudent, text: str) -> float:
 
 
 def until_stop(student: FinishedStudent, prompt: str, settings: Mapping[str, Any]) -> str:
-    """Return a continuation up to the first of its stops; of a long prompt, of the last tokens that fit."""
+    """Return a continuation up to the first of its stops; of a long prompt, of the last tokens that fit.
+
+    At least half of the positions are the prompt's: a task may ask for more tokens than there are.
+    """
     until = settings.get("until") or []
     stops = [until] if isinstance(until, str) else list(until)
     tokens = int(settings.get("max_gen_toks", 256))
-    ids, room = student.encode(prompt), max(1, student.positions - tokens)
+    ids, room = student.encode(prompt), max(student.positions // 2, student.positions - tokens)
     if len(ids) > room:
         prompt = student.decode(ids[-room:])
     (text,) = student.continuations([prompt], tokens, done=lambda text: any(stop in text for stop in stops))

@@ -99,6 +99,8 @@ def test_a_long_prompt_keeps_its_end_and_room_for_the_continuation() -> None:
     for prompt in ("01234", "0123456789"):
         lm_eval.until_stop(student, prompt, {"max_gen_toks": 3})
     assert student.asked == ["01234", "56789"]
+    lm_eval.until_stop(student, "0123", {})  # 256 tokens, of a model of eight positions
+    assert student.asked[-1] == "0123"
 
 
 def test_a_long_text_is_scored_in_windows_of_the_positions() -> None:
