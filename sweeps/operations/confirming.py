@@ -116,7 +116,7 @@ def _new_plan(
     if not seed_name or any(character.isspace() or character == "=" for character in seed_name):
         raise InputError(f"--seed-name {seed_name!r}: this is not the name of a parameter")
     # A repeat with `layers=97880` for a seed would be another configuration, and be called the winner.
-    if seed_name in Domain(space).searched and not re.search("seed|random_state", seed_name):
+    if seed_name in Domain(space).searched and not re.search("(?i)seed|random_state", seed_name):
         raise InputError(
             f"--seed-name {seed_name}: this sweep searches {seed_name}, and a repeat keeps what is searched; "
             "name the program's seed"

@@ -184,6 +184,11 @@ class TestPlan:
         assert worker.err.count("(confirm)") == 4
         assert sweep("confirm").out.startswith("trial ")
 
+    def test_a_searched_seed_may_be_written_large(self, sweep, make):
+        url = make(SPACE.replace("seed:", "SEED: {values: [0, 1]}\n  seed:"))
+        assert sweep("confirm", "--seed-name", "SEED", "--top", "2", "--plan").status == 0
+        assert stored_plan(LocalStore(url))[0].seed_name == "SEED"
+
     def test_it_stays_within_the_budget(self, sweep, searched):
         ran = sweep("confirm", "--top", "3", "--budget", "7")
         assert (ran.status, ran.err.count("(confirm)")) == (0, 6)
