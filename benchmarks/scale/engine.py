@@ -17,6 +17,7 @@ from greenlet import getcurrent, greenlet
 from simpy.core import SimTime
 
 MODULES = (
+    "sweeps.experiment",
     "sweeps.programs.signals",
     "sweeps.search.allocation",
     "sweeps.trials.lease",

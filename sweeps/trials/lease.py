@@ -190,11 +190,11 @@ class Silence:
 
     Args:
         expire_s: seconds without a heartbeat after which a worker is lost.
-        steady: monotonic clock, in seconds.
+        steady: monotonic clock, in seconds; None: the system's.
     """
 
-    def __init__(self, expire_s: float, steady: Callable[[], float] = time.monotonic) -> None:
-        self._expire_s, self._steady = expire_s, steady
+    def __init__(self, expire_s: float, steady: Callable[[], float] | None = None) -> None:
+        self._expire_s, self._steady = expire_s, steady or time.monotonic
         self._watched: dict[int, tuple[int, float, float]] = {}  # index -> attempt, heartbeat, since when
         self._is_cut_off = False
         self._doubted = float("-inf")  # when the store was back, or its clock was set, by the monotonic clock
