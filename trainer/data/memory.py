@@ -26,7 +26,7 @@ from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.feed import Feed
 from trainer.data.near_copies import RULE, collect_shingles, is_contained
 from trainer.data.stdlib import Document, documents
-from trainer.data.tokenizer import import_tokenizer, train_tokenizer
+from trainer.data.tokenizer import import_tokenizer, open_tokenizer, train_tokenizer
 from trainer.errors import DataError
 
 FORMAT = 2  # increase it when the same spec would give other ids
@@ -120,7 +120,8 @@ def _load(
 
 def tokenise(sides: Sides, tokenizer_dir: Path, folder: Path) -> None:
     """Write all sides' ids and the summary into `folder`."""
-    encode = Encoder.open(tokenizer_dir)
+    tokenizer = open_tokenizer(tokenizer_dir)
+    encode = Encoder(tokenizer.backend_tokenizer, tokenizer.eos_token_id)
     digest = hashlib.sha256(tokenizer_sha256(tokenizer_dir).encode())
     tokens: dict[str, int] = {}
     for name, side_documents in sides.items():
