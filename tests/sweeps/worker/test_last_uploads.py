@@ -30,8 +30,8 @@ def experiment(space, gcs: FakeGcs, tmp_path: Path, monkeypatch) -> Experiment:
     return Experiment.create(store, grid)
 
 
-def uploaded(gcs: FakeGcs, trial: int) -> bool:
-    return any(f"runs/{trial:06d}/attempt-1/student" in name for name in gcs.objects.names("bucket"))
+def uploaded(experiment: Experiment, trial: int) -> bool:
+    return bool(experiment.store.list(f"runs/{trial:06d}/attempt-1/student"))
 
 
 def work(experiment: Experiment, function, stop: Stop | None = None) -> loop.Tally:
@@ -44,21 +44,21 @@ def test_the_next_trial_does_not_wait_for_them(experiment, gcs: FakeGcs) -> None
 
     def objective(trial) -> float:
         Path(trial.folder, "student").write_bytes(b"weights")
-        before.append(uploaded(gcs, 0))
+        before.append(uploaded(experiment, 0))
         if trial.index == 1:
             gcs.faults.remove(fault)
         return 1.0
 
     assert work(experiment, objective).ended == {"completed": 2}
     assert before == [False, False]
-    assert (uploaded(gcs, 0), uploaded(gcs, 1)) == (True, True)
+    assert (uploaded(experiment, 0), uploaded(experiment, 1)) == (True, True)
 
 
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_runs_that_are_in_the_bucket_leave_nothing_on_the_disk(experiment, gcs: FakeGcs, tmp_path) -> None:
+def test_runs_that_are_in_the_bucket_leave_nothing_on_the_disk(experiment, tmp_path) -> None:
     """Checkpoints of trial after trial would fill it within days."""
 
     def objective(trial) -> float:
@@ -67,7 +67,7 @@ def test_runs_that_are_in_the_bucket_leave_nothing_on_the_disk(experiment, gcs: 
         return 1.0
 
     assert work(experiment, objective).ended == {"completed": 2}
-    assert (uploaded(gcs, 0), uploaded(gcs, 1)) == (True, True)
+    assert (uploaded(experiment, 0), uploaded(experiment, 1)) == (True, True)
     assert files(tmp_path / "disk") == []
 
 
