@@ -108,7 +108,7 @@ class Experiment:
             raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
         found = cls(store, opened)
         found.amendments.load()
-        found.silence.answered(began)
+        found.silence.note_answer(began)
         return found
 
     def extend(self, changes: Mapping[str, float | None], *, by: str) -> Amendment:

@@ -55,8 +55,8 @@ class Contents:
     """The contents of the page. `note` fields say in words why a part is missing.
 
     Args:
-        asked: the question of the sweep.
-        found: what the best trial has reached; why there is none, if there is none.
+        question: what the sweep was to find.
+        finding: what the best trial has reached; why there is none, if there is none.
         best_was_named: the document named the best trial; else it was found here.
         gain: what the best trial has gained over the first one, as a sentence; "" if that is not known.
         reuse: what trials shared; None if nothing was reused.
@@ -72,8 +72,8 @@ class Contents:
     objectives: tuple[Objective, ...]
     table: TrialsTable
     progress: tuple[tuple[str, int], ...]
-    asked: str
-    found: str
+    question: str
+    finding: str
     best: BestTrial | None
     best_was_named: bool
     command: str
@@ -147,10 +147,12 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         objectives=goals,
         table=table,
         progress=progress(table),
-        asked=first_words.asked([(o.metric, o.goal) for o in goals], first_words.searched(table)),
-        found=best_note
+        question=first_words.question(
+            [(o.metric, o.goal) for o in goals], first_words.search_parameters(table)
+        ),
+        finding=best_note
         if best is None
-        else first_words.found(
+        else first_words.finding(
             table.configurations, best, goals[0].goal, tradeoff.result if tradeoff else None
         ),
         best=best,

@@ -18,17 +18,17 @@ NAMED = 6
 """With more parameters, only the first few are named."""
 
 
-def asked(objectives: Sequence[tuple[str, Goal]], parameters: Sequence[str]) -> str:
+def question(objectives: Sequence[tuple[str, Goal]], parameters: Sequence[str]) -> str:
     """Return the question of a sweep: `Which lr and layers give the lowest loss?`.
 
     Args:
         objectives: column and goal of each.
         parameters: names of those that are searched.
     """
-    wanted = listed([f"the {extreme(goal)} {labels.words(column)}" for column, goal in objectives])
+    wanted = enumeration([f"the {extreme(goal)} {labels.words(column)}" for column, goal in objectives])
     if not parameters or not objectives:
         return f"What is {wanted}?" if objectives else ""
-    names = listed(parameters)
+    names = enumeration(parameters)
     if len(parameters) > NAMED:
         first = ", ".join(parameters[: NAMED - 2])
         names = f"values of {len(parameters)} parameters ({first} and {len(parameters) - NAMED + 2} more)"
@@ -40,19 +40,19 @@ def extreme(goal: Goal) -> str:
     return "lowest" if goal == "minimize" else "highest"
 
 
-def listed(parts: Sequence[str]) -> str:
-    """Return parts as a list in words: `a, b and c`."""
+def enumeration(parts: Sequence[str]) -> str:
+    """Return parts in words: `a, b and c`."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
-def searched(table: TrialsTable) -> list[str]:
+def search_parameters(table: TrialsTable) -> list[str]:
     """Return the names of the parameters that differ between trials; of all, where none does."""
     names = [name for name in table.parameters if name not in seed_columns(table)]
     varied = [name for name in names if table.frame[name].map(repr).nunique() > 1]
     return [name.removeprefix(PARAMETER) for name in varied or names]
 
 
-def found(table: TrialsTable, best: BestTrial, goal: Goal, tradeoff: ParetoResult | None) -> str:
+def finding(table: TrialsTable, best: BestTrial, goal: Goal, tradeoff: ParetoResult | None) -> str:
     """Return what the best trial and the knee of the trade-off have reached."""
     column = best.column
     results = counted(int((table.feasible & np.isfinite(table.floats(column))).sum()), "result")

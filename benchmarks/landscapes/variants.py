@@ -17,10 +17,8 @@ from sweeps.search.optimizer import Optimizer  # isort: skip
 import numpy as np
 import torch
 from ax.adapter.data_utils import ExperimentData
-from ax.adapter.registry import GENERATOR_KEY_TO_GENERATOR_SETUP
 from ax.adapter.transforms.base import Transform
 from ax.adapter.transforms.power_transform_y import PowerTransformY
-from ax.adapter.transforms.standardize_y import StandardizeY
 from ax.adapter.transforms.winsorize import Winsorize
 from ax.core.observation import ObservationData
 from ax.generators.torch.botorch_modular.kernels import DefaultRBFKernel
@@ -37,9 +35,8 @@ from gpytorch.priors import LogNormalPrior, NormalPrior  # type: ignore[import-u
 from torch import Tensor
 
 from benchmarks.landscapes.searchers import Factory, Ours, Searcher, Task
+from sweeps.search.optimizer.transforms import TRANSFORMS, Standardize
 from sweeps.space.definition import Space
-
-PLAIN_TRANSFORMS = GENERATOR_KEY_TO_GENERATOR_SETUP["BoTorch"].transforms
 
 TREND_TRIALS = 20
 """Results up to which the surrogate has a trend: the first design and about a dozen more."""
@@ -107,8 +104,8 @@ class ChangedOptimizer(Optimizer):
         if change.exploit_every is not None and results % change.exploit_every == 0:
             options["botorch_acqf_class"] = PosteriorMean
         if change.transform is not None:
-            kept = [each for each in PLAIN_TRANSFORMS if each is not Winsorize]
-            kept.insert(kept.index(StandardizeY), change.transform)
+            kept = [each for each in TRANSFORMS if not issubclass(each, Winsorize)]
+            kept.insert(kept.index(Standardize), change.transform)
             options["transforms"] = kept
         return super()._fitted(**options)
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from analysis.labels import number
-from analysis.summaries.first_words import asked
+from analysis.summaries.first_words import question
 from sweeps.dashboard import points as fronts
 from sweeps.dashboard import sharing
 from sweeps.dashboard.charts import Line, chart, scatter
@@ -184,7 +184,7 @@ class SweepPages:
             "table": trial_table(view, query),
             "condition": f"{metric_column(metric)}<3.3",
             "statuses": STATUSES,
-            "asked": asked([(metric_column(o.metric), o.goal) for o in view.space.objectives], names),
+            "question": question([(metric_column(o.metric), o.goal) for o in view.space.objectives], names),
             "settings": {name: cell_of(of_best[name]) for name in shown[:_SETTINGS]},
         }
 

@@ -17,7 +17,7 @@ import numpy as np
 from sweeps.errors import InputError, SurrogateFailed, SweepError
 from sweeps.experiment import Experiment
 from sweeps.export import optimum, table
-from sweeps.operations.sources import read_sources, trials_at_rest, unfinished
+from sweeps.operations.sources import progress, read_sources, trials_at_rest
 from sweeps.programs.kinds import program_of
 from sweeps.search.size_line import UNLIKELY, SizeLine, are_apart, through
 from sweeps.search.stop_rule import FEWEST, MOST, results
@@ -223,13 +223,13 @@ class _Read:
 
     Args:
         away: logarithm of its second measure over the target's; None without one.
-        unfinished: how many of its trials have ended, if not all have.
+        progress: how many of its trials have ended, if not all have.
         target: value of each parameter of its `fidelity`, which the space has as fixed.
     """
 
     sweep: SourceSweep
     away: float | None = None
-    unfinished: list[str]
+    progress: list[str]
     space: Space
     target: Mapping[str, Value]
     chosen: Trial
@@ -466,7 +466,7 @@ def _answer(
             usd=metric("usd"),
         ),
         away=None if length is None or other is None else math.log(length / other[1]),
-        unfinished=unfinished(experiment, records),
+        progress=progress(experiment, records),
         space=space,
         target=target_values(experiment.written),
         chosen=chosen,
@@ -530,7 +530,7 @@ def _notes_on_sources(
         if each.sweep.results < FEWEST:
             few = counted(each.sweep.results, "result")
             notes.append(f"{each.sweep.name}: {few}; with fewer than {FEWEST} its intervals are guesses")
-        notes += [f"{each.sweep.name}: {ended}" for ended in each.unfinished]
+        notes += [f"{each.sweep.name}: {ended}" for ended in each.progress]
     fixed = [{p.name: p.value for p in each.space.parameters if isinstance(p, Fixed)} for each in read]
     for name, value in fixed[-1].items():
         given = [each[name] for each in fixed if name in each]

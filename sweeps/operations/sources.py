@@ -107,7 +107,7 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     elsewhere = [name for name in unknown if name in Domain(space).searched]
     shown = [
         f"{len(results)} of {completed} results",
-        *unfinished(experiment, records),
+        *progress(experiment, records),
         f"matched {', '.join(parameters)}",
         *([f"filled {', '.join(f'{n} = {json.dumps(v)}' for n, v in filled.items())}"] if filled else []),
         *([f"{', '.join(others)} as in the first trial"] if others else []),
@@ -118,7 +118,7 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     return replace(source, sha256=space_json.digest(source))
 
 
-def unfinished(experiment: Experiment, records: list[Trial]) -> list[str]:
+def progress(experiment: Experiment, records: list[Trial]) -> list[str]:
     """Return how many trials of a sweep have ended, in a line; none if all of its run cap have."""
     cap, ended = experiment.space.run_cap, sum(record.finished and record.is_own for record in records)
     return [f"{ended} of its {cap} trials have ended"] if cap is not None and ended < cap else []

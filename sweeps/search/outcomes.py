@@ -22,7 +22,7 @@ EXACT = 1e-6
 """Relative difference up to which a result is the cost."""
 
 FAR, FAR_ON_FRONT = 100.0, 1e6
-"""How many times as large as the better half a result is out of proportion, with one objective or several."""
+"""Multiples of the better half beyond which a result is out of proportion: of one objective, of several."""
 
 Goals = Mapping[str, bool | None]
 """For each metric, whether lower is better; None if it is no objective."""

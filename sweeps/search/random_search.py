@@ -55,7 +55,7 @@ class RandomSearch:
             NothingToAsk: the space is used up.
         """
         self._observe(records)
-        left = untried(self._configurations, self._tried)
+        left = remaining_configurations(self._configurations, self._tried)
         index = len(records)
         if index == 0 and self._space.baseline is None:
             return self._domain.middle()
@@ -108,7 +108,7 @@ def _on_axis(axis: Axis, share: float) -> Value:
     return min(max(at, int(low)), int(high))
 
 
-def untried(
+def remaining_configurations(
     configurations: Mapping[Hashable, dict[str, Value]] | None, tried: Container[Hashable]
 ) -> list[dict[str, Value]]:
     """Return those of a small finite space's configurations that no trial has; [] for None, a larger space.

@@ -209,9 +209,9 @@ class Silence:
         except StoreUnavailable as error:
             self._is_cut_off = self._is_cut_off or not isinstance(error, Busy)
             raise
-        self.answered(began)
+        self.note_answer(began)
 
-    def answered(self, since: float) -> None:
+    def note_answer(self, since: float) -> None:
         """Learn that the store has done what it was first asked for at `since`, by the monotonic clock."""
         here = self._steady()
         if self._is_cut_off or here - since > self._expire_s / 3:  # it was asked again until it answered

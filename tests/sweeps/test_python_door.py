@@ -594,7 +594,7 @@ class TestCreate:
 
 @pytest.mark.parametrize("method", ["grid", "random"])
 def test_reading_imports_neither_torch_nor_ax_nor_pandas(tmp_path, method):
-    """Of a grid and of random search not even making and asking do; `trials()` is what pandas is for."""
+    """Neither do making and asking, of a grid and of random search; `trials()` is what pandas is for."""
     code = f"""
 import sys, sweeps
 heavy = ("torch", "ax", "botorch", "pandas", "transformers", "trainer", "gcsfs")

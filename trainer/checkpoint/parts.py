@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ def stage_parts(
     )
 
 
-class _Tensors:
+class _Tensors(ABC):
     """Tensors of a module, which a checkpoint is restored into."""
 
     _part: str
@@ -83,8 +84,9 @@ class _Tensors:
     def targets(self, saved: State) -> dict[str, Tensor]:
         return live_targets(self._tensors(), saved, part=self._part)
 
+    @abstractmethod
     def _tensors(self) -> dict[str, Tensor]:
-        raise NotImplementedError
+        """Return the live tensors, by name."""
 
 
 class Weights(_Tensors):

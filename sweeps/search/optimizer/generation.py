@@ -41,7 +41,7 @@ from sweeps.search.optimizer.transfer import SourceModel
 from sweeps.search.optimizer.transforms import UNCUT
 from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes
-from sweeps.search.random_search import SOBOL_ATTEMPTS, any_of, untried
+from sweeps.search.random_search import SOBOL_ATTEMPTS, any_of, remaining_configurations
 from sweeps.search.sequence import Point, SobolSequence
 from sweeps.search.shared_stages import SharedStages, Starts
 from sweeps.search.stage_costs import StageCosts
@@ -211,7 +211,7 @@ class Optimizer:
         identities = self._known_identities | {
             self._domain.identity(candidate.parameters) for candidate in found
         }
-        left = untried(self._configurations, identities)
+        left = remaining_configurations(self._configurations, identities)
         enough = self._has_enough_results(found)
         for parameters in () if enough else self._untried_bests(identities):
             return Candidate(parameters=parameters, generator="botorch")

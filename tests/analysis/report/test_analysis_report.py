@@ -20,7 +20,7 @@ from analysis.report.figure import Figure
 from analysis.report.page_scripts import draw_script, vega_bundle
 from analysis.report.report import render
 from analysis.summaries.costs import rate
-from analysis.summaries.first_words import asked
+from analysis.summaries.first_words import question
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7*7 }}"
@@ -112,7 +112,7 @@ def test_first_words_say_what_was_asked_found_and_how_sure(sweep: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("names", "question"),
+    ("names", "expected"),
     [
         pytest.param([], "What is the highest accuracy and the lowest peak memory?", id="none"),
         pytest.param(["lr"], "Which lr gives the highest accuracy and the lowest peak memory?", id="one"),
@@ -122,8 +122,8 @@ def test_first_words_say_what_was_asked_found_and_how_sure(sweep: dict[str, Any]
         ),
     ],
 )
-def test_a_question_names_parameters_and_objectives(names: list[str], question: str) -> None:
-    assert asked([("accuracy", "maximize"), ("peak_memory_gib", "minimize")], names).startswith(question)
+def test_a_question_names_parameters_and_objectives(names: list[str], expected: str) -> None:
+    assert question([("accuracy", "maximize"), ("peak_memory_gib", "minimize")], names).startswith(expected)
 
 
 def test_front_knee_and_most_efficient_are_three_words(sweep: dict[str, Any]) -> None:

@@ -134,12 +134,12 @@ def test_a_secret_without_a_job_is_taken_back(cluster, made):
 def test_ctrl_c_during_up_leaves_no_secret_and_no_service(cluster, monkeypatch, kind):
     create = Kubectl.create
 
-    def interrupted(kubectl: Kubectl, manifest: dict[str, Any], *verb: Any) -> None:
+    def create_or_interrupt(kubectl: Kubectl, manifest: dict[str, Any], *verb: Any) -> None:
         if manifest["kind"] == kind:
             raise KeyboardInterrupt
         create(kubectl, manifest, *verb)
 
-    monkeypatch.setattr(Kubectl, "create", interrupted)
+    monkeypatch.setattr(Kubectl, "create", create_or_interrupt)
     with pytest.raises(KeyboardInterrupt):
         RUNNER.up(replace(POOL, nodes=2), print)
     selector = f"--selector=stagesweep-pool={POOL.label}"

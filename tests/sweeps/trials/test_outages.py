@@ -65,6 +65,14 @@ def outage(store: Outages, clock) -> Iterator[None]:
     store.away = False
 
 
+def claimed_trial() -> tuple[list[float], Silence, Trial]:
+    """Return a machine's monotonic clock, at 0, its monitor, and a trial that was claimed then."""
+    machine = [0.0]
+    fresh = Trial(trial=0, status="pending", parameters={}, generator="sobol")
+    record = lifecycle.apply(fresh, Claim(worker="w1"), 0.0)
+    return machine, Silence(EXPIRE_S, lambda: machine[0]), record
+
+
 def test_who_asked_meanwhile_takes_over_no_live_trial(store, live, clock):
     other = Experiment.open(store)
     with outage(store, clock), pytest.raises(StoreUnavailable):
@@ -112,10 +120,7 @@ def test_who_started_meanwhile_takes_over_no_live_trial(space, store, clock, mon
 
 
 def test_a_worker_that_stays_away_is_found_after_its_lease():
-    machine = [0.0]
-    silence = Silence(EXPIRE_S, lambda: machine[0])
-    fresh = Trial(trial=0, status="pending", parameters={}, generator="sobol")
-    record = lifecycle.apply(fresh, Claim(worker="dead"), 0.0)
+    machine, silence, record = claimed_trial()
     with pytest.raises(StoreUnavailable), silence.contact():
         raise StoreUnavailable("503")
     machine[0] = HOUR
@@ -129,23 +134,17 @@ def test_a_worker_that_stays_away_is_found_after_its_lease():
 
 
 def test_requests_that_were_tried_again_for_long_count_as_an_outage():
-    machine = [0.0]
-    silence = Silence(EXPIRE_S, lambda: machine[0])
-    fresh = Trial(trial=0, status="pending", parameters={}, generator="sobol")
-    record = lifecycle.apply(fresh, Claim(worker="live"), 0.0)
+    machine, silence, record = claimed_trial()
     with silence.contact():
         machine[0] += EXPIRE_S + 1
     assert not silence.is_stale(record, machine[0])
-    record = lifecycle.apply(record, Heartbeat(worker="live", attempt=1), machine[0])
+    record = lifecycle.apply(record, Heartbeat(worker="w1", attempt=1), machine[0])
     machine[0] += EXPIRE_S
     assert not silence.is_stale(record, machine[0])
 
 
 def test_a_store_that_is_always_slow_does_not_keep_a_dead_worker_alive():
-    machine = [0.0]
-    silence = Silence(EXPIRE_S, lambda: machine[0])
-    fresh = Trial(trial=0, status="pending", parameters={}, generator="sobol")
-    record = lifecycle.apply(fresh, Claim(worker="dead"), 0.0)
+    machine, silence, record = claimed_trial()
     found = []
     for _ in range(6):
         with silence.contact():
@@ -155,10 +154,7 @@ def test_a_store_that_is_always_slow_does_not_keep_a_dead_worker_alive():
 
 
 def test_a_locked_record_is_no_outage():
-    machine = [0.0]
-    silence = Silence(EXPIRE_S, lambda: machine[0])
-    fresh = Trial(trial=0, status="pending", parameters={}, generator="sobol")
-    record = lifecycle.apply(fresh, Claim(worker="dead"), 0.0)
+    _, silence, record = claimed_trial()
     with pytest.raises(Busy), silence.contact():
         raise Busy("trials/000001.json", "locked")
     assert silence.is_stale(record, EXPIRE_S + 1)

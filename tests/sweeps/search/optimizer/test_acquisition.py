@@ -109,16 +109,16 @@ def test_a_mixture_has_the_value_of_its_largest_options() -> None:
 
 
 def test_starts_within_constraints_take_a_short_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And lead to the maximum all the same; BoTorch's own walk is of 42,768 steps for each value of `n`."""
+    """BoTorch's own has 42,768 steps for each value of `n`; the short one leads to the maximum as well."""
     from botorch.optim import initializers  # after ours, which silences what it warns of
 
     walks, walk = list[int](), initializers.get_polytope_samples
 
-    def counted(n: int, *, n_burnin: int, n_thinning: int, **given: Any) -> torch.Tensor:
+    def draw(n: int, *, n_burnin: int, n_thinning: int, **given: Any) -> torch.Tensor:
         walks.append(n_burnin + n * n_thinning)
         return walk(n=n, n_burnin=n_burnin, n_thinning=n_thinning, **given)
 
-    monkeypatch.setattr(initializers, "get_polytope_samples", counted)
+    monkeypatch.setattr(initializers, "get_polytope_samples", draw)
     constrained = replace(
         space("loss"),
         parameters=(
@@ -211,7 +211,7 @@ def fitted_to_random_trials(searched: Space, seed: int) -> Any:
     ("ranges", "metrics"), [(0, ["loss"]), (3, ["loss"]), (3, ["loss", "cost"])], ids=str
 )
 def test_no_change_of_one_option_is_better(ranges: int, metrics: list[str]) -> None:
-    """Of the maximiser, and of the one at a fixed option; the optimizer tries few of thousands of combinations."""
+    """Neither than the maximiser nor than the one at a fixed option, though few of thousands were tried."""
     with one_thread(), silence("ax"), seeded(0):
         adapter = fitted_to_random_trials(many_choices(ranges, *metrics), 1)
         adapter.gen(n=1)
