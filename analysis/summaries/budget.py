@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from analysis.statistics.efficiency import STAGE1_9_WEIGHT
 from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Floats, Goal, front
 from analysis.statistics.power_law import LEVEL
-from analysis.table import PARAMETER, SEED, SEM, STEP_COLUMNS, TableLike, TrialsTable, is_finite
+from analysis.table import PARAMETER, SEM, STEP_COLUMNS, TableLike, TrialsTable, is_finite
+from sweeps.text.columns import is_seed
 from sweeps.text.counted import counted
 
 
@@ -97,7 +99,7 @@ def fit_trials(
     rows = table.take(np.isfinite(table.floats(x)) & np.isfinite(table.floats(y)) & table.completed)
     others: list[str] = []
     if rows.is_sweep:  # the parameters that vary besides the stages' lengths and the seed
-        known = {SEED, *(column for pair in STEP_COLUMNS for column in pair)}
+        known = {*filter(is_seed, rows.parameters), *chain.from_iterable(STEP_COLUMNS)}
         varied = [n for n in rows.parameters if n not in known and rows.frame[n].map(repr).nunique() > 1]
         others = [name.removeprefix(PARAMETER) for name in varied]
     warnings = []

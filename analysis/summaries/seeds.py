@@ -25,6 +25,7 @@ from analysis.table import (
     configuration_keys,
     seed_columns,
 )
+from sweeps.text.columns import is_seed
 
 
 def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
@@ -50,8 +51,8 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
         raise AnalysisError("only a sweep's own table separates parameters from metrics; export the sweep")
     if seed not in table:
         raise MissingColumn(seed, table.columns)
-    left_out = {seed, *seed_columns(table)} - ({SEED} - {seed})
-    keys = [name for name in table.parameters if name not in left_out]
+    others = [name for name in seed_columns(table) if not is_seed(name)]
+    keys = [name for name in table.parameters if name not in (seed, *others)]
     # Of a configuration that fresh runs have confirmed, only these count.
     fresh = np.isin(table.trials, list(chain.from_iterable(table.configurations.repeats.runs.values())))
     texts = np.array(configuration_keys(table), dtype=object)

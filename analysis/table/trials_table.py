@@ -34,7 +34,6 @@ from analysis.statistics.pareto import Floats
 from analysis.statistics.stages import Point, Stage, parse, parse_points, total
 from analysis.table.files import (
     OWN_COLUMNS,
-    SEED,
     STEP_COLUMNS,
     from_document,
     incomplete,
@@ -43,7 +42,7 @@ from analysis.table.files import (
     refuse_repeated,
 )
 from analysis.table.held_out import HeldOut
-from sweeps.text.columns import PARAMETER, POINTS, RESERVED, SEM, STAGES
+from sweeps.text.columns import PARAMETER, POINTS, RESERVED, SEM, STAGES, is_seed
 
 CONFIRM = "confirm"
 """Generator of the trials that confirm others."""
@@ -296,7 +295,7 @@ def seed_columns(table: TrialsTable) -> list[str]:
     """Return the parameters that are no part of a configuration: the seed, and all that confirming adds."""
     confirming = is_confirming(table)
     if not confirming.any():
-        return [name for name in (SEED, EVAL_TEST) if name in table]
+        return [name for name in table.parameters if is_seed(name) or name == EVAL_TEST]
 
     def differs_in_repeats(name: str) -> bool:
         """Return whether the search has one value or none, and the fresh runs have others, as of a seed."""
@@ -308,7 +307,7 @@ def seed_columns(table: TrialsTable) -> list[str]:
     return [
         name
         for name in table.parameters
-        if name == EVAL_TEST or name.endswith(".seed") or (has_search and differs_in_repeats(name))
+        if is_seed(name) or name == EVAL_TEST or (has_search and differs_in_repeats(name))
     ]
 
 
@@ -373,7 +372,7 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
     """
     confirming = is_confirming(table)
     done = bool(table.repeats.runs or table.repeats.spreads)
-    if done or not table.is_sweep or not (confirming.any() or SEED in table):
+    if done or not table.is_sweep or not (confirming.any() or any(map(is_seed, table.parameters))):
         return table
     groups: dict[str, list[int]] = defaultdict(list)
     keys, order = configuration_keys(table), np.argsort(table.trials, kind="stable")

@@ -25,7 +25,8 @@ from sweeps.dashboard.trial_table import Query, metric_column, trial_table
 from sweeps.dashboard.workers import PoolView, pools, workers
 from sweeps.export import table
 from sweeps.space.definition import cell_of
-from sweeps.space.domain import Domain, is_seed
+from sweeps.space.domain import Domain
+from sweeps.text.columns import is_seed
 from sweeps.text.shorten import timestamp
 from sweeps.trials.record import STATUSES
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space.definition import Objective, Range, Space, cell_of
-from sweeps.space.domain import Domain, is_seed
+from sweeps.space.domain import Domain
 from sweeps.space.fidelity import is_at_target
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
-from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column
+from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, is_seed, metric_column
 from sweeps.trials import costs, stage_run
 from sweeps.trials.objectives import costs as own_costs
 from sweeps.trials.objectives import numbers, within_constraints

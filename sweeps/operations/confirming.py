@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from sweeps.experiment import Experiment
 from sweeps.search.confirm.plan import Plan, store_plan, stored_plan
 from sweeps.space.definition import Fixed, Space, Value
 from sweeps.space.domain import Domain
+from sweeps.text.columns import is_seed
 from sweeps.text.counted import counted
 from sweeps.trials import actions, budget, control
 from sweeps.trials.record import Trial
@@ -116,7 +116,7 @@ def _new_plan(
     if not seed_name or any(character.isspace() or character == "=" for character in seed_name):
         raise InputError(f"--seed-name {seed_name!r}: this is not the name of a parameter")
     # A repeat with `layers=97880` for a seed would be another configuration, and be called the winner.
-    if seed_name in Domain(space).searched and not re.search("(?i)seed|random_state", seed_name):
+    if seed_name in Domain(space).searched and not is_seed(seed_name):
         raise InputError(
             f"--seed-name {seed_name}: this sweep searches {seed_name}, and a repeat keeps what is searched; "
             "name the program's seed"

@@ -35,11 +35,11 @@ from sweeps.space.definition import (
     same_value,
     to_plain,
 )
-from sweeps.space.domain import is_seed
 from sweeps.space.fidelity import at_target, is_at_target, target_values
 from sweeps.space.literals import space_of
 from sweeps.space.priors import with_defaults
 from sweeps.space.scale import level, position
+from sweeps.text.columns import is_seed
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial

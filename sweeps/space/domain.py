@@ -20,6 +20,7 @@ from sweeps.space.definition import (
     value_key,
 )
 from sweeps.space.scale import ends, example, is_level, level, levels, middle, position, to_unit
+from sweeps.text.columns import is_seed
 
 ENUMERABLE = 4096
 """Finite spaces of up to this many configurations are listed, so that each is tried at most once."""
@@ -237,11 +238,6 @@ def no_answer(space: Space) -> str:
         if is_seed(name):
             return f"does not go with `{name}` as a parameter: the best seed means nothing"
     return ""
-
-
-def is_seed(name: str) -> bool:
-    """Return whether a parameter tells repeats apart, and is no setting to be found."""
-    return name in REPEAT_KEYS or name.rpartition(".")[2] == "seed"
 
 
 def no_stop(space: Space) -> str:

@@ -28,6 +28,7 @@ PARAMETER, METRIC = "param.", "metric."
 SEM = "_sem"
 """Suffix of the column with a metric's standard errors."""
 _ERROR = re.compile(rf"({SEM})+\Z")
+_SEED = re.compile(r"(?i)(seed|random_?state)[_\d]*\Z")
 
 STATES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -58,6 +59,14 @@ def metric_column(metric: str, own: Collection[str] = RESERVED, *, prefixes: tup
     value = _ERROR.sub("", metric)
     is_taken = not value or value in own
     return METRIC + metric if is_taken or metric.startswith((PARAMETER, METRIC, *prefixes)) else metric
+
+
+def is_seed(parameter: str) -> bool:
+    """Return whether a parameter, or its column, is a seed by its name: no setting to be found.
+
+    Such are `seed`, `data.seed`, `SEED`, `random_state` and `seed_2`, but not `seed_words`.
+    """
+    return _SEED.search(parameter) is not None
 
 
 def metric_of(column: str) -> str:

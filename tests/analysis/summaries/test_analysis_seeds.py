@@ -63,6 +63,11 @@ def test_missing_parameters_make_a_configuration_of_their_own(table: pd.DataFram
     assert over_seeds(table)["seeds"].tolist() == [3, 3, 1]
 
 
+def test_another_seed_tells_configurations_apart(table: pd.DataFrame) -> None:
+    seeds = over_seeds(table.assign(**{"param.data_seed": [0, 0, 0, 1, 0, 1, 0, 0]}))["seeds"]
+    assert sorted(seeds) == [1, 1, 2, 3]
+
+
 def test_seeds_that_cannot_be_told_are_refused(table: pd.DataFrame) -> None:
     with pytest.raises(MissingColumn, match=r"param\.seed"):
         over_seeds(table.drop(columns="param.seed"))

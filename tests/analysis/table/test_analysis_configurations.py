@@ -92,6 +92,13 @@ def test_a_seed_of_another_name_is_no_part_of_a_configuration(confirmed: dict[st
     assert table_of(confirmed).configurations.repeats.runs == {4: (7, 8), 5: (9, 10)}
 
 
+@pytest.mark.parametrize("name", ["SEED", "random_state", "data.randomSeed"])
+def test_a_searched_seed_may_have_any_name(confirmed: dict[str, Any], name: str) -> None:
+    for row in confirmed["trials"]:
+        row["parameters"][name] = row["parameters"].pop("seed", row["trial"])
+    assert table_of(confirmed).configurations.repeats.runs == {4: (7, 8), 5: (9, 10)}
+
+
 def test_repeats_of_a_grid_stay_rows_and_widen_the_errors(sweep: dict[str, Any]) -> None:
     """Trials 1 and 7 differ in their seed alone: by 0.04, so that the spread is 0.04 / √2."""
     for row in sweep["trials"]:

@@ -12,7 +12,7 @@ import pytest
 
 from sweeps.export import held_out
 from sweeps.export import table as export
-from sweeps.space.definition import Fixed, Objective, Program, Range, Space
+from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space
 from sweeps.storage.local import LocalStore
 from sweeps.trials.record import Trial
 
@@ -126,9 +126,13 @@ def test_the_best_by_fresh_seeds_is_not_the_luckiest() -> None:
     assert export.best_confirmed(SPACE, [*searched, *runs[:3]]) == searched[0]
 
 
-@pytest.mark.parametrize("parameters", [(), (Fixed(name="random_state", value=0),)], ids=["own", "fixed"])
-def test_a_seed_may_have_any_name(parameters: tuple[Fixed, ...]) -> None:
-    known = {each.name: each.value for each in parameters}
+@pytest.mark.parametrize(
+    "parameters",
+    [(), (Fixed(name="random_state", value=0),), (Choice(name="random_state", values=(0, 1)),)],
+    ids=["own", "fixed", "searched"],
+)
+def test_a_seed_may_have_any_name(parameters: tuple[Fixed | Choice, ...]) -> None:
+    known = {each.name: 0 for each in parameters}
     searched = [record(at, 3.0 + at, parameters={"lr": 0.1 + 0.1 * at} | known) for at in range(2)]
     runs = [
         record(2 + at, loss, generator="confirm", parameters={"lr": lr, "random_state": 7 + at % 2})
