@@ -161,7 +161,7 @@ class AskedTrial(Trial):
     def _close(self, *, upload: bool) -> None:
         """Upload what remains in the run folder, and end the heartbeats."""
         self._is_open = False
-        self._uploader.close(UPLOAD_S if upload else UPLOAD_GRACE_S)
+        self._uploader.close(UPLOAD_S if upload else UPLOAD_GRACE_S, while_moving=upload)
         self._heartbeat.__exit__()
         self._abandoned.detach()
 

@@ -25,8 +25,8 @@ from sweeps.trials.record import Trial
 RUNS = "runs/"
 
 _ATTEMPT = re.compile(rf"({RUNS}(\d{{6}})/attempt-(\d+))/.+")
-_UPLOAD_AGE_S = 3600.0
-"""The uploader of an object this old is done: a worker uploads for 15 minutes after its trial at most."""
+_UPLOAD_AGE_S = 86400.0
+"""The uploader of an object this old is done: the files of one checkpoint do not take a day."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ SIGNAL_DELAY_S = 2.0
 """Longest delay between the signals to a program and to its worker: engines signal each process."""
 
 UPLOAD_S = 900.0
-"""Limit for the upload of a finished run folder, while heartbeats go on."""
+"""Limit for what a trial that has ended still stores: its stages, and each part of its last files."""
 
 UPLOAD_GRACE_S = 12.0
 """The same after a stop request: the trainer's checkpoint takes a part of the notice of 30 s, too."""
@@ -228,7 +228,9 @@ class TrialRun:
 
     def _end_upload(self, uploader: Uploader, folder: Path) -> None:
         """Upload the last files of a run; once all are in the bucket, free their disk for further trials."""
-        missing = uploader.close(UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S)
+        missing = uploader.close(
+            UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S, while_moving=True
+        )
         if self.experiment.store.is_remote and not missing:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -65,7 +65,8 @@ class Deadline:
 
     def __init__(self, config: UploadConfig) -> None:
         self.config = config
-        self._deadline = math.inf
+        self._deadline = self._idle_s = math.inf
+        self._moved = 0.0
         self._changed = threading.Event()
 
     @property
@@ -78,26 +79,46 @@ class Deadline:
         self._deadline = min(self._deadline, deadline)
         self._changed.set()
 
+    def moved(self) -> None:
+        """Note that the service has taken bytes."""
+        self._moved = time.monotonic()
+
     def check(self) -> None:
         """Raise `OutOfTime` once the deadline has passed."""
-        if time.monotonic() >= self._deadline:
+        if self.is_over(0.0):
             raise OutOfTime("there was no time left to upload it")
 
     def is_over(self, slack_s: float) -> bool:
         """Return whether the deadline passed `slack_s` seconds ago or earlier."""
-        return time.monotonic() >= self._deadline + slack_s
+        return time.monotonic() >= self._end + slack_s
+
+    @property
+    def _end(self) -> float:
+        return min(self._deadline, self._moved + self._idle_s)
 
     def join(
-        self, thread: threading.Thread, timeout: float, *, leave: Callable[[], bool] | None, grace: float
+        self,
+        thread: threading.Thread,
+        timeout: float,
+        *,
+        leave: Callable[[], bool] | None,
+        grace: float,
+        while_moving: bool = False,
     ) -> None:
         """Wait for a thread that works until the deadline, which becomes `timeout` seconds from now.
 
         Args:
             timeout: seconds.
+            while_moving: whether each part that the service takes gives further `timeout` seconds.
             leave: polled; once it returns true (the machine is preempted), at most `grace` seconds remain.
             grace: seconds.
         """
-        self.set(time.monotonic() + timeout)
+        if while_moving:
+            self.moved()
+            self._idle_s = timeout
+            self._changed.set()
+        else:
+            self.set(time.monotonic() + timeout)
         while thread.is_alive() and not self.is_over(_SLACK_S):
             if leave is not None and leave():
                 self.set(time.monotonic() + grace)
@@ -113,8 +134,8 @@ class Deadline:
         until = time.monotonic() + seconds
         if self._changed.wait(seconds):
             now = time.monotonic()
-            until = min(until, now + max(0.5, (self._deadline - now) / 20))
-            while time.monotonic() < min(until, self._deadline):
+            until = min(until, now + max(0.5, (self._end - now) / 20))
+            while time.monotonic() < min(until, self._end):
                 time.sleep(0.05)
 
 

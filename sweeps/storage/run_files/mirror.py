@@ -98,7 +98,12 @@ class Uploader:
             self._thread.start()
 
     def close(
-        self, timeout: float, *, leave: Callable[[], bool] | None = None, grace: float = 20.0
+        self,
+        timeout: float,
+        *,
+        leave: Callable[[], bool] | None = None,
+        grace: float = 20.0,
+        while_moving: bool = False,
     ) -> tuple[str, ...]:
         """Upload all remaining files and stop.
 
@@ -106,6 +111,7 @@ class Uploader:
             timeout: seconds that this may take.
             leave: polled; once it returns true (the machine is preempted), at most `grace` seconds remain.
             grace: seconds.
+            while_moving: whether each part of a file that is stored gives further `timeout` seconds.
 
         Returns:
             Names of the files whose last content is not in the bucket.
@@ -114,7 +120,7 @@ class Uploader:
             return ()
         if self._thread.ident is None:
             self._thread.start()
-        self._deadline.join(self._thread, timeout, leave=leave, grace=grace)
+        self._deadline.join(self._thread, timeout, leave=leave, grace=grace, while_moving=while_moving)
         missing = self._upload.missing()
         if missing:
             named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")

@@ -167,6 +167,7 @@ class FolderUpload:
         remote = self._objects.get(target, Remote("0", 0, ""))
         if not remote.holds(content):
             remote = self._client.put(target, file, content, replaces=remote.generation, growing=growing)
+            self._deadline.moved()
             self._objects[target] = remote
         self._superseded.pop(target, None)
         if is_volatile(name):

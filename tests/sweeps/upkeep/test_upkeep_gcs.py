@@ -67,7 +67,7 @@ def test_interrupted_uploads_are_listed_and_removed(gcs, bucket, space, tmp_path
     """Old objects that no manifest names; what a manifest names, what is young, and what runs stays."""
     store = bucket()
     experiment = Experiment.create(store, space)
-    gcs.objects.clock_skew_s = -7200.0
+    gcs.objects.clock_skew_s = -2 * 86400.0
     for record in healthy(store.now()):
         put(store, record)
     complete, half, none, running = (f"runs/00000{i}/attempt-1" for i in (0, 1, 2, 3))

@@ -201,6 +201,23 @@ class TestFaults:
         assert uploader.close(600, leave=lambda: time.monotonic() > started + 0.3, grace=0.3) == ("m.bin",)
         assert time.monotonic() - started < 3
 
+    def test_the_limit_of_an_upload_that_moves_counts_from_its_last_part(self, gcs, store, other):
+        gcs.faults.add(Fault(action="delay", operation="upload_part", delay_s=0.4, times=None))
+        folder, large = store.folder(PREFIX), os.urandom(24 * PART_UNIT)  # 2.4 s, four parts at once
+        write(folder, "m.bin", large)
+        assert Uploader(store, folder, PREFIX, config=PACE).close(1.2) == ("m.bin",)
+        assert Uploader(store, folder, PREFIX, config=PACE).close(1.2, while_moving=True) == ()
+        assert fetch(other) == {"m.bin": large}
+
+    def test_an_upload_that_no_longer_moves_ends(self, gcs, store):
+        gcs.faults.add(Fault(action="delay", operation="upload_part", delay_s=0.4, times=4))
+        gcs.faults.add(Fault(action="hang", operation="upload_part", times=None))
+        folder = store.folder(PREFIX)
+        write(folder, "m.bin", BIG)
+        uploader, began = Uploader(store, folder, PREFIX, config=PACE), time.monotonic()
+        assert uploader.close(1.2, while_moving=True) == ("m.bin",)
+        assert 1.2 < time.monotonic() - began < 5
+
     def test_small_files_are_sent_before_large_ones(self, gcs, store, other):
         gcs.faults.add(Fault(action="hang", operation="upload_part", times=None))
         assert upload(store, self.FILES, timeout=1) == ("checkpoints/model.safetensors",)
