@@ -113,7 +113,7 @@ class AskedTrial(Trial):
             if not self._is_open:
                 raise InputError(f"trial {self.index} has ended here already; ask for another one")
             try:
-                ended = report(self._experiment_here(), self._claimed, self._event(outcome), Stop())
+                ended = report(self._experiment.for_thread(), self._claimed, self._event(outcome), Stop())
             except IllegalTransition as refused:
                 self._close(upload=False)
                 raise TrialLost(self.index, refused.why) from None
@@ -147,16 +147,12 @@ class AskedTrial(Trial):
         metrics = outcome.metrics if isinstance(outcome, Completed) else {}
         return lifecycle.Complete(**mine, **losses, metrics=metrics)
 
-    def _experiment_here(self) -> Experiment:
-        """Return the sweep for this thread, which may be another than that which asked."""
-        return Experiment(self._experiment.store, self._experiment.space, self._experiment.silence)
-
     def _put_back(self, why: str) -> None:
         """Release the trial; the attempt does not count."""
         worker, attempt = self._claimed.worker or "", self._claimed.attempt
         with _log_store_errors(f"trial {self._claimed.trial} was not put back, its lease will expire"):
             release = lifecycle.Release(worker=worker, attempt=attempt, detail=why)
-            self._experiment_here().apply(self._claimed.trial, release)
+            self._experiment.for_thread().apply(self._claimed.trial, release)
 
     def _close(self, *, upload: bool) -> None:
         """Upload what remains in the run folder, and end the heartbeats."""

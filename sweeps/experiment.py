@@ -40,12 +40,15 @@ class Experiment:
 
     Args:
         silence: what this process knows of lost workers; None: nothing yet.
+        records: those that are known; None: none yet.
     """
 
-    def __init__(self, store: Store, space: Space, silence: Silence | None = None) -> None:
+    def __init__(
+        self, store: Store, space: Space, silence: Silence | None = None, records: Records | None = None
+    ) -> None:
         self.store, self.written = store, space
         self.amendments = Amendments(store, space)
-        self._records = Records(store)
+        self._records = Records(store) if records is None else records
         self.silence = silence or Silence(space.lease.expire_s)
         self.allocator = Allocator(store, space, self._records, self.amendments, self.silence)
 
@@ -110,6 +113,10 @@ class Experiment:
         found.amendments.load()
         found.silence.note_answer(began)
         return found
+
+    def for_thread(self) -> Experiment:
+        """Return the sweep for another thread, which shares no cache and begins with what this one knows."""
+        return Experiment(self.store, self.space, self.silence, self._records.copy())
 
     def extend(self, changes: Mapping[str, float | None], *, by: str) -> Amendment:
         """Change limits of the sweep for all workers, from their next claim on, and return the record of it.

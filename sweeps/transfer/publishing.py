@@ -143,7 +143,7 @@ class Publishing:
         )
         lists_it = found is not None and found.by.startswith(folder_of(self._record.trial))
         if found is not None and not lists_it:  # nor does any other record, or soon will: its publisher died
-            records = Experiment(self._experiment.store, self._experiment.space).trials()
+            records = self._experiment.for_thread().trials()
             at_work = [folder_of(each.trial, each.attempt) for each in records if each.status == "running"]
             named = stage_runs.publisher(records, checkpoint.key, self._record.trial)
             lists_it = named is None and found.by not in at_work

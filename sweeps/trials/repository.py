@@ -64,6 +64,12 @@ class Records:
         self._listed = self._listed_in_full = float("-inf")
         self.is_partial = False
 
+    def copy(self) -> Records:
+        """Return the same for another thread: it reads only what changes from now on."""
+        copied = Records(self._store)
+        copied._learn(dict(self._known))
+        return copied
+
     def all(self, *, trust_ended_s: float = 0.0) -> list[Trial]:
         """Return all trials in index order.
 
