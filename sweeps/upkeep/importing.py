@@ -26,6 +26,7 @@ from sweeps.trials import record as trial
 from sweeps.trials.lease import PATIENCE_S, ObjectLease
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_names
+from sweeps.trials.repository import free_index
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import Result, admit
 from sweeps.upkeep.other_tools import Source
@@ -75,7 +76,7 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     with lease.hold_in_turn(worker, patience_s=PATIENCE_S, then=then):
         records = experiment.trials()
         new = results if again else _new_results(experiment.space, records, results)
-        trials = _write_all(experiment, records[-1].trial + 1 if records else 0, new)
+        trials = _write_all(experiment, records, new)
     if len(trials) >= packs.EVERY:
         experiment.pack_records()
     return Imported(
@@ -113,13 +114,14 @@ def _identity(domain: Domain, result: Result, names: Iterable[str]) -> Hashable:
     )
 
 
-def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) -> list[int]:
-    """Write the results as completed trials at `index` and the next free ones, and return their indices."""
-    store = experiment.store
+def _write_all(experiment: Experiment, records: Sequence[Trial], results: Sequence[Result]) -> list[int]:
+    """Write the results as completed trials behind all records, and return their indices."""
+    store, index = experiment.store, 0
     written: list[int] = []
     while len(written) < len(results):
         result = results[len(written)]
         try:
+            index = free_index(store, records, least=index)
             now = store.now()
             record = Trial(
                 trial=index,

@@ -121,6 +121,12 @@ def test_an_index_that_somebody_takes_in_between_is_left_to_them(space, table):
     assert experiment.trials()[1].generator == "sobol"
 
 
+def test_no_row_takes_the_place_of_a_trial_whose_record_is_lost(empty, table):
+    """It would be taken for the trial of the files that are left, which `sweep doctor` offers to import."""
+    empty.store.create("runs/000001/attempt-1/result.json", b"{}")
+    assert import_table(empty, table, worker="me").trials == (0, 2, 3)
+
+
 def test_imports_at_once_lose_no_row(space, tmp_path):
     experiment = Experiment.create(MemoryStore(), space)
     threads = []
