@@ -59,7 +59,13 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
             warnings.simplefilter("ignore")  # naming the metrics is "experimental" since 3.2
             study.set_metric_names([objective.metric for objective in space.objectives])
         distributions = _distributions(optuna, space)
-        study.add_trials([_frozen_trial(optuna, space, record, distributions) for record in records])
+        # Optuna numbers the trials itself, so that one stands for each record that is missing.
+        trials = {record.trial: _frozen_trial(optuna, space, record, distributions) for record in records}
+        missing = optuna.trial.create_trial(
+            state=optuna.trial.TrialState.FAIL,
+            user_attrs={"error": "its record is lost or damaged: see `sweep doctor`"},
+        )
+        study.add_trials([trials.get(number, missing) for number in range(max(trials, default=-1) + 1)])
 
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would greet the new study on stderr

@@ -41,7 +41,6 @@ def record(index: int, status: str = "completed", **fields: object) -> Trial:
 
 @pytest.fixture
 def study(tmp_path: Path):
-    optuna = pytest.importorskip("optuna")
     records = [
         record(0, curve=((10.0, 4.0), (20.0, 3.5))),
         record(1, "failed", error="diverged\nlast words"),
@@ -52,9 +51,23 @@ def study(tmp_path: Path):
         record(6, generator="imported", parameters=PARAMETERS | {"lr": 5.0}),
         record(7, metrics={"loss": 3.0}),
     ]
-    optuna_journal.write(tmp_path / "journal.log", SPACE, records)
-    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal.log"))
+    return written(tmp_path / "journal.log", records)
+
+
+def written(journal: Path, records: list[Trial]):
+    optuna = pytest.importorskip("optuna")
+    optuna_journal.write(journal, SPACE, records)
+    backend = optuna.storages.journal.JournalFileBackend(str(journal))
     return optuna.load_study(study_name="case", storage=optuna.storages.JournalStorage(backend))
+
+
+def test_trials_behind_a_missing_record_keep_their_numbers(tmp_path: Path) -> None:
+    trials = written(tmp_path / "journal.log", [record(1), record(3)]).trials
+    assert [(trial.number, trial.state.name) for trial in trials] == [
+        (0, "FAIL"), (1, "COMPLETE"), (2, "FAIL"), (3, "COMPLETE"),
+    ]  # fmt: skip
+    assert trials[3].values == [6.0, 0.5]
+    assert "lost" in trials[2].user_attrs["error"]
 
 
 def test_optuna_opens_it_with_the_sweeps_goals(study) -> None:
