@@ -98,7 +98,7 @@ class AskedTrial(Trial):
         Raises:
             InputError: it has ended before, or this is another process than that which asked for it.
             TrialLost: another worker has it now, or a user has given it up.
-            StoreUnavailable: the store did not answer for half an hour; its lease will expire.
+            StoreUnavailable: the store did not answer for half an hour or longer; its lease will expire.
         """
         if not isinstance(outcome, Completed | Failed | Preempted | NotStarted):
             raise InputError(

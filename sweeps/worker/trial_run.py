@@ -56,7 +56,7 @@ _WORTH_TIMING = 2**24
 """Bytes; what is smaller takes long only where the bucket does not answer."""
 
 RETRY_FOR_S = 1800.0
-"""How long a finished result is kept for a store that does not answer."""
+"""Seconds of waits for a store that does not answer: with the tries a bucket gets about 100 minutes."""
 
 End = Reason | Literal["dropped"]
 """How a trial left this worker; "dropped": another worker had taken it over."""
