@@ -125,7 +125,8 @@ def _layout(stage: str, trunks: Sequence[Trunk], goal: Goal) -> Layout:
             is_best = value is not None and value == min(values)
             colour = _colour(value, values)
             others = len(branch.trials) - 1
-            text = f"no result · trial {branch.best_trial}" + (f" and {others} more" if others else "")
+            none = "outside of the constraints" if branch.is_outside else "no result"
+            text = f"{none} · trial {branch.best_trial}" + (f" and {others} more" if others else "")
             if branch.best is not None:
                 best = f", best of {len(branch.trials)}" if others else ""
                 text = f"{labels.number(branch.best)} · trial {branch.best_trial}{best}"

@@ -31,6 +31,7 @@ class Branch:
         trials: all that have it, by index.
         best: value of the metric among the completed ones; None without any.
         best_trial: the trial that has that value, else the first of all.
+        is_outside: whether trials of it have ended, all of them outside of the outcome constraints.
     """
 
     leaves: float
@@ -39,6 +40,7 @@ class Branch:
     trials: tuple[int, ...]
     best: float | None
     best_trial: int
+    is_outside: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +241,7 @@ class _Stage:
             trials=tuple(trials[rows].tolist()),
             best=best,
             best_trial=int(trials[having[0]]),
+            is_outside=best is None and bool(np.isin(trials[rows], list(self._table.infeasible)).any()),
         )
 
 

@@ -82,6 +82,11 @@ def test_branch_is_drawn_from_trunk_to_end(branched: dict[str, Any]) -> None:
     assert "2 trials: 1, 3" in branches[3].rows[0]["more"]
 
 
+def test_an_end_outside_of_the_constraints_is_no_end_without_a_result(branched: dict[str, Any]) -> None:
+    known = {end.text for line in drawing(branched | {"infeasible": [2]}).lines for end in line.ends}
+    assert {"outside of the constraints · trial 2", "no result · trial 5"} <= known
+
+
 def test_a_trunk_is_a_line_with_its_points(branched: dict[str, Any]) -> None:
     figure = trunk_figures.trunks(drawing(branched), found(branched))
     lines = [line for line in layers(figure, "line") if line.name == "trunk"]
