@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             if file.wide:
                 are = counted(file.wide, "ternary matrix is", "ternary matrices are")
-                console.write(f"{are} in Q8_0: {kind} needs rows that 256 divides")
+                console.write(f"{are} in Q8_0 or F16: {kind} needs rows that 256 divides")
             console.write("read back: ternary codes equal, scales in float16")
             return EXIT_DONE
         from trainer.export.checkpoint import export

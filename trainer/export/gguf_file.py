@@ -64,7 +64,7 @@ class ExportedFile:
     Args:
         architecture: llama.cpp's.
         ternary: number of ternary matrices in the format that was asked for.
-        wide: number of those in Q8_0, as 256 does not divide their rows.
+        wide: number of those in Q8_0, as 256 does not divide their rows, or in F16, as not even 32 does.
         weight_bytes: of the file.
     """
 
@@ -136,7 +136,7 @@ def _architecture(student: nn.Module) -> str:
 
 @torch.no_grad()
 def _write(path: Path, saved: SavedStudent, architecture: str, form: str) -> int:
-    """Write the file; return the number of ternary matrices that are in Q8_0."""
+    """Write the file; return the number of ternary matrices that are in Q8_0 or F16."""
     from gguf import GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
 
