@@ -207,7 +207,7 @@ class TrialRun:
                     with contextlib.suppress(SweepError):  # the report will fail in the same way
                         self.experiment.apply(self.record.trial, last)
                 end = self._report(self._event(outcome, heartbeat, stages))
-                self.uploads.begin(lambda: self._end_upload(uploader, heartbeat.folder))
+                self.uploads.begin(lambda: self._end_upload(uploader, heartbeat.folder, end))
                 if end not in FINISHED:  # this worker may be the next one to claim it
                     self.uploads.wait()
             except BaseException as error:
@@ -226,10 +226,13 @@ class TrialRun:
                 return self._report(self._release(detail, self.experiment.space.lease.max_attempts)), ""
         return end, preempted_by
 
-    def _end_upload(self, uploader: Uploader, folder: Path) -> None:
+    def _end_upload(self, uploader: Uploader, folder: Path, end: End) -> None:
         """Upload the last files of a run; once all are in the bucket, free their disk for further trials."""
         missing = uploader.close(
-            UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S, while_moving=True
+            UPLOAD_S,
+            leave=lambda: self.stop.requested,
+            grace=UPLOAD_GRACE_S,
+            while_moving=end != "dropped",  # else the next trial need not wait long for files of no use
         )
         if self.experiment.store.is_remote and not missing:
             shutil.rmtree(folder, ignore_errors=True)
