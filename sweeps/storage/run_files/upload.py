@@ -28,8 +28,9 @@ from sweeps.text.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
-_REST = 20
-"""Times of its last upload after which a log is sent again, whole: checkpoints wait meanwhile."""
+_REST, _LONGEST_REST_S = 20, 900.0
+"""Times of its last upload after which a log is sent again, whole, as checkpoints wait meanwhile; and the
+most seconds: an outage of five minutes, which an upload outlasts, would hide the log for a hundred."""
 
 
 class FolderUpload:
@@ -172,7 +173,8 @@ class FolderUpload:
         self._superseded.pop(target, None)
         if is_volatile(name):
             now = time.monotonic()
-            self._due[name] = now + max(self._deadline.config.growing_s, _REST * (now - began))
+            rest = min(_REST * (now - began), _LONGEST_REST_S)
+            self._due[name] = now + max(self._deadline.config.growing_s, rest)
         return Stored(
             object=target,
             generation=remote.generation,

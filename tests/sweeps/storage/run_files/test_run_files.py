@@ -571,6 +571,18 @@ class TestARunningProgram:
         uploads.round(final=True)
         assert fetch(other) == {"log.txt": b"0\n1\n2\n3\n"}
 
+    def test_a_log_that_an_outage_held_up_is_sent_again_soon(self, gcs, store, other, monkeypatch):
+        monkeypatch.setattr("sweeps.storage.run_files.upload._LONGEST_REST_S", 0.1)
+        folder = store.folder(PREFIX)
+        uploads = FolderUpload(store, folder, PREFIX, Deadline(UploadConfig(growing_s=0.01)))
+        gcs.faults.add(Fault(action="delay", operation="insert", name="*log.txt", delay_s=0.5))
+        write(folder, "log.txt", b"0\n")
+        uploads.round()
+        write(folder, "log.txt", b"0\n1\n")
+        time.sleep(0.15)
+        uploads.round()
+        assert fetch(other) == {"log.txt": b"0\n1\n"}
+
     def test_a_heartbeat_goes_at_the_pace_of_logs_and_at_the_end(self, gcs, store, other):
         """The trainer writes it every ten seconds, and every request is billed."""
         folder = store.folder(PREFIX)
