@@ -264,8 +264,6 @@ pictures: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.ask
 	$(BIN)/python -m benchmarks.search
-	$(BIN)/python -m benchmarks.step
-	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.gpu --shapes cpu --limit 300

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks.step import TEN_MILLION
+from benchmarks.run import TEN_MILLION
 from trainer.api import check
 from trainer.config import TinyModelConfig
 from trainer.devices.device import Device
