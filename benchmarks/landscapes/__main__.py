@@ -8,11 +8,10 @@ quality NAME…   how well their emulators predict trials that they were not fit
 replay NAME…    searchers on them in simulated time, into --results, and the table of it
 table NAME…     the table of what --results has
 figures NAME…   figures of it
-fit NAME…       how well surrogates of ours (--searchers) predict held-out random trials
 calibrate NAME… how right the chances and gains are that `sweep best` states, in replayed searches
 stop NAME…      what `search: {stop: …}` saves and gives up, in replayed searches
 
-The last six have options of their own: `replay --help`, `calibrate --help`, `stop --help`.
+The last five have options of their own: `replay --help`, `calibrate --help`, `stop --help`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 from benchmarks.landscapes.tables import Row, default_names, merge, names, read, read_trained, write
 
 RECORDING = ("record", "points", "train", "write", "quality")
-REPLAYING = ("replay", "table", "figures", "fit")
+REPLAYING = ("replay", "table", "figures")
 
 
 def main() -> None:
@@ -148,21 +147,12 @@ def replaying() -> None:
     parser.add_argument("--folder", type=Path, default=Path("figures"), help="of the figures, SVG and PNG")
     arguments = parser.parse_args()
     chosen = arguments.names or default_names()
-    if arguments.command in ("replay", "fit"):
+    if arguments.command == "replay":
         for name in arguments.searchers:
             try:
                 find(name)
             except ValueError as error:
                 parser.error(str(error))
-    if arguments.command == "fit":
-        from benchmarks.landscapes import fit
-
-        for name in arguments.searchers:
-            if name != "ours" and not name.startswith("variant-"):
-                parser.error(f"{name!r} has no surrogate of ours: fit takes ours and variant-NAME")
-        print(fit.table(chosen, arguments.searchers, arguments.seeds, arguments.jobs))
-        return
-    if arguments.command == "replay":
         seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         options = {key: getattr(arguments, key) for key in ("noise", "defaults", "trials")}
         wanted = replay.runs(chosen, arguments.searchers, seeds, arguments.workers, **options)

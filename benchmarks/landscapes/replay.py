@@ -15,7 +15,6 @@ import pickle
 import statistics
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
@@ -184,22 +183,15 @@ class Simulation:
     def run(self) -> None:
         """Simulate until the compute is paid; what runs then is left out."""
         limit = self._run.trials * self._landscape.full
-        patience = self._searcher.patience * self._landscape.full
-        free = deque([0.0] * self._run.workers)  # times since when workers are free, in order
-        now = 0.0
+        for _ in range(self._run.workers):
+            self._ask(0.0)
         while True:
-            # The one that is free for longest asks, unless it can still wait for the end of another trial.
-            while free and not (
-                patience and any(self._is_last(e) and e.at <= free[0] + patience for e in self._events)
-            ):
-                self._ask(now)
-                free.popleft()
             event = heapq.heappop(self._events)
             if (now := event.at) * self._run.workers > limit:
                 return
             if self._is_last(event):
                 self._end(event)
-                free.append(now)
+                self._ask(now)
             else:
                 self._store(event)
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -22,13 +22,10 @@ from benchmarks.samplers import ax_client, draw, safe, suggest, unsafe
 from sweeps.search.determinism import one_thread, silence
 from sweeps.space.definition import Choice, Fixed, Parameter, Space, Value, number_of
 from sweeps.space.domain import Domain
-from sweeps.space.priors import PRIOR_STRENGTH, PRIOR_WIDTH, with_priors
+from sweeps.space.priors import with_priors
 from sweeps.space.scale import from_unit, to_unit
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
-
-if TYPE_CHECKING:
-    from sweeps.search.optimizer import Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +49,10 @@ class Searcher(ABC):
     Attributes:
         shares: whether a trial starts from the furthest stage or trunk that another trial has stored, and
             pays for the rest alone; else each trial pays for all of its stages.
-        patience: how long a free worker waits for trials that are about to end before it asks, as a share of
-            a trial that pays all stages of the defaults.
         losses: those that were told, by trial.
     """
 
     shares = False
-    patience = 0.0
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -95,25 +89,10 @@ class Ours(Searcher):
         task: the problem.
         reuse: whether trials share stages.
         prior: whether there is a prior around the known defaults; without them there is none.
-        width: of the prior.
-        strength: of the prior, in completed trials.
         wrong: by how much of each range the known defaults are wrong, as first trial and in the prior.
-        sobol: trials of the first design; None: the search's own number.
-        optimizer: another one, given the same arguments.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        reuse: bool = True,
-        prior: bool = False,
-        width: float = PRIOR_WIDTH,
-        strength: float = PRIOR_STRENGTH,
-        wrong: float = 0.0,
-        sobol: int | None = None,
-        optimizer: Callable[..., Optimizer] | None = None,
-    ) -> None:
+    def __init__(self, task: Task, *, reuse: bool = True, prior: bool = False, wrong: float = 0.0) -> None:
         from sweeps.search.optimizer import Optimizer
 
         if wrong and task.space.baseline is not None:
@@ -121,12 +100,11 @@ class Ours(Searcher):
         super().__init__(task)
         self.shares = reuse
         search = replace(task.space.search, seed=task.seed, reuse="auto" if reuse else "none")
-        search = search if sobol is None else replace(search, sobol=sobol)
         self._metric = task.space.objectives[0].metric
         space = replace(task.space, search=search)
         if prior and space.baseline is not None:
-            space = with_priors(space, space.baseline, width)
-        self._optimizer = (optimizer or Optimizer)(space, prior_strength=strength)
+            space = with_priors(space, space.baseline)
+        self._optimizer = Optimizer(space)
         self._records: list[Trial] = []
 
     def ask(self, trial: int) -> Mapping[str, Value]:
@@ -314,10 +292,6 @@ def find(name: str) -> Factory:
     """
     if name in SEARCHERS:
         return SEARCHERS[name]
-    if name.startswith("variant-"):
-        from benchmarks.landscapes.variants import find_variant
-
-        return find_variant(name)
     module, colon, attribute = name.partition(":")
     if not colon:
         raise ValueError(f"{name!r} is no searcher: {', '.join(SEARCHERS)}, or package.module:Name")
