@@ -1,4 +1,4 @@
-"""Surrogates of two-stage pipelines with known cost, for `benchmarks.{reuse,trunks}`: lower is better.
+"""Surrogates of two-stage pipelines with known cost, for `benchmarks.{trunks,transfer}`: lower is better.
 
 Each seed is an instance of its own: it places the optimum and orders the options. Losses are shares of the
 instance's range, and 0 at its optimum. Bowls are steeper above the optimum than below, as losses are over

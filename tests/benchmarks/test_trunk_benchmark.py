@@ -11,9 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from benchmarks.pipelines import FIRST, LENGTHS, NUMBERS, LengthPipeline, compute
-from benchmarks.reuse import Job
-from benchmarks.trunks import FULL, REFERENCE, Sweep, arrival, hypervolume, table
+from benchmarks.pipelines import FIRST, LENGTHS, NUMBERS, STRUCTURES, LengthPipeline, Pipeline, compute
+from benchmarks.trunks import FULL, REFERENCE, Job, Sweep, arrival, hypervolume, ratio, table
 from sweeps.search.optimizer import Candidate
 from sweeps.space.definition import Value
 from sweeps.space.scale import from_unit
@@ -27,6 +26,29 @@ def best(one: int = 400, two: int = 800) -> dict[str, Value]:
     units = dict(zip(NUMBERS, PIPELINE.best, strict=True))
     lengths: dict[str, Value] = {LENGTHS[0].name: one, LENGTHS[1].name: two}
     return {p.name: from_unit(p, u) for p, u in units.items()} | {FIRST[2].name: "logits"} | lengths
+
+
+def point(pipeline: Pipeline, *, off: float = 0.0, match: Value) -> dict[str, Value]:
+    units = dict(zip(NUMBERS, pipeline.best, strict=True))
+    return {p.name: from_unit(p, u + off) for p, u in units.items()} | {FIRST[2].name: match}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_the_optimum_is_0_and_no_point_is_far_above_1(name: str):
+    pipeline = Pipeline(name, 3)
+    losses = [pipeline.loss(point(pipeline, match=match)) for match in FIRST[2].values]
+    assert min(losses) == pytest.approx(0.0, abs=1e-12)
+    away = [pipeline.loss(point(pipeline, off=0.1, match=match)) for match in FIRST[2].values]
+    assert all(0 < loss < 1 for loss in away)
+
+
+def test_a_first_stage_that_matters_little_moves_the_loss_little():
+    def spread(name: str) -> float:
+        pipeline = Pipeline(name, 0)
+        losses = [pipeline.loss(point(pipeline, match=match)) for match in FIRST[2].values]
+        return max(losses) - min(losses)
+
+    assert spread("little") < 0.2 * spread("first-dear")
 
 
 def test_the_loss_falls_with_each_length_and_the_cost_rises():
@@ -107,3 +129,9 @@ def test_the_table_has_when_each_search_had_the_volume_of_plain():
     assert rows[0] == "| interaction | 1 | 0 | plain | 1000 |  | 0 | 3 |"
     assert rows[1] == "| interaction | 1 | 0 | trunk | 400 | 0.40 (0.40 to 4.00) | 1 | 3 |"
     assert arrival(results[jobs[0].key()], 0.05) == 100.0
+
+
+def test_a_ratio_to_searches_that_never_arrived_is_a_bound():
+    found, base = [(1500.0, 3000.0)] * 3, [(1500.0, 3000.0), (None, 3000.0), (None, 3000.0)]
+    assert ratio(found, base) == "< 0.50 (0.50 to 1.00)"
+    assert ratio(base, base) == "-"
