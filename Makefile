@@ -269,7 +269,6 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.gpu --shapes cpu --limit 300
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.report
-	$(BIN)/python -m benchmarks.figures
 
 # Speed of training steps on a GPU, in shapes of real models; eight minutes on one H200. A bare checkout with torch,
 # transformers, hydra-core and pydantic needs no `make`: python -m benchmarks.gpu --out gpu.json
