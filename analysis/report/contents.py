@@ -18,9 +18,8 @@ from analysis.summaries.compute import is_compute, with_price
 from analysis.summaries.costs import Cost, Rate, cost
 from analysis.summaries.failures import Failure, failures, reasons
 from analysis.summaries.front_table import FrontTable, many_objectives_table, tradeoff_table
-from analysis.summaries.insight import Insight, insight
+from analysis.summaries.insight import Answer, Insight, insight
 from analysis.summaries.many_objective import ManyObjectiveFront, many_objective_front
-from analysis.summaries.optimum import Answer, answer
 from analysis.summaries.reuse import Reuse, reuse
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import BestTrial, Objective, best_trial, objectives, progress
@@ -139,6 +138,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         overrides = [str(override) for override in document.get("best_overrides") or ()]
         own = f"python -m trainer {shlex.join(overrides)}" if overrides else ""
         command = str(document.get("best_command") or own)
+    view = insight(document.get("insight"))
     provenance, gain = document.get("provenance"), document.get("gain")
     return Contents(
         name=str(document.get("name") or "sweep"),
@@ -164,8 +164,8 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         many_objectives=many_objectives,
         many_objectives_note=many_objectives_note,
         reuse=reuse(table, goals[0].metric, goals[0].goal) if goals else None,
-        insight=insight(document.get("insight")),
-        answer=_answer(document.get("insight"), best),
+        insight=view,
+        answer=view.optimum if view.optimum and best and view.optimum.trial == best.trial else None,
         cost=cost(document["trials"], run_cap, rate),
         priced_by_time=rate is not None,
         failures=failures(table),
@@ -180,12 +180,6 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
             if isinstance(step, Mapping)
         ),
     )
-
-
-def _answer(insight: object, best: BestTrial | None) -> Answer | None:
-    """Return the surrogate's answer, if it is about the best trial of the page."""
-    found = answer(insight)
-    return found if found is not None and best is not None and best.trial == found.trial else None
 
 
 def _tradeoff(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Tradeoff | None, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from analysis import labels
@@ -16,20 +18,17 @@ CURVES = 6
 
 def sensitivities(view: View) -> Figure:
     """Draw a bar per parameter: the variance that it explains with others (hollow) and alone (solid)."""
-    names = [name for name, _, _ in view.sensitivity]
+    names = [name for name, _ in view.ranked]
     drawing = Drawing(
         x=Axis(title="% of the variance", scale=Scale(domain=(0.0, 100.0))),
         y=Axis(title="", scale=name_scale([_broken(name) for name in names]), grid=False, inner=0.2),
         height=110 + 40 * len(names),
         zoom=False,
     )
+    together, alone = ([s.total for _, s in view.ranked], [min(s.first, s.total) for _, s in view.ranked])
     kinds = (
-        (
-            Series(name="with others", colour=BLUE, shape="square", filled=False),
-            1.0,
-            [t for _, _, t in view.sensitivity],
-        ),
-        (Series(name="alone", colour=BLUE, shape="square"), 0.5, [min(f, t) for _, f, t in view.sensitivity]),
+        (Series(name="with others", colour=BLUE, shape="square", filled=False), 1.0, together),
+        (Series(name="alone", colour=BLUE, shape="square"), 0.5, alone),
     )
     for style, height, shares in kinds:
         rows: list[Row] = [
@@ -60,8 +59,8 @@ def cross_validation(view: View, metric: str) -> Figure:
         {
             "x": held_out.observed,
             "y": held_out.predicted,
-            "low": held_out.predicted - 1.96 * held_out.sd,
-            "high": held_out.predicted + 1.96 * held_out.sd,
+            "low": held_out.predicted - 1.96 * held_out.predicted_sd,
+            "high": held_out.predicted + 1.96 * held_out.predicted_sd,
             "trial": held_out.trial,
         }
         for held_out in view.cross_validation
@@ -82,54 +81,56 @@ def cross_validation(view: View, metric: str) -> Figure:
     return drawing.figure()
 
 
-def marginals(view: View) -> list[tuple[str, tuple[EffectPoint, ...]]]:
-    """Return the marginal effects to draw: those of the most sensitive parameters, in that order."""
-    order = [name for name, _, _ in view.sensitivity]
-    rank = {name: at for at, name in enumerate(order)}
-    return sorted(view.marginal, key=lambda effect: rank.get(effect[0], len(order)))[:CURVES]
+def marginals(view: View) -> list[str]:
+    """Return the parameters whose marginal effects are drawn: the most sensitive ones, in that order."""
+    order = {name: at for at, (name, _) in enumerate(view.ranked)}
+    return sorted(view.marginal, key=lambda name: order.get(name, len(order)))[:CURVES]
 
 
-def marginal(
-    view: View, name: str, effect: tuple[EffectPoint, ...], metric: str, *, log: bool = False
-) -> Figure:
+def marginal(view: View, name: str, metric: str, *, log: bool = False) -> Figure:
     """Draw the predicted metric along one parameter, on the scale that all parameters of the metric share."""
-    numbers = [float(point.value) for point in effect if not isinstance(point.value, str | bool)]
-    is_numeric = len(numbers) == len(effect)
-    cells = [labels.cell(point.value) for point in effect]
-    places: list[float] = numbers if is_numeric else [float(at) for at in range(len(effect))]
-    ends = [
-        point.mean + sign * 1.96 * point.sd
-        for _, points in view.marginal
-        for point in points
-        for sign in (-1, 1)
-    ]
+    curve = view.marginal[name]
+    is_numeric = has_numbers(curve)
+    ends = [end for points in view.marginal.values() for point in points for end in point.ends]
     drawing = Drawing(
-        x=Axis(
-            title=name,
-            scale=parameter_scale(numbers, log=log) if is_numeric else name_scale(cells, "point"),
-            count=4,
-        ),
+        x=parameter_axis(name, curve, is_numeric=is_numeric, log=log),
         y=Axis(title=labels.title(metric), scale=scale(ends, linear=True), count=6),
         height=270,
         legend=False,
         zoom=False,
     )
-    rows: list[Row] = [
-        {
-            "x": x,
-            "y": point.mean,
-            "low": point.mean - 1.96 * point.sd,
-            "high": point.mean + 1.96 * point.sd,
-            "value": cell,
-        }
-        for x, cell, point in zip(places, cells, effect, strict=True)
-    ]
+    rows = curve_rows(curve, is_numeric=is_numeric)
     style = Series(name="predicted", colour=BLUE, shape="circle" if is_numeric else "square", size=7, width=2)
     drawing.errors(style, rows)
     if is_numeric:
         drawing.line(style, rows)
     drawing.points(style, rows, tip=f"datum.value + ': ' + format(datum.y, {NUMBER})")
     return drawing.figure()
+
+
+def has_numbers(curve: Sequence[EffectPoint]) -> bool:
+    """Return whether all values of the parameter are numbers."""
+    return not any(isinstance(point.value, str | bool) for point in curve)
+
+
+def parameter_axis(name: str, curve: Sequence[EffectPoint], *, is_numeric: bool, log: bool) -> Axis:
+    """Return the axis of a parameter; of one that is not numeric, its values have places from 0 on."""
+    if is_numeric:
+        return Axis(title=name, scale=parameter_scale([float(p.value) for p in curve], log=log), count=4)
+    return Axis(title=name, scale=name_scale([labels.cell(p.value) for p in curve], "point"), count=4)
+
+
+def curve_rows(curve: Sequence[EffectPoint], *, is_numeric: bool) -> list[Row]:
+    """Return the means and the ends of the intervals of 95 %, each at its place, with its value."""
+    return [
+        {
+            "x": float(point.value) if is_numeric else float(at),
+            "y": point.mean,
+            **dict(zip(("low", "high"), point.ends, strict=True)),
+            "value": labels.cell(point.value),
+        }
+        for at, point in enumerate(curve)
+    ]
 
 
 def parameter_scale(values: list[float], *, log: bool) -> Scale:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 
 from analysis import labels
 from analysis.report.figure import Figure
-from analysis.report.insight_figures import parameter_scale
-from analysis.report.style import BLUE, GREY, ORANGE, Scale, middle, name_scale, scale
+from analysis.report.insight_figures import curve_rows, has_numbers, parameter_axis
+from analysis.report.style import BLUE, GREY, ORANGE, Scale, middle, scale
 from analysis.report.vega_lite import NUMBER, Axis, Drawing, Row, Series
-from analysis.summaries.optimum import Answer, ParameterOptimum
+from analysis.summaries.insight import Answer, ParameterOptimum
 from analysis.table import PARAMETER, TrialsTable, is_confirming
 
 SHOWN = 0.6
@@ -29,49 +29,32 @@ def optima(
         log: names of the parameters that are searched on a logarithmic scale.
     """
     return {
-        f"optimum-{at}": optimum(table, found, parameter, minimize=minimize, log=parameter.name in log)
-        for at, parameter in enumerate(found.parameters)
+        f"optimum-{at}": optimum(table, found, name, minimize=minimize, log=name in log)
+        for at, name in enumerate(found.parameters)
     }
 
 
 def optimum(
-    table: TrialsTable,
-    found: Answer,
-    parameter: ParameterOptimum,
-    *,
-    minimize: bool = True,
-    log: bool = False,
+    table: TrialsTable, found: Answer, name: str, *, minimize: bool = True, log: bool = False
 ) -> Figure:
     """Draw the metric along one parameter, the others as chosen, the trials and the optimum's interval."""
-    cells = [labels.cell(point.value) for point in parameter.curve]
-    numbers = [float(point.value) for point in parameter.curve if not isinstance(point.value, str | bool)]
-    is_numeric = len(numbers) == len(cells) and not parameter.shares
-    trials = _trials(table, found.metric, parameter, cells, is_numeric=is_numeric)
+    parameter = found.parameters[name]
+    is_numeric = has_numbers(parameter.curve) and not parameter.shares
+    curve = curve_rows(parameter.curve, is_numeric=is_numeric)
+    cells = [row["value"] for row in curve]
+    trials = _trials(table, found.metric, name, cells, is_numeric=is_numeric)
     heights = _heights(found, [value for _, value, _ in trials], minimize=minimize)
     bottom, high = heights.domain or (0.0, 1.0)
     low = bottom + FLOOR / (1 + FLOOR) * (high - bottom)
     drawing = Drawing(
-        x=Axis(
-            title=parameter.name,
-            scale=parameter_scale(numbers, log=log) if is_numeric else name_scale(cells, "point"),
-            count=4,
-        ),
+        x=parameter_axis(name, parameter.curve, is_numeric=is_numeric, log=log),
         y=Axis(title=labels.title(found.metric), scale=heights, count=5),
         height=270,
         legend=False,
         zoom=False,
     )
-    places = numbers if is_numeric else [float(at) for at in range(len(cells))]
-    curve: list[Row] = [
-        {
-            "x": x,
-            "y": min(max(point.mean, low), high),
-            "low": min(max(point.mean - 1.96 * point.sd, low), high),
-            "high": min(max(point.mean + 1.96 * point.sd, low), high),
-            "value": cell,
-        }
-        for x, cell, point in zip(places, cells, parameter.curve, strict=True)
-    ]
+    for row in curve:
+        row |= {key: min(max(row[key], low), high) for key in ("y", "low", "high")}
     model = Series(name="model", colour=BLUE, shape="square", size=7, width=2)
     if is_numeric:
         drawing.band(Series(name="model, 95 %", colour=BLUE, opacity=0.18), curve)
@@ -87,15 +70,14 @@ def optimum(
     drawing.points(Series(name="trials", colour=GREY, shape="circle", size=6, filled=False), others, tip=tip)
     chosen = [row for row in rows if row["trial"] == found.trial]
     drawing.points(Series(name="chosen", colour=ORANGE, shape="diamond", size=11), chosen, tip=tip)
-    _mark(drawing, parameter, cells, places, (bottom, high), is_numeric=is_numeric)
+    _mark(drawing, parameter, curve, (bottom, high), is_numeric=is_numeric)
     return drawing.figure()
 
 
 def _mark(
     drawing: Drawing,
     parameter: ParameterOptimum,
-    cells: Sequence[str],
-    places: Sequence[float],
+    curve: Sequence[Row],
     heights: tuple[float, float],
     *,
     is_numeric: bool,
@@ -104,22 +86,17 @@ def _mark(
     low, high = heights
     bottom, above = low + 0.02 * (high - low), low + 0.08 * (high - low)
     if parameter.interval is None:
-        shares = {labels.cell(value): share for value, share in parameter.shares}
-        drawing.text(
-            [
-                {"x": x, "y": bottom, "text": labels.share(shares.get(cell, 0.0))}
-                for x, cell in zip(places, cells, strict=True)
-            ],
-            align="center",
-            baseline="bottom",
-        )
+        shares = {labels.cell(option.value): option.share for option in parameter.shares}
+        texts: list[Row] = [
+            {"x": row["x"], "y": bottom, "text": labels.share(shares.get(row["value"], 0.0))} for row in curve
+        ]
+        drawing.text(texts, align="center", baseline="bottom")
         return
     if is_numeric:
         ends = [float(end) for end in parameter.interval if not isinstance(end, str | bool)]
     else:
-        ends = [
-            float(cells.index(labels.cell(end))) for end in parameter.interval if labels.cell(end) in cells
-        ]
+        places = {row["value"]: row["x"] for row in reversed(curve)}
+        ends = [places[cell] for cell in map(labels.cell, parameter.interval) if cell in places]
     if len(ends) != len(parameter.interval):
         return
     bar = Series(name="95 % of the optimum", colour=ORANGE, width=5)
@@ -129,19 +106,15 @@ def _mark(
         [{"x": end, "y": bottom} for end in ends],
     )
     drawing.line(bar, [{"x": end, "y": bottom} for end in ends])
-    at = middle(drawing.x.scale) if is_numeric else (places[0] + places[-1]) / 2
-    drawing.text(
-        [{"x": at, "y": above, "text": parameter.text}],
-        align="center",
-        baseline="bottom",
-    )
+    at = middle(drawing.x.scale) if is_numeric else (curve[0]["x"] + curve[-1]["x"]) / 2
+    drawing.text([{"x": at, "y": above, "text": parameter.text}], align="center", baseline="bottom")
 
 
 def _trials(
-    table: TrialsTable, metric: str, parameter: ParameterOptimum, cells: Sequence[str], *, is_numeric: bool
+    table: TrialsTable, metric: str, name: str, cells: Sequence[str], *, is_numeric: bool
 ) -> list[tuple[float, float, int]]:
     """Return (place, value, index) of the completed trials of the search that have the parameter."""
-    column = PARAMETER + parameter.name
+    column = PARAMETER + name
     if column not in table or metric not in table:
         return []
     done = table.completed & ~is_confirming(table)
@@ -170,12 +143,12 @@ def _heights(found: Answer, values: Sequence[float], *, minimize: bool) -> Scale
     ranked = sorted(values, reverse=not minimize)
     shown = ranked[: max(1, math.ceil(SHOWN * len(ranked)))]
     chosen = [
-        point.mean + sign * 1.96 * point.sd
-        for parameter in found.parameters
+        end
+        for parameter in found.parameters.values()
         for point in parameter.curve
         if point.value == parameter.chosen
-        for sign in (-1, 1)
+        for end in point.ends
     ]
-    both = [*shown, *chosen] or [point.mean for each in found.parameters for point in each.curve]
+    both = [*shown, *chosen] or [point.mean for each in found.parameters.values() for point in each.curve]
     low, high = scale(both, linear=True).domain or (0.0, 1.0)
     return Scale(domain=(low - FLOOR * (high - low), high))

@@ -138,12 +138,12 @@ def _surrogate_figures(page: Contents) -> dict[str, Figure]:
     if page.answer is not None:
         minimize = page.objectives[0].goal == "minimize"
         figures |= optima(page.table, page.answer, minimize=minimize, log=page.log_parameters)
-    for at, (metric, view) in enumerate(page.insight.metrics):
+    for at, (metric, view) in enumerate(page.insight.metrics.items()):
         if view.sensitivity:
             figures[f"sensitivity-{at}"] = sensitivities(view)
-        for nth, (name, effect) in enumerate(marginals(view)):
+        for nth, name in enumerate(marginals(view)):
             is_log = name in page.log_parameters
-            figures[f"marginal-{at}-{nth}"] = marginal(view, name, effect, metric, log=is_log)
+            figures[f"marginal-{at}-{nth}"] = marginal(view, name, metric, log=is_log)
         if view.cross_validation:
             figures[f"cross-validation-{at}"] = cross_validation(view, metric)
     return figures

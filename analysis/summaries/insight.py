@@ -1,27 +1,69 @@
-"""The surrogate's view of the parameters, read from an export document (see `sweeps.export.insight`).
+"""The surrogate's view of the parameters, and its answer, read from an export document.
 
-The data come from a file: malformed parts are ignored.
+The documents are those of `sweeps.export.insight` and `sweeps.export.optimum`. They come from a file:
+malformed parts are ignored.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import field
+from typing import Annotated, Any
+
+from pydantic import (
+    AllowInfNan,
+    Field,
+    OnErrorOmit,
+    Strict,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic.dataclasses import dataclass
+
+from analysis import labels
 
 NOT_ASKED = "This page was made without the surrogate; sweep report fits it."
 SKILL = 0.3
 """Below this rank correlation of predicted and observed results, the surrogate is not worth much."""
 
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Cell = StrictBool | StrictInt | Number | StrictStr
+
+
+def _none_if_malformed(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validate(value)
+    except ValidationError:
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class EffectPoint:
-    """A point of a marginal effect: the parameter's value, the predicted mean and its standard deviation."""
+    """A point of a curve: the parameter's value, the predicted mean and its standard deviation."""
 
-    value: float | str | bool
-    mean: float
-    sd: float
+    value: Cell
+    mean: Number
+    sd: Number
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Return the ends of the interval of 95 %."""
+        return self.mean - 1.96 * self.sd, self.mean + 1.96 * self.sd
+
+
+EffectCurve = Annotated[list[OnErrorOmit[EffectPoint]], Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """Shares of the variance that a parameter explains by itself, and with others."""
+
+    first: Number
+    total: Number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +71,9 @@ class HeldOut:
     """A trial as predicted by a surrogate that was fitted without it."""
 
     trial: int
-    observed: float
-    predicted: float
-    sd: float
+    observed: Number
+    predicted: Number
+    predicted_sd: Number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +81,17 @@ class View:
     """The surrogate's view of one metric.
 
     Args:
-        sensitivity: (parameter, first, total), shares of the variance, the largest total first.
         cross_validation: each trial predicted without it.
     """
 
-    sensitivity: tuple[tuple[str, float, float], ...]
-    cross_validation: tuple[HeldOut, ...]
-    marginal: tuple[tuple[str, tuple[EffectPoint, ...]], ...]
+    sensitivity: dict[str, OnErrorOmit[Sensitivity]] = field(default_factory=dict)
+    cross_validation: list[OnErrorOmit[HeldOut]] = field(default_factory=list)
+    marginal: dict[str, OnErrorOmit[EffectCurve]] = field(default_factory=dict)
+
+    @property
+    def ranked(self) -> list[tuple[str, Sensitivity]]:
+        """Return the parameters and their shares, the largest total first."""
+        return sorted(self.sensitivity.items(), key=lambda item: (-item[1].total, item[0]))
 
     @property
     def skill(self) -> float | None:
@@ -60,63 +106,75 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Insight:
-    """The surrogate's views by metric, and a note if there are none."""
+class OptionShare:
+    """An option of an unordered choice, and the probability that it is the best configuration's."""
 
-    metrics: tuple[tuple[str, View], ...]
-    note: str
+    value: Cell
+    share: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterOptimum:
+    """Interval of the optimum along one parameter, or the probability of each option, and its curve.
+
+    Args:
+        chosen: its value in the chosen configuration.
+        low: lower end of the interval of 95 %; None for unordered choices.
+        shares: empty for numbers.
+        curve: the metric along it.
+    """
+
+    chosen: Cell
+    curve: EffectCurve
+    low: Annotated[Cell | None, WrapValidator(_none_if_malformed)] = None
+    high: Annotated[Cell | None, WrapValidator(_none_if_malformed)] = None
+    shares: list[OnErrorOmit[OptionShare]] = field(default_factory=list)
+
+    @property
+    def interval(self) -> tuple[Cell, Cell] | None:
+        """Return the interval of 95 %; None for unordered choices."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def text(self) -> str:
+        """Return the interval, such as `0.0031, 0.0019 to 0.0048`, or the likeliest options."""
+        if self.interval is not None:
+            # More than two digits are not known of an optimum.
+            chosen, low, high = (
+                labels.number(value, 2) if isinstance(value, float) else labels.cell(value)
+                for value in (self.chosen, *self.interval)
+            )
+            return f"{chosen}, {low if low == high else f'{low} to {high}'}"
+        likeliest = sorted(self.shares, key=lambda option: -option.share)[:3]
+        return ", ".join(f"{labels.cell(o.value)} {labels.share(o.share)}" for o in likeliest if o.share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The surrogate's answer; its parameters in the order of the export."""
+
+    trial: int
+    mean: Number
+    metric: str = ""
+    sentences: list[str] = field(default_factory=list)
+    parameters: dict[str, OnErrorOmit[ParameterOptimum]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Insight:
+    """The surrogate's views by metric, a note if there are none, and its answer if it has one."""
+
+    metrics: dict[str, OnErrorOmit[View]] = field(default_factory=dict)
+    note: str = ""
+    optimum: Annotated[Answer | None, WrapValidator(_none_if_malformed)] = None
 
 
 def insight(document: object) -> Insight:
     """Read field `insight` of an export, of any type."""
-    if not isinstance(document, Mapping):
-        return Insight(metrics=(), note=NOT_ASKED)
-    metrics = document.get("metrics")
-    views = [(str(n), _view(v)) for n, v in metrics.items()] if isinstance(metrics, Mapping) else []
-    note = str(document.get("note") or "")
-    if not views and not note:
-        note = "The surrogate's view is empty."
-    return Insight(metrics=tuple(views), note=note)
-
-
-def _view(document: object) -> View:
-    parts = document if isinstance(document, Mapping) else {}
-    shares, held_out, curves = (parts.get(name) for name in ("sensitivity", "cross_validation", "marginal"))
-    sensitivity = [
-        (str(name), *numbers)
-        for name, share in (shares.items() if isinstance(shares, Mapping) else ())
-        if (numbers := finite_numbers(share, "first", "total"))
-    ]
-    return View(
-        sensitivity=tuple(sorted(((n, f, t) for n, f, t in sensitivity), key=lambda row: (-row[2], row[0]))),
-        cross_validation=tuple(
-            HeldOut(trial=int(numbers[0]), observed=numbers[1], predicted=numbers[2], sd=numbers[3])
-            for row in (held_out if isinstance(held_out, list) else ())
-            if (numbers := finite_numbers(row, "trial", "observed", "predicted", "predicted_sd"))
-        ),
-        marginal=tuple(
-            (str(name), points)
-            for name, rows in (curves.items() if isinstance(curves, Mapping) else ())
-            if (points := effect(rows))
-        ),
-    )
-
-
-def effect(rows: object) -> tuple[EffectPoint, ...]:
-    """Return the well-formed points of a curve."""
-    points = []
-    for row in rows if isinstance(rows, list) else ():
-        if numbers := finite_numbers(row, "mean", "sd"):
-            value = row.get("value")
-            if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
-                points.append(EffectPoint(value=value, mean=numbers[0], sd=numbers[1]))
-    return tuple(points)
-
-
-def finite_numbers(row: object, *names: str) -> tuple[Any, ...]:
-    """Return the finite numbers of these names; empty if one is missing."""
-    if not isinstance(row, Mapping):
-        return ()
-    found = [row.get(name) for name in names]
-    fits = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in found)
-    return tuple(found) if fits else ()
+    try:
+        found = TypeAdapter(Insight).validate_python(document)
+    except ValidationError:
+        return Insight(note=NOT_ASKED)
+    if found.metrics or found.note:
+        return found
+    return Insight(note="The surrogate's view is empty.", optimum=found.optimum)

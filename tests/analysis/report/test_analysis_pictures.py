@@ -105,7 +105,7 @@ def test_comparisons_show_every_pair_its_mean_and_interval() -> None:
 
 
 def test_sensitivities_have_the_most_important_on_top(mattered: dict[str, Any]) -> None:
-    ((_, view),) = insight(mattered["insight"]).metrics
+    (view,) = insight(mattered["insight"]).metrics.values()
     figure = sensitivities(view)
     assert ticks(figure, "y")[0] == "lr"
     together, alone = layers(figure, "bar")

@@ -23,7 +23,6 @@ from analysis.report.trunk_figures import trunks
 from analysis.report.trunk_layout import layouts
 from analysis.report.vega_lite import COLUMNAR, Axis, Drawing, Series, grey
 from analysis.summaries.insight import insight
-from analysis.summaries.optimum import answer
 from analysis.summaries.reuse import reuse
 from analysis.summaries.summary import pareto
 from analysis.table import TrialsTable
@@ -45,20 +44,19 @@ def figures(sweep: Any, branched: Any, mattered: Any) -> dict[str, Figure]:
     table = TrialsTable.from_document(sweep)
     shared = reuse(TrialsTable.from_document(branched), "final_loss")
     assert shared is not None
-    ((_, view),) = insight(mattered["insight"]).metrics
-    name, effect = marginals(view)[0]
+    found = insight(mattered["insight"])
+    (view,) = found.metrics.values()
     lines = parallel(table, "final_loss")
     assert lines is not None
-    said = answer(mattered["insight"])
-    assert said is not None
+    assert found.optimum is not None
     return {
         "tradeoff": tradeoff(table, pareto(table, x="effective_steps", y="final_loss")),
         "history": history(table, "final_loss"),
-        "marginal": marginal(view, name, effect, "final_loss"),
+        "marginal": marginal(view, marginals(view)[0], "final_loss"),
         "parallel": lines,
         "prefixes": prefixes(shared),
         "trunks": trunks(layouts(shared.trunks, shared.goal)[0], shared),
-        **optima(table, said, log=("lr",)),
+        **optima(table, found.optimum, log=("lr",)),
     }
 
 
