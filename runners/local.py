@@ -76,17 +76,12 @@ class Local:
 
     def scale(self, pool: Pool, workers: int, notify: Notify) -> None:
         """Request a number of workers through a file that the supervising process polls."""
-        found = pool_file.read(pool.folder)
-        if found is None or found.keeper.process() is None:
-            raise PoolError(
-                "workers", "no pool of this sweep runs on this machine; start one: sweep launch local"
-            )
         if pool.devices and workers * pool.nodes > len(pool.devices):
             each = "worker" if pool.nodes == 1 else f"of the {pool.nodes} hosts of a worker"
             raise PoolError(
                 "workers", f"the pool has {counted(len(pool.devices), 'accelerator')}, one for each {each}"
             )
-        pool_file.request_workers(pool.folder, workers)
+        pool_file.request_workers(pool.folder, workers, self.name)
         notify(f"the pool will have {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:

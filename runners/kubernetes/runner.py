@@ -13,12 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
-from runners.errors import EXIT_DONE, EngineFailed, EngineMissing, PoolError
+from runners.errors import EXIT_DONE, EngineFailed, PoolError
 from runners.kubernetes.job import POOL_LABEL, job, secret_name, service
 from runners.kubernetes.options import KubernetesOptions, options_of, volume
 from runners.pools.pool import Pool
+from runners.pools.program import parse_json, require_command, run_command
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.yaml_text import yaml_text
 from sweeps.text.counted import counted
@@ -241,39 +240,20 @@ class Kubectl:
     """Command `kubectl`: raises `EngineMissing` without it; its calls raise `EngineFailed` with its error."""
 
     def __init__(self, options: KubernetesOptions) -> None:
-        found = shutil.which("kubectl")
-        if found is None:
-            raise EngineMissing(NAME, "the command kubectl", REMEDY)
-        self._argv = [found]
+        require_command(NAME, "kubectl", REMEDY)
+        self._argv = ["kubectl"]
         for flag in ("context", "namespace"):
             if value := getattr(options, flag):
                 self._argv.append(f"--{flag}={value}")
 
     def __call__(self, *words: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> str:
         """Run it and return its stdout."""
-        try:
-            ran = subprocess.run(
-                [*self._argv, *words],
-                input=stdin,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise EngineFailed(NAME, f"kubectl {words[0]} did not answer within {timeout_s:g} s") from None
-        if ran.returncode:
-            raise EngineFailed(NAME, ran.stderr or f"kubectl {words[0]} ended with {ran.returncode}")
-        return ran.stdout
+        return run_command(NAME, (*self._argv, *words), remedy=REMEDY, timeout_s=timeout_s, stdin=stdin)
 
     def get(self, *words: str) -> Any:
         """Return the parsed objects; None for a single object that does not exist."""
         text = self("get", *words, "--output=json", "--ignore-not-found")
-        try:
-            return from_json(text) if text.strip() else None
-        except ValueError:
-            raise EngineFailed(NAME, f"kubectl get answered {text[:200]!r}, which is not JSON") from None
+        return parse_json(NAME, "kubectl get", text) if text.strip() else None
 
     def create(self, manifest: dict[str, Any], verb: Sequence[str] = ("create",)) -> None:
         """Create the objects of a manifest, which is passed on stdin."""

@@ -15,6 +15,7 @@ from runners.errors import PoolError
 from sweeps.text.counted import counted
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNPASSABLE = re.compile("[\0\ud800-\udfff]")  # the others are unpaired surrogates, which UTF-8 cannot encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Pool:
         if both := sorted(set(self.secrets) & set(self.environment)):
             raise PoolError("secrets", f"{both[0]} is in the environment too, where everyone can read it")
         for name, text in self._texts():
-            if "\0" in text or not _is_unicode(text):
+            if _UNPASSABLE.search(text):
                 raise PoolError(name, f"{text!r} has characters that cannot be passed to a program")
         if self.devices and self.workers * self.nodes > len(self.devices):
             there, each = counted(len(self.devices), "accelerator"), ""
@@ -120,12 +121,3 @@ def worker_command(
     options = {"--max-trials": max_trials, "--nodes": nodes}
     given = (word for name, value in options.items() if value is not None for word in (name, str(value)))
     return (python, "-P", "-m", "sweeps", "worker", "--storage", storage, *given)
-
-
-def _is_unicode(text: str) -> bool:
-    """Return False for unpaired surrogates, which UTF-8 cannot encode."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

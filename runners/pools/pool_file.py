@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 from pydantic import TypeAdapter
 
+from runners.errors import PoolError
 from sweeps.text.atomic_file import BY_UMASK, write_atomic
 from sweeps.text.regular_file import read_regular
 
@@ -114,8 +115,13 @@ def remove(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def request_workers(folder: Path, workers: int) -> None:
-    """Ask the pool's supervisor for so many workers."""
+def request_workers(folder: Path, workers: int, engine: str) -> None:
+    """Ask the pool's supervisor for so many workers. Raises `PoolError` where none runs here."""
+    found = read(folder)
+    if found is None or found.keeper.process() is None:
+        raise PoolError(
+            "workers", f"no pool of this sweep runs on this machine; start one: sweep launch {engine}"
+        )
     write_atomic(folder / WANTED, str(workers), mode=BY_UMASK)
 
 

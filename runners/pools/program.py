@@ -10,6 +10,9 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
 
 from runners.errors import EngineFailed, EngineMissing
 
@@ -23,28 +26,54 @@ def find_command(name: str) -> str | None:
     return shutil.which(name) or (str(sibling) if os.access(sibling, os.X_OK) else None)
 
 
-def run_command(engine: str, argv: Sequence[str], *, remedy: str, timeout_s: float = TIMEOUT_S) -> str:
+def require_command(engine: str, name: str, remedy: str) -> str:
+    """Return the command's path. Raises `EngineMissing`."""
+    found = find_command(name)
+    if found is None:
+        raise EngineMissing(engine, f"the command {name}", remedy)
+    return found
+
+
+def run_command(
+    engine: str, argv: Sequence[str], *, remedy: str, timeout_s: float = TIMEOUT_S, stdin: str = ""
+) -> str:
     """Run the command and return its stdout.
 
     Args:
+        argv: begins with the command's bare name.
         remedy: how to install the command where it is missing.
 
     Raises:
         EngineMissing: the command is not installed.
         EngineFailed: it exited with a status other than 0, or timed out.
     """
-    if shutil.which(argv[0]) is None:
-        raise EngineMissing(engine, f"the command {argv[0]}", remedy)
+    command = (require_command(engine, argv[0], remedy), *argv[1:])
     try:
-        ran = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
+        ran = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise EngineFailed(engine, f"{argv[0]} did not answer in {timeout_s:g} s") from None
     except OSError as error:
         raise EngineFailed(engine, f"{argv[0]}: {error.strerror or error}") from None
     if ran.returncode:
         problem = _without_traceback((ran.stderr or ran.stdout).strip()) or f"exit status {ran.returncode}"
-        raise EngineFailed(engine, f"{Path(argv[0]).name}: {problem[-500:]}")
+        raise EngineFailed(engine, f"{argv[0]}: {problem[-500:]}")
     return ran.stdout
+
+
+def parse_json(engine: str, command: str, text: str) -> Any:
+    """Return what a command has printed as JSON. Raises `EngineFailed`."""
+    try:
+        return from_json(text)
+    except ValueError:
+        raise EngineFailed(engine, f"{command} answered {text[:200]!r}, which is not JSON") from None
 
 
 def _without_traceback(output: str) -> str:

@@ -11,12 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from runners.errors import EXIT_DONE, EngineFailed, EngineMissing, PoolError
 from runners.pools import launched
 from runners.pools.pool import Pool
-from runners.pools.program import find_command, run_command
+from runners.pools.program import parse_json, run_command
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.script import worker_script
 from runners.ray_cluster.pool_job import work_on_host
@@ -116,16 +114,15 @@ class Ray:
 
     def health(self) -> Health:
         """Check for the `ray` command, and that its cluster answers."""
-        command = find_command("ray")
-        if command is None:
-            return Health(state="missing", detail="no ray", remedy=REMEDY)
         try:
-            version = run_command(NAME, [command, "--version"], remedy=REMEDY, timeout_s=30).strip()
-        except (EngineFailed, EngineMissing) as error:
+            version = run_command(NAME, ["ray", "--version"], remedy=REMEDY, timeout_s=30).strip()
+        except EngineMissing:
+            return Health(state="missing", detail="no ray", remedy=REMEDY)
+        except EngineFailed as error:
             return Health(state="unreachable", detail=str(error), remedy=REMEDY)
         try:
-            run_command(NAME, [command, "job", "list"], remedy=REMEDY, timeout_s=20)
-        except (EngineFailed, EngineMissing):
+            run_command(NAME, ["ray", "job", "list"], remedy=REMEDY, timeout_s=20)
+        except EngineFailed:
             remedy = "export RAY_API_SERVER_ADDRESS=http://HEAD:8265, or ray start --head"
             return Health(state="unreachable", detail=f"{version}, no cluster answers", remedy=remedy)
         return Health(state="ready", detail=version)
@@ -173,10 +170,7 @@ def _ray_options(pool: Pool) -> dict[str, Any]:
 def _ray_list(pool: Pool, kind: str, *words: str) -> list[dict[str, Any]]:
     """Return the rows of `ray list KIND`. Raises `EngineFailed`."""
     text = _ray(pool, "list", kind, *words, "--format", "json", "--limit", "10000")
-    try:
-        found: list[dict[str, Any]] = from_json(text or "[]")
-    except ValueError:
-        raise EngineFailed(NAME, f"ray list {kind} answered {text[:200]!r}, which is not JSON") from None
+    found: list[dict[str, Any]] = parse_json(NAME, f"ray list {kind}", text or "[]")
     return found
 
 
@@ -255,10 +249,7 @@ def _ray(pool: Pool, *words: str) -> str:
 
 
 def _run(argv: tuple[str, ...]) -> str:
-    command = find_command("ray")
-    if command is None:
-        raise EngineMissing(NAME, "the command ray", REMEDY)
-    return run_command(NAME, (command, *argv[1:]), remedy=REMEDY, timeout_s=180)
+    return run_command(NAME, argv, remedy=REMEDY, timeout_s=180)
 
 
 RUNNER = Ray()

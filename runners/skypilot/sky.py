@@ -7,10 +7,9 @@ import subprocess
 from dataclasses import dataclass
 
 import click
-from pydantic_core import from_json
 
-from runners.errors import EngineFailed, EngineMissing
-from runners.pools.program import find_command
+from runners.errors import EngineFailed
+from runners.pools.program import parse_json, require_command, run_command
 from runners.pools.runner import Notify
 
 NAME = "skypilot"
@@ -42,10 +41,7 @@ class Sky:
     """Command `sky`: raises `EngineMissing` without it; its calls raise `EngineFailed` with its error."""
 
     def __init__(self) -> None:
-        found = find_command("sky")
-        if found is None:
-            raise EngineMissing(NAME, "the command sky", REMEDY)
-        self._sky = found
+        self._sky = require_command(NAME, "sky", REMEDY)
 
     def stream(self, *words: str, notify: Notify) -> None:
         """Run it, passing on every line of its output as it comes."""
@@ -67,23 +63,7 @@ class Sky:
 
     def read(self, *words: str) -> str:
         """Run it and return its stdout."""
-        try:
-            ran = subprocess.run(
-                [self._sky, *words],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise EngineFailed(NAME, f"sky {words[0]} did not answer within {TIMEOUT_S:g} s") from None
-        if ran.returncode:
-            raise EngineFailed(
-                NAME, ran.stderr or ran.stdout or f"sky {words[0]} ended with {ran.returncode}"
-            )
-        return ran.stdout
+        return run_command(NAME, ("sky", *words), remedy=REMEDY, timeout_s=TIMEOUT_S)
 
     def jobs(self, name: str) -> list[Job]:
         """Return all managed jobs of this name, oldest first."""
@@ -94,10 +74,7 @@ class Sky:
                 return []
             raise
         begin = re.search(r"^\[", text, re.MULTILINE)
-        try:
-            rows = from_json(text[begin.start() :] if begin else "")
-        except ValueError:
-            raise EngineFailed(NAME, f"sky jobs queue answered {text[:200]!r}, which is not JSON") from None
+        rows = parse_json(NAME, "sky jobs queue", text[begin.start() :] if begin else text)
         found = [
             Job(
                 id=int(row["job_id"]),

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, EngineMissing, PoolError
+from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, EngineMissing
 from runners.pools import engines, pool_file
 from runners.pools.pool import Pool
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
@@ -119,12 +119,7 @@ class TpuVm:
 
     def scale(self, pool: Pool, workers: int, notify: Notify) -> None:
         """Request a number of workers through a file that the supervising process polls."""
-        found = pool_file.read(pool.folder)
-        if found is None or found.keeper.process() is None:
-            raise PoolError(
-                "workers", "no process here supervises a pool of this sweep; start one: sweep launch tpu-vm"
-            )
-        pool_file.request_workers(pool.folder, workers)
+        pool_file.request_workers(pool.folder, workers, self.name)
         notify(f"the pool will have {counted(workers, 'worker')} in a while; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:

@@ -14,9 +14,9 @@ from hypothesis import given
 from runners_pools import PLAIN, hostile
 
 from runners.errors import EngineMissing, PoolError
+from runners.pools import program
 from runners.pools.pool import Pool
 from runners.pools.runner import WorkerStatus
-from runners.ray_cluster import runner as module
 from runners.ray_cluster.runner import RUNNER, submit
 
 
@@ -138,7 +138,7 @@ def test_options_that_ray_would_not_take_are_refused() -> None:
 
 
 def test_without_ray_the_runner_says_what_to_install(ray: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_command", lambda name: None)
+    monkeypatch.setattr(program, "find_command", lambda name: None)
     with pytest.raises(EngineMissing, match=r"pip install 'stagesweep\[ray\]'"):
         RUNNER.up(a_pool(ray), lambda line: None)
     assert RUNNER.health().state == "missing"

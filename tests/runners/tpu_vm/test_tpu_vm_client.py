@@ -213,7 +213,7 @@ def test_scale_is_told_to_the_supervisor_here(tpu, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "connect", tpu.client)
     monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
     monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
-    with pytest.raises(PoolError, match="no process"):
+    with pytest.raises(PoolError, match="no pool of this sweep runs on this machine"):
         RUNNER.scale(pool(tmp_path), 3, print)
     tpu.hurries = True
     most = 0
