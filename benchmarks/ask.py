@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from benchmarks.problems import METRIC, PROBLEMS
-from benchmarks.samplers import ax_client, completed
+from benchmarks.problems import METRIC, PROBLEMS, completed
+from benchmarks.samplers import ax_client
 from sweeps.search.determinism import one_thread, silence
 from sweeps.search.optimizer import Optimizer
 from sweeps.trials.record import Trial

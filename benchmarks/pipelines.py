@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.problems import METRIC
 from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Stage, Trunk, Value
 from sweeps.space.scale import from_unit, to_unit
 
-METRIC = "loss"
 FIRST = (
     Range(name="stage1_9.lr", min=1e-4, max=1e-2, kind="float", log=True),
     Range(name="stage1_9.share", min=0.0, max=1.0, kind="float"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sweeps.space.definition import Choice, Objective, Parameter, Program, Range, Search, Space, Value
+from sweeps.trials.record import Generator, Trial
 
 METRIC = "loss"
 
@@ -35,6 +36,14 @@ class Problem:
             program=Program(kind="function", function=f"benchmarks.problems:{self.name}"),
             search=Search(seed=seed, sobol=sobol),
         )
+
+
+def completed(
+    index: int, parameters: Mapping[str, Value], generator: Generator, loss: float, **metrics: float
+) -> Trial:
+    """Return the record of a trial that returned `loss`."""
+    found = {METRIC: loss, **metrics}
+    return Trial(trial=index, status="completed", parameters=parameters, generator=generator, metrics=found)
 
 
 def branin(parameters: Mapping[str, Value]) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.problems import METRIC, Problem
+from benchmarks.problems import METRIC, Problem, completed
 from sweeps.search.determinism import one_thread, silence
 from sweeps.search.optimizer import Optimizer
 from sweeps.space.definition import Choice, Fixed, Range, Value
@@ -30,13 +30,6 @@ def ours(problem: Problem, seed: int, trials: int) -> list[float]:
         loss = problem.function(candidate.parameters)
         records.append(completed(index, candidate.parameters, candidate.generator, loss))
     return [float(record.metrics[METRIC] or 0.0) for record in records]
-
-
-def completed(index: int, parameters: Mapping[str, Value], generator: Any, loss: float) -> Trial:
-    """Return the record of a trial that returned `loss`."""
-    return Trial(
-        trial=index, status="completed", parameters=parameters, generator=generator, metrics={METRIC: loss}
-    )
 
 
 def ax_direct(problem: Problem, seed: int, trials: int) -> list[float]:

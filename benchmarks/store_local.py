@@ -17,13 +17,11 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fleet import nap_space, premade
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Objective, Program, Range, Search, Space
-from sweeps.storage.base import Store
+from sweeps.space.definition import Lease
 from sweeps.storage.local import LocalStore
-from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
-from sweeps.trials.record import Trial
 
 PRELOAD = ["benchmarks.store_local", "sweeps.worker.loop", "gcsfs.core", "optuna", "optuna.storages.journal"]
 
@@ -100,38 +98,12 @@ def _run(
 # ---- ours
 
 
-def space(name: str, function: str, trials: int, **lease: Any) -> Space:
-    """Return a sweep of function objectives over one number."""
-    from sweeps.space.definition import Lease
-
-    return Space(
-        name=name,
-        objectives=(Objective(metric="loss"),),
-        parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
-        program=Program(kind="function", function=function),
-        search=Search(method="random", seed=0),
-        run_cap=trials,
-        lease=Lease(**lease) if lease else Lease(),
-    )
-
-
-def premade(store: Store, index: int, trials: int) -> None:
-    """Store one pending trial; its `x` is its position among the others."""
-    record = Trial(
-        trial=index,
-        status="pending",
-        parameters={"x": (index + 0.5) / trials},
-        generator="sobol",
-        created=store.now(),
-    )
-    store.create(trial.key(index), trial.encode(record, f"premade-{index}"))
-
-
 def _prepare_ours(folder: str, trials: int) -> None:
     store = LocalStore(Path(folder) / "sweep")
-    Experiment.create(store, space("benchmark", "math:sqrt", trials))
+    space = nap_space(name="benchmark", trials=trials, seconds=(0.0, 1.0), lease=Lease())
+    Experiment.create(store, space)
     for index in range(trials):
-        premade(store, index, trials)
+        premade(store, index, (index + 0.5) / trials)
 
 
 def _cycle_ours(folder: str) -> Callable[[], bool]:
