@@ -27,7 +27,7 @@ from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import ParetoResult, pareto
 from analysis.summaries.summary_line import objectives as read_objectives
 from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
-from analysis.table import SEM, TableLike, TrialsTable, apart
+from analysis.table import TableLike, TrialsTable, apart
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -182,10 +182,9 @@ def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) ->
     if table.length_columns is None:
         return "The table has no lengths of the two stages."
     rows = table.take(table.completed)
-    sem = rows.floats(y + SEM) if y + SEM in rows else None
     stage1_9, stage2 = (rows.floats(column) for column in table.length_columns)
     try:
-        surface = fit_surface(stage1_9, stage2, rows.floats(y), sem)
+        surface = fit_surface(stage1_9, stage2, rows.floats(y), rows.standard_errors(y))
     except AnalysisError as error:
         return str(error)
     return _save(efficiency_figures.iso_compute(surface, amounts, y), out, "iso_compute")

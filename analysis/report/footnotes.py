@@ -7,7 +7,7 @@ at, so that a reader can recompute it from the exported table.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.labels import number
 from analysis.report.contents import Contents
@@ -27,8 +27,8 @@ STEPS = (
 
 
 @dataclass(frozen=True)
-class Definition:
-    """A note that may be needed.
+class Note:
+    """A note: its subject, and the columns and the formula of the subject's numbers.
 
     Args:
         key: of the note in the template.
@@ -43,15 +43,15 @@ class Definition:
     condition: str = ""
 
 
-DEFINITIONS = (
-    Definition(
+NOTES = (
+    Note(
         "best",
         "Best trial",
         "the {choice} of column {metric} among trials with completed in column status, first of "
         "equals{within}; its parameters are columns {parameter}NAME, its metrics the columns of their "
         "names, as the trial reported them; ± is one standard error, column NAME_sem",
     ),
-    Definition(
+    Note(
         "answer",
         "By the model",
         "field insight: Ax's surrogate (a Gaussian process), fitted to all results; the best trial has its "
@@ -59,7 +59,7 @@ DEFINITIONS = (
         "those of joint draws of its posterior over the search space, without the noise of a run; the "
         "expected gain is the mean of simulated searches",
     ),
-    Definition(
+    Note(
         "confirmed",
         "Confirmed",
         "a configuration with two or more completed trials with confirm in column generator, which repeat it "
@@ -68,71 +68,71 @@ DEFINITIONS = (
         "interval is Student's. Every other point is one observation: the best of many is too good to be "
         "true (winner's curse)",
     ),
-    Definition(
+    Note(
         "command",
         "Run it",
         "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
     ),
-    Definition(
+    Note(
         "counts",
         "Progress",
         "rows of the trials table, counted by column status; the number of trials that are planned is field "
         "run_cap",
     ),
-    Definition(
+    Note(
         "front",
         "Pareto front",
         "trials with completed in column status{feasible} that no other one beats in both column {x} and "
         "column {y}; equals stay{bars}",
         condition="tradeoff",
     ),
-    Definition(
+    Note(
         "knee",
         "Knee",
         "the front point farthest from the straight line between the front's ends, column {x} and column "
         "{y} scaled to 0..1 (Kneedle, Satopää et al. 2011); needs three different points",
         condition="tradeoff",
     ),
-    Definition("steps", "Effective steps", "column effective_steps: {steps}"),
-    Definition(
+    Note("steps", "Effective steps", "column effective_steps: {steps}"),
+    Note(
         "nominal",
         "Nominal compute",
         "column {x} is that of the configuration, in the front, its knee and the efficiency: a stage that "
         "the trial reused counts as if it had computed it{trunk}, so that trials compare whatever they found",
     ),
-    Definition(
+    Note(
         "efficient",
         "Most efficient",
         "not given: no completed trial has zero steps of Stage 1.9 (column param.stage1_9.max_steps) to "
         "compare with",
         condition="no baseline",
     ),
-    Definition(
+    Note(
         "efficient",
         "Most efficient",
         "highest (baseline − column {y}) per {unit} of column {x}; the baseline is the best {y} among "
         "completed trials with 0 in column param.stage1_9.max_steps",
         condition="baseline",
     ),
-    Definition(
+    Note(
         "chances",
         "Chances",
         "share of {draws} draws of every value of column {y} from a normal distribution with {error}; "
         "{paired}; {seeds}. Efficiency's ± is 95 %, from the errors of the trial and of the baseline",
     ),
-    Definition(
+    Note(
         "hypervolume",
         "Hypervolume",
         "area over column {x} and column {y} that the front dominates within the reference point, which "
         "lies a tenth of the range behind the worst value of each axis: it moves with the worst trial",
     ),
-    Definition(
+    Note(
         "curve",
         "Fitted curve",
         "least squares of column {y} over column {x} through {through}; the band is 95 % of a parametric "
         "bootstrap",
     ),
-    Definition(
+    Note(
         "several",
         "Front in all objectives",
         "trials with completed in column status{feasible} that no other one beats in all of the columns "
@@ -140,20 +140,20 @@ DEFINITIONS = (
         "Hypervolume: the volume that the front dominates within the reference point, a tenth of the range "
         "behind the worst value of each column{all_chances}",
     ),
-    Definition(
+    Note(
         "reuse",
         "Shared stages",
         "column cost_paid of cost_nominal, summed over all trials but imported ones; reused: entries with a "
         "trial in reused_from, in column stages{branches}{fallback}{unknown}. Stages that were cut short do "
         "not count",
     ),
-    Definition(
+    Note(
         "paid curve",
         "Best for the compute",
         "running best of column {metric} over completed trials, against the running sum of column cost_paid "
         "(dotted: of cost_nominal) over all trials of the search in the order of column trial",
     ),
-    Definition(
+    Note(
         "trunks",
         "Trunks and branches",
         "trials are on one trunk if one is the other's branched_from in column stages, or if they have the "
@@ -161,52 +161,52 @@ DEFINITIONS = (
         "false. A branch leaves at the last point that its trials had, or at saved, and ends at cost; the "
         "value is the {extreme} of column {metric} among its trials",
     ),
-    Definition(
+    Note(
         "lengths",
         "Lengths",
         "column {metric} of completed trials of the search over column {parameter}STAGE.max_steps, or over "
         "cost in column stages; lines: the best at each length, for each trunk with several",
     ),
-    Definition(
+    Note(
         "prefixes",
         "Prefixes",
         "trials with the same key in column stages have that stage in common; the shared stage: its cost, as "
         "often as it was computed; later stages: what these trials computed beyond it; saved: its cost for "
         "the trials with reused_from{parts}",
     ),
-    Definition(
+    Note(
         "insight",
         "What mattered",
         "field insight: Ax's surrogate (a Gaussian process), fitted once more to the columns of the metrics "
         "and parameters. Bars: Sobol's indices of its mean over the search space. Effects: means with one "
         "column {parameter}NAME moved in all trials. Predictions: each trial left out once",
     ),
-    Definition(
+    Note(
         "parallel",
         "Every trial as a line",
         "columns {parameter}NAME and column {metric} of the {lines} best completed trials, each axis from "
         "its least to its largest value, logarithmic beyond a factor of {log_ratio} and in field "
         "log_parameters",
     ),
-    Definition(
+    Note(
         "cost",
         "Costs",
         "so far: the sum of {dollars}; expected: trials that are not done count the mean of the completed, "
         "or what they have cost if that is more, up to field run_cap",
     ),
-    Definition(
+    Note(
         "history",
         "The search",
         "column {metric} over column trial, by column generator; best so far: its running best over "
         "completed trials; crosses: failed in column status",
     ),
-    Definition(
+    Note(
         "trials",
         "All trials",
         "each cell as the exported table has it: parameters are columns {parameter}NAME, all else is the "
         "column of its head's name; ± is one standard error, column NAME_sem",
     ),
-    Definition(
+    Note(
         "failures",
         "Without a result",
         "columns trial, status, attempt and error; reasons are first lines of column error; those "
@@ -216,21 +216,13 @@ DEFINITIONS = (
 """All notes, in the order of the page."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """A note: its subject, and the columns and the formula of the subject's numbers."""
-
-    subject: str
-    source: str
-
-
 def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
     """Return the notes that the page needs, by key, in the order of the page."""
     conditions, fields = _conditions(page, figures), _texts(page)
-    needed = [definition for definition in DEFINITIONS if conditions[definition.condition or definition.key]]
     return {
-        definition.key: Note(subject=definition.subject, source=definition.source.format_map(fields))
-        for definition in needed
+        note.key: replace(note, source=note.source.format_map(fields))
+        for note in NOTES
+        if conditions[note.condition or note.key]
     }
 
 
@@ -283,7 +275,7 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
 
 
 def _texts(page: Contents) -> Mapping[str, object]:
-    """Return what stands for the fields of the definitions, as far as the page has the parts."""
+    """Return what stands for the fields of the notes, as far as the page has the parts."""
     constraints = " (within the sweep's outcome constraints: field best_trial of the export)"
     by_time = "column seconds, the time of each trial's last attempt, at the price"
     fields: dict[str, object] = {

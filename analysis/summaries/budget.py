@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.errors import AnalysisError, MissingColumn, NotNumeric
+from analysis.errors import AnalysisError
 from analysis.labels import number
 from analysis.statistics.curve import DRAWS, Curve, fit_curve
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT
 from analysis.statistics.lengths import fit_surface
-from analysis.statistics.pareto import Floats, Goal, front
+from analysis.statistics.pareto import Goal, front
 from analysis.statistics.power_law import LEVEL
-from analysis.table import PARAMETER, SEM, STEP_COLUMNS, TableLike, TrialsTable, is_finite
+from analysis.table import PARAMETER, STEP_COLUMNS, TableLike, TrialsTable, is_finite
 from sweeps.text.columns import is_seed
 from sweeps.text.counted import counted
 
@@ -113,7 +113,7 @@ def fit_trials(
             f"{named} vary as well: the curve goes through the front, whose points were selected for low "
             "values and look better than they are"
         )
-    curve = fit_curve(rows.floats(x), rows.floats(y), _sem(rows, y), goal=y_goal, draws=draws)
+    curve = fit_curve(rows.floats(x), rows.floats(y), rows.standard_errors(y), goal=y_goal, draws=draws)
     if curve.law.at_edge:
         warnings.append("the points do not show how the curve bends; it may be any other that falls")
     return TrialFit(curve=curve, rows=rows, through=through, warnings=tuple(warnings))
@@ -168,13 +168,6 @@ def curve_formula(curve: Curve, x: str, y: str) -> str:
     return f"{y} = {number(a)} {sign} {number(abs(b))} · {x}^(-{number(c)})"
 
 
-def _sem(rows: TrialsTable, y: str) -> Floats | None:
-    try:
-        return rows.floats(y + SEM)
-    except (MissingColumn, NotNumeric):
-        return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Split:
     """A budget divided between the stages; `loss` (value, low, high) and `formula` only from a surface."""
@@ -200,7 +193,7 @@ def _split(rows: TrialsTable, y: str, budget: float) -> _Split:
         first = int(stage1_9.iloc[0])
         return _one_length(first, int(budget - STAGE1_9_WEIGHT * first))
     try:
-        surface = fit_surface(stage1_9, stage2, rows.numbers(y), _sem(rows, y))
+        surface = fit_surface(stage1_9, stage2, rows.numbers(y), rows.standard_errors(y))
     except AnalysisError as error:
         return _Split(warnings=[f"the split between the stages is unknown: {error}"])
     best = surface.best_split(budget)
