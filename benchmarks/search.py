@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 
 import numpy as np
 from scipy.stats import wilcoxon  # type: ignore[import-untyped]  # scipy ships no types
@@ -65,10 +66,22 @@ def _run_all(arguments: argparse.Namespace, seeds: Sequence[int]) -> Runs:
 
 def best(problem: str, sampler: str, seed: int, trials: int) -> tuple[float, float]:
     """Return the best value of one search, and its CPU seconds."""
-    from benchmarks.samplers import SAMPLERS  # not in the parent, which needs no Ax
+    from benchmarks.landscapes import searchers  # not in the parent, which needs no Ax
+    from benchmarks.samplers import SOBOL
 
-    start = time.process_time()
-    values = SAMPLERS[sampler](PROBLEMS[problem], seed, trials)
+    made = {
+        "ours": partial(searchers.Ours, reuse=False),
+        "random": searchers.Random,
+        "ax": searchers.Ax,
+        "optuna-tpe": partial(searchers.Optuna, sampler="TPESampler"),
+        "optuna-gp": partial(searchers.Optuna, sampler="GPSampler"),
+    }[sampler]
+    start, chosen = time.process_time(), PROBLEMS[problem]
+    searcher = made(searchers.Task(space=chosen.space(seed=seed, sobol=SOBOL), seed=seed))
+    values = []
+    for trial in range(trials):
+        values.append(chosen.function(searcher.ask(trial)))
+        searcher.tell(trial, values[-1])
     return min(values), time.process_time() - start
 
 

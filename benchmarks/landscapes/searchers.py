@@ -208,14 +208,12 @@ class Ax(Searcher):
 
 
 class Optuna(Searcher):
-    """A sampler of Optuna's, through ask and tell; parameters that exist only sometimes are not supported."""
+    """A sampler of Optuna's, through ask and tell."""
 
     def __init__(self, task: Task, *, sampler: str, **options: Any) -> None:
         import optuna
 
         super().__init__(task)
-        if task.space.parents():
-            raise ValueError(f"optuna: {task.space.name} has parameters that exist only sometimes")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if sampler == "TPESampler":  # without it, workers that run side by side try the same
             options = {"constant_liar": task.workers > 1, **options}
@@ -236,7 +234,11 @@ class Optuna(Searcher):
         with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._trials[trial] = asked = self._study.ask()
-            return {p.name: self._suggest(asked, p) for p in self.parameters}
+            values: dict[str, Value] = {}
+            for parameter in self.parameters:
+                if parameter.name in self.task.space.active(values):
+                    values[parameter.name] = self._suggest(asked, parameter)
+            return values
 
     def _suggest(self, asked: Any, parameter: Parameter) -> Value:
         if is_ordered(parameter):  # Optuna's categories have no order, but whole numbers do
