@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,8 @@ class Launched:
 
 def write(launched: Launched) -> None:
     """Write the record atomically, readable by its owner alone: the environment may be confidential."""
-    pool = launched.pool
-    document = {
-        "schema": SCHEMA,
-        "runner": launched.runner,
-        "pool": asdict(pool) | {"folder": str(pool.folder)},
-        "notes": dict(launched.notes),
-    }
-    write_atomic(pool.folder / FILE, json.dumps(document, indent=1))
+    document = {"schema": SCHEMA, **TypeAdapter(Launched).dump_python(launched, mode="json")}
+    write_atomic(launched.pool.folder / FILE, json.dumps(document, indent=1))
 
 
 def read(folder: Path) -> Launched | None:
