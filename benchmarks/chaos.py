@@ -157,7 +157,7 @@ def account(report: Report, experiment: Experiment, fleet: Fleet) -> None:
     report.handed_back += reasons["released"]
     report.problems += [f"worker died: {death}" for death in fleet.deaths()]
     inventory = survey(experiment.store)
-    findings = diagnostics.examine(inventory, experiment.space, experiment.store.location)
+    findings = diagnostics.examine(experiment, inventory)
     report.problems += [f"doctor: {found.what}" for found in findings if found.level == "problem"]
     if [record.trial for record in records] != list(range(experiment.space.run_cap or 0)):
         report.problems.append(f"indices are {[record.trial for record in records]}")

@@ -135,8 +135,9 @@ def repair(
     rewritten, dead leases, the files of lost attempts, and snapshots that are of no use removed. Workers may
     run meanwhile. Exit status 1 if a step failed.
     """
+    from sweeps.upkeep.diagnostics import plan
     from sweeps.upkeep.inventory import survey
-    from sweeps.upkeep.repair import carry_out, plan
+    from sweeps.upkeep.repair import carry_out
 
     experiment = open_sweep(storage, name)
     found = survey(experiment.store, checksums=checksums)

@@ -110,7 +110,7 @@ class ObjectLease:
             data, version = self._store.read(self._key)
         except NotFound:
             return self._take(holder, None)
-        lock = _parse(data)
+        lock = parse(data)
         # A renewal from the future is stale, too: some clock was wrong.
         if abs(self._store.now() - lock.renewed) <= self._expire_s:
             self.rival = lock.holder
@@ -164,20 +164,20 @@ class ObjectLease:
             self._version = None
 
 
-class _Lock(NamedTuple):
-    """Content of the lease's object."""
+class Lock(NamedTuple):
+    """Content of the lease's object, as its holder last wrote it."""
 
     holder: str
     renewed: float
 
 
-def _parse(data: bytes) -> _Lock:
+def parse(data: bytes) -> Lock:
     """Return the lease's content; anything unreadable counts as renewed at 0, which is expired."""
     try:
         document = json_reader.parse(data)
-        return _Lock(storable.line(str(document.get("holder", ""))), float(document["renewed"]))
+        return Lock(storable.line(str(document.get("holder", ""))), float(document["renewed"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return _Lock("", 0.0)
+        return Lock("", 0.0)
 
 
 class Silence:

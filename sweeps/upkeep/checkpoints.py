@@ -1,21 +1,19 @@
 """Stored checkpoints of a sweep, compared with their manifests and with its records.
 
-`inventory.survey` calls `survey_checkpoints`; `diagnostics` makes findings of its answer, and `repair` steps.
+`inventory.survey` calls `survey_checkpoints`; `diagnostics` makes findings of its answer.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sweeps.storage.base import Store
-from sweeps.text.counted import counted
 from sweeps.transfer import stored_stages
-from sweeps.transfer.stored_stages import StoredStage, prefix, publisher
+from sweeps.transfer.stored_stages import StoredStage, publisher
 from sweeps.trials.record import Trial
-from sweeps.upkeep.finding import Finding
 
 YOUNG_S = 3600.0
 """Files that are younger may belong to a checkpoint that is being published, by whichever program."""
@@ -126,64 +124,3 @@ class _Claims:
             running=tuple(record.trial for record in named if record.status == "running"),
             stored=stored,
         )
-
-
-def findings(found: Iterable[Mismatch], where: Callable[[str], str]) -> Iterator[Finding]:
-    """Yield a finding for each checkpoint; `where` returns an object's location for people, by key."""
-    for each in found:
-        at, short = where(prefix(each.key)), each.key[:12]
-        match each.state:
-            case "newer":
-                yield Finding(
-                    kind="newer",
-                    level="note",
-                    what=f"a later version wrote the snapshot {short}; here the stage is computed anew",
-                    where=at,
-                    remedy="update this machine: pip install -U stagesweep",
-                )
-            case "damaged":
-                yield Finding(
-                    kind="damaged",
-                    level="problem" if each.trials else "note",
-                    what=f"no trial can start from the snapshot {short}: {each.reason}",
-                    where=at,
-                    remedy=f"trials compute the stage instead; {_repair(each)} removes it",
-                )
-            case "vanished":
-                yield Finding(
-                    kind="vanished",
-                    what=f"the snapshot {short} is gone; recorded as stored by {listed(each.trials)}",
-                    where=at,
-                    remedy=f"the search counts on it, trials compute it; {_repair(each)} puts that right",
-                )
-            case "unnamed":
-                yield Finding(
-                    kind="unnamed",
-                    level="note",
-                    what=f"no record has the snapshot {short} as stored: its removal was cut short",
-                    where=at,
-                    remedy="`sweep repair` reports its size and removes it",
-                )
-            case "unpublished":
-                files = counted(len(each.stored.parts) if each.stored else 0, "file")
-                yield Finding(
-                    kind="unpublished",
-                    level="note",
-                    what=f"{files} of the snapshot {short} left that no manifest names",
-                    where=at,
-                    remedy="they are never read; `sweep repair` reports their size and removes them",
-                )
-
-
-def _repair(mismatch: Mismatch) -> str:
-    """Return the remedy; a running trial's record is its worker's."""
-    return (
-        f"after the end of {listed(mismatch.running)} `sweep repair`"
-        if mismatch.running
-        else "`sweep repair`"
-    )
-
-
-def listed(indices: Sequence[int]) -> str:
-    """Return `trial 3` or `trials 3, 7`."""
-    return f"trial{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"

@@ -1,4 +1,4 @@
-"""Diagnosis of the records and runs of a sweep: pure functions from a survey to findings.
+"""Diagnosis of the records and runs of a sweep: from a survey to findings, with the steps that repair them.
 
 Findings that `sweep repair` can repair name it as their remedy.
 """
@@ -7,85 +7,114 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
+from sweeps.experiment import Experiment
 from sweeps.programs.result import RESULT_FILE
 from sweeps.search.allocation import ASK_KEY
-from sweeps.search.confirm import plan
-from sweeps.space.definition import Space
+from sweeps.search.confirm.plan import KEY as CONFIRM_KEY
 from sweeps.space.domain import Domain
 from sweeps.storage.bucket_url import AZ, S3, parse_url
 from sweeps.storage.keys import SWEEP_KEY
-from sweeps.storage.urls import is_remote
 from sweeps.text.counted import counted
-from sweeps.trials import brake, budget, control, lifecycle
-from sweeps.trials.record import Trial, key
-from sweeps.upkeep import amended, checkpoints
-from sweeps.upkeep.finding import Finding
-from sweeps.upkeep.inventory import Survey
-from sweeps.upkeep.runs import RUNS
+from sweeps.text.shorten import shown_bytes
+from sweeps.transfer import stored_stages
+from sweeps.trials import amendments, brake, budget, control, lifecycle
+from sweeps.trials.record import Trial, key, runs_prefix
+from sweeps.upkeep import runs
+from sweeps.upkeep.finding import Finding, Level
+from sweeps.upkeep.inventory import QUARANTINE, Survey
+from sweeps.upkeep.repair import RepairStep, mend_checkpoint, move_aside
 
 _FORGOTTEN_S = 24 * 3600.0
 _REPAIR = "`sweep repair --yes`"
+_REPAIR_IT = "`sweep repair`"
+_UPDATE = "update this machine: pip install -U stagesweep"
+_PUT_BACK = f"put the original back, or let {_REPAIR} move it to {QUARANTINE}"
+_SEE_LIMITS = "`sweep status` shows which limits hold, and `sweep extend` sets others"
 
-Where = Callable[[str], str]
-"""Function from a key to the object's location for people."""
 
-
-def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
+def examine(experiment: Experiment, survey: Survey) -> list[Finding]:
     """Return every finding, records before runs."""
     return [
-        *_records(survey, where),
-        *amended.findings(survey.amendments, where),
-        *_sweep(survey, space, where),
-        *_missing_records(survey, where),
-        *_silent_trials(survey, space, where),
-        *_parameters(survey, Domain(space), where),
-        *_leftovers(survey, space, where),
+        *_unreadable(experiment, survey),
+        *_sweep(experiment, survey),
+        *_missing_records(experiment, survey),
+        *_silent_trials(experiment, survey),
+        *_parameters(experiment, survey),
+        *_leftovers(experiment, survey),
+        *_checkpoints(experiment, survey),
     ]
 
 
-def _records(survey: Survey, where: Where) -> Iterator[Finding]:
-    for stored in survey.of_state("torn"):
+def plan(experiment: Experiment, survey: Survey) -> list[RepairStep]:
+    """Return the steps that repair the sweep; foreign objects and newer records are left alone."""
+    return [step for finding in examine(experiment, survey) for step in finding.steps]
+
+
+def _unreadable(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
+    """Yield objects that cannot be read, with steps that move them to `quarantine/`."""
+    store = experiment.store
+    for found in survey.unreadable:
+        reason, where = found.reason, store.location(found.key)
+        of_limits, is_record = found.key.startswith(amendments.PREFIX), found.index is not None
+        if found.is_newer:
+            what = f"a later version wrote the record of trial {found.index} ({reason})"
+            if of_limits:
+                what = f"a later version has changed this sweep ({reason}); workers stop at it"
+            yield Finding(kind="newer", what=what, where=where, remedy=_UPDATE)
+            continue
+        if not reason:
+            yield Finding(
+                kind="gap",
+                level="note",
+                what="a change of the limits is missing, though later ones are there: somebody removed it",
+                where=where,
+                remedy=_SEE_LIMITS,
+            )
+            continue
+        kind, remedy, step = "torn", _PUT_BACK, f"to {QUARANTINE}: {reason}"
+        if of_limits:
+            what = f"a change of the sweep's limits cannot be read ({reason})"
+            remedy, step = (
+                f"{_PUT_BACK}; then {_SEE_LIMITS}",
+                f"move this change of the sweep's limits {step}",
+            )
+        elif found.key == CONFIRM_KEY:
+            what = f"the plan of `sweep confirm` cannot be read ({reason})"
+            remedy, step = "put the original back; or remove it, and plan anew with `sweep confirm`", ""
+        elif found.data is None:
+            record = f" as the record of trial {found.index}" if is_record else ""
+            kind, what = "strange", f"this object cannot be read{record}: {reason}"
+            remedy, step = f"{_PUT_BACK} as it is", f"move this entry {step}"
+        elif is_record:
+            what = f"the record of trial {found.index} cannot be read ({reason})"
+            # A person may want to save its results; their parameters are not known.
+            inside = (entry.key for run in survey.runs if run.index == found.index for entry in run.entries)
+            results = [entry for entry in inside if entry.endswith(f"/{RESULT_FILE}")]
+            hint = f" ({results[-1]} may hold its results)" if results else ""
+            step = f"move the record of trial {found.index} {step}{hint}"
+        else:
+            what = f"the sweep's switch cannot be read ({reason})"
+            remedy = (
+                f"{_REPAIR} moves it to {QUARANTINE}, and the sweep goes on; then pause it if you meant to"
+            )
+            step = f"move it to {QUARANTINE}, which lets the sweep go on: {reason}"
+        action = partial(move_aside, store, found, survey.now)
         yield Finding(
-            kind="torn",
-            what=f"the record of trial {stored.index} cannot be read ({stored.reason}); workers stop at it",
-            where=where(stored.key),
-            remedy=f"put the original back, or let {_REPAIR} move it to quarantine/",
-        )
-    if survey.damaged_control is not None:
-        yield Finding(
-            kind="torn",
-            what=f"the sweep's switch cannot be read ({survey.damaged_control[0]}); workers stop at it",
-            where=where(control.KEY),
-            remedy=f"{_REPAIR} moves it to quarantine/, and the sweep goes on; then pause it if you meant to",
-        )
-    if survey.damaged_plan is not None:
-        yield Finding(
-            kind="torn",
-            what=f"the plan of `sweep confirm` cannot be read ({survey.damaged_plan}); workers stop at it",
-            where=where(plan.KEY),
-            remedy="put the original back; or remove it, and plan anew with `sweep confirm`",
-        )
-    for oddity in survey.oddities:
-        record = "" if oddity.index is None else f" as the record of trial {oddity.index}"
-        yield Finding(
-            kind="strange",
-            what=f"this object cannot be read{record}: {oddity.reason}; workers stop at it",
-            where=where(oddity.key),
-            remedy=f"put the original back, or let {_REPAIR} move it to quarantine/ as it is",
-        )
-    for stored in survey.of_state("newer"):
-        yield Finding(
-            kind="newer",
-            what=f"a later version wrote the record of trial {stored.index} ({stored.reason})",
-            where=where(stored.key),
-            remedy="update this machine: pip install -U stagesweep",
+            kind=kind,
+            what=f"{what}; workers stop at it",
+            where=where,
+            remedy=remedy,
+            steps=[RepairStep(kind=kind, what=step, where=where, action=action)] if step else (),
         )
 
 
-def _sweep(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+def _sweep(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
     """Yield what is wrong with the sweep as such: paused by itself, failing, or without an end."""
+    space, where = experiment.space, experiment.store.location
     if survey.switch is not None and survey.switch.braked:
         yield Finding(
             kind="braked",
@@ -93,7 +122,7 @@ def _sweep(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             where=where(control.KEY),
             remedy=f"{brake.REMEDY}; `sweep retry INDEX` gives a failed trial another try",
         )
-    own = [r for r in survey.trials() if r.finished and r.generator != "imported" and r.status != "abandoned"]
+    own = [r for r in survey.trials if r.finished and r.generator != "imported" and r.status != "abandoned"]
     if own and all(record.status == "failed" for record in own):
         last = max(own, key=lambda record: (record.ended or 0.0, record.trial))
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.failure for r in own).most_common())
@@ -104,7 +133,7 @@ def _sweep(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             where=where(key(last.trial)),
             remedy=f"`sweep show {last.trial}` has its log; fix the cause, then `sweep retry --failed`",
         )
-    for name in budget.unreported(space.budget, survey.trials()):
+    for name in budget.unreported(space.budget, survey.trials):
         yield Finding(
             kind="uncounted",
             what=f"no trial reports {name!r}, so that budget.{name} never ends the sweep",
@@ -114,7 +143,8 @@ def _sweep(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
         )
 
 
-def _missing_records(survey: Survey, where: Where) -> Iterator[Finding]:
+def _missing_records(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
+    where = experiment.store.location
     for index in survey.gaps():
         yield Finding(
             kind="gap",
@@ -136,7 +166,7 @@ def _missing_records(survey: Survey, where: Where) -> Iterator[Finding]:
         save = ""  # how to save its last result
         if results:
             file, folder = where(results[-1]), where(results[-1].rpartition("/")[0])
-            if is_remote(file):
+            if experiment.store.is_remote:
                 name = folder.rpartition("/")[2]
                 copy = f"gcloud storage cp -r {folder} ."
                 if folder.startswith(S3):
@@ -152,21 +182,30 @@ def _missing_records(survey: Survey, where: Where) -> Iterator[Finding]:
             level="note" if moved else "problem",
             what=f"{counted(len(attempts), 'attempt')} of trial {index} left files, "
             + ("and its record is in quarantine/" if moved else "but the trial has no record"),
-            where=where(f"{RUNS}{index:06d}"),
+            where=where(runs_prefix(index).rstrip("/")),
             remedy=f"{save}then remove the folder by hand",
         )
 
 
-def _silent_trials(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
-    for record in survey.expired(space.lease.expire_s):
+def _silent_trials(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
+    lease, where = experiment.space.lease, experiment.store.location
+    expire = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
+    for record in survey.expired(lease.expire_s):
         silent_s = survey.now - (record.heartbeat or 0.0)
+        step = RepairStep(
+            kind="expired",
+            what=f"take trial {record.trial} back from {record.worker}, whose lease has expired",
+            where=where(key(record.trial)),
+            action=partial(experiment.apply, record.trial, expire),
+        )
         yield Finding(
             kind="expired",
             what=f"trial {record.trial} is said to run on {record.worker}: {lifecycle.silence(silent_s)}",
-            where=where(key(record.trial)),
+            where=step.where,
             remedy=f"any worker takes it over; {_REPAIR} hands it back without one",
+            steps=[step],
         )
-    for record in survey.trials():
+    for record in survey.trials:
         asked = record.status == "running" and record.heartbeat is None and record.started is not None
         if asked and survey.now - (record.started or 0.0) > _FORGOTTEN_S:
             days = (survey.now - (record.started or 0.0)) / 86400
@@ -179,10 +218,11 @@ def _silent_trials(survey: Survey, space: Space, where: Where) -> Iterator[Findi
             )
 
 
-def _parameters(survey: Survey, domain: Domain, where: Where) -> Iterator[Finding]:
+def _parameters(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
     """Yield trials with equal parameters, and those whose parameters are outside the space."""
+    domain, where = Domain(experiment.space), experiment.store.location
     alike: defaultdict[Hashable, list[Trial]] = defaultdict(list)
-    for record in survey.trials():
+    for record in survey.trials:
         if record.generator not in ("imported", "enqueued"):  # of a user, who may repeat a measurement
             alike[domain.identity(record.parameters)].append(record)
     for records in alike.values():
@@ -201,7 +241,7 @@ def _parameters(survey: Survey, domain: Domain, where: Where) -> Iterator[Findin
             if unfinished
             else "nothing: both were run, and both count",
         )
-    for record in survey.trials():
+    for record in survey.trials:
         if record.generator == "confirm":  # another trial's parameters, with a seed that may lie anywhere
             continue
         if (misfit := domain.misfit(domain.configuration(record.parameters))) is None:
@@ -217,8 +257,20 @@ def _parameters(survey: Survey, domain: Domain, where: Where) -> Iterator[Findin
         )
 
 
-def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+def _leftovers(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
     """Yield what interrupted programs left behind, and objects that no version writes."""
+    store = experiment.store
+    where = store.location
+    if (dead := survey.dead_lock(experiment.space.lease.expire_s)) is not None:
+        lock, version = dead
+        yield _leftover(
+            "lock",
+            f"{lock.holder} left while generating a candidate",
+            where(ASK_KEY),
+            f"the next worker takes it over; {_REPAIR} removes it",
+            f"remove the lease that {lock.holder} left behind",
+            partial(store.delete, ASK_KEY, version),
+        )
     if superseded := survey.superseded_runs():
         yield Finding(
             kind="superseded",
@@ -226,6 +278,16 @@ def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             what=f"files of {counted(len(superseded), 'attempt')} left; later ones completed the trials",
             where=where(superseded[0].prefix),
             remedy=f"{_REPAIR} reports their size and removes them",
+            steps=(
+                RepairStep(
+                    kind="superseded",
+                    what=f"remove {shown_bytes(runs.size(store, run))} of trial {run.index}'s attempt "
+                    f"{run.attempt}: a later one completed it",
+                    where=where(run.prefix),
+                    action=partial(runs.remove, store, run),
+                )
+                for run in superseded
+            ),
         )
     if halves := survey.half_uploads():
         yield Finding(
@@ -234,31 +296,35 @@ def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             what=f"{counted(len(halves), 'upload')} cut short: objects are left that no manifest names",
             where=where(halves[0].prefix),
             remedy=f"they are never read; {_REPAIR} reports their size and removes them",
+            steps=(
+                RepairStep(
+                    kind="half",
+                    what=f"remove {shown_bytes(runs.size(store, run))} "
+                    f"({counted(len(run.entries), 'object')}) of trial {run.index}'s attempt {run.attempt}: "
+                    "an upload was cut short, no manifest names them",
+                    where=where(run.prefix),
+                    action=partial(runs.remove, store, run),
+                )
+                for run in halves
+            ),
         )
-    yield from checkpoints.findings(survey.checkpoints, where)
-    if (lock := survey.dead_lock(space.lease.expire_s)) is not None:
-        yield Finding(
-            kind="lock",
-            level="note",
-            what=f"{lock.holder} left while generating a candidate",
-            where=where(ASK_KEY),
-            remedy=f"the next worker takes it over; {_REPAIR} removes it",
+    for pack, (version, why) in survey.packs.items():
+        yield _leftover(
+            "pack",
+            f"these copies of records are of no use as they are: {why}",
+            where(pack),
+            f"the records themselves count, and workers copy them anew; {_REPAIR} removes the copies",
+            f"remove these copies of records, which workers make anew: {why}",
+            partial(store.delete, pack, version),
         )
     for draft in survey.drafts:
-        yield Finding(
-            kind="draft",
-            level="note",
-            what="a writer was killed before its draft took a record's place",
-            where=str(draft),
-            remedy=f"the record is intact; {_REPAIR} removes the draft",
-        )
-    for pack, (_, why) in survey.packs.items():
-        yield Finding(
-            kind="pack",
-            level="note",
-            what=f"these copies of records are of no use as they are: {why}",
-            where=where(pack),
-            remedy=f"the records themselves count, and workers copy them anew; {_REPAIR} removes the copies",
+        yield _leftover(
+            "draft",
+            "a writer was killed before its draft took a record's place",
+            str(draft),
+            f"the record is intact; {_REPAIR} removes the draft",
+            "remove the draft of a writer that was killed",
+            partial(Path.unlink, draft, missing_ok=True),
         )
     for foreign in survey.foreign:
         yield Finding(
@@ -268,3 +334,59 @@ def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             where=where(foreign),
             remedy="move it elsewhere if you know what it is",
         )
+
+
+def _leftover(
+    kind: str, what: str, where: str, remedy: str, step: str, action: Callable[[], object]
+) -> Finding:
+    """Return a note about one object, with the step that removes it."""
+    steps = [RepairStep(kind=kind, what=step, where=where, action=action)]
+    return Finding(kind=kind, level="note", what=what, where=where, remedy=remedy, steps=steps)
+
+
+def _checkpoints(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
+    """Yield checkpoints that records do not fit; steps leave a running trial's record to its worker."""
+    for found in survey.checkpoints:
+        where, short = experiment.store.location(stored_stages.prefix(found.key)), found.key[:12]
+        stage, claimed, step = found.stored, _listed(found.trials), ""
+        size = shown_bytes(0 if stage is None else stage.size)
+        repair = f"after the end of {_listed(found.running)} {_REPAIR_IT}" if found.running else _REPAIR_IT
+        level: Level = "note"
+        match found.state:
+            case "newer":
+                what = f"a later version wrote the snapshot {short}; here the stage is computed anew"
+                remedy = _UPDATE
+            case "damaged":
+                level = "problem" if found.trials else "note"
+                what = f"no trial can start from the snapshot {short}: {found.reason}"
+                remedy = f"trials compute the stage instead; {repair} removes it"
+                step = f"remove {size} of the snapshot {short}, from which no trial can start: {found.reason}"
+            case "vanished":
+                level = "problem"
+                what = f"the snapshot {short} is gone; recorded as stored by {claimed}"
+                remedy = f"the search counts on it, trials compute it; {repair} puts that right"
+                step = f"take the snapshot {short}, which is gone, out of {claimed}"
+            case "unnamed":
+                what = f"no record has the snapshot {short} as stored: its removal was cut short"
+                remedy = f"{_REPAIR_IT} reports its size and removes it"
+                step = f"remove {size} of the snapshot {short}, which no record has as stored"
+            case "unpublished":
+                files = counted(len(stage.parts) if stage else 0, "file")
+                what = f"{files} of the snapshot {short} left that no manifest names"
+                remedy = f"they are never read; {_REPAIR_IT} reports their size and removes them"
+                step = f"remove {size} of the snapshot {short} that no manifest names"
+        action = partial(mend_checkpoint, experiment, found)
+        yield Finding(
+            kind=found.state,
+            level=level,
+            what=what,
+            where=where,
+            remedy=remedy,
+            steps=[RepairStep(kind=found.state, what=step, where=where, action=action)]
+            if step and not found.running
+            else (),
+        )
+
+
+def _listed(indices: Sequence[int]) -> str:
+    return f"trial{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"

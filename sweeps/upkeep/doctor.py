@@ -43,9 +43,9 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool, checksums: 
         facts |= store_facts
         findings += store_findings
         found = survey(experiment.store, checksums=checksums)
-        by_status = [f"{count} {status}" for status, count in counts(found.trials()).items() if count]
+        by_status = [f"{count} {status}" for status, count in counts(found.trials).items() if count]
         facts["trials"] = ", ".join(by_status) or "none"
-        findings += diagnostics.examine(found, experiment.space, experiment.store.location)
+        findings += diagnostics.examine(experiment, found)
     except SweepNotFound as error:
         findings.append(_error_finding("sweep", error, level="problem" if expected else "note"))
     except EnvironmentFault as error:

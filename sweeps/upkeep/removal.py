@@ -49,9 +49,9 @@ def living(experiment: Experiment) -> tuple[str, ...]:
         if record.status == "running" and record.heartbeat is not None
         if not lifecycle.is_stale(record, now, expire_s)
     ]
-    lock = ask_lock(experiment.store)
-    if lock is not None and abs(now - lock.renewed) <= expire_s:
-        workers.append(lock.holder)
+    found = ask_lock(experiment.store)
+    if found is not None and abs(now - found[0].renewed) <= expire_s:
+        workers.append(found[0].holder)
     return tuple(dict.fromkeys(workers))
 
 

@@ -120,6 +120,6 @@ def test_a_sweep_is_read_without_unpickling_anything(kind, request, tmp_path, mo
     worker.apply(0, Complete(worker="w", attempt=record.attempt, metrics={"loss": 1.0}))
     reader = Experiment.open(store())
     assert [r.status for r in reader.trials()] == ["completed"]
-    assert survey(reader.store).trials()
+    assert survey(reader.store).trials
     elsewhere = reader.store.folder(prefix)
     assert download(reader.store, prefix, elsewhere) == ("result.json",)

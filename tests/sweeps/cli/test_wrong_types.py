@@ -156,9 +156,9 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.timeout(300)
 def test_commands_skip_records_of_wrong_types(sweep, url):
     found = survey(LocalStore(url))
-    torn = {stored.index for stored in found.of_state("torn")}
+    torn = {stored.index for stored in found.unreadable}
     assert len(torn) > 50
-    assert len(found.trials()) > 20
+    assert len(found.trials) > 20
     for command in (
         ("status",),
         ("trials",),

@@ -23,8 +23,9 @@ from sweeps.storage.retries import RetryPolicy
 from sweeps.transfer import removal, stored_stages
 from sweeps.transfer.removal import collect, discard
 from sweeps.trials.record import Trial
+from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.inventory import survey
-from sweeps.upkeep.repair import carry_out, plan
+from sweeps.upkeep.repair import carry_out
 from sweeps.worker import loop
 from sweeps.worker.trial_run import Watcher
 

@@ -107,7 +107,7 @@ def test_doctor_reports_heartbeat_in_future(space, clock, experiment):
     clock.advance(-HOUR)
     (message,) = [
         finding.what
-        for finding in diagnostics.examine(survey(experiment.store), space, experiment.store.location)
+        for finding in diagnostics.examine(experiment, survey(experiment.store))
         if finding.kind == "expired"
     ]
     assert "3600 s in the future" in message

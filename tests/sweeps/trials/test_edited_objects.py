@@ -80,7 +80,7 @@ def test_doctor_names_record_outside_space(experiment, parameters, problem, stat
     metrics = {"loss": 1.0} if status == "completed" else {}
     record = Trial(trial=0, status=status, parameters=parameters, generator="sobol", metrics=metrics)
     experiment.store.create(key(0), encode(record, "token"))
-    (finding,) = diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)
+    (finding,) = diagnostics.examine(experiment, survey(experiment.store))
     assert (finding.kind, finding.level) == ("outside", level)
     assert finding.what.startswith("trial 0 ")
     assert re.search(problem, finding.what)

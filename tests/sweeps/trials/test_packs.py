@@ -31,9 +31,10 @@ from sweeps.trials.lifecycle import Claim, Complete, Retry
 from sweeps.trials.record import Trial
 from sweeps.trials.repository import Records
 from sweeps.upkeep import doctor
+from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.renaming import rename
-from sweeps.upkeep.repair import carry_out, plan
+from sweeps.upkeep.repair import carry_out
 from sweeps.worker import loop
 
 QUICK = RetryPolicy(total_s=20.0, attempt_s=5.0, first_wait_s=0.02, longest_wait_s=0.2)

@@ -18,9 +18,10 @@ from sweeps.trials import record as trial
 from sweeps.trials.lease import ObjectLease
 from sweeps.trials.record import Trial
 from sweeps.upkeep import diagnostics
+from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.doctor import examine
 from sweeps.upkeep.inventory import survey
-from sweeps.upkeep.repair import carry_out, plan
+from sweeps.upkeep.repair import carry_out
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -42,7 +43,7 @@ def local(root: Path, space) -> Experiment:
 
 
 def findings(experiment: Experiment) -> list[tuple[str, str]]:
-    found = diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)
+    found = diagnostics.examine(experiment, survey(experiment.store))
     return [(finding.kind, Path(finding.where).name) for finding in found]
 
 
@@ -147,4 +148,4 @@ def test_a_lease_renewed_at_no_time_at_all_is_free_to_take(space, renewed):
 
 
 def survey_findings(experiment: Experiment):
-    return diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)
+    return diagnostics.examine(experiment, survey(experiment.store))

@@ -15,8 +15,9 @@ from sweeps.storage.local import LocalStore
 from sweeps.transfer import stored_stages
 from sweeps.trials.lifecycle import Complete
 from sweeps.upkeep import diagnostics, doctor
+from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.inventory import survey
-from sweeps.upkeep.repair import carry_out, plan
+from sweeps.upkeep.repair import carry_out
 
 KEY, OTHER = key_of(0.1), key_of(0.5)
 LATER_S = 7200.0
@@ -41,9 +42,7 @@ def later(sweep, monkeypatch):
 
 
 def found(experiment: Experiment, **options) -> list[tuple[str, str]]:
-    findings = diagnostics.examine(
-        survey(experiment.store, **options), experiment.space, experiment.store.location
-    )
+    findings = diagnostics.examine(experiment, survey(experiment.store, **options))
     assert all(finding.where.find(str(experiment.store.url)) == 0 for finding in findings)
     return [(finding.kind, finding.level) for finding in findings]
 
@@ -93,7 +92,7 @@ def test_snapshots_in_order_are_no_finding(sweep, later):
 )
 def test_damaged_snapshot_goes_from_records_and_store(sweep, damage, why):
     damage(sweep)
-    (finding,) = diagnostics.examine(survey(sweep.store), sweep.space, sweep.store.location)
+    (finding,) = diagnostics.examine(sweep, survey(sweep.store))
     assert (finding.kind, finding.level) == ("damaged", "problem")
     assert why in finding.what
     assert "`sweep repair`" in finding.remedy
@@ -120,7 +119,7 @@ def test_vanished_snapshot_goes_from_every_record(sweep):
     )
     (stage,) = stored_stages.stored_stages(sweep.store, only=KEY)
     stored_stages.remove(sweep.store, stage)
-    (finding,) = diagnostics.examine(survey(sweep.store), sweep.space, sweep.store.location)
+    (finding,) = diagnostics.examine(sweep, survey(sweep.store))
     assert (finding.kind, finding.level) == ("vanished", "problem")
     assert finding.what.endswith("by trials 0, 3, 4")
     assert repair(sweep) == [("vanished", "done")]
@@ -133,7 +132,7 @@ def test_the_record_of_a_running_publisher_is_left_to_its_worker(sweep):
     now = sweep.store.now()
     put(sweep.store, done(3, 0.9, status="running", now=now))
     assert found(sweep) == [("vanished", "problem")]
-    (finding,) = diagnostics.examine(survey(sweep.store), sweep.space, sweep.store.location)
+    (finding,) = diagnostics.examine(sweep, survey(sweep.store))
     assert "trial 3 `sweep repair`" in finding.remedy
     assert plan(sweep, survey(sweep.store)) == []
     sweep.apply(3, Complete(worker="w", attempt=1, metrics={"loss": 1.0}))

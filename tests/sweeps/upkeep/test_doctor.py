@@ -24,7 +24,7 @@ from sweeps.upkeep.inventory import survey
 
 def found(experiment: Experiment) -> dict[tuple[str, str], str]:
     """Kind and level of every finding about the sweep, with where it is."""
-    findings = diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)
+    findings = diagnostics.examine(experiment, survey(experiment.store))
     assert all(finding.what for finding in findings)
     return {(finding.kind, finding.level): finding.where for finding in findings}
 

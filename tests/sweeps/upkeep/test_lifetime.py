@@ -17,11 +17,12 @@ from sweeps.storage.urls import join, open_store
 from sweeps.transfer import copying
 from sweeps.trials import amendments, control
 from sweeps.upkeep import renaming
+from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.doctor import examine
 from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.removal import living, remove, stock
 from sweeps.upkeep.renaming import rename
-from sweeps.upkeep.repair import carry_out, plan
+from sweeps.upkeep.repair import carry_out
 
 KEY = f"stages/{'ab' * 32}"
 

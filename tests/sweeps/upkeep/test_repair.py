@@ -20,8 +20,9 @@ from sweeps.trials import control
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.upkeep import diagnostics
+from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.inventory import survey
-from sweeps.upkeep.repair import carry_out, plan
+from sweeps.upkeep.repair import carry_out
 
 
 def planned(experiment: Experiment):
@@ -59,7 +60,7 @@ def test_a_torn_record_is_moved_aside_and_workers_go_on(tended):
     assert entry.key.startswith("quarantine/000000.json-2")
     assert [record.trial for record in tended.trials()] == [1, 2]
     assert tended.ask("w1").trial == 2
-    findings = diagnostics.examine(survey(tended.store), tended.space, tended.store.location)
+    findings = diagnostics.examine(tended, survey(tended.store))
     assert findings == []  # the gap is accounted for
 
 

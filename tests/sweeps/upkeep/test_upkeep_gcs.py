@@ -17,8 +17,9 @@ from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.upload import FolderUpload
 from sweeps.upkeep import diagnostics, doctor
+from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.inventory import survey
-from sweeps.upkeep.repair import carry_out, plan
+from sweeps.upkeep.repair import carry_out
 
 QUICK = RetryPolicy(total_s=20.0, attempt_s=2.0, first_wait_s=0.02, longest_wait_s=0.2)
 
@@ -89,7 +90,7 @@ def test_interrupted_uploads_are_listed_and_removed(gcs, bucket, space, tmp_path
         ("half", store.location(none)),
     ]
     assert all("2.0 KiB" in step.what and "(1 object)" in step.what for step in steps)
-    findings = diagnostics.examine(survey(store), space, store.location)
+    findings = diagnostics.examine(experiment, survey(store))
     assert ("half", "note") in [(f.kind, f.level) for f in findings]
     assert [carry_out(step).state for step in steps] == ["done", "done"]
     gone = {f"{prefix}/checkpoints/10/model" for prefix in (half, none)}
