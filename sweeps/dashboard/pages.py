@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +22,7 @@ from sweeps.dashboard.rendering import Rendered, render
 from sweeps.dashboard.site import STEP_S, Site, banner
 from sweeps.dashboard.summary import observed_best, state_of, summary
 from sweeps.dashboard.trial_table import Query, metric_column, trial_table
-from sweeps.dashboard.workers import PoolView, pools, workers
+from sweeps.dashboard.workers import pools, workers
 from sweeps.export import table
 from sweeps.space.definition import cell_of
 from sweeps.space.domain import Domain
@@ -44,7 +44,7 @@ class SweepPages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._pools: dict[str, tuple[float, list[PoolView]]] = {}
+        self._pools: dict[str, tuple[float, list[dict[str, Any]]]] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
     async def list_sweeps(self, request: web.Request) -> web.Response:
@@ -155,16 +155,16 @@ class SweepPages:
         searched = site.once_per_view(poller, view, "search", sharing.search)
         metric = view.space.metrics()[0]
         names = [name for name in Domain(view.space).searched if not is_seed(name)]
-        of_best = numbers.best.record.parameters if numbers.best else {}
+        best = numbers["best"]
+        of_best = best.record.parameters if best else {}
         shown = [name for name in names if name in of_best]  # but what another option has switched off
         tree = None
-        if numbers.saved and len(view.records) <= TREE_AT_ONCE:
+        if numbers["saved"] and len(view.records) <= TREE_AT_ONCE:
             tree = site.once_per_view(poller, view, "tree", sharing.tree)
         kept = {name: getattr(query, name) for name in ("status", "by", "q", "sort", "order")}
         return {
             "summary": numbers,
-            "counts": dict(numbers.counts),
-            "bar": _bar(numbers.counts, numbers.run_cap),
+            "bar": _bar(numbers["counts"], numbers["run_cap"]),
             "query": query,
             "kept": {name: value for name, value in kept.items() if value != getattr(Query(), name)},
             "points": found,
@@ -227,12 +227,12 @@ def _row(poller: Poller, view: View | None) -> dict[str, str]:
     }
 
 
-def _bar(counts: tuple[tuple[str, int], ...], cap: int | None) -> list[dict[str, str]]:
+def _bar(counts: Mapping[str, int], cap: int | None) -> list[dict[str, str]]:
     """Return the parts of the progress bar, in hundredths of its width."""
-    total = max(cap or 0, sum(count for _, count in counts), 1)
+    total = max(cap or 0, sum(counts.values()), 1)
     parts, at = [], 0.0
     kinds = {"completed": "completed", "running": "running", "failed": "failed"}
-    for status, count in sorted(counts, key=lambda pair: pair[0] != "completed"):
+    for status, count in sorted(counts.items(), key=lambda pair: pair[0] != "completed"):
         if status == "pending":
             continue
         width = 100 * count / total

@@ -7,9 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from analysis.labels import number, with_error
-from analysis.summaries.costs import Cost, Rate, cost
+from analysis.summaries.costs import Rate, cost
 from analysis.summaries.failures import first_line, kind_of
 from sweeps.dashboard.reader import View
 from sweeps.export import table
@@ -19,18 +20,9 @@ from sweeps.search.confirm.answer import answer
 from sweeps.space.definition import Space
 from sweeps.stages import sharing
 from sweeps.trials import budget
-from sweeps.trials.record import STATUSES, Trial
+from sweeps.trials.record import Trial
 
 REASONS = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """A limit of the budget: how much of it is spent, with estimates for running trials."""
-
-    name: str
-    spent: float
-    most: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,51 +41,13 @@ class Best:
     confirmed: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Numbers of a sweep.
-
-    Args:
-        counts: of trials by status, without zeros.
-        searched: trials of the search, which the run cap counts.
-        hours_left: until the run cap, at the present pace; None if that is not known.
-        confirmation: how far `sweep confirm` is, in a line; "" without one.
-        saved: what shared stages saved, in a line; "" if nothing.
-        stop: where the search stands by its `search.stop`, in a line; "" without one.
-        gain: of the best trial over the defaults, in a line; "" if that is not known.
-        failures: (failure, the first of the reasons that differ in numbers alone, how many), the most
-            frequent first.
-    """
-
-    counts: tuple[tuple[str, int], ...]
-    searched: int
-    confirming: int
-    imported: int
-    run_cap: int | None
-    state: str
-    limits: tuple[Limit, ...]
-    cost: Cost
-    hours_left: float | None
-    best: Best | None
-    confirmation: str
-    saved: str
-    stop: str
-    gain: str
-    failures: tuple[tuple[str, str, int], ...]
-
-    @property
-    def ended(self) -> int:
-        """Return how many trials have ended."""
-        return sum(count for status, count in self.counts if status not in ("pending", "running"))
-
-
-def summary(view: View, rate: Rate | None = None) -> Summary:
+def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
     """Return the numbers of a sweep; `rate` is the price of the trials' time, None for what they report."""
     space, records = view.space, view.records
-    used = asdict(budget.spent(records, view.now)) if budget.amounts(space.budget) else {}
+    most = budget.amounts(space.budget)
+    used = asdict(budget.spent(records, view.now)) if most else {}
     generators = Counter(record.generator for record in records)
-    counts = table.counts(records)
-    rows = [table.cost_row(record) for record in records]
+    counts = {status: count for status, count in table.counts(records).items() if count}
     kinds: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str], str] = {}
     for record in records:
@@ -108,26 +62,24 @@ def summary(view: View, rate: Rate | None = None) -> Summary:
     gained = None
     if best is not None and not best.confirmed:  # what fresh seeds say is no one run's gain
         gained = gain(space, records, best.record, None)
-    return Summary(
-        counts=tuple((status, counts[status]) for status in STATUSES if counts[status]),
-        searched=searched,
-        confirming=generators["confirm"],
-        imported=generators["imported"],
-        run_cap=space.run_cap,
-        state=state_of(view),
-        limits=tuple(
-            Limit(name=name, spent=used[name], most=most)
-            for name, most in budget.amounts(space.budget).items()
-        ),
-        cost=cost(rows, cap, rate),
-        hours_left=_hours_left(records, cap),
-        best=best,
-        confirmation="" if view.confirmation is None else progress_line(*view.confirmation),
-        saved=sharing.sweep_line(records),
-        stop=view.stop,
-        gain="" if gained is None else str(gained),
-        failures=tuple((key[0], examples[key], count) for key, count in kinds.most_common(REASONS)),
-    )
+    return {
+        "counts": counts,  # by status
+        "ended": sum(count for status, count in counts.items() if status not in ("pending", "running")),
+        "searched": searched,  # which the run cap counts
+        "confirming": generators["confirm"],
+        "imported": generators["imported"],
+        "run_cap": space.run_cap,
+        "state": state_of(view),
+        "limits": [(name, used[name], limit) for name, limit in most.items()],
+        "cost": cost([table.cost_row(record) for record in records], cap, rate),
+        "hours_left": _hours_left(records, cap),
+        "best": best,
+        "confirmation": "" if view.confirmation is None else progress_line(*view.confirmation),
+        "saved": sharing.sweep_line(records),
+        "gain": "" if gained is None else str(gained),
+        # Kind, the first of the reasons that differ in numbers alone, and how many.
+        "failures": [(key[0], examples[key], count) for key, count in kinds.most_common(REASONS)],
+    }
 
 
 def state_of(view: View) -> str:

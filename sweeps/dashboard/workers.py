@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sweeps.errors import SweepError
 from sweeps.operations.pools import Place, folder
@@ -33,30 +34,6 @@ class Worker:
     ended: int
     progress: str = ""
     done: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolWorker:
-    """A worker of a pool as its engine knows it."""
-
-    worker: str
-    state: str
-    where: str
-    detail: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolView:
-    """A pool that was launched from here.
-
-    Args:
-        error: why the engine could not be asked, in one line.
-    """
-
-    engine: str
-    workers: int | None
-    states: tuple[PoolWorker, ...]
-    error: str = ""
 
 
 def workers(records: Sequence[Trial], lease: Lease, now: float) -> list[Worker]:
@@ -92,31 +69,29 @@ def workers(records: Sequence[Trial], lease: Lease, now: float) -> list[Worker]:
     return [*busy, *idle][:SHOWN]
 
 
-def pools(url: str, name: str) -> list[PoolView]:
+def pools(url: str, name: str) -> list[dict[str, Any]]:
     """Return the pools of a sweep that were launched from here, as their engines know them.
 
     It may take seconds: an engine may have to ask its cluster.
+
+    Returns:
+        Of each pool its `engine`, the `workers` asked for (None: not known), a row for each worker in
+        `states`, and in `error` why the engine could not be asked, in one line.
     """
     from runners.errors import RunnerError
     from runners.pools import engines, launched
 
     found = []
     for engine in engines.ENGINES:
-        workers_: int | None = None
-        states: tuple[PoolWorker, ...] = ()
-        error = ""
+        pool: dict[str, Any] = {"engine": engine, "workers": None, "states": [], "error": ""}
         try:
             known = launched.read(folder(Place(url, name), engine))
             if known is None:
                 continue
-            workers_ = known.pool.workers
+            pool["workers"] = known.pool.workers
             engines.require(engine)
-            rows = [status.row() for status in engines.runner(engine).status(known.pool)][:SHOWN]
-            states = tuple(
-                PoolWorker(worker=row["worker"], state=row["state"], where=row["where"], detail=row["told"])
-                for row in rows
-            )
+            pool["states"] = [status.row() for status in engines.runner(engine).status(known.pool)][:SHOWN]
         except (RunnerError, SweepError, OSError) as problem:
-            error = " ".join(str(problem).split())
-        found.append(PoolView(engine=engine, workers=workers_, states=states, error=error))
+            pool["error"] = " ".join(str(problem).split())
+        found.append(pool)
     return found
