@@ -133,8 +133,7 @@ class AskedTrial(Trial):
         )
 
     def _event(self, outcome: Outcome) -> lifecycle.Event:
-        mine: dict[str, Any] = {"worker": self._claimed.worker or "", "attempt": self._claimed.attempt}
-        curve = self._heartbeat.curve()
+        mine, curve = lifecycle.holder(self._claimed), self._heartbeat.curve()
         losses: dict[str, Any] = {"curve": curve.points, "curve_of": curve.of}
         if isinstance(outcome, Failed):
             attempts = self._experiment.space.lease.max_attempts if outcome.retryable else 1
@@ -149,9 +148,8 @@ class AskedTrial(Trial):
 
     def _put_back(self, why: str) -> None:
         """Release the trial; the attempt does not count."""
-        worker, attempt = self._claimed.worker or "", self._claimed.attempt
         with _log_store_errors(f"trial {self._claimed.trial} was not put back, its lease will expire"):
-            release = lifecycle.Release(worker=worker, attempt=attempt, detail=why)
+            release = lifecycle.Release(**lifecycle.holder(self._claimed), detail=why)
             self._experiment.for_thread().apply(self._claimed.trial, release)
 
     def _close(self, *, upload: bool) -> None:

@@ -84,17 +84,17 @@ def report(experiment: Experiment, index: int, document: Any, where: str) -> Tri
         raise InputError(f"trial {index} is being run by {record.worker}; only it can report")
     if record.status == "pending":
         raise InputError(f"trial {index} is pending: nobody has asked for it; see `sweep ask`")
-    owner = record.worker or (record.history[-1].worker if record.history else "")
+    mine = lifecycle.holder(record)
+    if record.worker is None and record.history:
+        mine["worker"] = record.history[-1].worker
     event: lifecycle.Event
     if (stated := stated_failure(document, where)) is not None:
-        event = lifecycle.Fail(
-            worker=owner, attempt=record.attempt, error=stated.error, failure=stated.failure
-        )
+        event = lifecycle.Fail(**mine, error=stated.error, failure=stated.failure)
     else:
         judged = parse_result(experiment.space, document, where)
         if isinstance(judged, Failed):
             raise InputError(judged.error)  # the trial stays open: the file is wrong, not the trial
-        event = lifecycle.Complete(worker=owner, attempt=record.attempt, metrics=judged.metrics)
+        event = lifecycle.Complete(**mine, metrics=judged.metrics)
     try:
         return experiment.apply(index, event)
     except IllegalTransition:

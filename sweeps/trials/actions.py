@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from sweeps.errors import AlreadyExists, DamagedObject, StoreConflict, StoreUnavailable
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
+from sweeps.trials import storable
 from sweeps.trials.redaction import redacted_line
 
 PREFIX = "actions/"
@@ -25,7 +26,6 @@ MOST_TRIALS = 12
 """Trials that a description lists; it counts the others."""
 _RECORD = re.compile(rf"{PREFIX}(\d{{6}})\.json")
 _LONGEST = 500
-_LATEST = 1e15  # seconds; larger numbers are no times
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def _decode(number: int, data: bytes) -> Action:
         number=number,
         what=_line(document["what"]),
         by=_line(by) if isinstance(by, str) else "",
-        at=float(at) if isinstance(at, int | float) and abs(at) < _LATEST else 0.0,
+        at=storable.seconds(at),
     )
 
 

@@ -21,6 +21,7 @@ from sweeps.space.definition import Budget, Space, Stop
 from sweeps.space.domain import no_stop
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
+from sweeps.trials import storable
 from sweeps.trials.redaction import redacted_line
 
 PREFIX = "amendments/"
@@ -78,7 +79,7 @@ def decoded(number: int, data: bytes) -> Amendment:
         number=number,
         changes=MappingProxyType(changes),
         by=by if isinstance(by, str) else "",
-        at=float(at) if _is_number(at) else 0.0,
+        at=storable.seconds(at),
     )
 
 

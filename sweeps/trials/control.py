@@ -13,13 +13,12 @@ from typing import Any, Literal, get_args
 from sweeps.errors import DamagedObject, StoreConflict
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader
+from sweeps.trials import storable
 from sweeps.trials.redaction import redacted_line
 
 KEY = "control.json"
 
 State = Literal["running", "paused", "stopped"]
-
-_LATEST = 1e15  # seconds; larger numbers are no times
 
 BRAKE = "brake"
 """Value of `Switch.by` where no user paused the sweep."""
@@ -83,7 +82,7 @@ def switch(store: Store) -> Switch:
     return Switch(
         state=state,
         by=by if isinstance(by, str) else "",
-        at=float(at) if isinstance(at, int | float) and abs(at) < _LATEST else 0.0,
+        at=storable.seconds(at),
         why=why if isinstance(why, str) else "",
         version=version,
     )

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeps.trials import stage_run
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -37,12 +36,17 @@ def branched(record: Trial) -> tuple[StageRun, ...]:
 
 def nominal(record: Trial) -> float | None:
     """Return the cost of the stages that have ended, as if each had been computed; None without any."""
-    return stage_run.nominal(record.stages) if record.stages else None
+    return math.fsum(stage.cost for stage in record.stages) if record.stages else None
 
 
 def paid(record: Trial) -> float | None:
     """Return the cost of what this trial computed of the stages that have ended; None without any."""
-    return stage_run.paid(record.stages, record.trial) if record.stages else None
+    if not record.stages:
+        return None
+    return math.fsum(
+        stage.cost - (0.0 if stage.branched_from in (None, record.trial) else stage.saved)
+        for stage in computed(record)
+    )
 
 
 def computed(record: Trial) -> tuple[StageRun, ...]:

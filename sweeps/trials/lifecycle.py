@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from sweeps.errors import IllegalTransition
 from sweeps.space.definition import Value
@@ -144,6 +144,11 @@ End = Literal["completed", "failed", "early_stopped", "abandoned"]
 """Statuses that only a user's `Retry` ends."""
 
 Event = Claim | Heartbeat | Complete | Fail | StopEarly | Release | Expire | Abandon | Retry | Forget
+
+
+def holder(record: Trial) -> dict[str, Any]:
+    """Return worker and attempt of a claimed trial, as each message of that worker names them."""
+    return {"worker": record.worker or "", "attempt": record.attempt}
 
 
 def apply(record: Trial, event: Event, now: float) -> Trial:

@@ -187,7 +187,7 @@ def decode(data: bytes) -> Trial:
         ValueError: `encode` does not write this; the message says what does not fit, as one clause.
     """
     record = _parse(data)
-    if problem := _problem(record):
+    if problem := typed.problem(record) or _contradiction(record):
         raise ValueError(problem)
     return record
 
@@ -248,11 +248,6 @@ def _parse(data: bytes) -> Trial:
         return typed.make(Trial, document)
     except (KeyError, TypeError) as error:
         raise ValueError(f"unexpected or missing field: {error}") from None
-
-
-def _problem(record: Trial) -> str:
-    """Return what is wrong with a record that a user may have edited, or ""."""
-    return typed.problem(record) or _contradiction(record)
 
 
 def _contradiction(record: Trial) -> str:

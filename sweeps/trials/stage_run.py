@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -49,24 +48,6 @@ def encode(stages: Iterable[StageRun]) -> list[dict[str, Any]]:
     """Return the stages as a record's JSON has them."""
     entries = map(asdict, stages)
     return [{k: v for k, v in entry.items() if k not in OPTIONAL or v != OPTIONAL[k]} for entry in entries]
-
-
-def nominal(stages: Iterable[StageRun]) -> float:
-    """Return the cost of all stages, as if each had been computed."""
-    return math.fsum(stage.cost for stage in stages)
-
-
-def paid(stages: Iterable[StageRun], trial: int | None = None) -> float:
-    """Return the cost of what was computed of the stages.
-
-    Args:
-        trial: its index: what an earlier attempt of it has published, it has paid for.
-    """
-    return math.fsum(
-        stage.cost - (0.0 if stage.branched_from in (None, trial) else stage.saved)
-        for stage in stages
-        if stage.reused_from in (None, trial)
-    )
 
 
 def problem(stage: StageRun) -> str:

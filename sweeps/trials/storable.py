@@ -25,6 +25,7 @@ MAX_TEXT = 32_768
 """Characters of an error: the last fifty lines of a program's output are about eight thousand."""
 
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_LATEST = 1e15  # seconds; larger numbers are no times
 _LARGEST_INT = 2**53
 """Larger integers become floats: tables and databases hold none beyond 2**63."""
 
@@ -64,6 +65,11 @@ def number(value: Any) -> float | None:
         return converted if math.isfinite(converted) else None
     except Exception:  # noqa: BLE001 - a user's object may raise anything in `__float__`
         return None
+
+
+def seconds(value: object) -> float:
+    """Return a time since the epoch that a person may have edited; 0, not known, for what is none."""
+    return float(value) if isinstance(value, int | float) and abs(value) < _LATEST else 0.0
 
 
 def error_text(error: BaseException) -> str:

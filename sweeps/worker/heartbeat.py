@@ -131,9 +131,8 @@ class HeartbeatThread:
     def _send(self, progress: Mapping[str, Value]) -> bool:
         """Send one heartbeat; False once another worker has the trial."""
         record = self._record
-        bare = lifecycle.Heartbeat(
-            worker=record.worker or "", attempt=record.attempt, stages=self.ended(), points=self.points()
-        )
+        mine = lifecycle.holder(record)
+        bare = lifecycle.Heartbeat(**mine, stages=self.ended(), points=self.points())
         curve = self.curve()
         beat = replace(bare, progress=progress, curve=curve.points, curve_of=curve.of)
         try:

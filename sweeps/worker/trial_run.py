@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from sweeps.errors import (
     DamagedObject,
@@ -198,12 +198,8 @@ class TrialRun:
                 listed = (self.record.stages, self.record.points)
                 if isinstance(outcome, Failed) and (stages.ended, stages.points) != listed:
                     # The report of a failed trial lists no stages: a last heartbeat does.
-                    last = lifecycle.Heartbeat(
-                        worker=self.record.worker or "",
-                        attempt=self.record.attempt,
-                        stages=stages.ended,
-                        points=stages.points,
-                    )
+                    mine = lifecycle.holder(self.record)
+                    last = lifecycle.Heartbeat(**mine, stages=stages.ended, points=stages.points)
                     with contextlib.suppress(SweepError):  # the report will fail in the same way
                         self.experiment.apply(self.record.trial, last)
                 end = self._report(self._event(outcome, heartbeat, stages))
@@ -267,36 +263,24 @@ class TrialRun:
         self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, stages: TrialStages
     ) -> lifecycle.Event:
         """Return the lifecycle event of an outcome."""
-        worker, attempt = self.record.worker or "", self.record.attempt
         max_attempts = self.experiment.space.lease.max_attempts
-        curve = heartbeat.curve()
+        mine, curve = lifecycle.holder(self.record), heartbeat.curve()
+        losses: dict[str, Any] = {"curve": curve.points, "curve_of": curve.of}
         match outcome:
             case Completed(metrics=metrics, stages=reported):
+                ended = stages.report(reported, metrics)
                 return lifecycle.Complete(
-                    worker=worker,
-                    attempt=attempt,
-                    metrics=metrics,
-                    curve=curve.points,
-                    curve_of=curve.of,
-                    stages=stages.report(reported, metrics),
-                    points=stages.points,
+                    **mine, **losses, metrics=metrics, stages=ended, points=stages.points
                 )
             case Failed(error=error, failure=failure, retryable=retryable):
-                return lifecycle.Fail(
-                    worker=worker,
-                    attempt=attempt,
-                    error=error,
-                    failure=failure,
-                    max_attempts=max_attempts if retryable else 1,
-                )
+                most = max_attempts if retryable else 1
+                return lifecycle.Fail(**mine, error=error, failure=failure, max_attempts=most)
             case Preempted() if heartbeat.stop_reason:
                 return lifecycle.StopEarly(
-                    worker=worker,
-                    attempt=attempt,
+                    **mine,
+                    **losses,
                     metrics={},
                     predicted=heartbeat.predicted,
-                    curve=curve.points,
-                    curve_of=curve.of,
                     stages=stages.ended,
                     points=stages.points,
                     detail=heartbeat.stop_reason,
@@ -329,8 +313,8 @@ class TrialRun:
 
     def _release(self, detail: str, max_attempts: int | None = None) -> lifecycle.Release:
         """Return a release of the trial; with `max_attempts` the attempt counts as lost."""
-        worker, attempt = self.record.worker or "", self.record.attempt
-        return lifecycle.Release(worker=worker, attempt=attempt, detail=detail, max_attempts=max_attempts)
+        mine = lifecycle.holder(self.record)
+        return lifecycle.Release(**mine, detail=detail, max_attempts=max_attempts)
 
 
 def report(experiment: Experiment, record: Trial, event: lifecycle.Event, stop: Stop) -> Trial:
@@ -353,12 +337,8 @@ def report(experiment: Experiment, record: Trial, event: lifecycle.Event, stop: 
             if isinstance(event, lifecycle.Fail) and event.failure == "bad_config":
                 raise
             log.warning("%s", error)
-            event = lifecycle.Fail(
-                worker=record.worker or "",
-                attempt=record.attempt,
-                error=f"its result cannot be stored: {error.reason}",
-                failure="bad_config",
-            )
+            problem = f"its result cannot be stored: {error.reason}"
+            event = lifecycle.Fail(**lifecycle.holder(record), error=problem, failure="bad_config")
         except StoreUnavailable as error:
             delay = next(delays, None)
             refused_for_good = isinstance(error, WriteRefused) and time.monotonic() >= expires
