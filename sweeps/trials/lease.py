@@ -74,14 +74,11 @@ class ObjectLease:
                 self._release()
 
     @contextmanager
-    def hold_in_turn(
-        self, holder: str, *, patience_s: float, then: str, wait: Callable[[float], object] = time.sleep
-    ) -> Iterator[None]:
+    def hold_in_turn(self, holder: str, *, patience_s: float, then: str) -> Iterator[None]:
         """Wait for the lease, then hold it until the block ends.
 
         Args:
             then: what the user should do after that, as one clause.
-            wait: called between tries with the seconds to wait; may raise to give up.
 
         Raises:
             StoreUnavailable: others held it all the time.
@@ -96,7 +93,7 @@ class ObjectLease:
                 raise StoreUnavailable(
                     f"{self._store.location(self._key)}: held by others for {patience_s:.0f} s; {then}"
                 )
-            wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads waiters out, guards nothing
+            time.sleep(random.uniform(*_POLL_S))  # noqa: S311 - spreads waiters out, guards nothing
 
     def settle(self) -> None:
         """Wait until the renewing thread has ended."""

@@ -24,9 +24,8 @@ from sweeps.transfer import stored_stages
 from sweeps.trials import amendments, brake, budget, control, lifecycle
 from sweeps.trials.record import Trial, key, runs_prefix
 from sweeps.upkeep import runs
-from sweeps.upkeep.finding import Finding, Level
 from sweeps.upkeep.inventory import QUARANTINE, Survey
-from sweeps.upkeep.repair import RepairStep, mend_checkpoint, move_aside
+from sweeps.upkeep.repair import Finding, Level, RepairStep, mend_checkpoint, move_aside
 
 _FORGOTTEN_S = 24 * 3600.0
 _REPAIR = "`sweep repair --yes`"

@@ -12,8 +12,8 @@ from sweeps.errors import EnvironmentFault, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.export.table import counts
 from sweeps.upkeep import diagnostics, machine
-from sweeps.upkeep.finding import Finding, Level
 from sweeps.upkeep.inventory import survey
+from sweeps.upkeep.repair import Finding, Level
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -263,4 +263,4 @@ def ask_lock(store: Store) -> tuple[Lock, str] | None:
     except NotFound:
         return None
     lock = lease.parse(data)
-    return lock if lock.holder else lock._replace(holder="somebody unknown"), version
+    return Lock(lock.holder or "somebody unknown", lock.renewed), version

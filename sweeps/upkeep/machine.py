@@ -27,7 +27,7 @@ from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.objects.bucket import BucketStore
 from sweeps.storage.objects.store import ObjectStore
 from sweeps.text.shorten import shown_bytes
-from sweeps.upkeep.finding import Finding
+from sweeps.upkeep.repair import Finding
 from sweeps.upkeep.runs import folder_size
 
 PROBE_KEY = ".doctor"

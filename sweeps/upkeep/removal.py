@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from sweeps.errors import Conflict, StoreUnavailable
 from sweeps.experiment import Experiment
@@ -20,7 +19,7 @@ from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.client import Bucket
 from sweeps.trials import control, lifecycle
 from sweeps.upkeep.inventory import ask_lock
-from sweeps.upkeep.runs import folder_size, local_root, remove_folder
+from sweeps.upkeep.runs import folder_size, local_root, remove_path
 
 AT_ONCE = 16
 """Requests to a bucket at the same time."""
@@ -77,7 +76,7 @@ def remove(store: Store, by: str) -> None:
     remove_objects(store)
     root = local_root(store)
     if root is not None:
-        remove_folder(root)
+        remove_path(root)
 
 
 def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
@@ -86,9 +85,9 @@ def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
     if root is not None:
         for child in sorted(root.iterdir()):
             if child.name not in last:
-                remove_folder(child) if child.is_dir() and not child.is_symlink() else _unlink(child)
+                remove_path(child)
         for name in last:
-            _unlink(root / name)
+            remove_path(root / name)
         return
     for _ in range(_TRIES):
         entries = [entry for entry in store.list("") if entry.key not in last]
@@ -108,10 +107,3 @@ def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
 def _delete(store: Store, entry: Entry) -> None:
     with suppress(Conflict):  # it was changed or removed since the listing; the next one tells
         store.delete(entry.key, entry.version)
-
-
-def _unlink(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreUnavailable(f"{path}: cannot be removed: {error.strerror or error}") from error

@@ -1,4 +1,6 @@
-"""Steps of `sweep repair`, which guess nothing. `diagnostics` finds them, and `carry_out` does one.
+"""Findings of `sweep doctor` and steps of `sweep repair`, which guess nothing. `carry_out` does a step.
+
+`machine` and `diagnostics` make findings, the latter with steps.
 
 Every step checks the version of the object that it changes, so a concurrent worker wins, and the step reports
 that. No record is deleted: a torn one is moved to `quarantine/`, and nothing is made up in its place. A
@@ -7,7 +9,7 @@ second repair finds nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, cast
@@ -21,6 +23,9 @@ from sweeps.trials import amendments, lifecycle
 from sweeps.upkeep.checkpoints import Mismatch
 from sweeps.upkeep.inventory import QUARANTINE, Unreadable
 
+Level = Literal["problem", "note"]
+"""A problem makes `sweep doctor` exit with 1; a note is harmless."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RepairStep:
@@ -30,6 +35,25 @@ class RepairStep:
     what: str
     where: str
     action: Callable[[], object] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Problem or note, with its location and remedy.
+
+    Args:
+        kind: a short word for programs, such as `torn` or `expired`.
+        where: an object's location, a file, or the part of the machine.
+        remedy: what a person should do; "" if nothing.
+        steps: of `sweep repair`, to be read once: to describe some of them takes a look at many files.
+    """
+
+    kind: str
+    level: Level = "problem"
+    what: str
+    where: str
+    remedy: str = ""
+    steps: Iterable[RepairStep] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,7 +105,7 @@ def remove(store: Store, run: RunFolder) -> None:
     """Remove the run's files. Raises `StoreUnavailable`, or `Conflict` if somebody still writes there."""
     root = local_root(store)
     if root is not None:
-        remove_folder(root / run.prefix)
+        remove_path(root / run.prefix)
         return
     # The manifest first: the rest of an interrupted removal must not look like a complete run.
     for entry in sorted(run.entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}")):
@@ -126,11 +126,14 @@ def folder_size(folder: Path) -> int:
     return total
 
 
-def remove_folder(folder: Path) -> None:
-    """Remove a folder with all that is in it, if it exists. Raises `StoreUnavailable`."""
+def remove_path(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, if it exists. Raises `StoreUnavailable`."""
     try:
-        shutil.rmtree(folder)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StoreUnavailable(f"{folder}: cannot be removed: {error.strerror or error}") from error
+        raise StoreUnavailable(f"{path}: cannot be removed: {error.strerror or error}") from error

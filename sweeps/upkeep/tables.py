@@ -76,15 +76,16 @@ class TableError(InputError):
 def read(path: Path) -> Table:
     """Read a file in the format of its suffix. Raises `TableError`."""
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json, ".tsv": _read_csv}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise TableError(str(path), [f"{path}: the name must end in {' or '.join(readers)}"])
     try:
+        if (reader := readers.get(path.suffix.lower())) is None:
+            raise ValueError(f"the name must end in {' or '.join(readers)}")
         rows = reader(path)
+        if not rows:
+            raise ValueError("no rows: nothing in it could become a trial")
     except OSError as error:
         raise TableError(str(path), [f"{path}: cannot be read: {error.strerror or error}"]) from None
-    if not rows:
-        raise TableError(str(path), [f"{path}: no rows: nothing in it could become a trial"])
+    except ValueError as error:
+        raise TableError(str(path), [f"{path}: {one_line(error)}"]) from None
     columns = dict.fromkeys(name for row in rows for name in row.cells)
     return Table(file=str(path), columns=tuple(columns), rows=tuple(rows))
 
@@ -93,22 +94,20 @@ def _read_csv(path: Path) -> list[Row]:
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             if b"\0" in file.buffer.read(_HEAD):
-                problem = "not UTF-8, but UTF-16 or no text at all; save it as CSV in UTF-8"
-                raise TableError(str(path), [f"{path}: {problem}"])
+                raise ValueError("not UTF-8, but UTF-16 or no text at all; save it as CSV in UTF-8")
             file.buffer.seek(0)
             mark = csv_format.separator(file.readline())
             file.seek(0)
             reader = csv.reader(file, strict=True, delimiter=mark)
             header = [csv_format.text_of(cell) for cell in next(reader, [])]
             if not header:
-                problem = "the file is empty; its first line must name the columns"
-                raise TableError(str(path), [f"{path}: {problem}"])
+                raise ValueError("the file is empty; its first line must name the columns")
             if doubled := sorted({name for name in header if header.count(name) > 1}):
                 raise TableError(str(path), [f"{path}:1: two columns are called {doubled[0]!r}; rename one"])
             # A quoted cell may contain newlines: the row is numbered by its last line.
             numbered = [(reader.line_num, [*map(csv_format.text_of, cells)]) for cells in reader if cells]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise TableError(str(path), [f"{path}: not a CSV file in UTF-8: {error}"]) from None
+        raise ValueError(f"not a CSV file in UTF-8: {error}") from None
     if ragged := [(number, len(cells)) for number, cells in numbered if len(cells) != len(header)]:
         problems = [
             f"{path}:{n}: {counted(cells, 'cell')}, but the header has {len(header)}" for n, cells in ragged
@@ -134,16 +133,16 @@ def _read_parquet(path: Path) -> list[Row]:
         with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
             if cells > MOST_CELLS:
-                problem = f"it has {cells:,} cells; {MOST_CELLS:,} is the most"
-                raise TableError(str(path), [f"{path}: {problem}"])
+                raise ValueError(f"it has {cells:,} cells; {MOST_CELLS:,} is the most")
             for batch in file.iter_batches(_BATCH_ROWS):
                 size += batch.nbytes
                 if size > MOST_BYTES:
-                    problem = f"its cells have more than {MOST_BYTES >> 20} MiB, which no results have"
-                    raise TableError(str(path), [f"{path}: {problem}"])
+                    raise ValueError(
+                        f"its cells have more than {MOST_BYTES >> 20} MiB, which no results have"
+                    )
                 rows += batch.to_pylist()
     except pyarrow.ArrowException as error:
-        raise TableError(str(path), [f"{path}: not a Parquet file: {one_line(error)}"]) from None
+        raise ValueError(f"not a Parquet file: {one_line(error)}") from None
     for row in rows:
         for name, value in row.items():
             if isinstance(value, float) and math.isnan(value):
@@ -152,10 +151,7 @@ def _read_parquet(path: Path) -> list[Row]:
 
 
 def _read_json(path: Path) -> list[Row]:
-    try:
-        document = json_reader.read(path)
-    except ValueError as error:
-        raise TableError(str(path), [f"{path}: {one_line(error)}"]) from None
+    document = json_reader.read(path)
     of_run = isinstance(document, dict) and "trials" not in document
     if of_run and (path.name == RESULT_FILE or isinstance(document.get("metrics"), dict)):
         parameters = document.get("parameters")
@@ -166,18 +162,18 @@ def _read_json(path: Path) -> list[Row]:
                 if not isinstance(parameters, dict):
                     raise TypeError(parameters)
             except (OSError, ValueError, KeyError, TypeError):
-                problem = (
+                raise ValueError(
                     f"the result of one run, and {trial_file} does not say with which parameters; "
                     "write a table with a row for it: a column for each parameter and metric"
-                )
-                raise TableError(str(path), [f"{path}: {problem}"]) from None
+                ) from None
             status, metrics = document.get("status", "completed"), document.get("metrics", document)
             document = {"status": status, "parameters": parameters, "metrics": metrics}
         document = [{"status": "completed", **document}]
     rows = document.get("trials") if isinstance(document, dict) else document
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        problem = "expected a list of objects, as `sweep trials --format json` or `sweep export` write it"
-        raise TableError(str(path), [f"{path}: {problem}"])
+        raise ValueError(
+            "expected a list of objects, as `sweep trials --format json` or `sweep export` write it"
+        )
     for row in rows:
         for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
             if not isinstance(row.get(field), dict):

@@ -13,7 +13,7 @@ from sweeps.programs.result import Completed, parse_result
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Space
 from sweeps.space.space_file import loads
-from sweeps.trials.stage_run import nominal, paid
+from sweeps.trials.costs import nominal, paid
 from sweeps.worker.loop import work
 
 PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "sharing.md").read_text(encoding="utf-8")
@@ -26,9 +26,7 @@ COMMAND, BRANCHING = (text for language, text in BLOCKS if language == "python")
 def results(space: Space) -> list[tuple[dict, float | None, float, float]]:
     sweep = Experiment.create(MemoryStore(), space)
     work(sweep, stop=Stop(), watcher=Silent())
-    return [
-        (dict(r.parameters), r.metrics.get("loss"), nominal(r.stages), paid(r.stages)) for r in sweep.trials()
-    ]
+    return [(dict(r.parameters), r.metrics.get("loss"), nominal(r), paid(r)) for r in sweep.trials()]
 
 
 def test_the_example_computes_each_first_stage_once(tmp_path, monkeypatch) -> None:

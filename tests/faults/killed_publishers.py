@@ -19,8 +19,8 @@ from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Fixed, Lease, Objective, Program, Search, Space, Stage, Trunk
 from sweeps.storage.local import LocalStore
 from sweeps.transfer import copying
+from sweeps.trials.costs import paid
 from sweeps.trials.lifecycle import Expire
-from sweeps.trials.stage_run import paid
 from sweeps.worker.loop import Limits, work
 
 WRITES = ("open", "os.link", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime")
@@ -163,7 +163,7 @@ def story(folder: Path, kill: Callable[[], object], of: Space) -> dict:
         "ended": ended,
         "computed": len((folder / "calls").read_text().splitlines()),
         "losses": [record.metrics.get("loss") for record in records],
-        "paid": [paid(record.stages) for record in records],
+        "paid": [paid(record) for record in records],
         "reused_from": [run.reused_from for run in shared],
         "branched_from": [stage.branched_from for stage in first],
         "snapshot": [run.snapshot for run in shared],

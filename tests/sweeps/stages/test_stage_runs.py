@@ -17,7 +17,7 @@ from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Sp
 from sweeps.stages import stage_runs
 from sweeps.stages.stage_runs import Reported
 from sweeps.trials.record import Trial
-from sweeps.trials.stage_run import StageRun, paid
+from sweeps.trials.stage_run import StageRun
 from trainer import api
 from trainer.errors import ConfigError
 
@@ -259,7 +259,6 @@ def test_what_the_program_reports_comes_first() -> None:
     )
     computed = finished(Reported(name="a", key=KEY, reused=False))
     assert computed == replace(RUN, reused_from=None)  # it had a snapshot, and could not use it
-    assert paid([computed]) == 5.0
 
 
 def test_another_key_than_that_of_the_snapshot_is_another_stage() -> None:

@@ -30,8 +30,9 @@ from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.transfer import copying, fetching, publishing
 from sweeps.trials import lifecycle
+from sweeps.trials.costs import nominal, paid
 from sweeps.trials.record import Trial, run_prefix
-from sweeps.trials.stage_run import StageRun, nominal, paid
+from sweeps.trials.stage_run import StageRun
 from sweeps.worker.loop import Limits, Tally, work
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -90,8 +91,8 @@ def test_trials_of_one_prefix_compute_it_once(staged, store, two_stages) -> None
     assert [record.metrics["loss"] for record in (one, two, three)] == [3, 4, 5]
     assert [first(record).reused_from for record in (one, two, three)] == [None, 0, 0]
     assert [first(record).snapshot for record in (one, two, three)] == [True, False, False]
-    assert [nominal(record.stages) for record in (one, two, three)] == [101, 102, 103]
-    assert [paid(record.stages) for record in (one, two, three)] == [101, 2, 3]
+    assert [nominal(record) for record in (one, two, three)] == [101, 102, 103]
+    assert [paid(record) for record in (one, two, three)] == [101, 2, 3]
     assert {first(record).key for record in (one, two, three)} == set(
         program_of(staged).shared_keys(one.parameters).ends.values()
     )
@@ -127,7 +128,7 @@ def test_record_lists_published_end_while_running(staged, store, two_stages) -> 
             record = sweep.trial(0)
             if record.stages and first(record).snapshot:
                 assert record.status == "running"
-                assert paid(record.stages) == 100
+                assert paid(record) == 100
                 return
             time.sleep(0.05)
         raise AssertionError("no heartbeat says that the stage is published")
@@ -161,7 +162,7 @@ def test_a_failed_trial_leaves_its_first_stage_to_others(staged, two_stages) -> 
     run(sweep)
     two_stages.between.clear()
     failed = sweep.trial(0)
-    assert (failed.status, first(failed).snapshot, paid(failed.stages)) == ("failed", True, 100)
+    assert (failed.status, first(failed).snapshot, paid(failed)) == ("failed", True, 100)
     run(sweep)
     assert first(sweep.trial(1)).reused_from == 0
     assert two_stages.computed == [1.0]
@@ -229,12 +230,12 @@ def test_damaged_end_is_computed_charged_and_replaced(staged, tmp_path, two_stag
     DAMAGE[why](weights_of(sweep))
     run(sweep)
     second = sweep.trial(1)
-    assert (second.metrics["loss"], paid(second.stages), first(second).snapshot) == (4, 102, True)
+    assert (second.metrics["loss"], paid(second), first(second).snapshot) == (4, 102, True)
     (warning,) = warnings(caplog)
     assert warning.startswith("trial 1: the snapshot of first ")
     assert why in warning
     run(sweep)
-    assert paid(sweep.trial(2).stages) == 3
+    assert paid(sweep.trial(2)) == 3
     assert two_stages.computed == [1.0, 1.0]
 
 
@@ -270,7 +271,7 @@ def test_end_removed_during_fetch_is_computed(sweep, two_stages, monkeypatch, ca
 
     monkeypatch.setattr(copying, "copy_regular", remove)
     run(sweep)
-    assert (sweep.trial(1).status, paid(sweep.trial(1).stages)) == ("completed", 102)
+    assert (sweep.trial(1).status, paid(sweep.trial(1))) == ("completed", 102)
     assert len(warnings(caplog)) == 1
 
 
@@ -310,7 +311,7 @@ def test_a_bucket_out_of_reach_during_a_fetch(
     # The publisher asks for the manifest, too.
     two_stages.between.append(lambda folder: gcs.faults.remove(fault))
     run(sweep)
-    assert (sweep.trial(1).status, paid(sweep.trial(1).stages)) == ("completed", 102)
+    assert (sweep.trial(1).status, paid(sweep.trial(1))) == ("completed", 102)
     assert len([line for line in warnings(caplog) if "is not used" in line]) == 1
 
 
@@ -348,7 +349,7 @@ def test_a_bucket_that_refuses_to_the_end_costs_one_line(staged, gcs: FakeGcs, t
     gcs.faults.add(Fault(action="status", operation="insert", name="*stages/*", status=403, times=None))
     run(sweep, 2)
     assert [record.status for record in sweep.trials()] == ["completed"] * 2
-    assert [paid(record.stages) for record in sweep.trials()] == [101, 102]
+    assert [paid(record) for record in sweep.trials()] == [101, 102]
     assert [line.partition(": ")[0] for line in warnings(caplog)] == ["trial 0", "trial 1"]
 
 
@@ -374,7 +375,7 @@ def test_trial_starts_from_its_own_earlier_attempt(sweep, two_stages) -> None:
     again, other = sweep.trials()
     assert two_stages.computed == []
     assert (again.attempt, first(again).reused_from, first(again).snapshot) == (2, None, True)
-    assert paid(again.stages) == nominal(again.stages) == 101
+    assert paid(again) == nominal(again) == 101
     assert first(other).reused_from == 0
 
 
@@ -395,7 +396,7 @@ def test_an_attempt_after_the_heartbeat_starts_from_it_likewise(sweep, two_stage
     run(sweep, 2)
     assert two_stages.computed == [1.0]
     assert [first(record).reused_from for record in sweep.trials()] == [None, 0]
-    assert [paid(record.stages) for record in sweep.trials()] == [101, 2]
+    assert [paid(record) for record in sweep.trials()] == [101, 2]
     assert first(sweep.trial(0)).seconds is not None
 
 
@@ -414,7 +415,7 @@ def test_end_of_running_publisher_is_not_adopted(sweep, two_stages) -> None:
     sweep.ask("busy")
     publish_without_a_word(sweep, 0, 1)
     run(sweep)
-    assert (paid(sweep.trial(1).stages), first(sweep.trial(1)).snapshot) == (102, False)
+    assert (paid(sweep.trial(1)), first(sweep.trial(1)).snapshot) == (102, False)
 
 
 def test_two_that_compute_one_stage_at_once_publish_it_once(sweep, two_stages, monkeypatch) -> None:
@@ -441,7 +442,7 @@ def test_two_that_compute_one_stage_at_once_publish_it_once(sweep, two_stages, m
     run(sweep)
     assert two_stages.computed == [1.0, 1.0]
     assert [first(record).snapshot for record in sweep.trials()] == [False, True]
-    assert [paid(record.stages) for record in sweep.trials()] == [101, 102]
+    assert [paid(record) for record in sweep.trials()] == [101, 102]
 
 
 # ---- preemption
@@ -502,7 +503,7 @@ def test_worker_preempted_in_publishing_leaves_at_once(
     monkeypatch.setattr(copying, "publish", publish)
     run(sweep, 2)
     assert two_stages.computed == [1.0, 1.0]  # nobody had it
-    assert [paid(record.stages) for record in sweep.trials()] == [101, 2]
+    assert [paid(record) for record in sweep.trials()] == [101, 2]
 
 
 def test_report_waits_for_upload_unless_stopping(sweep, two_stages, monkeypatch, caplog) -> None:
@@ -562,4 +563,4 @@ def test_nothing_is_fetched_for_a_stage_that_a_resume_has(staged, monkeypatch) -
     resumed = sweep.trial(1)
     assert (resumed.status, resumed.attempt, resumed.error) == ("completed", 2, None)
     assert first(resumed) == StageRun(name="first", key=key, cost=100.0, reused_from=0, seconds=9)
-    assert (nominal(resumed.stages), paid(resumed.stages)) == (101, 1)
+    assert (nominal(resumed), paid(resumed)) == (101, 1)
