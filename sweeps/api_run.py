@@ -6,7 +6,7 @@ import itertools
 import logging
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +14,11 @@ from typing import Any
 from sweeps.errors import InputError, SweepClosed
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
-from sweeps.space.definition import Value
 from sweeps.space.overrides import to_overrides
 from sweeps.trials import brake, control
 from sweeps.trials.record import Trial
 from sweeps.worker.loop import Limits, Tally, work
+from sweeps.worker.trial_run import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -33,28 +33,20 @@ class _Shared(Limits):
         return next(self.tickets, None) is None
 
 
-class _Log:
+class _Log(Watcher):
     """Watcher that writes to the log of Python: failures as warnings, the rest for whoever wants it."""
 
-    def started(self, record: Trial) -> None:
-        log.info("trial %d started: %s", record.trial, " ".join(to_overrides(record.parameters)))
-
-    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None: ...
-
-    def ended(self, record: Trial) -> None:
-        if record.error is None:
+    def tell(self, event: str, record: Trial | None, why: str) -> None:
+        if record is None:
+            log.warning("%s", why)
+        elif event == "started":
+            log.info("trial %d started: %s", record.trial, " ".join(to_overrides(record.parameters)))
+        elif event == "dropped":
+            log.warning("trial %d: its result is dropped: %s", record.trial, why)
+        elif record.error is None:
             log.info("trial %d %s: %s", record.trial, record.status, dict(record.metrics))
         else:
             log.warning("trial %d %s: %s", record.trial, record.status, record.error.partition("\n")[0])
-
-    def dropped(self, record: Trial, why: str) -> None:
-        log.warning("trial %d: its result is dropped: %s", record.trial, why)
-
-    def waiting(self, why: str) -> None:
-        log.warning("%s", why)
-
-    def closed(self, why: str) -> None:
-        log.warning("%s", why)
 
 
 def run_trials(

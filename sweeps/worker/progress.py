@@ -18,11 +18,10 @@ from sweeps.text.printable import escape_json
 from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import printable
+from sweeps.worker.trial_run import Watcher
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-    from sweeps.worker.trial_run import Watcher
 
 
 def say(line: str) -> None:
@@ -68,73 +67,45 @@ def watcher(experiment: Experiment, log_format: str = "text") -> Iterator[Watche
         yield Bar(experiment, bar)
 
 
-class Lines:
+class Lines(Watcher):
     """Watcher that writes one line per event for people."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._waiting_for = ""
 
-    def started(self, record: Trial) -> None:
-        again = f", attempt {record.attempt}" if record.attempt > 1 else ""
-        overrides = " ".join(to_overrides(record.parameters))
-        self._say(f"trial {record.trial} started ({record.generator}{again}): {overrides}")
-
-    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
-        """Do nothing: `sweep status` shows progress, and metrics.jsonl keeps it."""
-
-    def ended(self, record: Trial) -> None:
-        self._say(f"trial {record.trial} {_end(self._experiment, record)}")
-
-    def dropped(self, record: Trial, why: str) -> None:
-        self._say(f"trial {record.trial} dropped: {why}")
-
-    def waiting(self, why: str) -> None:
-        if why != self._waiting_for:
-            self._waiting_for = why
+    def tell(self, event: str, record: Trial | None, why: str) -> None:
+        if record is None:
             self._say(why)
-
-    def closed(self, why: str) -> None:
-        self._say(why)
+        elif event == "started":
+            again = f", attempt {record.attempt}" if record.attempt > 1 else ""
+            overrides = " ".join(to_overrides(record.parameters))
+            self._say(f"trial {record.trial} started ({record.generator}{again}): {overrides}")
+        else:
+            end = _end(self._experiment, record) if event == "ended" else f"dropped: {why}"
+            self._say(f"trial {record.trial} {end}")
 
     def _say(self, line: str) -> None:
         say(line)
 
 
-class Events:
+class Events(Watcher):
     """Watcher that writes one JSON object per event, for programs."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._waiting_for = ""
 
-    def started(self, record: Trial) -> None:
-        self._say("started", record, attempt=record.attempt, parameters=dict(record.parameters))
-
-    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
-        """Do nothing: `sweep status` shows progress, and metrics.jsonl keeps it."""
-
-    def ended(self, record: Trial) -> None:
-        fields = {"status": record.status, "reason": record.history[-1].reason, "failure": record.failure}
-        metrics, detail = dict(record.metrics), record.history[-1].detail
-        self._say("ended", record, **fields, metrics=metrics, detail=detail, **stage_costs(record))
-
-    def dropped(self, record: Trial, why: str) -> None:
-        self._say("dropped", record, why=why)
-
-    def waiting(self, why: str) -> None:
-        if why != self._waiting_for:
-            self._waiting_for = why
-            self._say("waiting", why=why)
-
-    def closed(self, why: str) -> None:
-        self._say("closed", why=why)
-
-    def _say(self, event: str, record: Trial | None = None, **fields: object) -> None:
-        about = {} if record is None else {"trial": record.trial}
-        head = {"time": time.time(), "sweep": self._experiment.space.name, "event": event}
-        line = escape_json(json.dumps({**head, **about, **fields}, ensure_ascii=False))
-        print(line, file=sys.stderr, flush=True)
+    def tell(self, event: str, record: Trial | None, why: str) -> None:
+        line: dict[str, object] = {"time": time.time(), "sweep": self._experiment.space.name, "event": event}
+        line |= {} if record is None else {"trial": record.trial}
+        if record is not None and event == "started":
+            line |= {"attempt": record.attempt, "parameters": dict(record.parameters)}
+        elif record is not None and event == "ended":
+            last = record.history[-1]
+            line |= {"status": record.status, "reason": last.reason, "failure": record.failure}
+            line |= {"metrics": dict(record.metrics), "detail": last.detail, **stage_costs(record)}
+        else:
+            line["why"] = why
+        print(escape_json(json.dumps(line, ensure_ascii=False)), file=sys.stderr, flush=True)
 
 
 class Bar(Lines):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from sweeps.errors import (
     DamagedObject,
@@ -62,20 +62,33 @@ End = Reason | Literal["dropped"]
 """How a trial left this worker; "dropped": another worker had taken it over."""
 
 
-class Watcher(Protocol):
-    """Observer that shows people what a worker does."""
+class Watcher:
+    """Observer of a worker, which `tell` shows what happens."""
 
-    def started(self, record: Trial) -> None: ...
+    _waiting_for = ""
 
-    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None: ...
+    def tell(self, event: str, record: Trial | None, why: str) -> None:
+        """Show an event: started, ended or dropped of a trial, waiting or closed of the worker."""
 
-    def ended(self, record: Trial) -> None: ...
+    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
+        """Do nothing: `sweep status` shows progress, and metrics.jsonl keeps it."""
 
-    def dropped(self, record: Trial, why: str) -> None: ...
+    def started(self, record: Trial) -> None:
+        self.tell("started", record, "")
 
-    def waiting(self, why: str) -> None: ...
+    def ended(self, record: Trial) -> None:
+        self.tell("ended", record, "")
 
-    def closed(self, why: str) -> None: ...
+    def dropped(self, record: Trial, why: str) -> None:
+        self.tell("dropped", record, why)
+
+    def waiting(self, why: str) -> None:
+        if why != self._waiting_for:
+            self._waiting_for = why
+            self.tell("waiting", None, why)
+
+    def closed(self, why: str) -> None:
+        self.tell("closed", None, why)
 
 
 class LastUploads:
