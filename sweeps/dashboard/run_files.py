@@ -40,10 +40,10 @@ class RunFiles:
         self._folder = folder_of(store)
         self._listed: OrderedDict[str, tuple[float, frozenset[str]]] = OrderedDict()
 
-    def names(self, record: Trial, attempt: int | None = None) -> list[str]:
-        """Return the names of an attempt's files, the present or last attempt's by default; at most 500."""
-        attempt = record.attempt if attempt is None else attempt
-        return sorted(self._names(run_prefix(record.trial, attempt)))[:_MOST] if attempt else []
+    def names(self, record: Trial) -> list[str]:
+        """Return the names of the present or last attempt's files; at most 500."""
+        prefix = run_prefix(record.trial, record.attempt)
+        return sorted(self._names(prefix))[:_MOST] if record.attempt else []
 
     def _names(self, prefix: str) -> frozenset[str]:
         when, found = self._listed.get(prefix, (float("-inf"), frozenset[str]()))
@@ -86,11 +86,11 @@ class RunFiles:
         begin = start if start >= 0 else max(0, len(data) + start)
         return Content(data[begin : begin + most], len(data), version)
 
-    def tail(self, record: Trial, name: str, lines: int, *, attempt: int | None = None) -> str:
+    def tail(self, record: Trial, name: str, lines: int) -> str:
         """Return the last lines of a text file, without secrets; "" if there is none."""
         most = 400 * lines
         try:
-            found = self.content(record, name, attempt=attempt, start=-most, most=most)
+            found = self.content(record, name, start=-most, most=most)
         except SweepError:
             return ""
         return "" if found is None else redact(end_of(found.data, lines, is_cut=found.size > most))

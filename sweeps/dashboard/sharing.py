@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sweeps.dashboard.reader import View
 from sweeps.export import table
 from sweeps.space.fidelity import is_at_target
 from sweeps.trials import costs
 from sweeps.trials.objectives import within_constraints
-
-if TYPE_CHECKING:
-    from analysis.summaries.prefixes import Prefix
 
 LISTED = 200
 
@@ -29,16 +25,6 @@ class Search:
 
     best: tuple[tuple[float, float], ...]
     unit: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tree:
-    """Prefixes that trials share, each before those that go on from it; `summary` is the total in words."""
-
-    rows: tuple[Prefix, ...]
-    left_out: int
-    summary: str
-    note: str = ""
 
 
 def search(view: View) -> Search:
@@ -72,8 +58,8 @@ def search(view: View) -> Search:
     return Search(best=tuple(found), unit=unit)
 
 
-def tree(view: View) -> Tree | None:
-    """Return the tree of prefixes; None if no trial shared anything.
+def tree(view: View) -> dict[str, object] | None:
+    """Return the tree of prefixes, each before those that go on from it; None if no trial shared anything.
 
     It takes seconds for 10,000 trials: the same table as the report's is made.
     """
@@ -88,8 +74,8 @@ def tree(view: View) -> Tree | None:
     try:
         found = reuse(TrialsTable.from_document(document), objective.metric, objective.goal)
     except AnalysisError as error:
-        return Tree(rows=(), left_out=0, summary="", note=str(error))
+        return {"rows": (), "left_out": 0, "summary": str(error)}
     if found is None:
         return None
-    rows = found.prefixes
-    return Tree(rows=rows[:LISTED], left_out=max(0, len(rows) - LISTED), summary=found.summary())
+    left_out = max(0, len(found.prefixes) - LISTED)
+    return {"rows": found.prefixes[:LISTED], "left_out": left_out, "summary": found.summary()}

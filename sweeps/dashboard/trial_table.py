@@ -90,24 +90,17 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A trial in the table, with a text for each column."""
-
-    record: Trial
-    cells: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrialTable:
     """A page of the table.
 
     Args:
         columns: those that are shown, `trial` first.
+        rows: trials, each with a text for each column.
         generators: all of the sweep, for the filter.
     """
 
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[tuple[Trial, list[str]], ...]
     found: int
     pages: int
     page: int
@@ -132,9 +125,7 @@ def trial_table(view: View, query: Query) -> TrialTable:
     rows = found[(page - 1) * PER_PAGE : page * PER_PAGE]
     return TrialTable(
         columns=tuple(shown),
-        rows=tuple(
-            Row(record=record, cells=tuple(_text(record, column.name) for column in shown)) for record in rows
-        ),
+        rows=tuple((record, [_text(record, column.name) for column in shown]) for record in rows),
         found=len(found),
         pages=pages,
         page=page,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sweeps.errors import SweepError
@@ -15,57 +14,44 @@ SHOWN = 100
 _RECENT_S = 24 * 3600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Worker:
-    """A worker of the last day.
+def workers(records: Sequence[Trial], lease: Lease, now: float) -> list[dict[str, Any]]:
+    """Return the workers that run something, then those of the last day, the latest first.
 
-    Args:
-        trial: what it runs; None if nothing.
-        heartbeat: the store's time of its last sign of life.
-        silent: whether it runs a trial and has missed its heartbeats for half of the lease.
-        progress: stage and step of its trial, in words.
-        done: share of its trial, 0 to 1; None if that is not known.
+    Returns:
+        Of each its `name`, the `trial` that it runs (None: nothing), the store's time of its last
+        `heartbeat`, whether it is `silent` (it runs a trial, and has missed its heartbeats for half of the
+        lease), how many attempts `ended`, and the `progress` of its trial in words, with the share `done`,
+        0 to 1 (None: not known).
     """
-
-    name: str
-    trial: int | None
-    heartbeat: float | None
-    silent: bool
-    ended: int
-    progress: str = ""
-    done: float | None = None
-
-
-def workers(records: Sequence[Trial], lease: Lease, now: float) -> list[Worker]:
-    """Return the workers that run something, then those of the last day, the latest first."""
     ended: dict[str, int] = {}
     last: dict[str, float] = {}
     for record in records:
         for attempt in record.history:
             ended[attempt.worker] = ended.get(attempt.worker, 0) + 1
             last[attempt.worker] = max(last.get(attempt.worker, 0.0), attempt.end)
-    busy = []
+    busy: list[dict[str, Any]] = []
     for record in (record for record in records if record.status == "running"):
         name, progress = record.worker or "", record.progress
         steps = f"step {progress['step']} of {progress.get('of', '?')}" if "step" in progress else ""
         done = progress.get("done")
-        worker = Worker(
-            name=name,
-            trial=record.trial,
-            heartbeat=record.heartbeat,
-            silent=record.heartbeat is not None and now - record.heartbeat > lease.expire_s / 2,
-            ended=ended.get(name, 0),
-            progress=" ".join(filter(None, (str(progress.get("stage", "")), steps)))[:200],
-            done=float(done) if isinstance(done, int | float) and 0 <= done <= 1 else None,
+        busy.append(
+            {
+                "name": name,
+                "trial": record.trial,
+                "heartbeat": record.heartbeat,
+                "silent": record.heartbeat is not None and now - record.heartbeat > lease.expire_s / 2,
+                "ended": ended.get(name, 0),
+                "progress": " ".join(filter(None, (str(progress.get("stage", "")), steps)))[:200],
+                "done": float(done) if isinstance(done, int | float) and 0 <= done <= 1 else None,
+            }
         )
-        busy.append(worker)
-    names = {worker.name for worker in busy}
+    names = {worker["name"] for worker in busy}
     idle = [
-        Worker(name=name, trial=None, heartbeat=when, silent=False, ended=ended[name])
-        for name, when in last.items()
+        {"name": name, "trial": None, "heartbeat": when, "silent": False, "ended": ended[name]}
+        | {"progress": "", "done": None}
+        for name, when in sorted(last.items(), key=lambda each: -each[1])
         if name and name not in names and now - when < _RECENT_S
     ]
-    idle.sort(key=lambda worker: -(worker.heartbeat or 0.0))
     return [*busy, *idle][:SHOWN]
 
 

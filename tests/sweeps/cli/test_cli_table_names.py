@@ -70,7 +70,7 @@ def test_table_of_the_dashboard_has_every_value(sweep: Named) -> None:
         found = trial_table(view, Query(sort=column.name, order="desc"))
         assert len(found.rows) == 2
         if raw(sweep.records[0], column.name) != raw(sweep.records[1], column.name):
-            assert [row.record.trial for row in found.rows] == [1, 0]
+            assert [record.trial for record, _ in found.rows] == [1, 0]
 
 
 @given(sweep=sweeps())
