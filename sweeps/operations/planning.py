@@ -248,34 +248,19 @@ def make_plan(
     speed: float | None = None,
     usd_per_hour: float | None = None,
 ) -> Plan:
-    """Return what to run at a size, by finished sweeps at others.
-
-    Args:
-        experiments: of one objective, the same in all.
-        measure: of the size: a metric that all trials of a sweep report alike, or a fixed parameter.
-        sizes: of each sweep; empty: as its records have it.
-        other: a second measure in which the sweeps differ, and what to plan for; None: there is none.
-        speed: operations a second of the target's machine; None: as at the largest source.
-        usd_per_hour: of the target's machine; None: by the dollars that the trials report.
-
-    Raises:
-        InputError: no plan can be made of these.
-        SurrogateFailed: the results of one cannot be fitted.
-    """
-    if not (math.isfinite(size) and size > 0):
-        raise InputError(f"the size to plan for is {size:g}; give a number above zero")
-    if other is not None and not (math.isfinite(other[1]) and other[1] > 0):
-        raise InputError(f"the {other[0]} to plan for is {other[1]:g}; give a number above zero")
-    if speed is not None and not (math.isfinite(speed) and speed > 0):
-        raise InputError(f"the speed is {speed:g}; give operations a second, above zero")
+    """Return what to run at a size, by finished sweeps at others; see `sweeps.plan`."""
+    above_zero = [("size to plan for", size), *(("size of a sweep", each) for each in sizes)]
+    above_zero += [(f"{other[0]} to plan for", other[1])] if other is not None else []
+    above_zero += [("speed in operations a second", speed)] if speed is not None else []
+    for what, number in above_zero:
+        if not 0 < number < math.inf:
+            raise InputError(f"the {what} is {number:g}; give a number above zero")
     if len(experiments) < 2:
         raise InputError("one sweep shows no drift; name finished sweeps of two sizes or more")
     if sizes and len(sizes) != len(experiments):
         raise InputError(
             f"{counted(len(sizes), 'size')} for {counted(len(experiments), 'sweep')}; give each its own"
         )
-    if bad := [each for each in sizes if not (math.isfinite(each) and each > 0)]:
-        raise InputError(f"the size of a sweep is {bad[0]:g}; give a number above zero")
     checked = [_check(each, experiments[0]) for each in experiments]
     known = list(sizes) or [
         _size(e, r, measure, by_option=True) for e, r in zip(experiments, checked, strict=True)
