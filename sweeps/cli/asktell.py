@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, path_option, sweep_option
 from sweeps.cli.output import echo, format_option, print_csv, print_json
 from sweeps.errors import EXIT_FAILED, InputError
 from sweeps.export.table import flat
 from sweeps.operations.control import report
-from sweeps.operations.opening import open_sweep
 from sweeps.programs.result import needed_metrics
 from sweeps.space.overrides import to_overrides
 from sweeps.text import json_reader
@@ -22,10 +21,10 @@ from sweeps.text.regular_file import MAX_BYTES
 
 
 @click.command()
-@storage_options
+@sweep_option
 @format_option
 @click.pass_context
-def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
+def ask(ctx: click.Context, sweep: Sweep, style: str) -> None:
     """Claim a trial and print its index and parameters.
 
     It stays yours until `sweep tell` reports it: no heartbeat is expected and no worker takes it over.
@@ -33,7 +32,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
     """
     from sweeps.worker.loop import identity
 
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     record = experiment.ask(f"ask-{identity()}", leased=False)
     if record is None:
         if style == "json":
@@ -53,25 +52,19 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
 
 
 @click.command("tell", context_settings={"allow_extra_args": True})
-@storage_options
+@sweep_option
 @click.argument("index", type=click.IntRange(min=0))
 @click.option(
     "--metric", metavar="NAME=NUMBER", multiple=True, help="A metric of its result. Repeat it for more."
 )
-@click.option(
+@path_option(
     "--result",
-    type=click.Path(path_type=Path),
     help='Instead, a result.json: {"status": "completed", "metrics": {…}}, or with status failed or refused '
     'an "error".',
 )
 @click.pass_context
 def report_result(
-    ctx: click.Context,
-    storage: str | None,
-    name: str | None,
-    index: int,
-    metric: tuple[str, ...],
-    result: Path | None,
+    ctx: click.Context, sweep: Sweep, index: int, metric: tuple[str, ...], result: Path | None
 ) -> None:
     """Report the result of trial INDEX that `sweep ask` handed out. Repeating a report changes nothing."""
     if ctx.args:  # `sweep enqueue` takes its values so
@@ -79,7 +72,7 @@ def report_result(
         raise InputError(f"{' '.join(ctx.args)}: a metric is an option; write {shown}")
     if bool(metric) == (result is not None):
         raise InputError("give its result: --metric NAME=NUMBER (once or more), or --result FILE")
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     where = "--metric" if result is None else str(result)
     document: Any
     if result is None:
@@ -114,19 +107,16 @@ def report_result(
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.argument("values", metavar="KEY=VALUE…", nargs=-1)
-@click.option(
+@path_option(
     "--from",
     "file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
     help="A YAML or JSON file with a list of trials, each a mapping of keys and values.",
 )
 @click.option("--skip-if-exists", is_flag=True, help="Add none that has the parameters of another trial.")
-def enqueue(
-    storage: str | None, name: str | None, values: tuple[str, ...], file: Path | None, skip_if_exists: bool
-) -> None:
+def enqueue(sweep: Sweep, values: tuple[str, ...], file: Path | None, skip_if_exists: bool) -> None:
     """Add trials of your own, which workers run before the search's candidates.
 
     Parameters that you leave out have the value of the baseline, or the middle of their range. The trials
@@ -137,7 +127,7 @@ def enqueue(
 
     if bool(values) == (file is not None):
         raise InputError("write one trial as KEY=VALUE …, or several with --from FILE")
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     if file is None:
         given = [literals.configuration_of_words(experiment.space, values, "sweep enqueue")]
     else:

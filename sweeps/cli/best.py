@@ -11,14 +11,13 @@ from typing import Any
 
 import click
 
-from sweeps.cli.options import readable, storage_options
+from sweeps.cli.options import Sweep, readable, sweep_option
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
 from sweeps.errors import EXIT_FAILED, SurrogateFailed
 from sweeps.experiment import Experiment
 from sweeps.export import held_out, optimum, table
 from sweeps.export.gain import Gain, gain
 from sweeps.operations import confirmation
-from sweeps.operations.opening import open_sweep
 from sweeps.operations.status import trial_result
 from sweeps.search.confirm.answer import Answer
 from sweeps.space.definition import Space
@@ -31,7 +30,7 @@ from sweeps.trials.redaction import redact_trials
 
 
 @click.command()
-@storage_options
+@sweep_option
 @format_option
 @click.option(
     "--surrogate/--no-surrogate",
@@ -40,7 +39,7 @@ from sweeps.trials.redaction import redact_trials
     help="Choose by the surrogate's posterior mean, which takes seconds; without it by the observed value.",
 )
 @click.pass_context
-def best(ctx: click.Context, storage: str | None, name: str | None, style: str, surrogate: bool) -> None:
+def best(ctx: click.Context, sweep: Sweep, style: str, surrogate: bool) -> None:
     """Show the best trial, and a command line that runs it again.
 
     After `sweep confirm` it is the confirmed winner. Before, from 30 results of a search for one objective
@@ -48,7 +47,7 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str, 
     more than the noise of a run, and what more trials would be expected to gain. Otherwise it is the best
     observed value of one run; with several objectives by the first one, see `sweep pareto` for the trade-off.
     """
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     records = readable(experiment)
     record, found = table.best(experiment.space, records), confirmation.confirmed_answer(experiment, records)
     if found is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, count_option, sweep_option
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
 from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED
 from sweeps.experiment import Experiment
@@ -23,7 +23,6 @@ from sweeps.operations.confirmation import (
 )
 from sweeps.operations.confirming import SEEDS, TOP
 from sweeps.operations.control import user_name
-from sweeps.operations.opening import open_sweep
 from sweeps.programs.kinds import program_of
 from sweeps.search.confirm.answer import answer
 from sweeps.search.confirm.plan import Plan
@@ -33,16 +32,11 @@ from sweeps.text.printable import escape_controls
 
 
 @click.command()
-@storage_options
-@click.option(
-    "--top", type=click.IntRange(min=2), metavar="K", help=f"How many trials to run again. Default: {TOP}."
-)
-@click.option(
-    "--seeds", type=click.IntRange(min=2), metavar="N", help=f"Fresh seeds for each. Default: {SEEDS}."
-)
-@click.option(
+@sweep_option
+@count_option("--top", least=2, metavar="K", help=f"How many trials to run again. Default: {TOP}.")
+@count_option("--seeds", least=2, metavar="N", help=f"Fresh seeds for each. Default: {SEEDS}.")
+@count_option(
     "--budget",
-    type=click.IntRange(min=1),
     metavar="RUNS",
     help="The most runs in all. Default: K times N; fewer where a trial leaves early.",
 )
@@ -65,14 +59,7 @@ from sweeps.text.printable import escape_controls
 @format_option
 @click.pass_context
 def confirm(
-    ctx: click.Context,
-    /,
-    storage: str | None,
-    name: str | None,
-    plan_only: bool,
-    again: bool,
-    style: str,
-    **options: Any,
+    ctx: click.Context, /, sweep: Sweep, plan_only: bool, again: bool, style: str, **options: Any
 ) -> None:
     """Run the best trials again with fresh seeds, and say which one is the best.
 
@@ -81,7 +68,7 @@ def confirm(
     winner with its loss on the test text, the chance that it is the best, and how much better its first
     number was than its mean. Called again, it goes on, or prints the answer.
     """
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     plan = confirming.plan_confirmation(experiment, options, again=again, by=user_name(), on_notice=notify)
     now = standing(plan, experiment.trials())
     if not now.finished and not plan_only:

@@ -7,40 +7,39 @@ from typing import get_args
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, sweep_option
 from sweeps.cli.output import echo
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.operations.control import ByPeople, apply_to_all, set_state, user_name
-from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
 from sweeps.trials import control, lifecycle, storable
 from sweeps.trials.record import Failure
 
 
 @click.command()
-@storage_options
-def pause(storage: str | None, name: str | None) -> None:
+@sweep_option
+def pause(sweep: Sweep) -> None:
     """Hand out no trials for now: workers finish what they have and wait for `sweep resume`."""
-    _set_state(storage, name, "paused")
+    _set_state(sweep, "paused")
 
 
 @click.command()
-@storage_options
-def resume(storage: str | None, name: str | None) -> None:
+@sweep_option
+def resume(sweep: Sweep) -> None:
     """Hand out trials again, after `sweep pause` or `sweep stop`, or once the sweep has paused itself."""
-    _set_state(storage, name, "running")
+    _set_state(sweep, "running")
 
 
 @click.command()
-@storage_options
-def stop(storage: str | None, name: str | None) -> None:
+@sweep_option
+def stop(sweep: Sweep) -> None:
     """Hand out no more trials: workers finish the trial they have and leave."""
-    _set_state(storage, name, "stopped")
+    _set_state(sweep, "stopped")
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.option("--failed", is_flag=True, help="All trials that failed, instead of INDEX.")
 @click.option(
     "--reason",
@@ -49,15 +48,13 @@ def stop(storage: str | None, name: str | None) -> None:
     help="With --failed: only those that failed so. Repeat it for more.",
 )
 @click.argument("indices", metavar="[INDEX]...", nargs=-1, type=click.IntRange(min=0))
-def retry(
-    storage: str | None, name: str | None, indices: tuple[int, ...], failed: bool, reason: tuple[str, ...]
-) -> None:
+def retry(sweep: Sweep, indices: tuple[int, ...], failed: bool, reason: tuple[str, ...]) -> None:
     """Put trials INDEX, which failed, were stopped early or abandoned, back for another try."""
     if failed == bool(indices):
         raise InputError("say which trials: one INDEX or more, or --failed for all that failed")
     if reason and not failed:
         raise InputError("--reason goes with --failed; leave it out, or leave out the INDEX")
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     if failed:
         records, _ = experiment.readable_trials()
         lost = [r for r in records if r.status == "failed" and (not reason or r.failure in reason)]
@@ -70,16 +67,16 @@ def retry(
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.option("--reason", metavar="TEXT", help="Why, for the trial's record.")
 @click.argument("indices", metavar="INDEX...", nargs=-1, required=True, type=click.IntRange(min=0))
-def abandon(storage: str | None, name: str | None, indices: tuple[int, ...], reason: str | None) -> None:
+def abandon(sweep: Sweep, indices: tuple[int, ...], reason: str | None) -> None:
     """Give up trials INDEX: their workers stop them, and their parameters are not proposed again."""
-    _apply(open_sweep(storage, name), indices, lifecycle.Abandon, storable.line(reason or ""))
+    _apply(sweep.open(), indices, lifecycle.Abandon, storable.line(reason or ""))
 
 
-def _set_state(storage: str | None, name: str | None, state: control.State) -> None:
-    store = open_sweep(storage, name).store
+def _set_state(sweep: Sweep, state: control.State) -> None:
+    store = sweep.open().store
     set_state(store, state, user_name())
     click.echo(f"{store.url} is {state}")
 

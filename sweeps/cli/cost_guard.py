@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps.cli.output import notify
+from sweeps.cli.prices import find_rate
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.export import table
@@ -31,20 +32,15 @@ def with_price(pool: Pool, price: str | None, rates: Path | None) -> Pool:
     Raises:
         InputError: the machine is unknown or ambiguous, or has no such price.
     """
-    from analysis.errors import AnalysisError
-    from analysis.summaries.costs import rate
-
     if price is None and rates is not None:
         raise InputError("--rates needs --price NAME: which machine's?")
+    if not (machine := price or pool.accelerator):
+        return pool
     try:
-        found = (
-            rate(price or pool.accelerator, spot=pool.spot, file=rates) if price or pool.accelerator else None
-        )
-    except AnalysisError as error:
+        found = find_rate(machine, pool.spot, rates)
+    except InputError as error:
         if price is not None:
             raise InputError(f"--price: {error}") from None
-        found = None
-    if found is None:
         return pool
     count = pool.accelerator_count * pool.nodes
     return replace(pool, dollars_per_hour=found.usd_per_hour * count, priced_as=str(found))

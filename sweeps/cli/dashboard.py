@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, sweep_option
 from sweeps.cli.output import echo
-from sweeps.cli.prices import Prices, price_options
-from sweeps.operations.opening import exists, is_named, open_sweep, storage_url
+from sweeps.cli.prices import price_options
+from sweeps.operations.opening import exists, is_named, storage_url
 from sweeps.storage.urls import open_store
 
 if TYPE_CHECKING:
+    from analysis.summaries.costs import Rate
     from sweeps.dashboard.site import Site
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
     "--port",
@@ -42,14 +43,13 @@ if TYPE_CHECKING:
 @click.option("--token", "with_token", is_flag=True, help="Ask for a token on 127.0.0.1, too.")
 @price_options
 def dashboard(
-    storage: str | None,
-    name: str | None,
+    sweep: Sweep,
     host: str,
     port: int,
     control: bool,
     hosts: tuple[str, ...],
     with_token: bool,
-    prices: Prices,
+    rate: Rate | None,
 ) -> None:
     """Serve live pages about the sweeps under a storage, until Ctrl-C.
 
@@ -61,10 +61,9 @@ def dashboard(
     from sweeps.dashboard.security import guard_for
     from sweeps.dashboard.site import Site
 
-    rate = prices.rate()
-    url, only = storage_url(storage), False
-    if is_named(storage, name) or exists(open_store(url)):
-        url, only = open_sweep(storage, name).store.url, True
+    url, only = storage_url(sweep.storage), False
+    if is_named(sweep.storage, sweep.name) or exists(open_store(url)):
+        url, only = sweep.open().store.url, True
     site = Site(
         catalog=Catalog(url, only=only),
         guard=guard_for(host, hosts, with_token=with_token),

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.options import readable, storage_options
+from sweeps.cli.options import Sweep, path_option, readable, sweep_option
 from sweeps.cli.output import echo
-from sweeps.cli.prices import Prices, price_options
+from sweeps.cli.prices import price_options
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.export import held_out as sequences
 from sweeps.export import optuna_journal, wandb_table
 from sweeps.export import table as tables
-from sweeps.operations.opening import open_sweep
 from sweeps.operations.report import report_document
 from sweeps.text.counted import counted
 
@@ -24,24 +23,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.argument("table", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--optuna", type=click.Path(path_type=Path), metavar="JOURNAL", help="A journal for optuna-dashboard."
-)
-@click.option("--ax", type=click.Path(path_type=Path), metavar="JSON", help="A file that Ax's Client loads.")
+@path_option("--optuna", metavar="JOURNAL", help="A journal for optuna-dashboard.")
+@path_option("--ax", metavar="JSON", help="A file that Ax's Client loads.")
 @click.option("--wandb", metavar="PROJECT", help="Log the table to a run of Weights & Biases.")
 @click.option(
     "--held-out", is_flag=True, help="Add to a .json TABLE the losses of each sequence, for paired errors."
 )
 def export(
-    storage: str | None,
-    name: str | None,
-    table: Path | None,
-    optuna: Path | None,
-    ax: Path | None,
-    wandb: str | None,
-    held_out: bool,
+    sweep: Sweep, table: Path | None, optuna: Path | None, ax: Path | None, wandb: str | None, held_out: bool
 ) -> None:
     """Write the trials to TABLE, a .csv, .parquet or .json file, or into a format that other tools open."""
     if table is None and optuna is None and ax is None and wandb is None:
@@ -50,7 +41,7 @@ def export(
         )
     if held_out and (table is None or table.suffix.lower() != ".json"):
         raise InputError("--held-out: only a .json TABLE holds the losses of each sequence; name one")
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     records = readable(experiment)
     if table is not None:
         by_sequence = sequences.losses(experiment.store, experiment.space, records) if held_out else None
@@ -72,14 +63,8 @@ def export(
 
 
 @click.command()
-@storage_options
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    help="Where the page goes.",
-)
+@sweep_option
+@path_option("--out", default=Path("report.html"), help="Where the page goes.")
 @click.option(
     "--surrogate/--no-surrogate",
     default=True,
@@ -87,11 +72,10 @@ def export(
     help="Fit Ax's surrogate once more and show what mattered; takes seconds.",
 )
 @price_options
-def report(storage: str | None, name: str | None, out: Path, surrogate: bool, prices: Prices) -> None:
+def report(sweep: Sweep, out: Path, surrogate: bool, rate: Rate | None) -> None:
     """Write one self-contained HTML page: best trial, front, what mattered, costs, failures."""
-    rate = prices.rate()
     require_page(out)  # before the surrogate is fitted
-    write_report(open_sweep(storage, name), out, surrogate=surrogate, rate=rate)
+    write_report(sweep.open(), out, surrogate=surrogate, rate=rate)
     click.echo(str(out))
 
 

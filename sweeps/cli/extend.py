@@ -6,13 +6,12 @@ from datetime import datetime
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, sweep_option
 from sweeps.cli.output import echo, notify
 from sweeps.errors import InputError
 from sweeps.operations import limits
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import NONE
-from sweeps.operations.opening import open_sweep
 from sweeps.space.definition import BUDGET_HINTS, BUDGET_KEYS
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text.shorten import timestamp
@@ -20,7 +19,7 @@ from sweeps.trials.amendments import limits as present_limits
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.option("--run-cap", metavar="N", help="Trials that the search may make in all; +N: N more than now.")
 @click.option(
     "--budget",
@@ -40,8 +39,7 @@ from sweeps.trials.amendments import limits as present_limits
     help="End the search once further trials are expected to gain at most X: search.stop of the space file.",
 )
 def extend(
-    storage: str | None,
-    name: str | None,
+    sweep: Sweep,
     run_cap: str | None,
     budget: tuple[str, ...],
     wall_hours: str | None,
@@ -53,7 +51,7 @@ def extend(
     `none` lifts a limit. A worker obeys a new limit from its next claim on; running trials go on. Workers
     that have left at the old limit must be started again.
     """
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     before = experiment.amendments.refresh()
     pairs = [pair.partition("=")[::2] for pair in budget]
     pairs += [("wall_hours", wall_hours)] if wall_hours is not None else []

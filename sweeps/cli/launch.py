@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sweeps.cli.cost_guard import guard
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, sweep_option
 from sweeps.cli.output import notify, print_json
 from sweeps.cli.pool_options import make_pool, pool_options
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, StoreUnavailable, SweepError, SweepNotFound
 from sweeps.operations.control import user_name
-from sweeps.operations.opening import A_PERSON_WAITS_S, open_sweep, storage_url
+from sweeps.operations.opening import A_PERSON_WAITS_S, storage_url
 from sweeps.operations.pools import Place, place_of
 from sweeps.programs.kinds import with_nodes
 from sweeps.storage.urls import join
@@ -32,28 +32,21 @@ if TYPE_CHECKING:
     from runners.pools.runner import Runner
     from sweeps.experiment import Experiment
 
-    _Parameter = click.ParamType[str]
-else:
-    _Parameter = click.ParamType  # click 8.1, which SkyPilot holds to, has no subscript
-
 STARTING_S = 30.0  # until a detached pool has written its pool file
 
 
-class RunnerName(_Parameter):
-    """Type of a runner's name; the table of engines is only imported to look one up."""
-
-    name = "runner"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+def known_runner(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return the name of a runner; the table of engines is only imported to look one up."""
+    if value is not None:
         from runners.pools.engines import ENGINES
 
         if value not in ENGINES:
-            self.fail(f"{value!r} is none of {', '.join(ENGINES)}", param, ctx)
-        return value
+            raise click.BadParameter(f"{value!r} is none of {', '.join(ENGINES)}")
+    return value
 
 
 @click.command()
-@click.argument("runner", type=RunnerName())
+@click.argument("runner", callback=known_runner)
 @pool_options
 @click.option("--dry-run", is_flag=True, help="Print what would be handed to the engine, and start nothing.")
 @click.option(
@@ -64,16 +57,8 @@ class RunnerName(_Parameter):
     help="Of --dry-run: json is file names and texts.",
 )
 @click.option("--detach", is_flag=True, help="Run in the background, also after the terminal is closed.")
-@storage_options
-def launch(
-    runner: str,
-    dry_run: bool,
-    style: str,
-    detach: bool,
-    storage: str | None,
-    name: str | None,
-    **options: Any,
-) -> int:
+@sweep_option
+def launch(runner: str, dry_run: bool, style: str, detach: bool, sweep: Sweep, **options: Any) -> int:
     """Start workers, and keep them going until no trial is left.
 
     RUNNER is where: `local`, processes on this machine, or an engine of docs/how-to/launch.md. A worker that
@@ -86,9 +71,9 @@ def launch(
     with translated_errors():
         engine = engines.runner(runner)
         if dry_run:
-            print_artifacts(_preview(engine, storage, name, options), style)
+            print_artifacts(_preview(engine, sweep, options), style)
             return EXIT_DONE
-        experiment = open_sweep(storage, name)
+        experiment = sweep.open()
         pool = make_pool(engine, place_of(experiment), options | {"nodes": _nodes(experiment, options)})
         engines.check_storage(engine, pool)
         engine.render(pool)  # refuses what the engine cannot have
@@ -116,22 +101,20 @@ def launch(
         return status
 
 
-def _preview(
-    engine: Runner, storage: str | None, name: str | None, options: dict[str, Any]
-) -> Mapping[str, str]:
+def _preview(engine: Runner, sweep: Sweep, options: dict[str, Any]) -> Mapping[str, str]:
     """Return the artifacts of a pool, whether or not there is such a sweep and workers can see it."""
     from runners.errors import PoolError
     from runners.pools.engines import check_storage
 
     try:
-        experiment = open_sweep(storage, name, patience_s=A_PERSON_WAITS_S)
+        experiment = sweep.open(patience_s=A_PERSON_WAITS_S)
         place = place_of(experiment)
         options = options | {"nodes": _nodes(experiment, options)}
     except (SweepNotFound, StoreUnavailable) as error:
         problem = str(error).partition("; ")[0]
         notify(f"{problem}; below is what a sweep there would be started with")
-        shown = name or "SWEEP"
-        place = Place(join(storage_url(storage), shown), shown)
+        shown = sweep.name or "SWEEP"
+        place = Place(join(storage_url(sweep.storage), shown), shown)
     pool = make_pool(engine, place, options)
     try:
         check_storage(engine, pool)

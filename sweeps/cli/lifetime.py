@@ -6,12 +6,12 @@ import sys
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, sweep_option
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
 from sweeps.errors import InputError
 from sweeps.operations import copying, lifetime
 from sweeps.operations.control import user_name
-from sweeps.operations.opening import is_named, latest_name, open_sweep, storage_url
+from sweeps.operations.opening import is_named, latest_name, storage_url
 from sweeps.operations.status import history_rows, sweep_rows
 from sweeps.storage.urls import name_of
 from sweeps.text.counted import counted
@@ -62,14 +62,14 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @format_option
-def history(storage: str | None, name: str | None, style: str) -> None:
+def history(sweep: Sweep, style: str) -> None:
     """Show who did what to the sweep, and when: pauses, retries, new limits, confirmations, pools.
 
     Workers are left out: `sweep trials` and `sweep show` say what they did.
     """
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     rows = history_rows(experiment)
     if style == "json":
         print_json(rows)
@@ -82,11 +82,11 @@ def history(storage: str | None, name: str | None, style: str) -> None:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.option("--undo", is_flag=True, help="Take it out of the archive again.")
-def archive(storage: str | None, name: str | None, undo: bool) -> None:
+def archive(sweep: Sweep, undo: bool) -> None:
     """Archive a sweep: it is stopped, and `sweep list` leaves it out. Nothing is removed."""
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     url = experiment.store.url
     if undo:
         lifetime.unarchive(experiment, user_name())
@@ -98,14 +98,14 @@ def archive(storage: str | None, name: str | None, undo: bool) -> None:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.argument("new", metavar="NEW")
-def rename(storage: str | None, name: str | None, new: str) -> None:
+def rename(sweep: Sweep, new: str) -> None:
     """Rename a sweep to NEW, within its folder of sweeps. In a bucket its objects are copied.
 
     If it was interrupted, call it again to go on.
     """
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     old, shown = experiment.store.url, experiment.space.name
     url = lifetime.rename(experiment, new, user_name()).store.url
     if url != old:
@@ -117,18 +117,18 @@ def rename(storage: str | None, name: str | None, new: str) -> None:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def delete(storage: str | None, name: str | None, yes: bool) -> None:
+def delete(sweep: Sweep, yes: bool) -> None:
     """Delete a sweep with all that it holds: records, logs, checkpoints, snapshots.
 
     It must be named, by --name or a full URL: the default is never deleted.
     """
-    if not is_named(storage, name):
+    if not is_named(sweep.storage, sweep.name):
         raise InputError(
             "say which sweep to delete: --name NAME, or its full URL in --storage; see `sweep list`"
         )
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     url = experiment.store.url
     there = lifetime.contents(experiment)
     statuses = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in there.trials.items())

@@ -1,14 +1,18 @@
-"""Options --storage and --name, which nearly all commands have, and the records that a command shows."""
+"""Options that many commands have, kinds of options, and the records that a command shows."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import click
 
 from sweeps.cli.output import notify
 from sweeps.experiment import Experiment
+from sweeps.operations.opening import open_sweep
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
 
@@ -18,18 +22,54 @@ DAMAGED = "sweeps.damaged"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def storage_options(function: F) -> F:
-    """Add the options --storage and --name to a command."""
-    function = click.option(
+def count_option(*names: str, least: int = 1, **settings: Any) -> Callable[[F], F]:
+    """Return an option for a whole number from `least`; its default, if it has one, is shown."""
+    kind = click.IntRange(min=least)
+    return click.option(*names, type=kind, show_default="default" in settings, **settings)
+
+
+def number_option(*names: str, least: float = 0, **settings: Any) -> Callable[[F], F]:
+    """Return an option for a number from `least`; its default, if it has one, is shown."""
+    kind = click.FloatRange(min=least)
+    return click.option(*names, type=kind, show_default="default" in settings, **settings)
+
+
+def path_option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option for a path; its default, if it has one, is shown."""
+    kind = click.Path(path_type=Path)
+    return click.option(*names, type=kind, show_default="default" in settings, **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Values of --storage and --name."""
+
+    storage: str | None
+    name: str | None
+
+    def open(self, *, patience_s: float | None = None) -> Experiment:
+        """Open the sweep that is meant; see `opening.open_sweep`."""
+        return open_sweep(self.storage, self.name, patience_s=patience_s)
+
+
+def sweep_option(function: F) -> F:
+    """Add --storage and --name to a command, which gets them as one argument `sweep`."""
+
+    @functools.wraps(function)
+    def with_sweep(*args: Any, storage: str | None, name: str | None, **options: Any) -> Any:
+        return function(*args, sweep=Sweep(storage=storage, name=name), **options)
+
+    name_option = click.option(
         "--name",
         metavar="NAME",
         help="Which sweep under --storage. Default: SWEEP_NAME, or the last one made.",
-    )(function)
-    return click.option(
+    )
+    storage_option = click.option(
         "--storage",
         metavar="URL",
         help="A folder of sweeps, or one sweep's full URL. Default: SWEEP_STORAGE, or ./sweep-store.",
-    )(function)
+    )
+    return cast(F, storage_option(name_option(with_sweep)))
 
 
 def readable(experiment: Experiment) -> list[Trial]:

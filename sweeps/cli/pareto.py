@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from sweeps.cli.best import nothing_yet
-from sweeps.cli.options import readable, storage_options
+from sweeps.cli.options import Sweep, path_option, readable, sweep_option
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
-from sweeps.cli.prices import Prices, price_options
+from sweeps.cli.prices import price_options
 from sweeps.errors import EXIT_FAILED, InputError
 from sweeps.export import table as export
 from sweeps.export.held_out import losses
-from sweeps.operations.opening import open_sweep
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
@@ -34,19 +33,6 @@ _EFFICIENCY = "efficiency"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options:
-    """Options that choose the table, its columns and the questions about them."""
-
-    table: Path | None
-    x: str | None
-    compute: str | None
-    y: str | None
-    baseline: float | None
-    budget: float | None
-    chances: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Answers:
     """The front of two columns, that of all objectives, what the budget buys, and what trials shared."""
 
@@ -58,11 +44,9 @@ class _Answers:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @format_option
-@click.option(
-    "--table", type=click.Path(path_type=Path), help="Any CSV, Parquet or JSON table, instead of a sweep."
-)
+@path_option("--table", help="Any CSV, Parquet or JSON table, instead of a sweep.")
 @click.option("--x", metavar="COLUMN", help="Compute. Default: the second objective, or effective_steps.")
 @click.option("--compute", metavar="MEASURE", help="effective_steps, flops, seconds or usd: instead of --x.")
 @price_options
@@ -74,36 +58,36 @@ class _Answers:
 @click.option(
     "--chances", is_flag=True, help="Also print how certain each of them is, within the standard errors."
 )
-def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **options: Any) -> None:
+def pareto(
+    sweep: Sweep, style: str, rate: Rate | None, table: Path | None, chances: bool, **asked: Any
+) -> None:
     """Show the Pareto front of loss against compute, its knee, and the most efficient trial."""
     from analysis.errors import AnalysisError
     from analysis.table import TrialsTable
 
-    asked = _Options(**options)
-    if asked.x and asked.compute:
+    if asked["x"] and asked["compute"]:
         raise InputError("--x and --compute both name the column of compute; give one of them")
-    rate = prices.rate()
     try:
-        if asked.table:
-            frame = TrialsTable.open(asked.table)
+        if table:
+            frame = TrialsTable.open(table)
             if frame.left_out:
                 left_out = ", ".join(f"{count} {state}" for state, count in frame.left_out.items())
                 echo(f"left out: {left_out}", err=True)
             if not len(frame):
                 of_completed = " of completed trials" if frame.left_out else ""
-                raise InputError(f"{asked.table}: no rows{of_completed}")
-            answers = _answer(None, frame.with_effective_steps(), asked, rate)
+                raise InputError(f"{table}: no rows{of_completed}")
+            answers = _answer(None, frame.with_effective_steps(), rate, chances=chances, **asked)
         else:
-            experiment = open_sweep(storage, name)
+            experiment = sweep.open()
             records = readable(experiment)
             if style == "table" and not any(record.status == "completed" for record in records):
                 notify(nothing_yet(experiment, records))
                 click.get_current_context().exit(EXIT_FAILED)
             # The losses of each sequence pair the trials' errors, for the chances.
-            by_sequence = losses(experiment.store, experiment.space, records) if asked.chances else None
+            by_sequence = losses(experiment.store, experiment.space, records) if chances else None
             document = export.document(experiment.space, experiment.store.url, records, by_sequence)
             frame = TrialsTable.from_document(document)
-            answers = _answer(experiment.space, frame, asked, rate)
+            answers = _answer(experiment.space, frame, rate, chances=chances, **asked)
     except AnalysisError as error:
         raise InputError(str(error)) from None
     if style == "json":
@@ -116,12 +100,23 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
         confirmed = ["confirmed_by_seeds"] if answers.front.confirmed else []
         print_csv(rows, ["trial", "x", "y", "front", "knee", "most_efficient", *confirmed])
     else:
-        _print_tables(answers, chances=asked.chances)
+        _print_tables(answers, chances=chances)
     if answers.bought is not None:
         _print_bought(answers.bought, to_stderr=style == "csv")
 
 
-def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate | None) -> _Answers:
+def _answer(
+    space: Space | None,
+    frame: TrialsTable,
+    rate: Rate | None,
+    *,
+    x: str | None,
+    compute: str | None,
+    y: str | None,
+    baseline: float | None,
+    budget: float | None,
+    chances: bool,
+) -> _Answers:
     """Compute everything that was asked; `space` is None for a table that is no sweep's."""
     from analysis.summaries import budget as budgets
     from analysis.summaries import summary
@@ -132,8 +127,7 @@ def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate
     from analysis.table import metric_column
 
     frame = with_price(frame, rate) if rate else frame
-    x = column_of(asked.compute, frame) if asked.compute else asked.x
-    y, baseline = asked.y, asked.baseline
+    x = column_of(compute, frame) if compute else x
     if space is not None:
         front = sweep_front(space, frame, x, y, baseline)
     elif x is None or y is None:
@@ -143,11 +137,11 @@ def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate
     objectives = None
     if space is not None and not (x or y):  # None for fewer than three
         goals = [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives]
-        objectives = many_objective_front(frame, goals, draws=DRAWS if asked.chances else 0)
+        objectives = many_objective_front(frame, goals, draws=DRAWS if chances else 0)
     bought = (
         None
-        if asked.budget is None
-        else budgets.answer(frame, x=front.x, y=front.y, budget=asked.budget, y_goal=front.y_goal)
+        if budget is None
+        else budgets.answer(frame, x=front.x, y=front.y, budget=budget, y_goal=front.y_goal)
     )
     goal = "minimize" if space is None else space.objectives[0].goal
     shared = reuse(frame, front.y, goal)

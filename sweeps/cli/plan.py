@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from sweeps.cli.options import path_option
 from sweeps.cli.output import document_option, echo, notify, print_json, print_table
-from sweeps.cli.prices import Prices, price_options
+from sweeps.cli.prices import price_options
 from sweeps.errors import DamagedObject, InputError
 from sweeps.export import table
 from sweeps.operations.opening import open_sweep
 from sweeps.operations.planning import SIZE, Plan, make_plan
 from sweeps.storage.urls import is_remote
 from sweeps.text.shorten import shorten
+
+if TYPE_CHECKING:
+    from analysis.summaries.costs import Rate
 
 
 @click.command()
@@ -45,15 +50,8 @@ from sweeps.text.shorten import shorten
     "--speed", type=float, metavar="N", help="Operations a second there. Default: as at the largest SWEEP."
 )
 @price_options
-@click.option(
-    "--write", type=click.Path(path_type=Path), metavar="YAML", help="A new space file, for a final sweep."
-)
-@click.option(
-    "--figure",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A figure: FILE.svg and FILE.png, in place of older ones.",
-)
+@path_option("--write", metavar="YAML", help="A new space file, for a final sweep.")
+@path_option("--figure", metavar="FILE", help="A figure: FILE.svg and FILE.png, in place of older ones.")
 @document_option
 def plan(
     sweep: tuple[str, ...],
@@ -61,7 +59,7 @@ def plan(
     sizes: tuple[float, ...],
     storage: str | None,
     speed: float | None,
-    prices: Prices,
+    rate: Rate | None,
     write: Path | None,
     figure: Path | None,
     style: str,
@@ -77,7 +75,6 @@ def plan(
     (measure, size), *others = map(_target, targets)
     if len(others) > 1 or any(name == measure for name, _ in others):
         raise InputError("--at names one size, and at most one other measure; leave out what is more")
-    rate = prices.rate()
     for path in (write, figure):
         if path is not None:
             table.require_place(path)

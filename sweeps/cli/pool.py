@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps.cli.cost_guard import cost_of, guard
-from sweeps.cli.launch import RunnerName, translated_errors
-from sweeps.cli.options import storage_options
+from sweeps.cli.launch import known_runner, translated_errors
+from sweeps.cli.options import Sweep, count_option, number_option, sweep_option
 from sweeps.cli.output import document_option, echo, notify, print_json
 from sweeps.cli.pool_options import option_values
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
 from sweeps.operations.control import user_name
-from sweeps.operations.opening import open_sweep
 from sweeps.operations.pools import folder, place_of, storage_url
 from sweeps.text.counted import counted
 from sweeps.trials import actions
@@ -25,7 +24,7 @@ from sweeps.trials import actions
 if TYPE_CHECKING:
     from runners.pools.pool import Pool
 
-_runner = click.argument("runner", type=RunnerName(), required=False)
+_runner = click.argument("runner", callback=known_runner, required=False)
 
 
 @click.group()
@@ -39,15 +38,15 @@ def pool() -> None:
 @pool.command()
 @_runner
 @document_option
-@storage_options
-def status(runner: str | None, style: str, storage: str | None, name: str | None) -> int:
+@sweep_option
+def status(runner: str | None, style: str, sweep: Sweep) -> int:
     """Show where the workers are, according to their engine."""
     from runners.pools import engines
 
     rows: list[dict[str, str]] = []
     errors: list[SweepError] = []
     with translated_errors():
-        pools = _pools(open_sweep(storage, name), runner)
+        pools = _pools(sweep.open(), runner)
     for engine, pool_ in pools:
         with _collect_error(errors):
             engines.require(engine)
@@ -68,15 +67,13 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
 @_runner
 @click.option("--yes", is_flag=True, help="Do not ask what `sweep launch` would ask about dollars.")
 @click.option("--dry-run", is_flag=True, help="Say what the pool would cost, and change nothing.")
-@storage_options
-def scale(
-    workers: int, runner: str | None, yes: bool, dry_run: bool, storage: str | None, name: str | None
-) -> None:
+@sweep_option
+def scale(workers: int, runner: str | None, yes: bool, dry_run: bool, sweep: Sweep) -> None:
     """Change the number of workers to WORKERS; surplus workers hand their trials back."""
     from runners.pools import engines, pool_file
 
     with translated_errors():
-        experiment = open_sweep(storage, name)
+        experiment = sweep.open()
         pools = _pools(experiment, runner)
         if len(pools) != 1:
             remedy = (
@@ -100,21 +97,14 @@ def scale(
 @pool.command()
 @_runner
 @click.option("--worker", metavar="WORKER", help="As `sweep pool status` calls it. Default: every one.")
-@click.option(
-    "--lines",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="The last N of each.",
-)
-@storage_options
-def logs(runner: str | None, worker: str | None, lines: int, storage: str | None, name: str | None) -> None:
+@count_option("--lines", default=20, metavar="N", help="The last N of each.")
+@sweep_option
+def logs(runner: str | None, worker: str | None, lines: int, sweep: Sweep) -> None:
     """Show the last lines of the workers' logs."""
     from runners.pools import engines
 
     with translated_errors():
-        for engine, pool_ in _pools(open_sweep(storage, name), runner):
+        for engine, pool_ in _pools(sweep.open(), runner):
             engines.require(engine)
             for line in engines.runner(engine).logs(pool_, worker, lines):
                 echo(line)
@@ -122,24 +112,15 @@ def logs(runner: str | None, worker: str | None, lines: int, storage: str | None
 
 @click.command()
 @_runner
-@click.option(
-    "--grace",
-    type=click.FloatRange(min=0),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds until workers that still run are killed.",
-)
+@number_option("--grace", default=60.0, metavar="S", help="Seconds until workers that still run are killed.")
 @click.option(
     "--option",
     multiple=True,
     metavar="KEY=VALUE",
     help="As of `sweep launch`, for a pool that was launched elsewhere.",
 )
-@storage_options
-def down(
-    runner: str | None, grace: float, option: tuple[str, ...], storage: str | None, name: str | None
-) -> int:
+@sweep_option
+def down(runner: str | None, grace: float, option: tuple[str, ...], sweep: Sweep) -> int:
     """Stop the pools of workers that `sweep launch` started for a sweep from here.
 
     Their trials are handed back, and the next worker resumes them from their checkpoints. With RUNNER also a
@@ -150,7 +131,7 @@ def down(
     ended = 0
     errors: list[SweepError] = []
     with translated_errors():
-        experiment = open_sweep(storage, name)
+        experiment = sweep.open()
         pools = _pools(experiment, runner)
     for engine, pool_ in pools:
         with _collect_error(errors):

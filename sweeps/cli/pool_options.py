@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sweeps.cli.cost_guard import ASK_ABOVE, with_price
+from sweeps.cli.options import count_option, number_option
+from sweeps.cli.prices import rates_option
 from sweeps.errors import InputError
 from sweeps.operations.pools import Place, folder, storage_url
 
@@ -26,21 +28,11 @@ _TPU = "tpu:"
 _DEVICE_FILES = "nvidia[0-9]*"
 
 _OPTIONS = (
-    click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="How many. Default: one per accelerator, else one.",
+    count_option("--workers", metavar="N", help="How many. Default: one per accelerator, else one."),
+    count_option(
+        "--nodes", metavar="N", help="Hosts that share each worker's trials. Default: program.trainer.nodes."
     ),
-    click.option(
-        "--nodes",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Hosts that share each worker's trials. Default: program.trainer.nodes.",
-    ),
-    click.option(
-        "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads for each. Default: its share."
-    ),
+    count_option("--threads", metavar="N", help="CPU threads for each. Default: its share."),
     click.option(
         "--devices",
         default="auto",
@@ -71,34 +63,25 @@ _OPTIONS = (
         help="A line for bash before the worker. Repeat it for more.",
     ),
     click.option("--python", default="", metavar="PATH", help="The interpreter that runs the workers."),
-    click.option("--max-trials", type=click.IntRange(min=1), metavar="N", help="Each leaves after N trials."),
-    click.option(
+    count_option("--max-trials", metavar="N", help="Each leaves after N trials."),
+    count_option(
         "--restarts",
-        type=click.IntRange(min=0),
+        least=0,
         default=5,
-        show_default=True,
         metavar="N",
         help="Crashes in a row after which a worker is given up.",
     ),
-    click.option(
-        "--grace",
-        type=click.FloatRange(min=0),
-        default=30.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds that workers have to hand their trials back.",
+    number_option(
+        "--grace", default=30.0, metavar="S", help="Seconds that workers have to hand their trials back."
     ),
     click.option(
         "--price",
         metavar="NAME",
         help="A worker's machine in the table of rates: 'RunPod A100'. Default: found by --accelerator.",
     ),
-    click.option(
-        "--rates", type=click.Path(path_type=Path), help="Prices: a YAML file like analysis/rates.yaml."
-    ),
-    click.option(
+    rates_option,
+    number_option(
         "--max-dollars-per-hour",
-        type=click.FloatRange(min=0),
         metavar="USD",
         help=f"Ask before a pool that costs more. Default: {ASK_ABOVE:g}.",
     ),

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps.cli.export import require_page, write_report
+from sweeps.cli.options import count_option, path_option
 from sweeps.cli.output import console, echo, notify, print_table
-from sweeps.cli.show import rows_for_people, running_line, status_lines
+from sweeps.cli.show import live_lines, rows_for_people
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export.table import best, document
 from sweeps.operations.opening import exists, make_default, new_store
-from sweeps.operations.status import running_rows
 from sweeps.programs.kinds import program_of
 from sweeps.programs.process import describe_exit
 from sweeps.text.counted import counted
@@ -39,21 +39,8 @@ _EVERY_S = 0.5
 
 @click.command()
 @click.option("--storage", metavar="URL", help="The folder to make it in. Default: SWEEP_STORAGE.")
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Worker processes.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    help="Where the report goes.",
-)
+@count_option("--workers", default=2, metavar="N", help="Worker processes.")
+@path_option("--out", default=Path("report.html"), help="Where the report goes.")
 @click.pass_context
 def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path) -> None:
     """Run the main job on the embedded default: CPU, no account, no download, a few minutes.
@@ -207,10 +194,7 @@ def _view(experiment: Experiment) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    records = experiment.trials()
-    lines = [*status_lines(experiment, records)]
-    lines += [running_line(row) for row in running_rows(experiment, records)]
-    return Group(*(Text(line) for line in lines))
+    return Group(*map(Text, live_lines(experiment, experiment.trials())))
 
 
 def _say(line: str) -> None:

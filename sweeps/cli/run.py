@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, count_option, sweep_option
 from sweeps.cli.output import echo, notify
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault
-from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
 from sweeps.trials import budget
 
@@ -61,10 +60,8 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
 
 
 @click.command()
-@storage_options
-@click.option(
-    "--max-trials", type=click.IntRange(min=1), metavar="N", help="Leave after N trials. Default: no limit."
-)
+@sweep_option
+@count_option("--max-trials", metavar="N", help="Leave after N trials. Default: no limit.")
 @click.option(
     "--max-hours",
     type=click.FloatRange(min=0, min_open=True),
@@ -72,9 +69,8 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
     help="Claim nothing more after H hours; the current trial is finished. Default: no limit.",
 )
 @click.option("--exit-when-idle", is_flag=True, help="Leave as soon as there is nothing to claim.")
-@click.option(
+@count_option(
     "--nodes",
-    type=click.IntRange(min=1),
     metavar="N",
     help="Hosts that share each trial; start this on each. Default: program.trainer.nodes.",
 )
@@ -96,8 +92,7 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb:
 @click.pass_context
 def worker(
     ctx: click.Context,
-    storage: str | None,
-    name: str | None,
+    sweep: Sweep,
     max_trials: int | None,
     max_hours: float | None,
     exit_when_idle: bool,
@@ -124,7 +119,7 @@ def worker(
     from sweeps.worker.loop import Limits, work
     from sweeps.worker.progress import watcher
 
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     stop = Stop()
     stop.listen()
     experiment, gang = join_gang(experiment, nodes, node_rank, leader, stop)

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sweeps.cli.best import best_line
-from sweeps.cli.options import readable, storage_options
+from sweeps.cli.options import Sweep, number_option, readable, sweep_option
 from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table
-from sweeps.cli.prices import Prices, price_options
+from sweeps.cli.prices import price_options
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import amendment_lines
-from sweeps.operations.opening import open_sweep
 from sweeps.operations.status import running_rows, status_document
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Fixed, Space
@@ -38,26 +37,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @format_option
 @price_options
 @click.option("--watch", is_flag=True, help="Show it again every few seconds until Ctrl-C.")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.2),
-    default=2.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds for --watch.",
-)
-def status(
-    storage: str | None, name: str | None, style: str, prices: Prices, watch: bool, every: float
-) -> None:
+@number_option("--every", least=0.2, default=2.0, metavar="S", help="Seconds for --watch.")
+def status(sweep: Sweep, style: str, rate: Rate | None, watch: bool, every: float) -> None:
     """Show how many trials have which status, what runs now, what it costs, and the best so far."""
     if watch and style != "table":
         raise click.UsageError("--watch is for people; leave out --format")
-    rate = prices.rate()
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     if watch:
         _watch(experiment, every, rate)
         return
@@ -89,11 +78,11 @@ def status(
 
 
 @click.command()
-@storage_options
+@sweep_option
 @format_option
-def trials(storage: str | None, name: str | None, style: str) -> None:
+def trials(sweep: Sweep, style: str) -> None:
     """Show the table of trials."""
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     records = readable(experiment)
     if style == "json":
         print_json([table.nested(record) for record in records])
@@ -221,11 +210,7 @@ def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
     def status_now() -> list[str]:
         experiment.amendments.load()
         records = redact_trials(experiment.readable_trials()[0])
-        lines = [
-            *status_lines(experiment, records, rate),
-            *(running_line(row) for row in running_rows(experiment, records)),
-        ]
-        return [escape_controls(line) for line in lines]
+        return [escape_controls(line) for line in live_lines(experiment, records, rate)]
 
     def view() -> Group:
         return Group(*map(Text, status_now()))
@@ -246,8 +231,10 @@ def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
             live.update(view(), refresh=True)
 
 
-def running_line(row: dict[str, Any]) -> str:
-    """Return one of `running_rows` as a line."""
-    return "        " + "  ".join(
-        f"{name} {shorten(value)}" for name, value in row.items() if value is not None
+def live_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | None = None) -> list[str]:
+    """Return the lines of `status_lines`, and one for each running trial."""
+    running = (
+        "  ".join(f"{name} {shorten(value)}" for name, value in row.items() if value is not None)
+        for row in running_rows(experiment, records)
     )
+    return [*status_lines(experiment, records, rate), *(f"        {line}" for line in running)]

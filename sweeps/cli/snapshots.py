@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from sweeps.cli.options import readable, storage_options
+from sweeps.cli.options import Sweep, readable, sweep_option
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
 from sweeps.experiment import Experiment
 from sweeps.operations import checkpoints as operations
-from sweeps.operations.checkpoints import Listing
-from sweeps.operations.opening import open_sweep
+from sweeps.stages.retention import Verdict
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten, shown_bytes
 from sweeps.transfer import stored_stages
@@ -24,7 +23,7 @@ _SHOWN_DIGITS = 8
 
 
 @click.command("snapshots")
-@storage_options
+@sweep_option
 @format_option
 @click.option(
     "--delete",
@@ -34,7 +33,7 @@ _SHOWN_DIGITS = 8
     help="Remove the snapshot whose key begins so; may be given several times.",
 )
 @click.option("--prune", is_flag=True, help="Remove all but those of the best trials and of unfinished ones.")
-def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str, ...], prune: bool) -> None:
+def snapshots(sweep: Sweep, style: str, keys: tuple[str, ...], prune: bool) -> None:
     """Show the stored ends of stages, and points of their trunks: size, users, and why each stays or goes.
 
     Workers remove what is beyond `snapshots.keep` of the search space file after each trial. --prune leaves
@@ -43,27 +42,28 @@ def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str
     """
     if keys and prune:
         raise click.UsageError("--delete and --prune exclude each other")
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     removed: list[str] = []
     if keys or prune:
         removed, left = operations.prune(experiment) if prune else operations.delete(experiment, keys)
         for key in left:
             shown = key[:_SHOWN_DIGITS]
             notify(f"{shown} is left: a worker has removed it, or a trial needs it now")
-    listing = Listing.read(experiment, readable(experiment))
+    records = readable(experiment)
+    document, verdicts = operations.listing(experiment, records)
     if style == "json":
-        print_json(listing.document() | {"removed": removed})
+        print_json(document | {"removed": removed})
     elif style == "csv":
         print_csv(
             [
                 {name: " ".join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
-                for row in listing.rows()
+                for row in document["snapshots"]
             ]
         )
     else:
         for key in removed:
             echo(f"removed {key[:_SHOWN_DIGITS]}")
-        _print(experiment, listing)
+        _print(experiment, records, document, verdicts)
 
 
 def status_line(experiment: Experiment, records: Sequence[Trial]) -> str:
@@ -73,16 +73,17 @@ def status_line(experiment: Experiment, records: Sequence[Trial]) -> str:
     return f"{_ends_and_points(points.values())}, {shown_bytes(taken)}; {_reuse_line(records)}"
 
 
-def _print(experiment: Experiment, listing: Listing) -> None:
+def _print(
+    experiment: Experiment, records: Sequence[Trial], document: Mapping[str, Any], verdicts: Sequence[Verdict]
+) -> None:
     """Print the listing for people: a table, and what the snapshots take and save."""
-    document = listing.document()
     rows, totals = document["snapshots"], document["totals"]
     if not rows:
         can_share = bool(experiment.space.stages)
         echo(f"no snapshots{' yet' if can_share else ': the search space has no stages to share'}")
     else:
         trunks: dict[Hashable, list[dict[str, Any]]] = {}  # all points of one trunk are one row
-        for verdict, row in zip(listing.verdicts, rows, strict=True):
+        for verdict, row in zip(verdicts, rows, strict=True):
             if verdict.checkpoint.step is not None:
                 trunks.setdefault(verdict.checkpoint.unit, []).append(row)
         points = [_trunk_row(sorted(group, key=lambda row: int(row["step"]))) for group in trunks.values()]
@@ -110,7 +111,7 @@ def _print(experiment: Experiment, listing: Listing) -> None:
         share = f" ({(nominal - paid) / nominal:.0%})" if nominal else ""
         time = f", {_duration(seconds)} of training" if seconds else ""
         saved = f"{shorten(nominal - paid)} of {shorten(nominal)} in cost{share}{time}"
-        echo(f"saved   {saved}; {_reuse_line(listing.records)}")
+        echo(f"saved   {saved}; {_reuse_line(records)}")
         fetched = shown_bytes(totals["bytes_fetched"])
         echo(f"traffic {shown_bytes(totals['bytes'])} stored, {fetched} fetched, of what is there now")
     if wrong := [row["key"][:_SHOWN_DIGITS] for row in rows if row["problem"]]:

@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, count_option, sweep_option
 from sweeps.cli.output import document_option, echo, print_json
 from sweeps.experiment import Experiment
 from sweeps.export import table
-from sweeps.operations.opening import open_sweep
 from sweeps.programs.base import LOG_FILE
 from sweeps.programs.kinds import program_of
 from sweeps.programs.process import end_of, last_lines
@@ -29,15 +28,13 @@ from sweeps.trials.redaction import redact, redact_trials
 
 
 @click.command("show")
-@storage_options
-@click.option(
-    "--lines", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Of its log."
-)
+@sweep_option
+@count_option("--lines", least=0, default=20, metavar="N", help="Of its log.")
 @document_option
 @click.argument("index", type=click.IntRange(min=0))
-def show_trial(storage: str | None, name: str | None, index: int, lines: int, style: str) -> None:
+def show_trial(sweep: Sweep, index: int, lines: int, style: str) -> None:
     """Show all about trial INDEX: parameters, metrics, attempts, error, log, and how to run it again."""
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     (record,) = redact_trials([experiment.trial(index)])
     log = log_tail(experiment.store, record, lines)
     if style == "json":

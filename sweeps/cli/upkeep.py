@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.options import storage_options
+from sweeps.cli.options import Sweep, sweep_option
 from sweeps.cli.output import document_option, echo, print_json
 from sweeps.errors import EXIT_DONE, EXIT_FAILED
-from sweeps.operations.opening import open_sweep
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 from sweeps.trials.redaction import redact
@@ -26,12 +25,12 @@ _checksums_option = click.option(
 
 
 @click.command("import")
-@storage_options
+@sweep_option
 @click.option(
     "--again", is_flag=True, help="Also import rows that the sweep has already, as repeated measurements."
 )
 @click.argument("table", type=click.Path(path_type=Path))
-def import_(storage: str | None, name: str | None, again: bool, table: Path) -> None:
+def import_(sweep: Sweep, again: bool, table: Path) -> None:
     """Make the results in TABLE completed trials: a .csv, .tsv, .parquet or .json file, a row each.
 
     Columns are named as `sweep export` names them, or like the parameters and metrics; tables that Optuna,
@@ -42,7 +41,7 @@ def import_(storage: str | None, name: str | None, again: bool, table: Path) -> 
     from sweeps.upkeep.importing import import_table
     from sweeps.worker.loop import identity
 
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     done = import_table(experiment, table, worker=f"import-{identity()}", again=again)
     click.echo(f"{table}: {_import_message(done.trials)}")
     left_out = [f"{count} {status}" for status, count in done.left_out.items()]
@@ -68,11 +67,11 @@ def _import_message(indices: tuple[int, ...]) -> str:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @_checksums_option
 @document_option
 @click.pass_context
-def doctor(ctx: click.Context, storage: str | None, name: str | None, checksums: bool, style: str) -> None:
+def doctor(ctx: click.Context, sweep: Sweep, checksums: bool, style: str) -> None:
     """Diagnose this machine, the storage and the sweep, and say how to fix each problem.
 
     A problem makes the exit status 1; notes are harmless. Outside of any sweep only the machine is checked.
@@ -81,8 +80,8 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, checksums:
     from runners.pools.engines import ENGINES, runner
     from sweeps.upkeep.doctor import examine
 
-    named = any((storage, name, os.environ.get("SWEEP_STORAGE"), os.environ.get("SWEEP_NAME")))
-    diagnosis = examine(lambda: open_sweep(storage, name), expected=named, checksums=checksums)
+    named = any((sweep.storage, sweep.name, os.environ.get("SWEEP_STORAGE"), os.environ.get("SWEEP_NAME")))
+    diagnosis = examine(sweep.open, expected=named, checksums=checksums)
     healths = {engine: runner(engine).health() for engine in ENGINES}  # a missing one is no problem
     if style == "json":
         findings = [
@@ -121,14 +120,12 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, checksums:
 
 
 @click.command()
-@storage_options
+@sweep_option
 @click.option("--yes", is_flag=True, help="Do it. Without it, only print what would be done.")
 @_checksums_option
 @document_option
 @click.pass_context
-def repair(
-    ctx: click.Context, storage: str | None, name: str | None, yes: bool, checksums: bool, style: str
-) -> None:
+def repair(ctx: click.Context, sweep: Sweep, yes: bool, checksums: bool, style: str) -> None:
     """Repair what can be repaired without guessing; `sweep doctor` also names the rest.
 
     Torn records are moved to quarantine/, trials of silent workers handed back, records of earlier versions
@@ -139,7 +136,7 @@ def repair(
     from sweeps.upkeep.inventory import survey
     from sweeps.upkeep.repair import carry_out
 
-    experiment = open_sweep(storage, name)
+    experiment = sweep.open()
     found = survey(experiment.store, checksums=checksums)
     steps = plan(experiment, found)
     outcomes = [carry_out(step) for step in steps] if yes else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sweeps.errors import InputError
@@ -13,7 +12,6 @@ from sweeps.experiment import Experiment
 from sweeps.stages import retention
 from sweeps.stages.retention import Verdict
 from sweeps.transfer import removal, stored_stages
-from sweeps.transfer.stored_stages import StoredStage
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
 
@@ -67,74 +65,49 @@ def _discard(experiment: Experiment, keys: Iterable[str]) -> tuple[list[str], li
     return removed, left
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """Checkpoints of a sweep by its records, with what is stored of each.
+def listing(experiment: Experiment, records: Sequence[Trial]) -> tuple[dict[str, Any], Sequence[Verdict]]:
+    """Return the checkpoints as `sweep snapshots --format json` shows them, and the verdict on each.
 
-    Args:
-        verdicts: which checkpoints stay, the best first.
-        stored: by key, what the store has of them.
+    The best comes first. Of what is not stored, size and age are None; `unnamed` has the keys of what is
+    stored though no record says so.
     """
-
-    records: Sequence[Trial]
-    verdicts: Sequence[Verdict]
-    stored: dict[str, StoredStage]
-    now: float
-
-    @classmethod
-    def read(cls, experiment: Experiment, records: Sequence[Trial]) -> Listing:
-        """Return the listing of a sweep whose trials are these."""
-        return cls(
-            records=records,
-            verdicts=removal.verdicts(experiment, records),
-            stored={stage.key: stage for stage in stored_stages.stored_stages(experiment.store)},
-            now=experiment.store.now(),
+    verdicts = removal.verdicts(experiment, records)
+    stored = {stage.key: stage for stage in stored_stages.stored_stages(experiment.store)}
+    now = experiment.store.now()
+    rows: list[dict[str, Any]] = []
+    for verdict in verdicts:
+        checkpoint, stage = verdict.checkpoint, stored.get(verdict.checkpoint.key)
+        rows.append(
+            {
+                "key": checkpoint.key,
+                "stage": checkpoint.stage,
+                "step": checkpoint.step,
+                "trials": list(checkpoint.publishers),
+                "used_by": list(checkpoint.users),
+                "needed_by": list(checkpoint.needed_by),
+                "bytes": None if stage is None else stage.size,
+                "age_s": None if stage is None else max(0.0, now - stage.updated),
+                "problem": "it is not stored" if stage is None else stage.problem(),
+                "kept": verdict.kept,
+                "why": verdict.why,
+            }
         )
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each checkpoint, the best first; of what is not stored, size and age are None."""
-        rows = []
-        for verdict in self.verdicts:
-            checkpoint, stage = verdict.checkpoint, self.stored.get(verdict.checkpoint.key)
-            rows.append(
-                {
-                    "key": checkpoint.key,
-                    "stage": checkpoint.stage,
-                    "step": checkpoint.step,
-                    "trials": list(checkpoint.publishers),
-                    "used_by": list(checkpoint.users),
-                    "needed_by": list(checkpoint.needed_by),
-                    "bytes": None if stage is None else stage.size,
-                    "age_s": None if stage is None else max(0.0, self.now - stage.updated),
-                    "problem": "it is not stored" if stage is None else stage.problem(),
-                    "kept": verdict.kept,
-                    "why": verdict.why,
-                }
-            )
-        return rows
-
-    def unnamed(self) -> list[str]:
-        """Return the keys of what is stored though no record says so."""
-        return sorted(self.stored.keys() - {verdict.checkpoint.key for verdict in self.verdicts})
-
-    def document(self) -> dict[str, Any]:
-        """Return the listing and its totals as `sweep snapshots --format json` shows them."""
-        rows = self.rows()
-        reused = [run for record in self.records for run in costs.reused(record)]
-        branched = [run for record in self.records for run in costs.branched(record)]
-        seconds = [run.seconds or 0.0 for run in reused]
-        seconds += [(run.seconds or 0.0) * run.saved / run.cost for run in branched if run.cost]
-        return {
-            "snapshots": rows,
-            "unnamed": self.unnamed(),
-            "totals": {
-                "snapshots": len(rows),
-                "bytes": sum(row["bytes"] or 0 for row in rows),
-                "bytes_fetched": sum((row["bytes"] or 0) * len(row["used_by"]) for row in rows),
-                "reused": len(reused),
-                "branched": len(branched),
-                "cost_nominal": math.fsum(costs.nominal(record) or 0.0 for record in self.records),
-                "cost_paid": math.fsum(costs.paid(record) or 0.0 for record in self.records),
-                "seconds_saved": math.fsum(seconds),
-            },
-        }
+    reused = [run for record in records for run in costs.reused(record)]
+    branched = [run for record in records for run in costs.branched(record)]
+    seconds = [run.seconds or 0.0 for run in reused]
+    seconds += [(run.seconds or 0.0) * run.saved / run.cost for run in branched if run.cost]
+    document = {
+        "snapshots": rows,
+        "unnamed": sorted(stored.keys() - {row["key"] for row in rows}),
+        "totals": {
+            "snapshots": len(rows),
+            "bytes": sum(row["bytes"] or 0 for row in rows),
+            "bytes_fetched": sum((row["bytes"] or 0) * len(row["used_by"]) for row in rows),
+            "reused": len(reused),
+            "branched": len(branched),
+            "cost_nominal": math.fsum(costs.nominal(record) or 0.0 for record in records),
+            "cost_paid": math.fsum(costs.paid(record) or 0.0 for record in records),
+            "seconds_saved": math.fsum(seconds),
+        },
+    }
+    return document, verdicts
