@@ -15,7 +15,6 @@ from types import MappingProxyType
 from sweeps.programs.result import needed_metrics
 from sweeps.space.constraints import parse
 from sweeps.space.definition import (
-    Choice,
     Fixed,
     Parameter,
     Range,
@@ -28,7 +27,7 @@ from sweeps.space.definition import (
     same_value,
 )
 from sweeps.space.domain import REPEAT_KEYS
-from sweeps.space.scale import is_level
+from sweeps.space.scale import ends, is_level
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text import json_reader
 from sweeps.text.columns import PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
@@ -183,9 +182,9 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
     for parameter in space.parameters:
         column = columns.parameters.get(parameter.name)
         cell = None if column is None else row.cells.get(column)
-        if cell == "null" and not any(_matches(cell, member) for member in _members(parameter)):
+        if cell == "null" and not any(_matches(cell, member) for member in ends(parameter)):
             cell = None  # JSON of other tools says so that there is no value
-        blank = [member for member in _members(parameter) if member in (None, "")]
+        blank = [member for member in ends(parameter) if member in (None, "")]
         if cell is None and column is not None and blank and _is_required(parameter, space):
             values[parameter.name] = None if None in blank else ""  # other tools leave a null's cell empty
         elif isinstance(parameter, Fixed) and cell is None:
@@ -226,13 +225,6 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
     return chosen
 
 
-def _members(parameter: Parameter) -> tuple[Value, ...]:
-    """Return the values that are listed: none of a range."""
-    if isinstance(parameter, Range):
-        return ()
-    return parameter.values if isinstance(parameter, Choice) else (parameter.value,)
-
-
 def _value(parameter: Parameter, cell: Cell) -> Value:
     """Return the cell as a value of the parameter. Raises ValueError, whose message is a clause."""
     if isinstance(parameter, Range):
@@ -248,7 +240,7 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
         if number != int(number):
             raise ValueError(f"{_cell_text(number)} is not a whole number")
         return int(number)
-    allowed = _members(parameter)
+    allowed = ends(parameter)
     for member in allowed:
         if _matches(cell, member):
             return member

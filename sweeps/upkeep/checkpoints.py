@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -45,82 +45,47 @@ class Mismatch:
 
 def survey_checkpoints(
     store: Store, records: Sequence[Trial], now: float, *, checksums: bool = False
-) -> tuple[Mismatch, ...]:
-    """Return what is wrong with the stored checkpoints. Raises `StoreUnavailable`.
+) -> Iterator[Mismatch]:
+    """Yield what is wrong with the stored checkpoints. Raises `StoreUnavailable`.
 
     Args:
         checksums: whether to read all files of a folder; a bucket has checksums of its own.
     """
-    stages, damaged = stored_stages.stored_stages(store), {}
-    for stage in stages:
-        is_there = stage.manifest.version is not None or stage.manifest.problem
-        problem = stage.problem() or (stored_stages.damaged_bytes(store, stage) if checksums else "")
-        if is_there and problem:
-            damaged[stage.key] = problem
-    return tuple(mismatches(stages, damaged, records, now))
+    by_key: defaultdict[str, list[Trial]] = defaultdict(list)
+    for record in records:
+        for run in record.snapshots:
+            by_key[run.key].append(record)
+    open_ = [record for record in records if not record.finished]
+    publishing = {f"{record.trial:06d}" for record in open_}
+    in_use = {run.key for record in open_ for run in (*record.stages, *record.points)}
+    at_work = {f"{r.trial:06d}-{r.attempt}" for r in open_ if r.status == "running"}
 
+    def mismatch(state: State, key: str, reason: str = "", stored: StoredStage | None = None) -> Mismatch:
+        named = by_key.get(key, [])
+        running = tuple(record.trial for record in named if record.status == "running")
+        trials = tuple(record.trial for record in named)
+        return Mismatch(state=state, key=key, reason=reason, trials=trials, running=running, stored=stored)
 
-def mismatches(
-    stages: Iterable[StoredStage], damaged: Mapping[str, str], records: Sequence[Trial], now: float
-) -> Iterator[Mismatch]:
-    """Yield what is wrong with the checkpoints of a sweep.
-
-    Args:
-        damaged: why no trial can start from a checkpoint that has a manifest, by key.
-    """
-    claims = _Claims(records)
     present: set[str] = set()
-    for stage in stages:
-        if stage.manifest.files is not None or stage.manifest.is_newer or stage.key in damaged:
+    for stage in stored_stages.stored_stages(store):
+        damage = ""
+        if stage.manifest.version is not None or stage.manifest.problem:
+            damage = stage.problem() or (stored_stages.damaged_bytes(store, stage) if checksums else "")
+        # Without the files of publishers that are at work.
+        idle = replace(stage, parts={n: p for n, p in stage.parts.items() if publisher(n) not in at_work})
+        is_used = stage.key in in_use or stage.publisher.partition("-")[0] in publishing
+        if stage.manifest.files is not None or stage.manifest.is_newer or damage:
             present.add(stage.key)
         if stage.manifest.is_newer:  # for a program that can read it
             yield Mismatch(state="newer", key=stage.key)
-        elif stage.key in damaged:
-            yield claims.mismatch("damaged", stage.key, damaged[stage.key], claims.idle(stage))
-        elif stage.key in present and claims.is_unclaimed(stage) and now - stage.updated > YOUNG_S:
-            yield Mismatch(state="unnamed", key=stage.key, stored=claims.idle(stage))
+        elif damage:
+            yield mismatch("damaged", stage.key, damage, idle)
+        elif (
+            stage.key in present and not is_used and stage.key not in by_key and now - stage.updated > YOUNG_S
+        ):
+            yield Mismatch(state="unnamed", key=stage.key, stored=idle)
         else:
-            left = claims.idle(stage).leftovers()
-            old = {name: part for name, part in left.items() if now - part.updated > YOUNG_S}
+            old = {name: p for name, p in idle.leftovers().items() if now - p.updated > YOUNG_S}
             if old:
                 yield Mismatch(state="unpublished", key=stage.key, stored=replace(stage, parts=old))
-    yield from (claims.mismatch("vanished", key) for key in claims.by_key if key not in present)
-
-
-class _Claims:
-    """Claims of the records about checkpoints."""
-
-    def __init__(self, records: Sequence[Trial]) -> None:
-        self.by_key: defaultdict[str, list[Trial]] = defaultdict(list)
-        for record in records:
-            for run in record.snapshots:
-                self.by_key[run.key].append(record)
-        self._publishers = {f"{r.trial:06d}-{r.attempt}" for r in records if r.status == "running"}
-        self._open = {f"{record.trial:06d}" for record in records if not record.finished}
-        self._in_use = {
-            run.key for record in records if not record.finished for run in (*record.stages, *record.points)
-        }
-
-    def is_unclaimed(self, stage: StoredStage) -> bool:
-        """Return whether no record has it as stored, and no unfinished trial publishes or uses it."""
-        is_used = stage.key in self._in_use or stage.publisher.partition("-")[0] in self._open
-        return not is_used and stage.key not in self.by_key
-
-    def idle(self, stage: StoredStage) -> StoredStage:
-        """Return the stage without the files of publishers that are at work."""
-        parts = {name: p for name, p in stage.parts.items() if publisher(name) not in self._publishers}
-        return replace(stage, parts=parts)
-
-    def mismatch(
-        self, state: State, key: str, reason: str = "", stored: StoredStage | None = None
-    ) -> Mismatch:
-        """Return a mismatch with the trials that have the checkpoint as stored."""
-        named = self.by_key.get(key, [])
-        return Mismatch(
-            state=state,
-            key=key,
-            reason=reason,
-            trials=tuple(record.trial for record in named),
-            running=tuple(record.trial for record in named if record.status == "running"),
-            stored=stored,
-        )
+    yield from (mismatch("vanished", key) for key in by_key if key not in present)

@@ -181,7 +181,7 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
         ask_lock=None if ASK_KEY in odd else ask_lock(store),
         drafts=tuple(drafts),
         switch=switch,
-        checkpoints=checkpoints.survey_checkpoints(store, trials, now, checksums=checksums),
+        checkpoints=tuple(checkpoints.survey_checkpoints(store, trials, now, checksums=checksums)),
         packs=_unfit_packs(packed, versions),
     )
 
