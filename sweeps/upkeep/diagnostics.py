@@ -77,10 +77,8 @@ def _unreadable(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
         kind, remedy, step = "torn", _PUT_BACK, f"to {QUARANTINE}: {reason}"
         if of_limits:
             what = f"a change of the sweep's limits cannot be read ({reason})"
-            remedy, step = (
-                f"{_PUT_BACK}; then {_SEE_LIMITS}",
-                f"move this change of the sweep's limits {step}",
-            )
+            remedy = f"{_PUT_BACK}; then {_SEE_LIMITS}"
+            step = f"move this change of the sweep's limits {step}"
         elif found.key == CONFIRM_KEY:
             what = f"the plan of `sweep confirm` cannot be read ({reason})"
             remedy, step = "put the original back; or remove it, and plan anew with `sweep confirm`", ""
