@@ -530,21 +530,17 @@ class Sweep:
             >>> sweep.confirm(loss, top=2, seeds=2).trial == sweep.best.trial
             True
         """
-        from sweeps.api_run import run_trials
+        from sweeps.api_run import run_trials, whole_number
         from sweeps.operations import confirmation, confirming
         from sweeps.operations.control import user_name
         from sweeps.search.confirm.answer import answer
         from sweeps.search.confirm.rounds import standing
         from sweeps.worker.progress import say
 
-        options = {
-            "top": _at_least("top", top, 2),
-            "seeds": _at_least("seeds", seeds, 2),
-            "budget": _at_least("budget", budget, 1),
-            "objective": objective,
-            "bounds": _bounds(at_most),
-            "seed_name": seed_name,
-        }
+        options: dict[str, Any] = {"objective": objective, "bounds": _bounds(at_most), "seed_name": seed_name}
+        for argument, value, least in (("top", top, 2), ("seeds", seeds, 2), ("budget", budget, 1)):
+            number = None if value is None else whole_number(f"confirm({argument}", value, least)
+            options[argument] = number
         experiment = self.experiment
         plan = confirming.plan_confirmation(
             experiment, options, again=again, by=user_name(), on_notice=lambda line: say(words(line))
@@ -747,12 +743,6 @@ def _limit(name: str, value: object) -> float | None:
         kind = "a whole number from 1" if name == "run_cap" else "a number above 0"
         raise InputError(f"extend({name}={value!r:.80}): write {kind}, in all, or None to lift the limit")
     return int(number) if name == "run_cap" else number
-
-
-def _at_least(name: str, value: object, least: int) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
-        return value
-    raise InputError(f"confirm({name}={value!r:.80}): write a whole number from {least}")
 
 
 def _bounds(at_most: Mapping[str, float] | None) -> tuple[str, ...]:

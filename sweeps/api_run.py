@@ -63,8 +63,8 @@ def run_trials(
         opened: returns the sweep for the calling thread.
         confirming: run only the repeats of the confirmation, until it is finished.
     """
-    n_trials = None if n_trials is None else _count("n_trials", n_trials)
-    workers = _count("workers", workers)
+    n_trials = None if n_trials is None else whole_number("run(n_trials", n_trials)
+    workers = whole_number("run(workers", workers)
     if function is not None and not callable(function):
         raise InputError(f"run: {function!r:.80} is no function")
     tickets = iter(range(n_trials)) if n_trials is not None else itertools.count()
@@ -85,14 +85,18 @@ def run_trials(
     return dict(counted)
 
 
-def _count(name: str, value: Any) -> int:
-    """Return a whole number of Python or NumPy. Raises `InputError` if it is less than 1."""
+def whole_number(argument: str, value: Any, least: int = 1) -> int:
+    """Return a whole number of Python or NumPy. Raises `InputError` if it is less than `least`.
+
+    Args:
+        argument: call and name, such as `run(workers`.
+    """
     try:
-        count = 0 if isinstance(value, bool) else operator.index(value)
+        count = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        count = 0
-    if count < 1:
-        raise InputError(f"run({name}={value!r:.80}): write a whole number from 1")
+        count = least - 1
+    if count < least:
+        raise InputError(f"{argument}={value!r:.80}): write a whole number from {least}")
     return count
 
 
