@@ -77,13 +77,12 @@ def admit(table: Table, space: Space) -> Admitted:
     """
     problems: list[str] = []
     needed = needed_metrics(space)
-    understood = understand(table, space, needed)
-    table = understood.table
+    table, source = understand(table, space, needed)
     columns = _columns(table, space, problems)
     if problems:
         raise TableError(table.file, problems)
     results: list[Result] = []
-    left_out: Counter[str] = Counter(understood.left_out)
+    left_out: Counter[str] = Counter(source.left_out)
     for row in table.rows:
         in_row: list[str] = []
         status = str(row.cells.get(_STATUS) or "completed")
@@ -117,8 +116,8 @@ def admit(table: Table, space: Space) -> Admitted:
     return Admitted(
         results=tuple(results),
         left_out=MappingProxyType(dict(left_out)),
-        tool=understood.tool,
-        columns=(*understood.columns, *texts) if results else (),
+        tool=source.tool,
+        columns=(*source.columns, *texts) if results else (),
     )
 
 

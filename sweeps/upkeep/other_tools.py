@@ -56,15 +56,11 @@ class Source:
     columns: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Understood(Source):
-    """Table in our terms: its completed rows, with the columns that `sweep export` would have written."""
+def understand(table: Table, space: Space, needed: tuple[str, ...]) -> tuple[Table, Source]:
+    """Return the completed rows of a table with the columns of an exported one, and what it was.
 
-    table: Table
-
-
-def understand(table: Table, space: Space, needed: tuple[str, ...]) -> Understood:
-    """Return the table in the terms of an exported one; a table of no other tool as it is."""
+    A table of no other tool is returned as it is.
+    """
     own = {*(parameter.name for parameter in space.parameters), *needed}
     state, tool = ("", "") if "state" in own else _state(table)
     if any(column.startswith("params_") for column in table.columns if column not in own):
@@ -72,7 +68,7 @@ def understand(table: Table, space: Space, needed: tuple[str, ...]) -> Understoo
     elif any(column.startswith("config/") for column in table.columns if column not in own):
         tool = RAY
     if not tool:
-        return Understood(table=table)
+        return table, Source()
     rows: list[Row] = []
     left_out: Counter[str] = Counter()
     for row in table.rows:
@@ -91,12 +87,12 @@ def understand(table: Table, space: Space, needed: tuple[str, ...]) -> Understoo
             left_out[f"without {known[0]}"] += 1
         else:
             translated.append(Row(number=row.number, cells=MappingProxyType(cells)))
-    return Understood(
-        table=replace(table, columns=tuple(names.values()), rows=tuple(translated)),
+    source = Source(
         tool=tool,
         left_out=MappingProxyType(dict(left_out)),
         columns=tuple(column for column in table.columns if column and column not in (*names, state)),
     )
+    return replace(table, columns=tuple(names.values()), rows=tuple(translated)), source
 
 
 def _state(table: Table) -> tuple[str, str]:
