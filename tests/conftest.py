@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 
 import pytest
 from azurite import ACCOUNT, Azurite, azurite_binary
@@ -87,6 +88,21 @@ def pytest_runtest_setup() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all worker processes of the session share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def cache_folder(session_folder: Path) -> Path:
+    """Return a cache for the whole session, so that each corpus and teacher is made once."""
+    folder = session_folder / "trainer-cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -55,8 +55,12 @@ def experiment(space: Space, clock: Clock) -> Experiment:
 
 
 @pytest.fixture(autouse=True)
-def _functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test in a folder of its own, with tests/sweeps/functions on the import path."""
+def _functions(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test in a folder of its own, with tests/sweeps/functions on the import path.
+
+    The trainer's cache is not this user's: `sweep doctor` would look through all of it, in every test.
+    """
+    monkeypatch.setenv("STAGESWEEP_CACHE", str(cache_folder))
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "functions"))
     monkeypatch.chdir(tmp_path)
     for name in ("SWEEP_STORAGE", "SWEEP_NAME"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -27,21 +26,6 @@ SMALL = (
     "eval.batches=2", "eval.batch_size=4", "eval.at=[]", "samples.enabled=false", "device=cpu",
     "device.threads=1", "log_every=1",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder that all worker processes of the session share."""
-    own = tmp_path_factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-
-
-@pytest.fixture(scope="session")
-def cache_folder(session_folder: Path) -> Path:
-    """Return a cache for the whole session, so that each corpus and teacher is made once."""
-    folder = session_folder / "trainer-cache"
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 @pytest.fixture(scope="session")
