@@ -15,6 +15,8 @@ import sweeps
 from benchmarks import ladder
 from benchmarks.json_lines import read_lines
 
+pytestmark = pytest.mark.usefixtures("fewer_points")
+
 PAGE = Path(ladder.__file__).parents[1] / "docs" / "explanation" / "ladder.md"
 
 
@@ -80,12 +82,15 @@ def test_page_has_the_exponents_of_the_rows() -> None:
     assert set(lines) <= set(PAGE.read_text(encoding="utf-8").splitlines())
 
 
-@pytest.mark.parametrize("seed", ladder.SEEDS)
+@pytest.mark.parametrize(
+    "seed", [ladder.SEEDS[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in ladder.SEEDS[1:])]
+)
 @pytest.mark.parametrize("rule", ["none", "mup"])
 def test_plan_of_the_small_rungs_holds_the_large_ones_best(rule: str, seed: int) -> None:
     _holds_the_best(ladder.plan(read_lines(ladder.ROWS), rule, seed=seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ladder.SEEDS)
 def test_plan_of_three_rungs_holds_the_best_at_ten_million_parameters(seed: int) -> None:
     _holds_the_best(ladder.plan(read_lines(ladder.ROWS), "none", 288, seed=seed))

@@ -38,6 +38,8 @@ from sweeps.space.definition import (
 )
 from sweeps.trials.stage_run import StageRun
 
+pytestmark = pytest.mark.usefixtures("few_starts")
+
 RUN = Run(landscape="made", searcher="random", seed=0, trials=3)
 SPACE = Space(
     name="made",

@@ -13,7 +13,10 @@ import pytest
 
 import sweeps
 
-pytestmark = pytest.mark.timeout(600)  # a fit takes seconds, or minutes on a busy machine
+pytestmark = [
+    pytest.mark.timeout(600),  # a fit takes seconds, or minutes on a busy machine
+    pytest.mark.usefixtures("fewer_points"),
+]
 
 SPACE = """\
 name: noisy

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("fewer_points")
+
 SPACE = """\
 name: n{n}
 objectives: [{{metric: loss}}]

@@ -20,6 +20,8 @@ from sweeps.space.space_file import loads
 from sweeps.storage.urls import open_store
 from sweeps.trials.lifecycle import Complete
 
+pytestmark = pytest.mark.usefixtures("few_starts")
+
 TEXT = """\
 name: case
 objectives: [{metric: loss}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from sweeps.errors import InputError, SurrogateFailed
 from sweeps.experiment import Experiment
 from sweeps.operations.creation import create_sweep
 from sweeps.operations.planning import Estimate, Plan, Setting, SourceSweep, make_plan
-from sweeps.search.optimizer import optimum
 from sweeps.space import literals
 from sweeps.space.definition import Fixed, Range
 from sweeps.storage.urls import open_store
 from sweeps.trials.lifecycle import Complete
+
+pytestmark = pytest.mark.usefixtures("fewer_points")
 
 Loss = Callable[[Mapping[str, Any], float], float]
 PARAMETERS = {
@@ -58,15 +59,6 @@ def finished(at: Path, width: float, trials: int = 14, of: Loss = loss, **keys: 
         }
         experiment.apply(found.trial, Complete(worker="worker", attempt=1, metrics=metrics))
     return experiment
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _fewer_points() -> Iterator[None]:
-    """Look for each source's optimum among a quarter of the points: most of a plan's time, and no test's subject."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("SPREAD_POINTS", "KEPT_POINTS", "NEAR_POINTS"):
-            patch.setattr(optimum, name, getattr(optimum, name) // 4)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +199,7 @@ def test_sizes_may_be_given(ladder):
     assert any("set that of model_parameters 800 there" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_optima_off_a_line_widen_the_interval(tmp_path):
     """The same sweeps as when the optimum follows a line, but for that of the middle size."""
 
@@ -355,7 +348,11 @@ def with_levels(folder: Path, width: int, levels: Mapping[int, float], below: in
 
 
 @pytest.mark.parametrize(
-    ("levels", "below"), [({100: 0.05, 1000: 1}, 9), ({100: 0.03, 300: 0.035, 1000: 1}, 14)]
+    ("levels", "below"),
+    [
+        ({100: 0.05, 1000: 1}, 9),
+        pytest.param({100: 0.03, 300: 0.035, 1000: 1}, 14, marks=pytest.mark.slow),
+    ],
 )
 def test_plan_is_of_the_target_of_fidelity(tmp_path, levels, below):
     pair = [with_levels(tmp_path, width, levels, below) for width in (1, 2)]
@@ -442,6 +439,7 @@ def test_size_and_length_are_followed_together(lengths):
     assert "steps is fixed at 10, 10, 80, 40: what it changes is taken for the size's doing" in alone.notes
 
 
+@pytest.mark.slow
 def test_target_beyond_the_distance_of_the_sources_is_told(lengths):
     """The widths 1 to 4 span a factor of 4, the steps 10 to 80 one of 8: up to this nothing is said."""
     told = " is farther from the sources than these are apart: intervals hold only for a line"

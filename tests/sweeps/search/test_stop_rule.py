@@ -19,6 +19,8 @@ from sweeps.space.definition import Search, Space, Stop
 from sweeps.trials import lifecycle
 from sweeps.trials.record import Trial
 
+pytestmark = pytest.mark.usefixtures("fewer_points")
+
 STOP = Stop(expected_gain=0.004)
 
 

@@ -449,7 +449,7 @@ def test_dashboard_reads_packs(memory, space):
     assert [key for key in memory.reads if key.startswith(record.PREFIX)] == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["end", "retry", "edit", "pack", "damage", "remove"]), st.integers(0, 119))

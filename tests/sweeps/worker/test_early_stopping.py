@@ -24,6 +24,8 @@ from sweeps.trials.record import Trial
 from sweeps.worker import loop
 from sweeps.worker.early_stopping import should_stop
 
+pytestmark = pytest.mark.usefixtures("few_starts")
+
 EARLY = EarlyTerminate(percentile=50.0, min_trials=3, min_step=10.0)
 
 
@@ -372,7 +374,7 @@ class TestTheSearch:
         rows = [(r.trial, mean, error) for r, _, mean, error in known.table(records, {})]
         assert rows == [(0, records[0].metrics["loss"], 0.2), (1, 5.0, 0.25)]
 
-    @pytest.mark.parametrize("noise", ["inferred", 0.1])
+    @pytest.mark.parametrize("noise", ["inferred", pytest.param(0.1, marks=pytest.mark.slow)])
     def test_a_predicted_trial_moves_the_next_candidate(self, space, noise):
         search = Search(method="bayes", sobol=2, seed=1, noise=noise)
         ended = [trial(i, "completed", descent(50, floor=float(i))) for i in range(4)]

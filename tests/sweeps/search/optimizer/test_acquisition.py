@@ -70,6 +70,7 @@ def adapter_at(searched: Space, seed: int, count: int) -> Any:
     )
 
 
+@pytest.mark.usefixtures("all_starts")
 @pytest.mark.parametrize(("seed", "count"), [(2, 40), (4, 24), (4, 40)])
 def test_candidate_is_the_maximum_over_whole_options(seed: int, count: int) -> None:
     """In these cases the maximum over mixtures is rounded to a point that has 0.1 to 0.7 less."""
@@ -108,6 +109,7 @@ def test_a_mixture_has_the_value_of_its_largest_options() -> None:
     assert slope[..., numbers].all()
 
 
+@pytest.mark.usefixtures("all_starts")
 def test_starts_within_constraints_take_a_short_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """BoTorch's own has 42,768 steps for each value of `n`; the short one leads to the maximum as well."""
     from botorch.optim import initializers  # after ours, which silences what it warns of
@@ -207,8 +209,11 @@ def fitted_to_random_trials(searched: Space, seed: int) -> Any:
     )
 
 
+@pytest.mark.usefixtures("all_starts")
 @pytest.mark.parametrize(
-    ("ranges", "metrics"), [(0, ["loss"]), (3, ["loss"]), (3, ["loss", "cost"])], ids=str
+    ("ranges", "metrics"),
+    [(0, ["loss"]), (3, ["loss"]), pytest.param(3, ["loss", "cost"], marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_no_change_of_one_option_is_better(ranges: int, metrics: list[str]) -> None:
     """Neither than the maximiser nor than the one at a fixed option, though few of thousands were tried."""

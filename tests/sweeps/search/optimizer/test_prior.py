@@ -121,7 +121,7 @@ def test_discrete_axes_are_interpolated_with_gradients() -> None:
     assert torch.autograd.gradcheck(log_prior, (x,))
 
 
-@pytest.mark.parametrize("reuse", ["auto", "none"])
+@pytest.mark.parametrize("reuse", ["auto", pytest.param("none", marks=pytest.mark.slow)])
 def test_candidates_are_drawn_to_the_prior_and_it_fades(reuse: Any) -> None:
     parameters = [Range(name=f"p.{at}", min=0.0, max=1.0, kind="float") for at in "abcd"]
     plain = space(*parameters, search=Search(sobol=4, seed=3, reuse=reuse))
@@ -140,6 +140,8 @@ def test_candidates_are_drawn_to_the_prior_and_it_fades(reuse: Any) -> None:
     assert distance(prior, prior_strength=1e-9) == pytest.approx(distance(plain), abs=0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_shared_stages_are_ranked_with_the_prior() -> None:
     """On a stored first stage the later parameters follow the prior, as a fresh candidate would."""
     parameters = [
