@@ -40,6 +40,7 @@ def test_the_least_loss_of_a_landscape_is_found(landscape: Any) -> None:
     assert calibration.best_loss(landscape) == pytest.approx(3.0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_answers_are_compared_with_the_truth(landscape: Any) -> None:
     x = np.linspace(0, 1, 14)
     told = bowl([{"x": each} for each in x]) + 0.02 * np.random.default_rng(0).standard_normal(14)

@@ -46,6 +46,7 @@ def test_the_table_has_what_was_saved_and_given_up() -> None:
     assert "| 30 | 2 | 0.0200 | 0.0040 |" in table
 
 
+@pytest.mark.slow
 def test_what_is_stated_follows_from_the_trials(landscape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "FEWEST", 13)
     x = np.linspace(0, 1, 14)

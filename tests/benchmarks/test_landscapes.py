@@ -54,6 +54,7 @@ def test_later_rows_replace_earlier_ones_of_their_seed() -> None:
     assert merge([old, other], [new]) == [new, other]
 
 
+@pytest.mark.slow
 def test_emulator_predicts_other_seeds_of_a_configuration() -> None:
     rows = read("adamw")
     emulator = Emulator("adamw", [row for row in rows if row["kind"] == RANDOM])

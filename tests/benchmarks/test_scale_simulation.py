@@ -51,6 +51,7 @@ def test_time_and_requests_add_up(report: Report) -> None:
     )
 
 
+@pytest.mark.slow
 def test_seed_decides_the_simulation(report: Report) -> None:
     again = simulate(HARD)
     assert (again.requests, again.hours, again.takeovers) == (report.requests, report.hours, report.takeovers)

@@ -75,7 +75,10 @@ def test_ours_runs(tool, capsys):
     assert "lr" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("tool", "module"), [("Optuna", "optuna"), ("Ax", "ax"), ("Ray Tune", "ray.tune")])
+@pytest.mark.parametrize(
+    ("tool", "module"),
+    [("Optuna", "optuna"), pytest.param("Ax", "ax", marks=pytest.mark.slow), ("Ray Tune", "ray.tune")],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_theirs_runs_where_it_is_installed(tool, module, capsys):
     compile(OTHERS[tool][0], tool, "exec")

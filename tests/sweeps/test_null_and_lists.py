@@ -132,6 +132,7 @@ def test_encoding_is_undone(space):
         assert encoding.decode(point) == parameters
 
 
+@pytest.mark.usefixtures("few_starts")
 def test_bayes_proposes_them():
     sweep = sweeps.Sweep(
         Experiment.create(

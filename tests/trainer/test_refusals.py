@@ -108,7 +108,11 @@ parameters:
 """
 
 
-@pytest.mark.parametrize("lengths", ["{min: 2, max: 40}", "{values: [40, 2, 60]}"], ids=["range", "values"])
+@pytest.mark.parametrize(
+    "lengths",
+    ["{min: 2, max: 40}", pytest.param("{values: [40, 2, 60]}", marks=pytest.mark.slow)],
+    ids=["range", "values"],
+)
 def test_length_below_the_warmup_is_refused(lengths: str, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(SPACE.replace("LENGTHS", lengths))
     command = [sys.executable, "-m", "sweeps", "init", "space.yaml", "--storage", "store"]

@@ -123,14 +123,14 @@ def paired(sweep: dict[str, Any]) -> dict[str, Any]:
 
 PAGES = [
     ("mattered", plain, None),
-    ("mattered", plain, "RunPod A100"),
+    pytest.param("mattered", plain, "RunPod A100", marks=pytest.mark.slow),
     ("sweep", in_dollars, None),
     ("sweep", all_failed, None),
     ("sweep", empty, None),
     ("sweep", many, None),
     ("three", plain, None),
-    ("confirmed", plain, None),
-    ("confirmed", paired, None),
+    pytest.param("confirmed", plain, None, marks=pytest.mark.slow),
+    pytest.param("confirmed", paired, None, marks=pytest.mark.slow),
 ]
 
 

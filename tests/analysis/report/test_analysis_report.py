@@ -506,6 +506,7 @@ def test_many_failures_are_counted_by_reason(sweep: dict[str, Any], trial: Any) 
     assert page.words.count("diverged at step 1") < 130  # not all of them are listed
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_ten_thousand_trials_take_less_than_twenty_seconds(document: Any, trial: Any) -> None:
     import resource

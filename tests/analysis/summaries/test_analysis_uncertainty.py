@@ -85,6 +85,7 @@ def test_nothing_to_be_sure_of() -> None:
     assert (found.trials, found.hypervolume, found.reference) == ({}, None, None)
 
 
+@pytest.mark.slow
 def test_ten_thousand_trials_take_seconds() -> None:
     import time
 

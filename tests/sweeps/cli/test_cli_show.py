@@ -347,6 +347,7 @@ class TestExportAndReport:
         assert "<code>sweep confirm" not in shown  # without a seed a repeat would be the same run
         assert "<code>sweep worker" not in shown
 
+    @pytest.mark.slow
     @pytest.mark.timeout(600)  # Ax fits once
     def test_the_report_says_what_mattered_and_what_it_cost(self, sweep, finished, tmp_path):
         assert sweep("report", "--out", "page.html", "--device", "RunPod A100").status == 0

@@ -117,6 +117,7 @@ def test_few_results_are_not_fitted(tmp_path, space):
     run(test())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # a fit takes seconds, or minutes on a busy machine
 def test_process_that_fits_says_what_sweep_best_says(many, sweep):
     view = SweepReader(many).refresh(listing=True)

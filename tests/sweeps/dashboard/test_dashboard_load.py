@@ -93,6 +93,7 @@ def test_a_change_in_a_bucket_is_shown_within_ten_seconds(gcs, space):
     run(test())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_two_hundred_clients_cost_one_listing_in_five_seconds(tmp_path, space):
     make_sweep(tmp_path, space, *(record(i) for i in range(50)), record(50, "running"))

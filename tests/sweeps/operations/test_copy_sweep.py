@@ -115,7 +115,14 @@ def assert_same(sweep: Experiment, url: str, tmp_path: Path) -> None:
 
 
 # Each storage as a source and as a target, and two within one kind: what differs between them is in the client alone.
-@pytest.mark.parametrize(("old", "new"), [*pairwise([*KINDS, "folder"]), ("folder", "folder"), ("gs", "gs")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *pairwise([*KINDS, "folder"]),
+        ("folder", "folder"),
+        pytest.param("gs", "gs", marks=pytest.mark.slow),
+    ],
+)
 def test_copy_has_all_and_asks_the_same(old, new, place, space, tmp_path) -> None:
     sweep, target = made(place(old), space, tmp_path), place(new)
     done = copied(sweep.store.url, target)

@@ -58,7 +58,7 @@ def test_worker_of_a_pool_runs_functions_of_the_folder(folder: Path, space) -> N
     assert sorted(record.metrics["loss"] for record in experiment.trials()) == [3, 5]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_trainer_of_a_trial_is_ours(folder: Path, processes: int) -> None:
     command = api.command(["no_such_key=1"], folder / "run", processes=processes)
     log = folder / "log.txt"

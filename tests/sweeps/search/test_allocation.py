@@ -327,7 +327,9 @@ with experiment.allocator.lease.held("somebody else") as theirs:
 
 
 @pytest.mark.parametrize(
-    ("method", "imported"), [("bayes", "['ax', 'torch']\n"), ("random", "[]\n")], ids=["bayes", "random"]
+    ("method", "imported"),
+    [pytest.param("bayes", "['ax', 'torch']\n", marks=pytest.mark.slow), ("random", "[]\n")],
+    ids=["bayes", "random"],
 )
 def test_waiting_worker_has_imported_what_it_needs(space, tmp_path, method, imported):
     """Ax takes seconds: with the lease held, workers that start together would import it one by one."""

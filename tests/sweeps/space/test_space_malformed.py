@@ -543,6 +543,7 @@ def test_other_files_are_refused_as_the_page_says() -> None:
     golden_messages.compare("Files of search spaces", messages)
 
 
+@pytest.mark.slow
 def test_a_quarter_of_a_mebibyte_of_keys_is_refused_quickly(tmp_path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text("".join(f"k{i}: 1\n" for i in range(25_000)))

@@ -339,6 +339,7 @@ class RecordingWatcher:
         self.lines.append(why)
 
 
+@pytest.mark.slow
 def test_brake_stops_eight_workers_until_mended(space, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.02)
     code = (

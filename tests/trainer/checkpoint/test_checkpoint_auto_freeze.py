@@ -27,8 +27,10 @@ LATE = (*FREEZE, PARAMETERS, "auto_freeze.threshold=1e-9", "stage2.optimizer.lr=
     ("overrides", "ends"),
     [
         (EARLY, [(kill, 4), (terminate, 2)]),  # from step 3, a check kept; then just after the freeze
-        (EARLY, [(terminate, 9)]),  # in the stage after the freeze
-        (LATE, [(terminate, 9), (terminate, 2)]),  # with the first stage's checks over; just after the freeze
+        pytest.param(EARLY, [(terminate, 9)], marks=pytest.mark.slow),  # in the stage after the freeze
+        pytest.param(  # with the first stage's checks over; just after the freeze
+            LATE, [(terminate, 9), (terminate, 2)], marks=pytest.mark.slow
+        ),
     ],
     ids=["around the freeze", "in the stage after", "frozen in the second stage"],
 )

@@ -19,8 +19,8 @@ STAGE3 = ("stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_s
     ("overrides", "ends"),
     [
         (EMA, [(kill, 10), (terminate, 2)]),
-        (LAST, [(terminate, 8), (terminate, 2)]),
-        ((*EMA, "model.master_dtype=bfloat16"), [(terminate, 9)]),
+        pytest.param(LAST, [(terminate, 8), (terminate, 2)], marks=pytest.mark.slow),
+        pytest.param((*EMA, "model.master_dtype=bfloat16"), [(terminate, 9)], marks=pytest.mark.slow),
         ((*LAST, *STAGE3), [(terminate, 11), (terminate, 3)]),
     ],
     ids=["ema", "last", "bfloat16", "stage 3"],

@@ -34,9 +34,13 @@ FREEZE = (
     [
         ((), [(kill, 6), (terminate, 2)]),  # from a checkpoint of Stage 2, and from one in the middle
         ((), [(terminate, 4), (kill, 3), (terminate, 2)]),  # at the border
-        ((), [(terminate, 8)]),  # after the last step
-        (("model.master_dtype=bfloat16", "recovery.micro_batch_size=2"), [(terminate, 6)]),
-        (FREEZE, [(terminate, 7)]),
+        pytest.param((), [(terminate, 8)], marks=pytest.mark.slow),  # after the last step
+        pytest.param(
+            ("model.master_dtype=bfloat16", "recovery.micro_batch_size=2"),
+            [(terminate, 6)],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(FREEZE, [(terminate, 7)], marks=pytest.mark.slow),
     ],
     ids=["killed", "border", "end", "bfloat16", "auto-freeze"],
 )

@@ -43,7 +43,12 @@ def files(folder: Path) -> str:
 
 @pytest.mark.parametrize(
     "ends",
-    [[(kill, 4)], [(kill, 10), (kill, 2)], [(terminate, 1)] * 3, [(terminate, 6), (terminate, 5)]],
+    [
+        pytest.param([(kill, 4)], marks=pytest.mark.slow),
+        [(kill, 10), (kill, 2)],
+        [(terminate, 1)] * 3,
+        pytest.param([(terminate, 6), (terminate, 5)], marks=pytest.mark.slow),
+    ],
     ids=[
         "killed in Stage 1.9",
         "killed in Stage 2, twice",
@@ -61,6 +66,7 @@ def test_it_comes_to_the_same_bit_for_bit(
     assert outcome_of(attempt(tmp_path / "run"), tmp_path / "run") == expected
 
 
+@pytest.mark.slow
 def test_document_masks_resume_bit_for_bit(
     attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:

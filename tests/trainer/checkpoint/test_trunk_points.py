@@ -169,7 +169,7 @@ def test_stage2_alone_branches_off_its_own_trunk(
     assert len(computed) == 1
 
 
-@pytest.mark.parametrize(("steps", "left"), [(8, 0), (9, 1)])
+@pytest.mark.parametrize(("steps", "left"), [pytest.param(8, 0, marks=pytest.mark.slow), (9, 1)])
 def test_a_stage_without_a_decay_is_all_trunk(
     steps: int,
     left: int,

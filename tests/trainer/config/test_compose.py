@@ -24,16 +24,22 @@ def by_hydra(overrides: Sequence[str]) -> object:
     [
         [],
         ["seed=3", "stage2.optimizer.lr=1e-3", "run_dir='a b=c'"],
-        ["model=tiny", "model.hidden_size=64", "data=text", "data.files=[a.txt,'b,c.txt']"],
+        pytest.param(
+            ["model=tiny", "model.hidden_size=64", "data=text", "data.files=[a.txt,'b,c.txt']"],
+            marks=pytest.mark.slow,
+        ),
         ["stage2.optimizer.lr=0.5", "optimizer@stage2.optimizer=adamw", "stage2.optimizer.beta1=0.7"],
         ["stage3/teacher=http", "stage3.teacher.url=http://x:1", "stage3.max_steps=3"],
-        ["device=cpu", "device.threads=1", "device.threads=2", "stage1_9.layer_weights=[1.0,2.0]"],
+        pytest.param(
+            ["device=cpu", "device.threads=1", "device.threads=2", "stage1_9.layer_weights=[1.0,2.0]"],
+            marks=pytest.mark.slow,
+        ),
         ["~device.type", "eval={batches:3,batch_size:2}", "stage1.keep_layers=null"],
-        ["device.type=cpu", "~device.type", "seed=1"],
+        pytest.param(["device.type=cpu", "~device.type", "seed=1"], marks=pytest.mark.slow),
         ["+model.note=x", "++seed=4", "log_every=${seed}"],
-        ["seed=2", "++seed=1", "log_every=3", "model=tiny"],
+        pytest.param(["seed=2", "++seed=1", "log_every=3", "model=tiny"], marks=pytest.mark.slow),
         ["++seed=1", "seed=2"],
-        ["seed=2", "++seed=1", "seed=3"],
+        pytest.param(["seed=2", "++seed=1", "seed=3"], marks=pytest.mark.slow),
     ],
 )
 def test_the_tree_is_hydras(overrides: list[str]) -> None:

@@ -26,16 +26,21 @@ STAGE3 = ("stage3.max_steps=6", "stage3.batch_size=4", "stage3.schedule.warmup_s
 @pytest.mark.parametrize(
     "overrides",
     [
-        (),
-        ("stage1_9.max_steps=0",),
+        pytest.param((), id="both stages"),
         ("stage1_9.max_steps=0", "stage2.distill.weight=0.5"),
-        ("stage2.max_steps=0",),
-        ("stage2.max_steps=0", "stage1.keep_layers=1"),
-        ("stage2.max_steps=0", "stage1_9.loss_type=kl"),
         ("stage1_9.max_steps=0", "stage2.max_steps=0", *STAGE3),
-        ("stage2.micro_batch_size=2",),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (
+                ("stage1_9.max_steps=0",),
+                ("stage2.max_steps=0",),
+                ("stage2.max_steps=0", "stage1.keep_layers=1"),
+                ("stage2.max_steps=0", "stage1_9.loss_type=kl"),
+                ("stage2.micro_batch_size=2",),
+            )
+        ),
     ],
-    ids=lambda overrides: " ".join(overrides) or "both stages",
+    ids=" ".join,
 )
 def test_train_flops_are_what_torch_counts(
     overrides: tuple[str, ...], run_small: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch

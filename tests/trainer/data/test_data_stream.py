@@ -107,6 +107,7 @@ def test_a_short_run_sees_all_parts_of_lines_that_are_sorted(
         assert shares.min() > 0.1
 
 
+@pytest.mark.slow
 def test_few_long_lines_fill_every_lane(tmp_path: Path, opened: Load) -> None:
     """Blocks of lines may be far smaller than a document, and most of them then hold none."""
     texts = [" ".join([str(number)] * 20_000) for number in range(30)]

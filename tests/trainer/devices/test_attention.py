@@ -112,6 +112,7 @@ def test_model_without_sdpa_uses_its_own_attention(family: str, kept: str, tmp_p
         assert logits(model).isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_cpu_keeps_no_scores_of_long_sequences() -> None:
     """Short ones have eager attention, which is faster there in bfloat16."""
     device = open_device(check(["device=cpu"]).device)
@@ -161,7 +162,7 @@ def calls(model: nn.Module) -> list[dict[str, Any]]:
     return [dict(node.kwargs) for node in nodes]
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("mistral", marks=pytest.mark.slow)])
 def test_compiled_attention_is_causal_without_a_mask(family: str) -> None:
     found = calls(
         build(family, sdpa.NAME, sliding_window=None) if family == "mistral" else build(family, sdpa.NAME)

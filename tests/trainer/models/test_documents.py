@@ -316,6 +316,7 @@ def test_a_model_that_takes_no_mask_is_refused(small: tuple[str, ...]) -> None:
         separate_documents(model, END)
 
 
+@pytest.mark.slow
 def test_the_preflight_counts_the_masks(small: tuple[str, ...]) -> None:
     def peak(*overrides: str) -> int:
         config = check([*small, "data.sequence_length=256", *overrides])

@@ -105,6 +105,7 @@ def test_losses_accept_student_and_teacher_of_different_dtypes(
     assert losses[0] == pytest.approx(losses[1], abs=0.05)
 
 
+@pytest.mark.slow
 def test_estimates_count_the_student_in_its_own_dtype(saved: Path) -> None:
     peaks = {}
     for dtype, size in {"float32": 4, "bfloat16": 2, "auto": 2}.items():

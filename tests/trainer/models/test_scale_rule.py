@@ -104,8 +104,14 @@ def slope(sizes: tuple[int, ...], values: list[float]) -> float:
     return products / sum((a - mean_x) ** 2 for a in x)
 
 
-@pytest.mark.parametrize("quantised", [False, True], ids=["full", "ternary"])
-@pytest.mark.parametrize("kind", ["muon", "adamw"])
+@pytest.mark.parametrize(
+    ("kind", "quantised"),
+    [
+        ("muon", True),
+        ("adamw", False),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("muon", False), ("adamw", True))),
+    ],
+)
 def test_activations_keep_their_size_over_widths(kind: str, quantised: bool) -> None:
     found = {
         rule: [changes(configured(width, 2, rule, kind), quantised=quantised) for width in WIDTHS]
@@ -118,7 +124,7 @@ def test_activations_keep_their_size_over_widths(kind: str, quantised: bool) -> 
         assert slope(WIDTHS, without) > drifts
 
 
-@pytest.mark.parametrize("kind", ["muon", "adamw"])
+@pytest.mark.parametrize("kind", ["muon", pytest.param("adamw", marks=pytest.mark.slow)])
 def test_activations_keep_their_size_over_depths(kind: str) -> None:
     found = {
         rule: [
@@ -131,7 +137,10 @@ def test_activations_keep_their_size_over_depths(kind: str) -> None:
     assert slope(DEPTHS, found["none"]) > slope(DEPTHS, found["mup"]) + 0.3
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind in ("muon", "adamw") else pytest.mark.slow) for kind in TYPES],
+)
 def test_update_adds_as_much_to_outputs_at_any_width(kind: str) -> None:
     def gain(width: int, rule: str) -> float:
         """Return the norm of a layer's update that outputs see: RMS to RMS, of its dominant direction."""

@@ -86,6 +86,7 @@ def test_processes_on_one_cpu_share_its_memory(
     assert found.stage1_9.micro_batch_size == 4  # nine tenths of 6 GiB hold four sequences
 
 
+@pytest.mark.slow
 def test_shards_are_estimated_and_no_step_is_tried(
     small: tuple[str, ...], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,8 +151,9 @@ SMALLEST = (
 )
 BFLOAT16 = "model.master_dtype=bfloat16 device.dtype=bfloat16"
 ROUNDED = "model.master_dtype=bfloat16 device.dtype=bfloat16 stage2.optimizer.stochastic_rounding=true"
-SHORT = ["stage1_9", "stage3"]
+SHORT = ["stage3"]
 LONG = [
+    "stage1_9",
     "stage2 stage2.micro_batch_size=2 stage2.optimizer.type=adamw",
     "recovery",
     "stage1_9 stage1_9.loss_type=kl",
@@ -199,6 +200,7 @@ def test_estimate_is_within_5_percent_of_tensors(case: str) -> None:
     assert memory_upper_bound(config, plan.dimensions) > evaluation_memory(config, plan, device).peak
 
 
+@pytest.mark.slow
 def test_chip_of_several_takes_memory_of_its_own_rows() -> None:
     class TwoChips(Device):
         chips = 2  # type: ignore[assignment]  # a property there
@@ -215,6 +217,7 @@ def test_chip_of_several_takes_memory_of_its_own_rows() -> None:
     assert evaluation_memory(config, plan, both).peak == evaluation_memory(half, plan, device).peak
 
 
+@pytest.mark.slow
 def test_extrapolation_from_few_layers_equals_full_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although a step's peak is in the head's losses with few layers, and in the layers' distances with many."""
     large = ("data.vocab_size=12288", "data.sequence_length=512", "stage1_9.batch_size=32", "model.layers=30")

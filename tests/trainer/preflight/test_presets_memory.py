@@ -139,15 +139,12 @@ def test_each_size_is_estimated_for_each_number_of_devices() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "masters"),
     [
         ("tiny", "float32"),
-        *(
-            pytest.param(name, masters, marks=pytest.mark.slow)
-            for name in PUBLISHED
-            for masters in ("float32", "bfloat16")
-        ),
+        *((name, masters) for name in PUBLISHED for masters in ("float32", "bfloat16")),
     ],
 )
 def test_the_table_is_what_is_estimated(model: str, masters: str, tmp_path: Path) -> None:

@@ -183,9 +183,8 @@ def test_kernels_are_in_the_trainers_cache(cache_folder: Path, monkeypatch: pyte
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
-@pytest.mark.parametrize(
-    "stage", ["stage1_9", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("stage2", "stage3"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["stage1_9", "stage2", "stage3"])
 def test_one_graph_serves_a_whole_stage(stage: str, compile_as: Callable[[Compile], None]) -> None:
     """Lambda, saliency and the weights of losses change in every step, and compile nothing again."""
     counter, compile = CompileCounter(), torch.compile
@@ -254,7 +253,8 @@ def graphs_of(stage: Stage, overrides: Sequence[str], compiled: str = "layers") 
 
 
 @pytest.mark.filterwarnings("ignore")  # as above
-@pytest.mark.parametrize("stage", ["stage1_9", "stage2", pytest.param("stage3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["stage1_9", "stage2", "stage3"])
 def test_one_graph_serves_all_layers_that_are_alike(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """In Stage 3 a layer has hooks, and stays as it is. Nothing of it is left in the model."""
     overrides = ["model.layers=3", f"{stage}.micro_batch_size=8"]
@@ -284,6 +284,7 @@ def test_layer_graph_has_no_swept_constants(stage: Stage, others: tuple[str, ...
     assert graphs_of(stage, others)[1] == codes
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # as above
 def test_chunked_losses_are_compiled_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -321,9 +322,8 @@ NUMBERS: dict[Stage, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.filterwarnings("ignore")  # as above
-@pytest.mark.parametrize(
-    "stage", [pytest.param(stage, marks=() if stage == "stage2" else pytest.mark.slow) for stage in NUMBERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", NUMBERS)
 def test_step_graph_has_no_swept_constants(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -227,7 +227,10 @@ def test_a_run_goes_on_with_the_test_that_began_without(small: tuple[str, ...], 
 
 @pytest.mark.parametrize(
     ("more", "problem"),
-    [("data.test_fraction=1e-9", "the test text has 0 tokens"), ("eval.batches=150", "the test text has")],
+    [
+        ("data.test_fraction=1e-9", "the test text has 0 tokens"),
+        pytest.param("eval.batches=150", "the test text has", marks=pytest.mark.slow),
+    ],
 )
 def test_too_little_test_text_is_refused_early(
     more: str, problem: str, run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]

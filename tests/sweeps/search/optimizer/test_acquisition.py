@@ -71,7 +71,10 @@ def adapter_at(searched: Space, seed: int, count: int) -> Any:
 
 
 @pytest.mark.usefixtures("all_starts")
-@pytest.mark.parametrize(("seed", "count"), [(2, 40), (4, 24), (4, 40)])
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [(4, 40), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 40), (4, 24)))],
+)
 def test_candidate_is_the_maximum_over_whole_options(seed: int, count: int) -> None:
     """In these cases the maximum over mixtures is rounded to a point that has 0.1 to 0.7 less."""
     searched = space("loss")
@@ -212,7 +215,10 @@ def fitted_to_random_trials(searched: Space, seed: int) -> Any:
 @pytest.mark.usefixtures("all_starts")
 @pytest.mark.parametrize(
     ("ranges", "metrics"),
-    [(0, ["loss"]), (3, ["loss"]), pytest.param(3, ["loss", "cost"], marks=pytest.mark.slow)],
+    [
+        (0, ["loss"]),
+        *(pytest.param(3, metrics, marks=pytest.mark.slow) for metrics in (["loss"], ["loss", "cost"])),
+    ],
     ids=str,
 )
 def test_no_change_of_one_option_is_better(ranges: int, metrics: list[str]) -> None:

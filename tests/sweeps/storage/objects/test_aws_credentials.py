@@ -233,6 +233,7 @@ def test_faulty_profile_is_one_line(s3, sts, url, tmp_path, monkeypatch, files, 
     assert str(raised.value).startswith(f"{url}/k: AWS profile lab: ")
 
 
+@pytest.mark.slow
 def test_absent_token_service_is_asked_again(s3, sts, url, tmp_path, monkeypatch):
     write(tmp_path, "config", ROLE)
     sts.status = 503

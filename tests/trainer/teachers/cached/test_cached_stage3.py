@@ -263,7 +263,7 @@ def test_recomputed_micro_batches_take_the_same_rows(
     assert [line["loss"] for line in logged(tmp_path)] == losses
 
 
-@pytest.mark.parametrize("cross_entropy", ["sampled", "exact"])
+@pytest.mark.parametrize("cross_entropy", ["sampled", pytest.param("exact", marks=pytest.mark.slow)])
 def test_objective_makes_no_tensor_of_all_logits(
     cross_entropy: str, configured: Callable[..., Config]
 ) -> None:

@@ -77,7 +77,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     return [line for line in lines if line["stage"] == "stage3"]
 
 
-@pytest.mark.parametrize("micro", ["null", "1"])
+@pytest.mark.parametrize("micro", ["null", pytest.param("1", marks=pytest.mark.slow)])
 def test_full_vocabulary_equals_a_teacher_in_process(
     micro: str, run_small: Run, remote: tuple[str, ...], server: FakeVllm, tmp_path: Path
 ) -> None:
@@ -110,6 +110,7 @@ def test_fewer_candidates_change_the_loss_and_the_weights(
     assert [line["logits_kl"] for line in logged(tmp_path)] != complete
 
 
+@pytest.mark.slow
 def test_a_server_that_stumbles_does_not_show_in_the_numbers(
     run_small: Run, remote: tuple[str, ...], server: FakeVllm, tmp_path: Path
 ) -> None:
