@@ -102,7 +102,7 @@ class TernaryLinear(nn.Module):
         lambda_ = self.lambda_.weights
         if lambda_.known_to_be(0):
             return self.weight
-        salient_I = None if self.saliency is None else self.saliency.mask()
+        salient_I = None if self.saliency is None else self.saliency.mask
         blend = _BlendWeight.apply(  # type: ignore[no-untyped-call] # torch has no annotation for it
             self.weight,
             None if lambda_.known_to_be(1) else lambda_.value,

@@ -23,7 +23,7 @@ from trainer.losses.hidden_state_loss import (
 from trainer.losses.next_token import GraphInput, NextTokenLoss
 from trainer.models.causal_lm import depth
 from trainer.models.depth import matched_layers
-from trainer.quant.saliency import ColumnSaliency, Share, k_at
+from trainer.quant.saliency import ColumnSaliency, Share, k_at, observe
 from trainer.quant.ternary import ternary_layers
 from trainer.quant.warmup import Lambda, SharedScalar
 from trainer.training.context import StageContext, StagePlan
@@ -100,16 +100,15 @@ def _curriculum(
 ) -> Callable[[int], dict[str, float]]:
     layers = ternary_layers(student)
     share = Share(config.initial_k).to(layers[0].weight.device)
-    for layer in layers:
-        layer.saliency = ColumnSaliency(layer.weight, share, config.ema_decay)
+    salient = [ColumnSaliency(layer.weight, share, config.ema_decay) for layer in layers]
+    for layer, columns in zip(layers, salient, strict=True):
+        layer.saliency = columns
 
     def prepare(step: int) -> dict[str, float]:
         # At step 0 the norms are those of these very weights, which an update leaves as they are.
         if step % config.update_interval == 0:
             with device.separate_graph():
-                for layer in layers:
-                    if layer.saliency is not None:
-                        layer.saliency.observe(layer.weight)
+                observe(salient, [layer.weight for layer in layers])
         k = k_at(config, step, steps)
         share.set(k)
         return {"saliency_k": k}

@@ -11,7 +11,7 @@ from torch import nn
 
 from trainer.config import QuantConfig
 from trainer.models.subln import SubLN
-from trainer.quant.saliency import ColumnSaliency, Share
+from trainer.quant.saliency import ColumnSaliency, Share, observe
 from trainer.quant.ternary import TernaryLinear, as_deployed
 from trainer.quant.warmup import Lambda
 
@@ -46,10 +46,10 @@ def test_it_is_one_graph_for_all_steps(form: QuantConfig, blended: bool) -> None
     x = torch.randn(5, 24)
     for value, k in ((0.0, 0.5), (0.3, 0.25), (1.0, 0.0)):
         lambda_.set(value)
-        share.set(k)
         with torch.no_grad():
             ternary.weight.mul_(torch.rand(16, 24) + 0.5)
-        ternary.saliency.observe(ternary.weight)
+        observe([ternary.saliency], [ternary.weight])
+        share.set(k)
         with torch.no_grad(), as_deployed(eager):  # a measurement between two steps
             eager(x)
         gradients = []

@@ -169,7 +169,7 @@ def test_salient_columns_are_master_weights(
     _, plain = layer_of(weight, form)
     _, ternary = layer_of(weight, form, salient=True)
     assert ternary.saliency is not None
-    kept = ternary.saliency.mask()
+    kept = ternary.saliency.mask
     assert int(kept.sum()) == round(0.25 * weight.shape[1])
     for layer in (plain, ternary):
         layer.lambda_.set(lambda_)

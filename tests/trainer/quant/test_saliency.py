@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from quant_forms import BITNET
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.config import SaliencyConfig
 from trainer.pipeline import Outcome
 from trainer.quant.activations import int8_activation
-from trainer.quant.saliency import ColumnSaliency, Share, k_at
+from trainer.quant.saliency import ColumnSaliency, Share, k_at, observe
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
 from trainer.quant.weights import ternary_weight
@@ -30,36 +32,92 @@ CONFIG = SaliencyConfig(
 )
 
 
+class CountedOperations(TorchDispatchMode):
+    """Counts the operations that torch dispatches within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Any = None
+    ) -> object:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
 def test_the_columns_with_the_largest_entries_are_kept() -> None:
     weight = torch.zeros(3, 4)
     weight[1, 2], weight[0, 0], weight[2, 3] = -5.0, 2.0, 1.0
-    assert ColumnSaliency(weight, Share(0.5), 0.9).mask().tolist() == [True, False, True, False]
+    assert ColumnSaliency(weight, Share(0.5), 0.9).mask.tolist() == [True, False, True, False]
 
 
 @pytest.mark.parametrize(("share", "kept"), [(0.0, 0), (0.1, 1), (0.5, 5), (1.0, 10)])
 def test_the_share_sets_how_many(share: float, kept: int) -> None:
-    assert int(ColumnSaliency(torch.randn(4, 10), Share(share), 0.9).mask().sum()) == kept
+    assert int(ColumnSaliency(torch.randn(4, 10), Share(share), 0.9).mask.sum()) == kept
 
 
 def test_ties_are_broken_the_same_way_everywhere() -> None:
-    assert ColumnSaliency(torch.ones(2, 4), Share(0.5), 0.9).mask().tolist() == [True, True, False, False]
+    assert ColumnSaliency(torch.ones(2, 4), Share(0.5), 0.9).mask.tolist() == [True, True, False, False]
 
 
 def test_the_norms_are_averaged_exponentially() -> None:
-    saliency = ColumnSaliency(torch.tensor([[1.0, 0.0]]), Share(0.5), ema_decay=0.75)
-    saliency.observe(torch.tensor([[0.0, 2.0]]))
+    share = Share(0.5)
+    saliency = ColumnSaliency(torch.tensor([[1.0, 0.0]]), share, ema_decay=0.75)
+    weight = torch.tensor([[0.0, 2.0]])
+    observe([saliency], [weight])
     torch.testing.assert_close(saliency.norms, torch.tensor([0.75, 0.5]))
-    assert saliency.mask().tolist() == [True, False]
-    saliency.observe(torch.tensor([[0.0, 2.0]]))
-    assert saliency.mask().tolist() == [False, True]
+    share.set(0.5)
+    assert saliency.mask.tolist() == [True, False]
+    observe([saliency], [weight])
+    share.set(0.5)
+    assert saliency.mask.tolist() == [False, True]
+
+
+def test_layers_of_two_widths_select_as_each_alone_would() -> None:
+    """To the bit: the widths are ranked and compared in stacks."""
+    torch.manual_seed(0)
+    weights = [torch.randn(5, width).round(decimals=1) for width in (8, 12, 8, 12, 12)]  # with ties
+    together, later = Share(0.4), [weight * torch.rand(weight.shape[1]) for weight in weights]
+    layers = [ColumnSaliency(weight, together, 0.9) for weight in weights]
+    alone = [ColumnSaliency(weight, Share(0.4), 0.9) for weight in weights]
+    observe(layers, later)
+    together.set(0.3)
+    for ours, theirs, weight in zip(layers, alone, later, strict=True):
+        observe([theirs], [weight])
+        theirs.share.set(0.3)
+        for name in ("norms", "ranks", "mask"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+        assert int(ours.mask.sum()) == round(0.3 * weight.shape[1])
+
+
+def test_salient_step_has_one_more_operation_a_layer() -> None:
+    """To keep the columns; masks and ranks are made for all layers at once, whatever their number."""
+
+    def operations(layers: int) -> int:
+        share = Share(0.3)
+        for _ in range(layers):
+            ColumnSaliency(torch.randn(4, 8), share, 0.9)
+        with CountedOperations() as counted:
+            share.set(0.2)
+        return counted.number
+
+    assert operations(1) == operations(56)
+    layer = TernaryLinear(nn.Linear(8, 4), Lambda(), BITNET)
+    with CountedOperations() as plain:
+        layer.effective_weight()
+    layer.saliency = ColumnSaliency(layer.weight, Share(0.3), 0.9)
+    with CountedOperations() as salient:
+        layer.effective_weight()
+    assert salient.number == plain.number + 1
 
 
 def test_k_is_a_tensor_that_layers_share() -> None:
     share = Share(0.0)
     first, second = (ColumnSaliency(torch.randn(4, 8), share, 0.9) for _ in range(2))
     share.set(1.0)
-    assert first.mask().all()
-    assert second.mask().all()
+    assert first.mask.all()
+    assert second.mask.all()
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
@@ -122,7 +180,7 @@ def test_a_run_keeps_the_columns_that_numpy_says(
 
     def spying(layer: TernaryLinear, x: torch.Tensor) -> torch.Tensor:
         if layer.training and layer.saliency is not None and layer.in_features == 48:
-            observed.append((layer.weight.detach().numpy().copy(), layer.saliency.mask().numpy().copy()))
+            observed.append((layer.weight.detach().numpy().copy(), layer.saliency.mask.numpy().copy()))
         return forward(layer, x)
 
     monkeypatch.setattr(TernaryLinear, "forward", spying)

@@ -156,7 +156,7 @@ def test_the_salient_variant_does_not_forget_lambda() -> None:
     ternary.lambda_.set(0.0)
     assert torch.equal(ternary(x), linear(x))
     ternary.lambda_.set(0.5)
-    kept = ternary.saliency.mask()
+    kept = ternary.saliency.mask
     assert int(kept.sum()) == 6
     blend = torch.lerp(linear.weight, absmean(linear.weight), 0.5)
     torch.testing.assert_close(ternary.effective_weight()[:, ~kept], blend[:, ~kept])
@@ -166,7 +166,7 @@ def test_the_salient_variant_does_not_forget_lambda() -> None:
 def test_salient_columns_stay_in_full_precision_at_lambda_one() -> None:
     linear, ternary = layer()
     ternary.saliency = ColumnSaliency(ternary.weight, Share(0.5), ema_decay=0.9)
-    kept = ternary.saliency.mask()
+    kept = ternary.saliency.mask
     assert torch.equal(ternary.effective_weight()[:, kept], linear.weight[:, kept])
     assert ternary.effective_weight()[:, ~kept].unique().numel() == 3
 
