@@ -116,6 +116,10 @@ def run(
             usd_of_earlier={name: dollars(name, took) for name, took in earlier.items()},
         )
 
+    def write_point(stage: str, step: int, seconds: Callable[[], float]) -> None:
+        if snapshots and snapshots.is_due(stage, step):
+            snapshots.write_point(stage, step, identity, partial(numbers_within, stage, seconds()))
+
     # Stage 1: the student, from the teacher. All stages are checked to be able to train it before one does.
     def ternary_student(calibration: list[Tensor] | None) -> tuple[nn.Module, Lambda]:
         return make_student(
@@ -187,7 +191,7 @@ def run(
             context.hooks,
             freeze=freeze,
             evaluation=within_stages,
-            points=_Points(snapshots, identity, numbers_within) if snapshots else None,
+            points=write_point if snapshots else None,
             average=average,
         ),
         scale_rule=config.scale_rule,
@@ -320,25 +324,3 @@ def run(
         held_out=held_out,
         test=test,
     )
-
-
-class _Points:
-    """Writes the points of trunks; see `TrunkPoints`.
-
-    Args:
-        identity: of the run, given the key of a place.
-        numbers: of a stage under way, given its name and the seconds of its training so far.
-    """
-
-    def __init__(
-        self,
-        snapshots: StageSnapshots,
-        identity: Callable[[str], Identity],
-        numbers: Callable[[str, float], StageNumbers],
-    ) -> None:
-        self._snapshots, self._identity, self._numbers = snapshots, identity, numbers
-        self.is_due = snapshots.is_due
-
-    def write(self, stage: str, step: int, seconds: float) -> None:
-        """Begin to write it; training has taken `seconds` of the stage so far."""
-        self._snapshots.write_point(stage, step, self._identity, partial(self._numbers, stage, seconds))

@@ -20,7 +20,7 @@ from trainer.checkpoint import layout
 from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import IDENTITY, TENSORS, WEIGHTS, Manifest
 from trainer.checkpoint.parts import EQUAL, MODEL, read
-from trainer.checkpoint.policy import Measured, Parts, StageCheckpoint
+from trainer.checkpoint.policy import CheckpointPolicy, Measured, Parts, StageCheckpoint
 from trainer.checkpoint.sharded import ALONE_SAVING, SaveGroup, own_share
 from trainer.checkpoint.state import Stateful
 from trainer.checkpoint.writer import SHARD, HostCopies, Snapshot, Writer, contribute
@@ -34,7 +34,7 @@ During = Callable[[str, str], AbstractContextManager[None]]
 TRACE = "trace."
 
 
-class Checkpoints:
+class Checkpoints(CheckpointPolicy):
     """Checkpoints of one run. A context manager around it, which writes the checkpoint of a preempted run.
 
     Args:
@@ -78,7 +78,7 @@ class Checkpoints:
 
     @contextmanager
     def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[StageCheckpoint]:
-        """See `CheckpointPolicy`. A signal inside is handled here, while all parts of the stage exist."""
+        """Handle a signal inside here, while all parts of the stage exist."""
         stage = _Stage(self, name, steps, parts())
         self._traces[TRACE + name] = stage.parts.trace
         if found := self._found:
@@ -94,7 +94,6 @@ class Checkpoints:
         stage.parts = Parts(lasting=stage.parts.lasting, passing={}, trace=stage.parts.trace)
 
     def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
-        """See `CheckpointPolicy`."""
         if name not in self._measured:
             self._measured[name] = measure()
         return self._measured[name]
@@ -134,11 +133,9 @@ class Checkpoints:
             self._save(stage, partial(self._writer.begin_stage, folder, document), {IDENTITY: identity})
 
     def peak(self, peak_memory_bytes: int) -> int:
-        """See `CheckpointPolicy`."""
         return max(peak_memory_bytes, self._found.manifest.peak_memory_bytes if self._found else 0)
 
     def compiled(self, seconds: float) -> float:
-        """See `CheckpointPolicy`."""
         return seconds + (self._found.manifest.compile_seconds if self._found else 0.0)
 
     @property
@@ -275,16 +272,15 @@ class Checkpoints:
         )
 
 
-class _Stage:
+class _Stage(StageCheckpoint):
     """A stage that is running, or was the last to run."""
 
     def __init__(self, owner: Checkpoints, name: str, steps: int, parts: Parts) -> None:
         self._owner = owner
         self.name, self.steps, self.parts = name, steps, parts
-        self.done, self.over = 0, False
+        self.over = False
         self.details: Mapping[str, float] = {}
 
     def after(self, step: int, details: Mapping[str, float]) -> bool:
-        """See `StageCheckpoint`."""
         self.done, self.details = step, dict(details)
         return self._owner.after_step(self)

@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 from trainer.checkpoint import sharded
 from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import TENSORS, WEIGHTS
-from trainer.checkpoint.policy import Parts
-from trainer.checkpoint.state import ReadInPlace, State, StateError, Stateful
+from trainer.checkpoint.state import ReadInPlace, State, StateError
 from trainer.devices.lazy_tensor import is_lazy, set_value, to_device
 from trainer.distributed.tensors import is_dtensor, redistribute_like
 
@@ -26,42 +25,6 @@ AVERAGE = "average"
 EQUAL = (MODEL, OPTIMIZER, AVERAGE)
 """The parts whose plain tensors are large, and equal in all processes."""
 _KERNELS = ("fused", "foreach", "capturable")  # of an optimizer
-
-
-def stage_parts(
-    model: nn.Module,
-    optimizers: Sequence[Optimizer],
-    batches: object,
-    trace: Stateful,
-    *,
-    device: torch.device,
-    more: Mapping[str, Stateful],
-    lasting: Mapping[str, Stateful] | None = None,
-) -> Parts:
-    """Return everything to save of a stage that trains `model`. Called by `loop`.
-
-    Args:
-        trace: results of the stage, saved when it is over, too.
-        lasting: further parts of the run, restored before those of the stage.
-
-    Raises:
-        TypeError: `batches` cannot save and restore their position.
-        ValueError: `more` has a name that every stage has.
-    """
-    if not isinstance(batches, Stateful):
-        raise TypeError(f"{type(batches).__name__} is not Stateful: the run could not go on from its middle")
-    passing: dict[str, Stateful] = {
-        BUFFERS: Buffers(model),
-        OPTIMIZER: OptimizerState(optimizers, model),
-        BATCHES: batches,
-    }
-    if taken := passing.keys() & more.keys():
-        raise ValueError(f"{taken} are parts that every stage has")
-    return Parts(
-        lasting={MODEL: Weights(model), RANDOM: Random(device), **(lasting or {})},
-        passing={**passing, **more},
-        trace=trace,
-    )
 
 
 class _Tensors(ABC):

@@ -1,4 +1,4 @@
-"""Interface of checkpoints for the loop and the pipeline: `CheckpointPolicy`, and `NO_CHECKPOINTS`.
+"""Checkpoints as the loop and the pipeline see them: `CheckpointPolicy`, and `NO_CHECKPOINTS`.
 
 `checkpoints.Checkpoints` is the real one. The teacher is trained with `NO_CHECKPOINTS`: it belongs to the
 cache, which builds it at once.
@@ -7,9 +7,8 @@ cache, which builds it at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from trainer.checkpoint.state import Stateful
 
@@ -31,12 +30,11 @@ class Parts:
     trace: Stateful
 
 
-class StageCheckpoint(Protocol):
-    """Checkpoints of a running stage."""
+class StageCheckpoint:
+    """Checkpoints of a running stage; this class itself writes none."""
 
-    @property
-    def done(self) -> int:
-        """Return the steps that were done before; the loop begins with the next one."""
+    done = 0
+    """Steps that were done before; the loop begins with the next one."""
 
     def after(self, step: int, details: Mapping[str, float]) -> bool:
         """Record that the one-based `step` is done; return whether a checkpoint was begun.
@@ -44,46 +42,28 @@ class StageCheckpoint(Protocol):
         Args:
             details: learning rate and the like of that step, for people.
         """
-
-
-class CheckpointPolicy(Protocol):
-    """Saving and restoring of a run."""
-
-    def stage(
-        self, name: str, steps: int, parts: Callable[[], Parts]
-    ) -> AbstractContextManager[StageCheckpoint]:
-        """Return a context for a stage's loop, which restores the parts if the run resumes there."""
-
-    def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
-        """Return the measurement of the first attempt that got here, or make it now."""
-
-    def peak(self, peak_memory_bytes: int) -> int:
-        """Return the largest peak memory of all attempts, in bytes, given that of this one."""
-
-    def compiled(self, seconds: float) -> float:
-        """Return the seconds of compilation of all attempts, given those of this one."""
-
-
-class _NoStageCheckpoint:
-    done = 0
-
-    def after(self, step: int, details: Mapping[str, float]) -> bool:
         return False
 
 
-class _NoCheckpoints:
+class CheckpointPolicy:
+    """Saving and restoring of a run; this class itself does neither."""
+
     @contextmanager
     def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[StageCheckpoint]:
-        yield _NoStageCheckpoint()
+        """Return a context for a stage's loop, which restores the parts if the run resumes there."""
+        yield StageCheckpoint()
 
     def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
+        """Return the measurement of the first attempt that got here, or make it now."""
         return measure()
 
     def peak(self, peak_memory_bytes: int) -> int:
+        """Return the largest peak memory of all attempts, in bytes, given that of this one."""
         return peak_memory_bytes
 
     def compiled(self, seconds: float) -> float:
+        """Return the seconds of compilation of all attempts, given those of this one."""
         return seconds
 
 
-NO_CHECKPOINTS: CheckpointPolicy = _NoCheckpoints()
+NO_CHECKPOINTS = CheckpointPolicy()

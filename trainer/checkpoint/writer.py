@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -63,24 +64,17 @@ def write(root: Path, snapshot: Snapshot) -> Path:
         SafetensorError: the same, from safetensors.
     """
     final = root / layout.checkpoint_name(snapshot.manifest.steps)
-    _write_folder(final, snapshot)
+    write_folder(final, snapshot)
     if snapshot.group.first:
         layout.point_to(root, final.name)
     return final
 
 
-def write_stage(final: Path, snapshot: Snapshot, document: bytes) -> None:
-    """Write a finished stage as the folder `final`, whose last file is `stage.json` with the given bytes.
-
-    Raises as `write` does, and leaves as little.
-    """
-    _write_folder(final, snapshot, {STAGE_FILE: document})
-
-
-def _write_folder(final: Path, snapshot: Snapshot, last: Mapping[str, bytes] | None = None) -> None:
+def write_folder(final: Path, snapshot: Snapshot, last: Mapping[str, bytes] = MappingProxyType({})) -> None:
     """Write all files into a hidden draft, those of `last` at the end, and rename it into place.
 
     Of a sharded one each process writes and digests its own file, and the first the rest once all have.
+    Raises as `write` does, and leaves as little.
     """
     root, group = final.parent, snapshot.group
     draft = group.from_first(partial(layout.draft_in, root))
@@ -102,7 +96,7 @@ def _write_folder(final: Path, snapshot: Snapshot, last: Mapping[str, bytes] | N
 
     def complete(files: Mapping[str, tuple[int, str]]) -> None:
         state = encode(dataclasses.replace(snapshot.manifest, files=files))
-        for name, content in ({STATE_FILE: state} | dict(last or {})).items():
+        for name, content in ({STATE_FILE: state} | dict(last)).items():
             (draft / name).write_bytes(content)
             sync(draft / name)
         sync(draft)
@@ -163,7 +157,7 @@ class Writer:
         self._start(partial(self._write, snapshot))
 
     def begin_stage(self, folder: Path, document: bytes, snapshot: Snapshot) -> None:
-        """Start to write a finished stage, as `writer.write_stage` does; a failure is only a warning."""
+        """Start to write a finished stage, whose last file has these bytes; a failure is only a warning."""
         self._start(partial(self._write_stage, folder, document, snapshot))
 
     def wait(self) -> None:
@@ -179,7 +173,7 @@ class Writer:
 
     def _write_stage(self, folder: Path, document: bytes, snapshot: Snapshot) -> None:
         try:
-            write_stage(folder, snapshot, document)
+            write_folder(folder, snapshot, {STAGE_FILE: document})
         except Exception as error:  # noqa: BLE001 - as below
             stage = snapshot.manifest.stage
             if snapshot.group.first:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import (
@@ -53,14 +53,8 @@ class StagePlan:
         )
 
 
-class TrunkPoints(Protocol):
-    """Snapshots on the way through a stage, for runs of other lengths."""
-
-    def is_due(self, stage: str, step: int) -> bool:
-        """Return whether there is to be one after the one-based step."""
-
-    def write(self, stage: str, step: int, seconds: float) -> None:
-        """Begin to write it; training has taken `seconds` of the stage so far."""
+TrunkPoints = Callable[[str, int, Callable[[], float]], None]
+"""Called with a stage, the one-based step that is done, and what returns its seconds of training so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +65,7 @@ class StageHooks:
         freeze: inspects the model after every step, and may end the training of some parameters.
         memory: writes a line of memory usage at points of the stage.
         evaluation: measures the held-out loss after some steps.
-        points: writes snapshots of the stage's trunk after some steps.
+        points: writes snapshots of the stage's trunk, for runs of other lengths, after some steps.
         average: of the weights over the steps of one of the stages.
     """
 

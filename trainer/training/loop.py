@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.checkpoint.parts import AVERAGE, stage_parts
+from trainer.checkpoint import parts
 from trainer.checkpoint.policy import Parts, StageCheckpoint
 from trainer.checkpoint.state import State, Stateful
 from trainer.data.feed import Feed, LabelledFeed
@@ -97,7 +97,6 @@ def train(
     context: StageContext,
     *,
     prepare: Prepare = lambda step: {},
-    extra_state: Mapping[str, Stateful] | None = None,
     teacher: nn.Module | None = None,
 ) -> StageTrace:
     """Train `model` in place for `plan.steps` steps, less those that a checkpoint has.
@@ -106,7 +105,6 @@ def train(
         model: trained with all parameters that need gradients.
         objective: the losses of a batch, of which `loss` is minimised.
         batches: token ids [B, T] on the host; `Stateful` where there are checkpoints.
-        extra_state: what else changes with the steps, by name; saved with model, optimizer and batches.
         teacher: another model that the objective runs, to be compiled with it.
 
     Raises:
@@ -118,7 +116,7 @@ def train(
     model.train()
     if context.device.recompute:
         recompute_layers(model, context.device.checkpointing())
-    return _StageLoop(plan, model, objective, batches, context, prepare, teacher).run(extra_state or {})
+    return _StageLoop(plan, model, objective, batches, context, prepare, teacher).run()
 
 
 def recompute_layers(model: nn.Module, by: Callable[..., Any] | None = None) -> None:
@@ -190,29 +188,33 @@ class _StageLoop:
         self._trace.complete = partial(self._report, read=True)
         self._save_seconds = 0.0
 
-    def run(self, extra_state: Mapping[str, Stateful]) -> StageTrace:
+    def run(self) -> StageTrace:
         plan, device, optimizer = self._plan, self._device, self._optimizer
         if self._freeze:
             self._freeze.begin(optimizer.leave_out_frozen)
         if self._average:
             self._average.begin()
-        lasting = {AUTO_FREEZE: self._freeze, AVERAGE: self._average}
+        lasting = {AUTO_FREEZE: self._freeze, parts.AVERAGE: self._average}
 
-        def parts() -> Parts:
-            return stage_parts(
-                self._model,
-                optimizer.optimizers,
-                self._batches,
-                self._trace,
-                device=device.torch_device,
-                more=extra_state,
-                lasting={name: part for name, part in lasting.items() if part},
+        def everything() -> Parts:
+            return Parts(
+                lasting={
+                    parts.MODEL: parts.Weights(self._model),
+                    parts.RANDOM: parts.Random(device.torch_device),
+                    **{name: part for name, part in lasting.items() if part},
+                },
+                passing={
+                    parts.BUFFERS: parts.Buffers(self._model),
+                    parts.OPTIMIZER: parts.OptimizerState(optimizer.optimizers, self._model),
+                    parts.BATCHES: cast(Stateful, self._batches),
+                },
+                trace=self._trace,
             )
 
         with (
             closing(optimizer),
             self._strategy,
-            self._checkpoints.stage(plan.name, plan.steps, parts) as checkpoint,
+            self._checkpoints.stage(plan.name, plan.steps, everything) as checkpoint,
         ):
             device.shard(self._model, optimizer.optimizers)
             device.end_step()  # what was made or restored so far is no part of the first step
@@ -274,12 +276,15 @@ class _StageLoop:
                 )
             began = time.perf_counter()
             saved = checkpoint.after(number, {"lr": lr, **settings})
-            if self._points and self._points.is_due(plan.name, number):
-                self._trace.complete()
-                self._points.write(plan.name, number, self._trace.seconds)
+            if self._points:
+                self._points(plan.name, number, self._trained_seconds)
             self._save_seconds = time.perf_counter() - began
             if self._memory:
                 self._memory.log_step(saved=saved, froze=inspection is not None and inspection.froze)
+
+    def _trained_seconds(self) -> float:
+        self._trace.complete()
+        return self._trace.seconds
 
     def _compute(self, micro: Sequence[Tensor], number: int) -> StepResult:
         """Return the result of the step, once what is to be read now was read."""

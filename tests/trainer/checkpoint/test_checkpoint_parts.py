@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Muon, Optimizer
 
-from trainer.checkpoint.parts import Buffers, OptimizerState, Random, Weights, stage_parts
+from trainer.checkpoint.parts import Buffers, OptimizerState, Random, Weights
 from trainer.checkpoint.state import State, StateError
 from trainer.quant.saliency import ColumnSaliency, Share
 
@@ -197,19 +197,3 @@ def test_random_states_go_on_where_they_were() -> None:
         seed(1)
     part.restore(kept)
     assert [draw() for _ in range(3)] == expected
-
-
-class Counter:
-    def state(self) -> State:
-        return State()
-
-    def restore(self, state: State) -> None:
-        pass
-
-
-def test_batches_that_cannot_say_where_they_are_cannot_be_kept() -> None:
-    of = model(0)
-    with pytest.raises(TypeError, match="list_iterator is not Stateful"):
-        stage_parts(of, [], iter([1]), Counter(), device=torch.device("cpu"), more={})
-    with pytest.raises(ValueError, match="batches"):
-        stage_parts(of, [], Counter(), Counter(), device=torch.device("cpu"), more={"batches": Counter()})

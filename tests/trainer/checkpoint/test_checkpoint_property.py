@@ -60,19 +60,6 @@ class Toy(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT[:, 1:].flatten())}
 
 
-class Pace:
-    """What else of a stage may change with its steps."""
-
-    def __init__(self) -> None:
-        self.value = 1.0
-
-    def state(self) -> State:
-        return State(values={"value": self.value})
-
-    def restore(self, state: State) -> None:
-        self.value = state.values["value"]
-
-
 class Numbered(Iterator[Tensor]):
     """Batches that follow from their number."""
 
@@ -95,7 +82,7 @@ def run(folder: Path, every: int, keep: int, watch: Callable[[Step], None]) -> l
     """Both stages in a folder, and all that came of them."""
     metrics = folder / "metrics.jsonl"
     metrics.touch()
-    toy, traces, paces = Toy(), list[StageTrace](), list[Pace]()
+    toy, traces = Toy(), list[StageTrace]()
     stop = StopSignal()
     stop.install()
     checkpoints = Checkpoints(
@@ -111,13 +98,10 @@ def run(folder: Path, every: int, keep: int, watch: Callable[[Step], None]) -> l
     )
     with checkpoints:
         for number, (name, steps) in enumerate(LENGTHS.items()):
-            pace = Pace()
-            paces.append(pace)
 
-            def prepare(step: int, pace: Pace = pace) -> dict[str, float]:
-                pace.value *= 1.1
-                toy.average.mul_(pace.value)
-                return {"pace": pace.value}
+            def prepare(step: int) -> dict[str, float]:
+                toy.average.mul_(1.1**step)
+                return {"pace": 1.1**step}
 
             trace = train(
                 StagePlan(name=name, steps=steps, optimizer=CONFIG.optimizer, schedule=CONFIG.schedule),
@@ -126,7 +110,6 @@ def run(folder: Path, every: int, keep: int, watch: Callable[[Step], None]) -> l
                 Numbered(number),
                 StageContext(device=DEVICE, stop=stop, watch=watch, checkpoints=checkpoints),
                 prepare=prepare,
-                extra_state={"pace": pace},
             )
             traces.append(trace)
             checkpoints.once(f"after {name}", lambda: {"weight": toy.middle.weight.sum().item()})
@@ -134,7 +117,6 @@ def run(folder: Path, every: int, keep: int, watch: Callable[[Step], None]) -> l
     return [
         weights,
         [trace.losses for trace in traces],
-        paces[1].value,
         checkpoints.once("after first", dict),
     ]
 

@@ -20,7 +20,7 @@ from trainer.checkpoint import writer
 from trainer.checkpoint.layout import Found
 from trainer.checkpoint.manifest import IDENTITY, STAGE_FILE, STATE_FILE, WEIGHTS, decode, encode, verified
 from trainer.checkpoint.stage_snapshot import Identity, StageSnapshots
-from trainer.checkpoint.writer import Writer, write_stage
+from trainer.checkpoint.writer import Writer, write_folder
 from trainer.layout import SNAPSHOTS_FOLDER
 
 STAGE = "stage1_9"
@@ -167,11 +167,11 @@ def test_killed_writer_leaves_no_snapshot(
         patched.setattr(*target, killed)
         patched.setattr(shutil, "rmtree", lambda *given, **named: None)  # SIGKILL cleans nothing up
         with pytest.raises(KilledError):
-            write_stage(final, small_snapshot(tmp_path, 3), b"{}")
+            write_folder(final, small_snapshot(tmp_path, 3), {STAGE_FILE: b"{}"})
     assert [path.name.endswith(".tmp") for path in final.parent.iterdir()] == [True]
     assert _find(snapshots, Mock()) is None
     assert (list(final.parent.iterdir()), warnings) == ([], [])
-    write_stage(final, small_snapshot(tmp_path, 3), b"{}")
+    write_folder(final, small_snapshot(tmp_path, 3), {STAGE_FILE: b"{}"})
     assert (final / STAGE_FILE).read_bytes() == b"{}"
     assert verified(final).steps == 3
 
