@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain
 from typing import Annotated, Any, Literal
@@ -421,6 +421,12 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(child, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, node
+
+
+def is_below(key: str, groups: Collection[str]) -> bool:
+    """Return whether a dotted key is one of these, or below one of them."""
+    parts = key.split(".")
+    return any(".".join(parts[:depth]) in groups for depth in range(1, len(parts) + 1))
 
 
 def sha256(config: Config) -> str:

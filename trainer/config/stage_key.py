@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.config.run import INDECISIVE, PLACEMENT, TRUNK_EVERY, Config, leaves
+from trainer.config.run import INDECISIVE, PLACEMENT, TRUNK_EVERY, Config, is_below, leaves
 from trainer.config.stages import Stage2Config, Stage19Config
 
 SCHEMA = 1
@@ -126,7 +126,7 @@ def prefix(document: Mapping[str, Any], written: Mapping[str, Any], stage: str =
     """
     values = dict(leaves(document))
     left_out = {*_OUTSIDE, *_idle(values, stage)} - {stage}
-    kept = {key: value for key, value in values.items() if not _is_below(key, left_out)}
+    kept = {key: value for key, value in values.items() if not is_below(key, left_out)}
     places = {key: written.get(key) for key in _PLACES if key in kept}
     return kept | {key: place for key, place in places.items() if _ENVIRONMENT in json.dumps(place)}
 
@@ -161,9 +161,3 @@ def _idle(values: Mapping[str, Any], end: str) -> Iterator[str]:
                 yield f"{stage}.optimizer.{exponent}"
         if values.get(f"{stage}.schedule.decay_fraction") == 0:
             yield f"{stage}.schedule.final_lr_ratio"
-
-
-def _is_below(key: str, groups: Collection[str]) -> bool:
-    """Return whether a dotted key is one of these, or below one of them."""
-    parts = key.split(".")
-    return any(".".join(parts[:depth]) in groups for depth in range(1, len(parts) + 1))
