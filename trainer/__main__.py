@@ -171,8 +171,8 @@ def train_in(
         from trainer.outcome import save
         from trainer.preflight import batch_size_search, oom
         from trainer.stages.teacher import prepare_all, prepare_teacher
-        from trainer.telemetry import Heartbeat, Telemetry
-        from trainer.telemetry.run import open_channels
+        from trainer.telemetry.heartbeat import Heartbeat
+        from trainer.telemetry.run import Telemetry, open_channels
         from trainer.training.context import StageContext, StageHooks
 
         device = _checked_device(config, launch)

@@ -24,7 +24,7 @@ from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.models import student_folder
 from trainer.result import Metrics, Result, StageResult
 from trainer.stages import distill, layerwise, pretrain, recover
-from trainer.telemetry import Telemetry
+from trainer.telemetry.run import Telemetry
 from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, Measured, bits_per_byte
 from trainer.training.loop import StageTrace

@@ -24,7 +24,7 @@ from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
 from trainer.models import tensor_parallel
 from trainer.models.adapters import adapters_for, add_adapters
-from trainer.models.causal_lm import computes_in_bfloat16, parameter_count, seed_everything
+from trainer.models.causal_lm import computes_in_bfloat16, parameter_count
 from trainer.models.subln import make_student
 from trainer.optim.build import optimizers, require_model, require_student
 from trainer.optim.muon import muon_dtype
@@ -36,7 +36,7 @@ from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.stages.teacher import teacher_sha256
 from trainer.teachers.cached import index
 from trainer.teachers.teacher_loss import teacher_loss
-from trainer.telemetry import Telemetry
+from trainer.telemetry.run import Telemetry
 from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, Measured, StageEvaluation, held_out_loss
@@ -78,7 +78,7 @@ def run(
     tensor_parallel.check(teacher, config.device.mesh)
     if not device.ranks.alone:
         stop.share(device.ranks.any)  # a signal to one process ends all of them at the same step
-    seed_everything(config.seed)
+    torch.manual_seed(config.seed)  # of the student's new parameters
     # Products of bfloat16 weights are bfloat16, whatever the device's are.
     in_bfloat16 = computes_in_bfloat16(teacher, config.model.master_dtype)
     dtype = dtype_name(torch.bfloat16 if in_bfloat16 else device.dtype)

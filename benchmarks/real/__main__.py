@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.real.fetch import Fetched, FetchError, fetched
-from trainer.data import local_folder
+from trainer.data.remote import local_folder
 from trainer.errors import TrainerError
 from trainer.layout import MODEL_FOLDER
 

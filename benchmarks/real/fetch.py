@@ -24,7 +24,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from trainer.cache import artifact
-from trainer.data import local_folder
+from trainer.data.remote import local_folder
 
 DOCUMENT = 12_000
 FORMAT = 1  # increase it when the same downloads would give other files

@@ -67,7 +67,7 @@ def run_config(tmp_path: Path) -> Callable[[Config], Outcome]:
     from trainer.data.inputs import prepare_inputs
     from trainer.devices.device import open_device
     from trainer.stages import teacher
-    from trainer.telemetry import Telemetry
+    from trainer.telemetry.run import Telemetry
     from trainer.training.context import StageContext
 
     def run_config(config: Config) -> Outcome:

@@ -33,7 +33,7 @@ class WindowFeed(Feed):
         sequence_length: T.
 
     Raises:
-        DataError: `tokens` has no full window, or an argument is out of range.
+        DataError: `tokens` has no full window.
     """
 
     def __init__(
@@ -47,8 +47,6 @@ class WindowFeed(Feed):
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        _require_at_least(1, batch_size=batch_size)
-        _require_at_least(0, seed=seed)
         self._own_rows = rank_rows(batch_size, rank, world)
         self._windows = _windows(tokens, sequence_length)
         self._text, self._batch_size, self._seed = text, batch_size, seed
@@ -97,9 +95,8 @@ def eval_batches(
         text: what the tokens are of, for the error.
 
     Raises:
-        DataError: `tokens` has fewer than `batches * batch_size` windows, or an argument is out of range.
+        DataError: `tokens` has fewer than `batches * batch_size` windows.
     """
-    _require_at_least(1, batch_size=batch_size, batches=batches)
     windows = _windows(tokens, sequence_length, f"{text} text")
     wanted = batches * batch_size
     if wanted > len(windows):
@@ -116,7 +113,6 @@ def eval_batches(
 
 def _windows(tokens: Tokens, sequence_length: int, text: str = "text") -> Tokens:
     """Return a view [W, T] of the tokens [N]."""
-    _require_at_least(1, sequence_length=sequence_length)
     count = len(tokens) // sequence_length
     if count == 0:
         raise DataError(
@@ -124,9 +120,3 @@ def _windows(tokens: Tokens, sequence_length: int, text: str = "text") -> Tokens
             "lower data.sequence_length or take more text (data.max_bytes)"
         )
     return tokens[: count * sequence_length].reshape(count, sequence_length)
-
-
-def _require_at_least(least: int, **arguments: int) -> None:
-    for name, value in arguments.items():
-        if value < least:
-            raise DataError(f"{name} is {value}; it must be at least {least}")

@@ -65,7 +65,7 @@ class Corpus(ABC):
             sequence_length: T, in tokens.
 
         Raises:
-            DataError: an argument is out of range.
+            DataError: the ranks cannot share a batch evenly.
         """
 
 

@@ -28,7 +28,7 @@ class Encoder:
     """
 
     def __init__(self, backend: Any, end: int | None) -> None:
-        self._backend = backend
+        self.backend = backend
         self._end = np.asarray([] if end is None else [end], dtype=np.int64)
         # A tokenizer.json may have been saved with truncation or padding enabled.
         backend.no_truncation()
@@ -48,11 +48,6 @@ class Encoder:
         return cls(backend, None if end is None else backend.token_to_id(end))
 
     @property
-    def backend(self) -> Any:
-        """Return the `tokenizers.Tokenizer`."""
-        return self._backend
-
-    @property
     def end(self) -> int | None:
         """Return the id of the token that ends a document; None: there is none."""
         return int(self._end[0]) if len(self._end) else None
@@ -60,7 +55,7 @@ class Encoder:
     @property
     def vocab_size(self) -> int:
         """Return the largest id plus one, which may exceed the number of entries: ids may have gaps."""
-        return int(max(self._backend.get_vocab().values())) + 1
+        return int(max(self.backend.get_vocab().values())) + 1
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
@@ -72,7 +67,7 @@ class Encoder:
         for first in range(0, len(texts), ENCODE_BATCH):
             pieces = [_pieces(text) for text in texts[first : first + ENCODE_BATCH]]
             encodings = iter(
-                self._backend.encode_batch_fast(
+                self.backend.encode_batch_fast(
                     [piece for document in pieces for piece in document], add_special_tokens=False
                 )
             )

@@ -81,7 +81,6 @@ class NearCopies:
 
     @classmethod
     def build(cls, texts: Iterable[str]) -> NearCopies:
-        """Return the index of these documents."""
         parts = [_distinct(np.sort(shingles(text))) for text in texts]
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
         pairs = np.concatenate([_NONE, *parts])

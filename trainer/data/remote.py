@@ -123,22 +123,9 @@ def download(name: str) -> Path:
     for relative in files:
         if ".." in PurePosixPath(relative).parts:
             raise DataError(f"{name} has a file {relative!r}, whose copy would lie outside its folder")
-    spec = {
-        "url": name,
-        "files": {
-            relative: [info["size"], checksum(info), str(info.get("mtime", ""))]
-            for relative, info in files.items()
-        },
-    }
-
-    def copy(folder: Path) -> None:
-        for relative, info in files.items():
-            target = folder / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            get = partial(_copy_file, filesystem, f"{root}/{relative}", target, int(info["size"]))
-            with_retries(get, f"{name}/{relative}")
-
-    return artifact("downloads", spec, copy)
+    return _copies(
+        name, filesystem, {relative: (f"{root}/{relative}", info) for relative, info in files.items()}
+    )
 
 
 def _local_file(name: str) -> Path:
@@ -147,14 +134,24 @@ def _local_file(name: str) -> Path:
         return Path(name)
     filesystem, path = open_filesystem(name)
     info = with_retries(lambda: filesystem.info(path), name)
-    spec = {"url": name, "file": [info["size"], checksum(info), str(info.get("mtime", ""))]}
     target = PurePosixPath(path).name
+    return _copies(name, filesystem, {target: (path, info)}) / target
+
+
+def _copies(name: str, filesystem: Any, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Path:
+    """Return a folder of the cache with copies of files, given as their names there, paths and metadata."""
 
     def copy(folder: Path) -> None:
-        get = partial(_copy_file, filesystem, path, folder / target, int(info["size"]))
-        with_retries(get, name)
+        for target, (path, info) in files.items():
+            (folder / target).parent.mkdir(parents=True, exist_ok=True)
+            get = partial(_copy_file, filesystem, path, folder / target, int(info["size"]))
+            with_retries(get, name if name.endswith(f"/{target}") else f"{name}/{target}")
 
-    return artifact("downloads", spec, copy) / target
+    listed = {
+        target: [info["size"], checksum(info), str(info.get("mtime", ""))]
+        for target, (_, info) in files.items()
+    }
+    return artifact("downloads", {"url": name, "files": listed}, copy)
 
 
 def _copy_file(filesystem: Any, source: str, target: Path, size: int) -> None:

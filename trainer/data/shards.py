@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -157,12 +158,7 @@ def _plain(files: Sequence[File], file_format: Format, config: StreamConfig) -> 
             file_format.check(file, head)
         return name
 
-    def build(folder: Path) -> None:
-        with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="codec") as pool:
-            (folder / CODECS).write_text(json.dumps(list(pool.map(codec_of, files))), encoding="utf-8")
-
-    spec = _listing(files, file_format, config)
-    codecs = from_json((artifact("codecs", spec, build) / CODECS).read_bytes())
+    codecs = _of_each("codecs", CODECS, codec_of, files, _listing(files, file_format, config))
     found = [decompress(file, name) if name else file for file, name in zip(files, codecs, strict=True)]
     return [file for file in found if file.size]
 
@@ -187,14 +183,20 @@ def _hub_format(config: HubConfig, names: Sequence[str]) -> Callable[..., Format
 
 def _summaries(files: Sequence[File], file_format: Format, config: StreamConfig) -> list[FileSummary]:
     spec = _listing(files, file_format, config) | {"block_bytes": file_format.block_bytes}
+    found = _of_each("indexes", INDEX, lambda file: asdict(file_format.summarise(file)), files, spec)
+    return [FileSummary(**entry) for entry in found]
+
+
+def _of_each(
+    kind: str, name: str, function: Callable[[File], Any], files: Sequence[File], spec: Mapping[str, object]
+) -> list[Any]:
+    """Return the JSON value that a function has for each file, from the cache if it is there."""
 
     def build(folder: Path) -> None:
-        with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="index") as pool:
-            summaries = list(pool.map(file_format.summarise, files))
-        (folder / INDEX).write_text(json.dumps([asdict(summary) for summary in summaries]), encoding="utf-8")
+        with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix=kind) as pool:
+            (folder / name).write_text(json.dumps(list(pool.map(function, files))), encoding="utf-8")
 
-    index = artifact("indexes", spec, build) / INDEX
-    return [FileSummary(**entry) for entry in from_json(read_regular(index))]
+    return list(from_json(read_regular(artifact(kind, spec, build) / name)))
 
 
 def _listing(files: Sequence[File], file_format: Format, config: StreamConfig) -> dict[str, object]:

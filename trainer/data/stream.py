@@ -71,7 +71,7 @@ class StreamFeed(Feed):
             prefetched to hide the reading.
 
     Raises:
-        DataError: an argument is out of range, or the processes cannot share the lanes evenly.
+        DataError: the processes cannot share the lanes evenly.
     """
 
     def __init__(
@@ -84,8 +84,6 @@ class StreamFeed(Feed):
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        if sequence_length < 1 or seed < 0:
-            raise DataError(f"sequence_length is {sequence_length} and seed {seed}: neither may be so small")
         config, self._shards = corpus.shards.config, corpus.shards
         own_rows = rank_rows(batch_size, rank, world)
         lanes = _shared_lanes(self._shards.pieces, config.lanes, world)

@@ -103,7 +103,7 @@ def _pretrained_blueprint(config: Config, model: HfModelConfig, device: Device) 
     from transformers.models.auto.configuration_auto import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-    from trainer.data import local_folder
+    from trainer.data.remote import local_folder
 
     found = AutoConfig.from_pretrained(local_folder(model.name))
     dimensions = teacher_dimensions(config, found)

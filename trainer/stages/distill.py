@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from trainer.config import CachedTeacherConfig, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
-from trainer.data import Feed
-from trainer.data.feed import L, LabelledFeed
+from trainer.data.feed import Feed, L, LabelledFeed
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.losses import chunked

@@ -21,8 +21,9 @@ from torch import nn
 from sweeps.text.regular_file import read_regular
 from trainer.cache import artifact
 from trainer.config import Config, TrainedHereConfig
-from trainer.data import Corpus, local_folder
+from trainer.data.corpus import Corpus
 from trainer.data.inputs import Inputs, prepare_inputs
+from trainer.data.remote import local_folder
 from trainer.devices.device import Device, open_device
 from trainer.devices.dtypes import dtype_name
 from trainer.distributed.ranks import ALONE
@@ -38,7 +39,6 @@ from trainer.models.causal_lm import (
     load_tiny,
     output_head,
     save,
-    seed_everything,
     separate_documents,
     weights_sha256,
 )
@@ -135,7 +135,7 @@ def train_teacher(
     )
 
     def build(folder: Path) -> None:
-        seed_everything(recipe.seed)
+        torch.manual_seed(recipe.seed)
         attention = device.attention_for(length)
         teacher = build_tiny(
             model,

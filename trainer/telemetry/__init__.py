@@ -6,10 +6,3 @@ heartbeat.py   heartbeat.json: the present phase of the run, written by a thread
 health.py      checks of the numbers: plateau, throughput, memory
 tensorboard.py, wandb_run.py   trackers
 """
-
-from __future__ import annotations
-
-from trainer.telemetry.heartbeat import Heartbeat
-from trainer.telemetry.run import Channel, Telemetry
-
-__all__ = ["Channel", "Heartbeat", "Telemetry"]

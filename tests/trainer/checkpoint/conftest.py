@@ -15,7 +15,7 @@ from trainer import pipeline
 from trainer.api import check, stage_keys, stage_trunks
 from trainer.layout import SNAPSHOTS_FOLDER
 from trainer.outcome import Outcome
-from trainer.telemetry import Telemetry
+from trainer.telemetry.run import Telemetry
 from trainer.training.preemption import StopSignal
 from trainer.training.train_step import TrainStep
 

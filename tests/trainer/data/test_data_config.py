@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import trainer
 from trainer.api import check
 from trainer.config import ParquetConfig
@@ -45,11 +43,3 @@ def test_the_errors_need_nothing_heavy() -> None:
         check=True,
     )
     assert answer.stdout.strip() == ""
-
-
-def test_the_package_exports_what_it_says_and_nothing_else() -> None:
-    import trainer.data
-
-    assert all(getattr(trainer.data, name) is not None for name in trainer.data.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = trainer.data.nonsense

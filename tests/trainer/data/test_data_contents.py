@@ -189,7 +189,7 @@ def test_other_json_is_text(tmp_path: Path) -> None:
 
 
 def test_texts_of_null_are_named(tmp_path: Path, word_tokenizer: Path) -> None:
-    from trainer.data import load
+    from trainer.data.inputs import load
 
     write_lines(tmp_path / "a.jsonl", [None, " "])
     with pytest.raises(DataError, match=r"'text' \(data\.text_key\)"):

@@ -12,7 +12,8 @@ from data_texts import STREAM, numbered, write_lines, write_parquet
 
 from trainer.api import check
 from trainer.config import HubConfig
-from trainer.data import hub, load
+from trainer.data import hub
+from trainer.data.inputs import load
 from trainer.data.stream import StreamCorpus
 from trainer.errors import ConfigError, DataError
 

@@ -13,7 +13,7 @@ from data_texts import numbered, write_lines
 
 from trainer.api import check, quote
 from trainer.config.compose import keys
-from trainer.data import load
+from trainer.data.inputs import load
 
 SMALL = {
     "data.vocab_size": "300",

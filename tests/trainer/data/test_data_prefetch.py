@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from trainer.checkpoint.state import State, StateError
-from trainer.data import Feed, prefetch
+from trainer.data import prefetch
+from trainer.data.feed import Feed
 from trainer.data.prefetch import Prefetched
 from trainer.errors import DataError
 

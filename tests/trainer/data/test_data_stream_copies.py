@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.config import StreamConfig
-from trainer.data import Corpus, load
-from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN
+from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN, Corpus
+from trainer.data.inputs import load
 from trainer.data.near_copies import NearCopies
 
 DOCUMENTS = 60

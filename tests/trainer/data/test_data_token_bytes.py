@@ -13,9 +13,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from trainer.api import check
-from trainer.data import Corpus, scored_bytes
+from trainer.data.corpus import Corpus
 from trainer.data.inputs import load
-from trainer.data.token_bytes import token_bytes
+from trainer.data.token_bytes import scored_bytes, token_bytes
 
 TEXT = "def f(x):\n    return x  # naïve café, 東京 🙂\n\tif x: pass\n"
 SPECIAL = "<|endoftext|>"

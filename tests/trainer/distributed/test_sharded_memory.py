@@ -14,7 +14,7 @@ from benchmarks.tensor_memory import peak_bytes
 from trainer.api import check
 from trainer.checkpoint.state import State
 from trainer.config import Config
-from trainer.data import Feed
+from trainer.data.feed import Feed
 from trainer.devices.device import Device, open_device
 from trainer.distributed.ranks import Ranks
 from trainer.distributed.tensors import local_tensor

@@ -18,7 +18,7 @@ from gguf.quants import dequantize, quantize
 
 from trainer.api import check
 from trainer.cache import artifact
-from trainer.data import local_folder
+from trainer.data.remote import local_folder
 from trainer.errors import ConfigError
 from trainer.models import gguf
 

@@ -18,7 +18,7 @@ from trainer.api import check, quote
 from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
 from trainer.cost.flops import forward_flops_per_token
-from trainer.data import Feed
+from trainer.data.feed import Feed
 from trainer.devices.device import Device, open_device
 from trainer.losses.sparse import DTYPES, Sample
 from trainer.models.adapters import adapters_for, add_adapters

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trainer.devices.device import Device
-from trainer.telemetry import Telemetry
+from trainer.telemetry.run import Telemetry
 from trainer.training.loop import Step
 
 CPU = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")

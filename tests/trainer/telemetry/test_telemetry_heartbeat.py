@@ -17,7 +17,8 @@ import pytest
 from telemetry_steps import CPU, begun, step
 
 from trainer.api import check
-from trainer.telemetry import Heartbeat, Telemetry
+from trainer.telemetry.heartbeat import Heartbeat
+from trainer.telemetry.run import Telemetry
 from trainer.training.evaluation import HeldOutPoint
 
 FAST_S = 0.02

@@ -12,8 +12,8 @@ from telemetry_steps import begun, lines_of, step
 
 from trainer.api import check
 from trainer.devices.device import Device
-from trainer.telemetry import Telemetry
 from trainer.telemetry.health import Health, HealthWarning
+from trainer.telemetry.run import Telemetry
 from trainer.training.evaluation import HeldOutPoint
 
 

@@ -13,7 +13,8 @@ from telemetry_steps import begun, lines_of, step
 from tensorboardX.proto.event_pb2 import Event
 
 from trainer import __main__ as program
-from trainer.telemetry import Telemetry, tensorboard
+from trainer.telemetry import tensorboard
+from trainer.telemetry.run import Telemetry
 from trainer.telemetry.tensorboard import FOLDER, TensorBoard
 
 

@@ -19,7 +19,7 @@ from trainer import api
 from trainer.api import check
 from trainer.errors import PreemptedError
 from trainer.layout import WANDB_ID_FILE
-from trainer.telemetry import Telemetry
+from trainer.telemetry.run import Telemetry
 from trainer.telemetry.wandb_run import WandbRun, open_wandb
 
 

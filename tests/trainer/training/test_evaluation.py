@@ -163,7 +163,8 @@ class Untouchable:
 
 
 def test_test_text_is_not_read_unless_asked_for(run_small: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer.data import inputs, load
+    from trainer.data import inputs
+    from trainer.data.inputs import load
 
     monkeypatch.setattr(
         inputs, "load", lambda *args, **kwargs: dataclasses.replace(load(*args, **kwargs), test=Untouchable())

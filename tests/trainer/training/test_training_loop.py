@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from trainer.api import check
 from trainer.checkpoint.policy import Measured
 from trainer.checkpoint.state import State
-from trainer.data import Feed, prefetch
+from trainer.data import prefetch
+from trainer.data.feed import Feed
 from trainer.devices.device import Device
 from trainer.errors import DivergedError, PreemptedError
 from trainer.optim.build import OptimizerSet

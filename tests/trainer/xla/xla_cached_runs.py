@@ -11,7 +11,7 @@ from stage_runs import LENGTH, VOCABULARY, Ran, run_stage
 from torch import Tensor
 
 from trainer.checkpoint.state import State
-from trainer.data import Feed
+from trainer.data.feed import Feed
 from trainer.losses.sparse import Sample
 from trainer.teachers.cached import reader
 from trainer.teachers.cached.sampling import draw, uniforms

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
 from trainer.config.distill import CacheRequest
-from trainer.data import Corpus, Feed
-from trainer.data.corpus import stage_text
+from trainer.data.corpus import Corpus, stage_text
+from trainer.data.feed import Feed
 from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
 from trainer.losses.chunked import suitable_elements

@@ -11,7 +11,7 @@ from torch import nn
 from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, quote
-from trainer.data import Corpus
+from trainer.data.corpus import Corpus
 from trainer.teachers.cached.build import BuildResult
 
 VOCABULARY, LENGTH = 300, 16

@@ -11,7 +11,7 @@ from fake_vllm import FakeVllm, bigrams, fails, waits
 from torch import Tensor
 
 from trainer.checkpoint.state import State
-from trainer.data import Feed
+from trainer.data.feed import Feed
 from trainer.errors import TeacherServerError
 from trainer.teachers.http.feed import HttpFeed, RequestThread
 
