@@ -23,13 +23,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainer.losses.chunked import HeadInputs, chunk_tokens, suitable_elements
-from trainer.losses.distillation import at_least_float32
+from trainer.losses.distillation import Predictions, at_least_float32
 
 NOTHING = -1e30  # the logarithm of no probability: finite, so that no gradient meets infinity less infinity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidates:
+class Candidates(Predictions):
     """A teacher's predictions of tokens 2..T.
 
     Args:
@@ -41,20 +41,6 @@ class Candidates:
     ids: Tensor
     logprobs: Tensor
     rest: Tensor
-
-    def to(self, device: torch.device) -> Candidates:
-        """Return a copy on the device."""
-        return Candidates(
-            ids=self.ids.to(device, non_blocking=True),
-            logprobs=self.logprobs.to(device, non_blocking=True),
-            rest=self.rest.to(device, non_blocking=True),
-        )
-
-    def rows(self, first: int, end: int) -> Candidates:
-        """Return the predictions of sequences `first` to `end` - 1."""
-        return Candidates(
-            ids=self.ids[first:end], logprobs=self.logprobs[first:end], rest=self.rest[first:end]
-        )
 
 
 def candidate_divergence(student_BTV: Tensor, teacher: Candidates, *, temperature: float | Tensor) -> Tensor:

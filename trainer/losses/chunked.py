@@ -109,16 +109,14 @@ def head_losses(
     return HeadLosses(total=total, ce=ce, kl=None if teacher is None else kl)
 
 
-def token_losses(model: HeadInputs, labels_N: Tensor, *, chunk_elements: int | None = None) -> Tensor:
+def token_losses(model: HeadInputs, labels_N: Tensor) -> Tensor:
     """Return the cross-entropy of each label, without a gradient, in the shape of the labels and float32.
 
     Args:
         labels_N: ids of the tokens that follow; [B, T] if the states are [B, T, H].
-        chunk_elements: logits that are computed at once; None: what suits the device.
     """
     states_NH, head_VH = model.states, model.head.to(model.states.dtype)
-    elements = chunk_elements or suitable_elements(states_NH.device)
-    chunk, losses = chunk_tokens(labels_N.shape, len(head_VH), elements), []
+    chunk, losses = chunk_tokens(labels_N.shape, len(head_VH), suitable_elements(states_NH.device)), []
     for start in range(0, labels_N.shape[-1], chunk):
         n = (slice(None),) * (labels_N.ndim - 1) + (slice(start, start + chunk),)
         log_p_nV = F.log_softmax(F.linear(states_NH[n], head_VH).to(_wide(states_NH)), dim=-1)

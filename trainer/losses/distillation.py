@@ -5,9 +5,35 @@ Shapes: B sequences, T tokens, V vocabulary; `logits_BTV`. All are in nats per p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, Self
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+class Predictions:
+    """Base of dataclasses of a teacher's predictions: tensors whose first dimension is that of the sequences.
+
+    A field may be such a dataclass itself, or None.
+    """
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return the same with a function of each tensor."""
+        this: Any = self
+        values = {field.name: getattr(this, field.name) for field in fields(this)}
+        changed = {
+            name: value.mapped(function) if isinstance(value, Predictions) else function(value)
+            for name, value in values.items()
+            if value is not None
+        }
+        return replace(this, **changed)  # type: ignore[no-any-return] # of the same class
+
+    def rows(self, first: int, end: int) -> Self:
+        """Return those of the sequences `first` to `end` - 1."""
+        return self.mapped(lambda tensor: tensor[first:end])
 
 
 def tempered_divergence(student_BTV: Tensor, teacher_BTV: Tensor, *, temperature: float | Tensor) -> Tensor:

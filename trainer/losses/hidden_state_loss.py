@@ -7,7 +7,6 @@ Shapes: B sequences, T tokens, H hidden size, L layers; `h_BTH`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from sweeps.text.counted import counted
 from trainer.config import DistillScheduleConfig
 from trainer.losses.hidden_distances import Distance
+from trainer.quant.warmup import ramp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +89,7 @@ def distill_weight_at(config: DistillScheduleConfig, step: int, steps: int) -> f
     """
     if config.type == "constant":
         return config.initial
-    share = step / max(steps - 1, 1)
-    if config.type == "cosine":
-        share = (1 - math.cos(math.pi * share)) / 2
-    return config.initial + (config.final - config.initial) * share
+    return ramp(config.type, config.initial, config.final, step / max(steps - 1, 1))
 
 
 def combined_loss(

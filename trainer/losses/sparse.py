@@ -37,7 +37,6 @@ Shapes: N positions (P of each of B sequences), C = K + R candidates, V vocabula
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -45,14 +44,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.losses.candidates import NOTHING
-from trainer.losses.distillation import at_least_float32
+from trainer.losses.distillation import Predictions, at_least_float32
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """Dtypes of a teacher's cached logits, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(Predictions):
     """A teacher's predictions of tokens 2..T at some tokens of the vocabulary.
 
     Args:
@@ -63,31 +62,13 @@ class Sample:
     ids: Tensor
     logits: Tensor
 
-    def placed(self, place: Callable[[Tensor], Tensor]) -> Sample:
-        """Return the sample with both tensors moved by `place`, which may shard the first dimension."""
-        return Sample(ids=place(self.ids), logits=place(self.logits))
-
-    def rows(self, first: int, end: int) -> Sample:
-        """Return the sample of sequences `first` to `end` - 1."""
-        return Sample(ids=self.ids[first:end], logits=self.logits[first:end])
-
 
 @dataclass(frozen=True, kw_only=True)
-class Targets:
+class Targets(Predictions):
     """Predictions that a student is compared with: its teacher's, and an anchor's where there is one."""
 
     teacher: Sample
     anchor: Sample | None = None
-
-    def placed(self, place: Callable[[Tensor], Tensor]) -> Targets:
-        """Return the targets with all tensors moved by `place`, which may shard the first dimension."""
-        return Targets(teacher=self.teacher.placed(place), anchor=self.anchor and self.anchor.placed(place))
-
-    def rows(self, first: int, end: int) -> Targets:
-        """Return the targets of sequences `first` to `end` - 1."""
-        return Targets(
-            teacher=self.teacher.rows(first, end), anchor=self.anchor and self.anchor.rows(first, end)
-        )
 
 
 def log_weights(top_k: int, negatives: int, *, vocabulary: int, device: torch.device) -> Tensor:

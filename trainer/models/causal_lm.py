@@ -268,20 +268,28 @@ def _keeps_apart(model: nn.Module, end: int, device: torch.device) -> bool:
     """Return whether another first document leaves what the model computes of the second one as it is."""
     first, other, *second = (token for token in range(6) if token != end)
     ids_BT = torch.tensor([[each, each, end, *second] for each in (first, other)], device=device)
-    modes = [(module, module.training) for module in model.modules()]
     try:
         # A model may refuse the positions, or fail on them.
-        with _first_layers(model.eval()) as decoder:
+        with _evaluating(model), _first_layers(model) as decoder:
             if decoder is None:
                 found = run(model, ids_BT).logits.float()
             else:
                 found = decoder(**inputs(model, ids_BT)).last_hidden_state.float()
     except (TypeError, ValueError):
         return False
+    return torch.allclose(found[0, 3:], found[1, 3:], rtol=1e-3, atol=1e-3)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Have the model in evaluation mode within the context, and each module as it was behind it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
     finally:
         for module, training in modes:
             module.training = training
-    return torch.allclose(found[0, 3:], found[1, 3:], rtol=1e-3, atol=1e-3)
 
 
 @contextmanager
@@ -385,14 +393,12 @@ def plain_head(model: nn.Module) -> OutputHead | None:
     ids = torch.arange(4, device=linear.weight.device).unsqueeze(0)  # several: one may be padding
     # Scaled up, so that a cap shows even where logits are small.
     handle = linear.register_forward_hook(lambda module, inputs, logits: 1e4 * logits)
-    modes = [(module, module.training) for module in model.modules()]
     try:
-        outputs = run(model.eval(), ids, hidden=True)
-        expected = linear(outputs.hidden[-1])
+        with _evaluating(model):
+            outputs = run(model, ids, hidden=True)
+            expected = linear(outputs.hidden[-1])
     finally:
         handle.remove()
-        for module, training in modes:
-            module.training = training
     same = torch.allclose(expected.float(), outputs.logits.float(), rtol=1e-3, atol=1e-3)
     return OutputHead(norm=norm, linear=linear) if same else None
 
@@ -458,8 +464,3 @@ def _silence_progress_bars() -> None:
 def parameter_count(model: nn.Module) -> int:
     """Return the number of all parameters, tied ones counted once."""
     return sum(p.numel() for p in model.parameters())
-
-
-def seed_everything(seed: int) -> None:
-    """Seed torch's global random state, which fresh weights are drawn from."""
-    torch.manual_seed(seed)

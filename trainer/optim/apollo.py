@@ -88,7 +88,6 @@ class Apollo(OwnOptimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override] # the loop has no closures
-        """Update every parameter that has a gradient."""
         if self._rounding:
             self._rounding.begin(self.param_groups)
         for group in self.param_groups:

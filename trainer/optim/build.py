@@ -181,7 +181,7 @@ def _rounding(name: str, config: OptimizerConfig, ranks: Ranks) -> StochasticRou
     if not config.stochastic_rounding:
         return None
     shard = f" of process {ranks.rank}" if ranks.parallel == "fsdp" else ""  # others have the same weights
-    return StochasticRounding(name + shard, torch.initial_seed())  # of the run: `causal_lm.seed_everything`
+    return StochasticRounding(name + shard, torch.initial_seed())  # of the run
 
 
 def _init_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
@@ -283,7 +283,7 @@ def _apollo(groups: list[dict[str, Any]], config: OptimizerConfig, ranks: Ranks)
         tensorwise=mini,
         scale=own.scale,
         update_interval=own.update_interval,
-        seed=torch.initial_seed(),  # of the run: `causal_lm.seed_everything`
+        seed=torch.initial_seed(),  # of the run
         rounding=_rounding("apollo", config, ranks),
     )
 

@@ -11,7 +11,7 @@ Shapes: N matrices of a stack; a weight [O, I]; S the smaller of O and I, L the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -69,17 +69,12 @@ class BatchedMuon(OwnOptimizer, torch.optim.Muon):
         self.dtype, self._ranks, self._rounding = dtype, ranks, rounding
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step over the parameters that have a gradient; return the closure's loss, if any."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override] # the loop has no closures
+        """Take one step over the parameters that have a gradient."""
         if self._rounding:
             self._rounding.begin(self.param_groups)
         for group in self.param_groups:
             self._step_group([weight for weight in group["params"] if weight.grad is not None], group)
-        return loss
 
     def _step_group(self, weights: Sequence[nn.Parameter], group: dict[str, Any]) -> None:
         for stack in stacks(weights, self._ranks.world):

@@ -116,7 +116,6 @@ class QkClip:
         return {"qk_max_logit": logits.max(), "qk_clipped_heads": clipped}
 
     def close(self) -> None:
-        """Stop recording; the model is as it was before."""
         stop_recording(self._model)
 
     def _all_reduce(self) -> None:

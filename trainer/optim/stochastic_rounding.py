@@ -106,7 +106,6 @@ class RoundedAdamW(OwnOptimizer, AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override] # the loop has no closures
-        """Update every parameter that has a gradient."""
         self._rounding.begin(self.param_groups)
         for group in self.param_groups:
             alike: dict[tuple[torch.dtype, int], list[tuple[Tensor, ...]]] = {}

@@ -10,7 +10,6 @@ time k changes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from trainer.config import SaliencyConfig
 from trainer.distributed.tensors import full_tensor
-from trainer.quant.warmup import SharedScalar
+from trainer.quant.warmup import SharedScalar, ramp
 
 
 class Share(SharedScalar):
@@ -87,9 +86,7 @@ def observe(layers: Sequence[ColumnSaliency], weights: Sequence[Tensor]) -> None
 def k_at(config: SaliencyConfig, step: int, steps: int) -> float:
     """Return k at the zero-based `step` of a stage of `steps`: `initial_k` first, `final_k` last."""
     share = max(step - config.warmup_steps, 0) / max(steps - 1 - config.warmup_steps, 1)
-    if config.schedule_type == "cosine":
-        share = (1 - math.cos(math.pi * share)) / 2
-    return config.initial_k + (config.final_k - config.initial_k) * share
+    return ramp(config.schedule_type, config.initial_k, config.final_k, share)
 
 
 def _masks(ranks: Tensor, count: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +27,13 @@ class SharedScalar(nn.Module):
         super().__init__()
         # Not in the state dict: it belongs to the step of a run, not to the weights.
         self.register_buffer("value", torch.tensor(value, dtype=torch.float32), persistent=False)
-        self._last_set = value
+        self.last_set = value
+        """The value, known without a device synchronisation."""
 
     def set(self, value: float) -> None:
         """Set the value in place, for all layers that share it."""
         set_value(self.value, value)
-        self._last_set = value
-
-    @property
-    def last_set(self) -> float:
-        """Return the value without a device synchronisation."""
-        return self._last_set
+        self.last_set = value
 
     def known_to_be(self, value: float) -> bool:
         """Return whether eager code may rely on the scalar being `value`, without a device synchronisation.
@@ -46,7 +43,7 @@ class SharedScalar(nn.Module):
         """
         if torch.compiler.is_compiling() or is_lazy(self.value):
             return False
-        return self._last_set == value
+        return self.last_set == value
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SharedScalar:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch has no annotation here
@@ -81,7 +78,11 @@ def lambda_at(config: LambdaWarmupConfig, step: int) -> float:
     """Return lambda at the zero-based `step`: `start` in the first one, 1 from step `warmup_steps` on."""
     if not config.enabled or step >= config.warmup_steps:
         return 1.0
-    share = step / config.warmup_steps
-    if config.schedule == "cosine":
+    return ramp(config.schedule, config.start, 1.0, step / config.warmup_steps)
+
+
+def ramp(kind: Literal["linear", "cosine"], first: float, last: float, share: float) -> float:
+    """Return the value after a share, 0 to 1, of the way from the first to the last."""
+    if kind == "cosine":
         share = (1 - math.cos(math.pi * share)) / 2
-    return config.start + (1 - config.start) * share
+    return first + (last - first) * share

@@ -247,19 +247,6 @@ def test_infinite_gradient_reaches_its_own_matrix_alone() -> None:
     assert [bool(weight.isfinite().all()) for weight in weights] == [True, False, True]
 
 
-def test_closure_runs_with_gradients() -> None:
-    weight = nn.Parameter(torch.eye(3))
-    optimizer = BatchedMuon([weight])
-
-    def closure() -> Tensor:
-        loss = (weight**2).sum()
-        loss.backward()
-        return loss.detach()
-
-    assert optimizer.step(closure) == 3
-    assert not torch.equal(weight, torch.eye(3))
-
-
 @pytest.mark.parametrize(("before", "after"), [(BatchedMuon, BatchedMuon), (torchs, BatchedMuon)])
 def test_state_comes_back_and_the_next_step_is_the_same(
     before: Callable[..., Any], after: Callable[..., Any]

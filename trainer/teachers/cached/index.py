@@ -78,7 +78,6 @@ class Index:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
         return sum(shard.rows for shard in self.shards)
 
     def digest(self, rows: int) -> str:

@@ -165,7 +165,7 @@ class CachedFeed(LabelledFeed[Targets]):
         return ids_BT
 
     def to_device(self, labels: Targets) -> Targets:
-        return labels.placed(self._device.place)
+        return labels.mapped(self._device.place)
 
     def wait(self) -> None:
         self._source.wait()

@@ -120,7 +120,8 @@ class HttpFeed(LabelledFeed[Candidates]):
             PreemptedError: a signal came during the wait; the batch is still the next one.
         """
         self._fill(1 + self._prefetch)
-        self.set_labels(self._thread.wait(self._window[0].answer).to(self._device))
+        answer = self._thread.wait(self._window[0].answer)
+        self.set_labels(answer.mapped(lambda tensor: tensor.to(self._device, non_blocking=True)))
         request = self._window.popleft()
         self._fill(self._prefetch)
         return request.ids
