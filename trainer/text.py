@@ -42,7 +42,6 @@ class Lines:
         self._out = out
 
     def write(self, line: str) -> None:
-        """Write one line, given without its newline."""
         if self._out is None:
             return
         try:

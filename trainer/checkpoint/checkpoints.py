@@ -140,7 +140,6 @@ class Checkpoints(CheckpointPolicy):
 
     @property
     def busy(self) -> bool:
-        """Return whether a checkpoint is being written."""
         return self._writer.busy
 
     @property

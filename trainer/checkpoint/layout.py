@@ -18,19 +18,14 @@ from trainer.checkpoint.manifest import Manifest, UnusableError, verified
 
 FOLDER = "checkpoints"
 LATEST = "latest"
-_DIGITS = 8
-
-
-def checkpoint_name(steps: int) -> str:
-    """Return the name of the checkpoint after so many steps; names sort as their numbers do."""
-    return f"{steps:0{_DIGITS}d}"
+DIGITS = 8  # of a checkpoint's name at least; names sort as their numbers do
 
 
 def listing(root: Path) -> list[Path]:
     """Return the checkpoints in `root`, the newest first; none if there is no such folder."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if len(path.name) >= _DIGITS and path.name.isdecimal()]
+    found = [path for path in root.iterdir() if len(path.name) >= DIGITS and path.name.isdecimal()]
     return sorted((path for path in found if path.is_dir()), key=lambda path: int(path.name), reverse=True)
 
 

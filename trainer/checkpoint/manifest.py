@@ -70,7 +70,6 @@ class Manifest:
 
     @property
     def where(self) -> str:
-        """Return the position in words."""
         return f"step {self.step} of {self.stage}"
 
 

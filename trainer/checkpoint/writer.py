@@ -63,7 +63,7 @@ def write(root: Path, snapshot: Snapshot) -> Path:
         OSError: the disk refuses it; nothing is left of it.
         SafetensorError: the same, from safetensors.
     """
-    final = root / layout.checkpoint_name(snapshot.manifest.steps)
+    final = root / f"{snapshot.manifest.steps:0{layout.DIGITS}d}"
     write_folder(final, snapshot)
     if snapshot.group.first:
         layout.point_to(root, final.name)

@@ -29,21 +29,7 @@ _CONTAINER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryCounts:
-    """Memory of a device, in bytes; None where it is not counted.
-
-    Args:
-        used_bytes: by this process's tensors; on a CPU, by the process.
-        peak_bytes: largest use, see `Device.peak_memory_bytes`.
-        reserved_bytes: by the allocator, used or not.
-    """
-
-    used_bytes: int | None = None
-    free_bytes: int | None = None
-    total_bytes: int | None = None
-    peak_bytes: int | None = None
-    reserved_bytes: int | None = None
+MEMORY_COUNTS = ("used_bytes", "free_bytes", "total_bytes", "peak_bytes", "reserved_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,23 +212,22 @@ class Device:
             return int(torch.cuda.mem_get_info(self.torch_device)[0])
         return host_memory("MemAvailable")
 
-    def memory_counts(self) -> MemoryCounts:
-        """Return all counts of memory, without waiting for the device."""
+    def memory_counts(self) -> dict[str, int | None]:
+        """Return all `MEMORY_COUNTS`, without waiting for the device; None where one is not counted.
+
+        Used is what this process's tensors take (on a CPU, the process), reserved what the allocator holds.
+        """
         cuda = self.kind == "cuda"
-        return MemoryCounts(
-            used_bytes=self.memory_bytes(),
-            free_bytes=self.free_memory_bytes(),
-            total_bytes=torch.cuda.mem_get_info(self.torch_device)[1] if cuda else host_memory("MemTotal"),
-            peak_bytes=self.peak_memory_bytes(),
-            reserved_bytes=self.reserved_memory_bytes(),
-        )
+        total = torch.cuda.mem_get_info(self.torch_device)[1] if cuda else host_memory("MemTotal")
+        peak, reserved = self.peak_memory_bytes(), self.reserved_memory_bytes()
+        counts = (self.memory_bytes(), self.free_memory_bytes(), total, peak, reserved)
+        return dict(zip(MEMORY_COUNTS, counts, strict=True))
 
     def recorded_graph(self, results: Sequence[Tensor]) -> str:
         """Return the text of the recorded graph, not yet run, of these tensors; "" if there is none."""
         return ""
 
     def counters(self) -> dict[str, float]:
-        """Return the counters of allocator and compiler since the process started."""
         # Not imported for this: without a compilation it is not loaded.
         dynamo = sys.modules.get("torch._dynamo.utils")
         compiled = {"compiled_graphs": dynamo.counters["stats"]["unique_graphs"] if dynamo else 0}

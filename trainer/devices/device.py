@@ -9,12 +9,12 @@ import torch
 
 from trainer.config import DeviceConfig
 from trainer.devices import sdpa, tpu_versions
-from trainer.devices.base import Device, MemoryCounts, micro_batches
+from trainer.devices.base import Device, micro_batches
 from trainer.devices.dtypes import CPUINFO, dtype_of
 from trainer.distributed import tpu_host
 from trainer.errors import MachineError
 
-__all__ = ["Device", "MemoryCounts", "micro_batches", "open_device"]
+__all__ = ["Device", "micro_batches", "open_device"]
 
 # On a CPU SDPA has 0.3 to 0.6 of eager attention's speed in bfloat16 up to 128 tokens and 1.1 to 1.3 of it in
 # float32; but 0.9 to 1.6 at 256 and 1.4 to 3 at 512, and it keeps no scores.

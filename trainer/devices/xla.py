@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 from trainer.cache import cache_root
 from trainer.config import DeviceConfig
 from trainer.devices import tpu_versions, xla_attention, xla_sharding
-from trainer.devices.base import Device, MemoryCounts, micro_batches
+from trainer.devices.base import MEMORY_COUNTS, Device, micro_batches
 from trainer.devices.dtypes import dtype_of
 from trainer.devices.xla_compilation_cache import GraphMirror
 from trainer.distributed.tpu_host import VARIABLE, on_tpu
@@ -163,16 +163,12 @@ class XlaDevice(Device):
             return None if on_tpu() else super().free_memory_bytes()
         return info["bytes_limit"] - info["bytes_used"]
 
-    def memory_counts(self) -> MemoryCounts:
+    def memory_counts(self) -> dict[str, int | None]:
         info = self._memory()
         if info is None:
-            return MemoryCounts()
-        return MemoryCounts(
-            used_bytes=info["bytes_used"],
-            free_bytes=self.free_memory_bytes(),
-            total_bytes=info["bytes_limit"],
-            peak_bytes=info["peak_bytes_used"],
-        )
+            return dict.fromkeys(MEMORY_COUNTS)
+        counts = (info["bytes_used"], self.free_memory_bytes(), info["bytes_limit"], info["peak_bytes_used"])
+        return dict(zip(MEMORY_COUNTS, (*counts, None), strict=True))
 
     def recorded_graph(self, results: Sequence[Tensor]) -> str:
         return cast(str, torch_xla._XLAC._get_xla_tensors_hlo(list(results)))

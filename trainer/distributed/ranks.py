@@ -66,7 +66,6 @@ class Ranks:
         return self.parallel == "none"
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set in any process."""
         return self.all_reduce_max(float(flag)) > 0
 
     def decided_by_first(self, flag: bool) -> bool:
@@ -133,7 +132,6 @@ class Ranks:
                 tensor.copy_(found)
 
     def barrier(self) -> None:
-        """Wait until all processes have called this."""
         self.any(False)
 
     def __enter__(self) -> Ranks:

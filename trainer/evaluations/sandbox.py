@@ -132,7 +132,6 @@ class Ended:
 
     @property
     def succeeded(self) -> bool:
-        """Return whether it ended by itself, with status 0."""
         return self.end == "exited" and self.status == 0
 
 

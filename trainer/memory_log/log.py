@@ -108,7 +108,7 @@ class MemoryLog:
         micro_batches = 1
         if stage is not None:
             micro_batches = stage.batch_size // (stage.micro_batch_size or stage.batch_size)
-        counts = asdict(self._device.memory_counts())
+        counts = self._device.memory_counts()
         used, total = counts["used_bytes"], counts["total_bytes"]
         line: dict[str, Any] = {
             "schema": SCHEMA,

@@ -50,7 +50,6 @@ class HostMemory:
 
     @property
     def total(self) -> int:
-        """Return the most at once."""
         return max(self.copies + self.ahead + self.pinned + self.teacher, self.loading)
 
 

@@ -37,8 +37,7 @@ class StageMemory:
         weights: of the student and its teacher, which stays for the whole run, and the student's average and
             adapters.
         gradients: of what is trained.
-        activations: all other tensors at the peak: activations, logits, temporary copies.
-        peak: sum of the above.
+        peak: of these and all other tensors.
     """
 
     name: str
@@ -46,8 +45,12 @@ class StageMemory:
     weights: int
     gradients: int
     optimizer: int
-    activations: int
     peak: int
+
+    @property
+    def activations(self) -> int:
+        """Return the bytes of all other tensors at the peak: activations, logits, temporary copies."""
+        return max(0, self.peak - self.weights - self.gradients - self.optimizer)
 
 
 def stages(config: Config) -> list[tuple[str, Stage]]:
@@ -134,13 +137,7 @@ def stage_memory(
     if trained is not student:  # adapters and their gradients are alike
         shards, weights = shards + gradients, weights + gradients
     buckets = gradients if config.device.parallel == "ddp" else 0  # of the all-reduce
-    optimizer = optimizer_memory(
-        trained,
-        stage.optimizer,
-        processes=device.ranks.world,
-        sharded=sharded,
-        muon_dtype=muon.muon_dtype(stage.optimizer, device.torch_device),
-    )
+    optimizer = _stage_optimizer(stage, student, device)
     average = shard(average_bytes(config, student), device) if name == config.averaged_stage else 0
     own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
     computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))
@@ -156,8 +153,17 @@ def stage_memory(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer.state,
-        activations=max(0, peak - weights - gradients - optimizer.state),
         peak=peak,
+    )
+
+
+def _stage_optimizer(stage: Stage, student: Dimensions, device: Device) -> OptimizerMemory:
+    return optimizer_memory(
+        trained_dimensions(stage, student),
+        stage.optimizer,
+        processes=device.ranks.world,
+        sharded=device.ranks.parallel == "fsdp",
+        muon_dtype=muon.muon_dtype(stage.optimizer, device.torch_device),
     )
 
 
@@ -280,18 +286,7 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
     shards = student_bytes(config, plan.dimensions, device)
     weights = shards + teacher_bytes(plan.dimensions, device)
     within = [stage for _, stage in stages(config) if config.eval.measures_within(stage.max_steps)]
-    optimizer = max(
-        (
-            optimizer_memory(
-                trained_dimensions(each, student),
-                each.optimizer,
-                processes=device.ranks.world,
-                sharded=sharded,
-            ).state
-            for each in within
-        ),
-        default=0,
-    )
+    optimizer = max((_stage_optimizer(each, student, device).state for each in within), default=0)
     buckets = student.parameters * student.weight_bytes if within and config.device.parallel == "ddp" else 0
     average = shard(average_bytes(config, student), device)
     traced = evaluation_peak(theirs, plan, device)
@@ -305,7 +300,6 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
         weights=weights,
         gradients=buckets,
         optimizer=optimizer,
-        activations=max(0, peak - weights - buckets - optimizer),
         peak=peak,
     )
 
@@ -326,7 +320,6 @@ def loading_memory(config: Config, plan: Blueprint, device: Device) -> StageMemo
         weights=weights,
         gradients=0,
         optimizer=0,
-        activations=part,
         peak=weights + part,
     )
 

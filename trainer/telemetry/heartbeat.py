@@ -106,7 +106,6 @@ class Heartbeat:
             self._thread.join(CLOSING_S)
 
     def document(self) -> dict[str, Any]:
-        """Return the content of the file."""
         phase, steps, now = self._phase, list(self._steps), time.monotonic()
         return {
             "schema": SCHEMA,
@@ -133,7 +132,6 @@ class Heartbeat:
             self._over.wait(self._every_s)
 
     def write(self) -> None:
-        """Write the file once."""
         try:
             with atomic_write(self._path) as draft:
                 draft.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")

@@ -27,7 +27,6 @@ class StepTotals:
     compile_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
-        """Add one step."""
         self.steps += 1
         self.tokens += step.tokens
         self.seconds += step.seconds

@@ -64,7 +64,6 @@ class TensorBoard:
         self.log({"stage": "result", "step": 0} | {k: v for k, v in metrics.items() if v is not None})
 
     def close(self, status: int) -> None:
-        """Close the file."""
         if self._writer is not None:
             with self._off_after_an_error():
                 self._writer.close()

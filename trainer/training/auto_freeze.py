@@ -118,7 +118,6 @@ class AutoFreeze:
         self._on_freeze()
 
     def state(self) -> State:
-        """Return the copies and counts, for a checkpoint."""
         values = {"stable": self._stable, "looks": self._inspections, "frozen": self._frozen}
         return State(tensors=self._before, values=values)
 

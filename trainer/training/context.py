@@ -76,9 +76,6 @@ class StageHooks:
     average: WeightAverage | None = None
 
 
-NO_HOOKS = StageHooks()
-
-
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
     """Surroundings of a stage: the same for all stages of a run.
@@ -94,5 +91,5 @@ class StageContext:
     stop: StopSignal = field(default_factory=StopSignal)
     watch: Watch = lambda step: None
     checkpoints: CheckpointPolicy = NO_CHECKPOINTS
-    hooks: StageHooks = NO_HOOKS
+    hooks: StageHooks = field(default_factory=StageHooks)
     scale_rule: ScaleRuleConfig | None = None

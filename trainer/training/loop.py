@@ -50,21 +50,18 @@ class StageTrace:
     """Adds the steps that are still on the device; called before the state is read."""
 
     def add(self, step: Step) -> None:
-        """Add one finished step."""
         for name, value in step.losses.items():
             self.parts.setdefault(name, []).append(value)
         self.tokens += step.tokens
         self.seconds += step.seconds
 
     def state(self) -> State:
-        """Return all of it, for a checkpoint."""
         self.complete()
         parts = {name: torch.tensor(values, dtype=torch.float64) for name, values in self.parts.items()}
         values = {"tokens": self.tokens, "seconds": self.seconds, "eval_seconds": self.eval_seconds}
         return State(tensors=parts, values=values)
 
     def restore(self, state: State) -> None:
-        """Take the values of a checkpoint."""
         self.parts = {name: values.tolist() for name, values in state.tensors.items()}
         self.tokens, self.seconds = state.values["tokens"], state.values["seconds"]
         self.eval_seconds = state.values["eval_seconds"]

@@ -80,7 +80,6 @@ class StepResult:
 
     @property
     def known(self) -> bool:
-        """Return whether the result is on the host."""
         return self._read is not None
 
     @property

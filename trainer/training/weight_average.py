@@ -65,14 +65,11 @@ class WeightAverage:
                 parameter.copy_(self._averages[name])
 
     def state(self) -> State:
-        """Return the average, for a checkpoint."""
         return State(tensors=dict(self._averages), values={"count": self._count})
 
     def restore(self, state: State) -> None:
-        """Take the average of a checkpoint."""
         copy_into(self._averages, state.tensors, part=AVERAGE)
         self._count = state.values["count"]
 
     def targets(self, saved: State) -> dict[str, Tensor]:
-        """Return the averages, to read those of a checkpoint into."""
         return live_targets(self._averages, saved, part=AVERAGE)

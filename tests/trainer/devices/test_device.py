@@ -16,7 +16,7 @@ from trainer.devices.device import Device, open_device
 from trainer.devices.dtypes import cpu_multiplies_bfloat16
 from trainer.errors import ConfigError, TrainerError
 from trainer.result import Metrics, Provenance, Result, write
-from trainer.telemetry import Telemetry
+from trainer.telemetry.run import Telemetry
 from trainer.training.loop import Step
 
 CPU = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
@@ -144,7 +144,7 @@ def test_free_memory_is_what_a_container_has_left(
     (folder / f"memory.{usage}").write_text(f"{6 * MIB}\n")
     (folder / "memory.stat").write_text(f"anon {5 * MIB}\n{file_pages} {MIB}\n")
     assert CPU.free_memory_bytes() == 3 * MIB
-    assert CPU.memory_counts().total_bytes == 8 * MIB
+    assert CPU.memory_counts()["total_bytes"] == 8 * MIB
     (folder / f"memory.{limit}").write_text("max\n")
     assert CPU.free_memory_bytes() == pytest.approx(outside, rel=0.2)
 

@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         estimated.append(name)
         return StageMemory(
             name=name, micro_batch=micro_batch, weights=GIB, gradients=0, optimizer=0,
-            activations=micro_batch * GIB, peak=(1 + micro_batch) * GIB,
+            peak=(1 + micro_batch) * GIB,
         )  # fmt: skip
 
     monkeypatch.setattr(fitting, "stage_memory", of_stage)

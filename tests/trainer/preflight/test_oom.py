@@ -19,9 +19,7 @@ GIB = 2**30
 
 @pytest.fixture
 def estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = StageMemory(
-        name="stage2", micro_batch=8, weights=0, gradients=0, optimizer=0, activations=0, peak=3 * GIB
-    )
+    memory = StageMemory(name="stage2", micro_batch=8, weights=0, gradients=0, optimizer=0, peak=3 * GIB)
     monkeypatch.setattr(preflight, "stage_memory", lambda *_, **__: memory)
     monkeypatch.setattr(
         preflight, "evaluation_memory", lambda *_: dataclasses.replace(memory, name="evaluation")

@@ -66,7 +66,6 @@ def estimates(monkeypatch: pytest.MonkeyPatch) -> None:
             weights=lasting // 2,
             gradients=lasting // 4,
             optimizer=lasting // 4,
-            activations=passing,
             peak=lasting + passing,
         )
 
@@ -122,9 +121,7 @@ def test_evaluation_that_does_not_fit_suggests_smaller_batches(
 def test_compiled_step_is_refused_by_half_its_activations(
     small: tuple[str, ...],
 ) -> None:
-    memory = StageMemory(
-        name="stage2", micro_batch=1, weights=10, gradients=5, optimizer=5, activations=20, peak=40
-    )
+    memory = StageMemory(name="stage2", micro_batch=1, weights=10, gradients=5, optimizer=5, peak=40)
     eager = open_device(compose_config(small).device)
     compiled = open_device(compose_config([*small, "device.compile=true"]).device)
     assert [fitting.fits(memory, eager, free) for free in (40, 39)] == [True, False]
