@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -32,32 +32,21 @@ def open_device(config: DeviceConfig) -> Device:
     has_cuda = torch.cuda.is_available()
     if config.type == "cuda" and not has_cuda:
         raise MachineError("there is no CUDA device here; write device=auto or device=cpu", key="device.type")
-    if config.type == "cpu" or not has_cuda:
-        torch.set_float32_matmul_precision("highest")  # otherwise oneDNN may round float32 to bfloat16
-        return Device(
-            torch_device=torch.device("cpu"),
-            dtype=dtype_of(config, torch.device("cpu")),
-            name=_cpu_name(),
-            attention=sdpa.NAME,
-            eager_below=_CPU_SDPA_TOKENS,
-            compile=_compilation(config, auto=False),
-            **_memory(config),
-        )
-    torch.set_float32_matmul_precision("high")
-    device = torch.device("cuda", torch.cuda.current_device())
+    cuda = has_cuda and config.type != "cpu"
+    # On a CPU oneDNN may otherwise round float32 to bfloat16.
+    torch.set_float32_matmul_precision("high" if cuda else "highest")
+    device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
     return Device(
         torch_device=device,
         dtype=dtype_of(config, device),
-        name=torch.cuda.get_device_name(device),
+        name=torch.cuda.get_device_name(device) if cuda else _cpu_name(),
         attention=sdpa.NAME,
-        compile=_compilation(config, auto="layers"),
-        **_memory(config),
+        eager_below=0 if cuda else _CPU_SDPA_TOKENS,
+        compile=_compilation(config, auto="layers" if cuda else False),
+        recompute=config.recompute,
+        hold_weights=config.hold_weights,
+        teacher=config.teacher,
     )
-
-
-def _memory(config: DeviceConfig) -> dict[str, Any]:
-    """Return what saves memory and changes no result, as fields of a device."""
-    return {name: getattr(config, name) for name in ("recompute", "hold_weights", "teacher")}
 
 
 def _compilation(config: DeviceConfig, *, auto: Literal[False, "layers"]) -> bool | Literal["layers"]:

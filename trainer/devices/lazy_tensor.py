@@ -7,12 +7,8 @@ that changes from step to step is passed as an array of one element, which is al
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import torch
 from torch import Tensor
-
-_NUMBER = TypeVar("_NUMBER", float, Tensor)
 
 
 def is_lazy(tensor: Tensor) -> bool:

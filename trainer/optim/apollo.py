@@ -40,6 +40,7 @@ class Apollo(OwnOptimizer):
 
     Args:
         params: 2-D parameters, or groups of them.
+        lr: learning rate; this and the settings below by name, for groups that have none of their own.
         betas: decays of the two moments.
         eps: added to the square root of the second moment.
         weight_decay: decoupled, times the learning rate.
@@ -56,33 +57,9 @@ class Apollo(OwnOptimizer):
     """Where parameters are sharded, the state is replicated on every process: it is small."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float,
-        rank: int,
-        tensorwise: bool,
-        scale: float | None,
-        update_interval: int,
-        seed: int,
-        rounding: StochasticRounding | None = None,
+        self, params: Iterable[Any], *, rounding: StochasticRounding | None = None, **settings: Any
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "rank": rank,
-            "tensorwise": tensorwise,
-            "scale": scale,
-            "update_interval": update_interval,
-            "seed": seed,
-            "step": 0,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, settings | {"step": 0})
         self._projections: dict[nn.Parameter, tuple[str, Tensor]] = {}
         self._rounding = rounding
 
