@@ -57,7 +57,7 @@ def step_graph(device: Device, student: nn.Module, losses: Callable[[Tensor], di
 
 def sample(device: Device) -> Sample:
     ids_BPC = torch.randint(VOCABULARY, (BATCH, LENGTH - 1, KEPT + DRAWN), dtype=torch.int32)
-    return Sample(ids=ids_BPC, logits=torch.randn(ids_BPC.shape)).placed(device.place)
+    return Sample(ids=ids_BPC, logits=torch.randn(ids_BPC.shape)).mapped(device.place)
 
 
 def full_logits(graph: str) -> list[str]:
