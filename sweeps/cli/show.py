@@ -20,7 +20,7 @@ from sweeps.export import table
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import amendment_lines
-from sweeps.operations.status import running_rows, status_document
+from sweeps.operations.status import chooser, running_rows, status_document
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Fixed, Space
 from sweeps.stages import sharing
@@ -146,6 +146,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"best    {best_line(space, found)}, in one run")
         if (gained := gain(space, records, found, None)) is not None:
             lines.append(f"gain    {gained}")
+    if worker := chooser(experiment):
+        lines.append(f"next    {worker} is choosing a trial")
     return lines
 
 

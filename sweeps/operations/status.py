@@ -20,6 +20,7 @@ from sweeps.trials import control
 from sweeps.trials.actions import History
 from sweeps.trials.amendments import ARCHIVED, NAME
 from sweeps.trials.record import FINISHED, Trial
+from sweeps.upkeep.inventory import ask_lock
 
 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
@@ -65,6 +66,13 @@ def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[
         }
         for record in running
     ]
+
+
+def chooser(experiment: Experiment) -> str:
+    """Return the name of the worker that chooses the next trial now, which may take minutes, or ""."""
+    lock = ask_lock(experiment.store)
+    alive = lock is not None and experiment.store.now() - lock.renewed <= experiment.space.lease.expire_s
+    return lock.holder if lock is not None and alive else ""
 
 
 def trial_result(record: Trial) -> dict[str, Any]:
