@@ -208,14 +208,13 @@ def _axes(across: Scale, up: Scale, x: str, y: str) -> Markup:
     grid = Markup('<path class="grid" d="M{} {}H{}"/>')
     label = Markup('<text class="tick" x="{}" y="{}" text-anchor="{}">{}</text>')
     parts = []
-    for tick in up.ticks():
+    for tick, text in _labels(up.ticks()):
         at = up.at(tick)
         parts.append(grid.format(_LEFT, f"{at:.1f}", WIDTH - _RIGHT))
-        parts.append(label.format(_LEFT - 5, f"{at + 4:.1f}", "end", _tick(tick)))
+        parts.append(label.format(_LEFT - 5, f"{at + 4:.1f}", "end", text))
     below = HEIGHT - _BOTTOM + 15
-    parts += [
-        label.format(f"{across.at(tick):.1f}", below, "middle", _tick(tick)) for tick in across.ticks(4)
-    ]
+    for tick, text in _labels(across.ticks(4)):
+        parts.append(label.format(f"{across.at(tick):.1f}", below, "middle", text))
     axis = Markup('<text class="axis" x="{}" y="{}" text-anchor="{}">{}</text>')
     most = int(WIDTH / _LETTER)
     y, x = (title if len(title) <= most else f"{title[: most - 1]}…" for title in (y, x))
@@ -238,7 +237,18 @@ def _stages(stages: Sequence[tuple[str, float]], across: Scale) -> Markup:
     return Markup("").join(parts)
 
 
-def _tick(value: float) -> str:
+def _labels(ticks: Sequence[float]) -> list[tuple[float, str]]:
+    """Return each tick with its text, of as many digits as tell them all apart."""
+    for digits in range(4, 13):
+        texts = [_tick(value, digits) for value in ticks]
+        if len(set(texts)) == len(texts):
+            break
+    return list(zip(ticks, texts, strict=True))
+
+
+def _tick(value: float, digits: int) -> str:
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        return f"{value:.1e}".replace(".0e", "e").replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-    return number(round(value, 12))
+        text = f"{value:.{digits - 3}e}"
+        mantissa, _, exponent = text.partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return number(round(value, 12), digits)

@@ -78,7 +78,10 @@ def default_axes(view: View) -> tuple[str, str]:
 
 
 def points(view: View, x: str, y: str) -> Points:
-    """Return the points of two columns; trials outside the outcome constraints are on no front."""
+    """Return the points of two columns; trials outside the outcome constraints are on no front.
+
+    No number of a parameter is better than another: with one, no point is on a front.
+    """
     goals = {metric_column(objective.metric): objective.goal for objective in view.space.objectives}
     is_within = within_constraints(view.space)
     found = [
@@ -93,6 +96,8 @@ def points(view: View, x: str, y: str) -> Points:
     both: tuple[Goal, Goal] = (goals.get(x, "minimize"), goals.get(y, "minimize"))
     xs, ys = [across for _, across, _ in found], [up for _, _, up in found]
     fit = [at for at, (record, _, _) in enumerate(found) if is_within(record.metrics)]
+    if any(column.startswith(PARAMETER) for column in (x, y)):
+        fit = []
     positions = front_of([(xs[at], ys[at]) for at in fit], both).tolist()
     front = sorted((fit[at] for at in positions), key=lambda at: xs[at])
     log = {f"{PARAMETER}{name}" for name in table.log_parameters(view.space)}

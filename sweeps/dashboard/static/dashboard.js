@@ -76,7 +76,7 @@ function listen(address) {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const short = (value) => {
   const size = Math.abs(value);
-  return value && (size >= 1e5 || size < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(5)));
+  return value && (size >= 1e5 || size < 1e-3) ? Number(value.toExponential(2)).toExponential() : String(Number(value.toPrecision(5)));
 };
 
 class Axis {

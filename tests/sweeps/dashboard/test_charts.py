@@ -54,6 +54,14 @@ def test_a_log_axis_is_chosen_by_its_values_or_asked_for() -> None:
     assert not scale_of([0.0, 1.0], 0, 100, log=True).log
 
 
+@pytest.mark.parametrize("near", [0.29111, 3.21e-5, 123_456.0])
+def test_ticks_of_nearly_equal_values_are_told_apart(near: float) -> None:
+    svg = chart([Line(name="loss", points=[(1, near), (2, near * 1.0004)])], title="t", x="steps", y="loss")
+    labels = re.findall(r'text-anchor="end">([^<]*)<', svg)[:-1]  # without the title of the axis across
+    assert len(labels) >= 2
+    assert len(set(labels)) == len(labels)
+
+
 def test_a_stage_begins_where_the_one_before_has_ended() -> None:
     curves = Curves()
     for stage, first in (("stage1_9", 3.0), ("stage2", 5.0)):

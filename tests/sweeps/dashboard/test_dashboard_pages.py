@@ -109,13 +109,15 @@ def test_the_front_and_its_points_follow_the_axes_in_the_address(tmp_path, space
         async with dashboard(tmp_path) as served:
             page = await served.page("/sweep/toy")
             assert "2 on the front" in text_of(page)
+            assert re.search(r"Best so far: trial 1 2 loss steps: 20 ", text_of(page))
             points = json.loads(await served.page("/sweep/toy/points.json"))
             assert points == {
                 "x": "steps", "y": "loss", "trials": [0, 1, 2],
                 "xs": [10, 20, 30], "ys": [3, 2, 4], "front": [0, 1], "log": [False, False],
             }  # fmt: skip
             other = json.loads(await served.page("/sweep/toy/points.json?x=param.n&y=steps"))
-            assert (other["x"], other["xs"], other["front"]) == ("param.n", [1, 2, 3], [0])
+            assert (other["x"], other["xs"], other["front"]) == ("param.n", [1, 2, 3], [])
+            assert "(filled)" not in text_of(await served.page("/sweep/toy?x=param.n&y=steps"))
             assert json.loads(await served.page("/sweep/toy/points.json?x=nonsense"))["x"] == "steps"
 
     run(test())
