@@ -22,7 +22,7 @@ from analysis.labels import number, title
 from analysis.report.contents import Contents, contents
 from analysis.report.figure import Figure
 from analysis.report.figures import history, tradeoff
-from analysis.report.footnotes import column_source, notes
+from analysis.report.footnotes import STEPS, column_source, notes
 from analysis.report.insight_figures import cross_validation, marginal, marginals, sensitivities
 from analysis.report.many_objective_figures import pair
 from analysis.report.optimum_figures import optima
@@ -66,6 +66,7 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         number=number,
         counted=counted,
         skill=SKILL,
+        steps=STEPS,
         prefix_name=name_of,
         trunks=layouts(page.reuse.trunks, page.reuse.goal) if page.reuse else (),
         drawn=PREFIXES,

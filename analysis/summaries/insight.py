@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass
 
 from analysis import labels
 
-NOT_ASKED = "This page was made without the surrogate; sweep report fits it."
+NOT_ASKED = "This page was made without the surrogate, the model that tells; `sweep report` fits it."
 SKILL = 0.3
 """Below this rank correlation of predicted and observed results, the surrogate is not worth much."""
 

@@ -87,7 +87,7 @@ def require_page(out: Path) -> None:
 
 
 def write_report(
-    experiment: Experiment, out: Path, *, surrogate: bool = False, rate: Rate | None = None
+    experiment: Experiment, out: Path, *, surrogate: bool = True, rate: Rate | None = None
 ) -> None:
     """Render the page and write it to `out` atomically. Raises `StoreUnavailable`.
 
