@@ -122,7 +122,7 @@ def _new_plan(
             "name the program's seed"
         )
     require_running(experiment)
-    if exceeded := budget.exceeded(space.budget, records, experiment.store.now()):
+    if exceeded := budget.exceeded(space.budget, records, experiment.store.now(), space.program.devices):
         raise InputError(f"{url}: its budget leaves nothing for a confirmation: {exceeded}")
     if not any(record.status == "completed" for record in records):
         raise InputError(

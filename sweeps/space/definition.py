@@ -179,6 +179,11 @@ class Program:
     processes: int = 1
     nodes: int = 1
 
+    @property
+    def devices(self) -> int:
+        """Return how many devices a trial has, one for each process: of other programs than ours, 1."""
+        return self.processes * self.nodes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trunk:
@@ -286,7 +291,7 @@ class Budget:
 
     Args:
         effective_steps: 2 x Stage 1.9 steps + Stage 2 steps + 2 x Stage 3 steps, summed over trials.
-        device_hours: hours of running trials, summed over all attempts of all workers.
+        device_hours: hours of running trials, times their devices, summed over all attempts of all workers.
         usd: dollars, as the trials report them (`usd`).
         wall_hours: hours since the first trial was created.
         until: no trial is begun from then on, by the store's clock, in seconds since the epoch; only

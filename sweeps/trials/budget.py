@@ -27,27 +27,30 @@ def run_cap_count(space: Space, records: Iterable[Trial]) -> int:
     return sum(record.is_own and is_at_target(space, record.parameters) for record in records)
 
 
-def spent(records: Sequence[Trial], now: float) -> Budget:
-    """Return the costs of the trials, with estimates for running ones and without imported ones."""
+def spent(records: Sequence[Trial], now: float, devices: int = 1) -> Budget:
+    """Return the costs of the trials, each on so many devices, with estimates for running ones.
+
+    Imported trials cost nothing.
+    """
     own = [record for record in records if record.generator != "imported"]
     first = min((record.created for record in own), default=now)
     steps_per_cost = costs.steps_per_cost(own) or 0.0
     steps = _Measure(_metric(costs.STEPS), lambda stage: steps_per_cost * stage.cost)
     return Budget(
         effective_steps=_total(own, steps),
-        device_hours=_total(own, _Measure(lambda record: _nominal_hours(record, now), _hours)),
+        device_hours=devices * _total(own, _Measure(lambda record: _nominal_hours(record, now), _hours)),
         usd=_total(own, _Measure(_metric("usd"), lambda stage: stage.usd or 0.0)),
         wall_hours=max(0.0, now - first) / 3600,
     )
 
 
-def exceeded(budget: Budget, records: Sequence[Trial], now: float) -> str:
-    """Return which limit is reached, in a few words; "" while none is."""
+def exceeded(budget: Budget, records: Sequence[Trial], now: float, devices: int = 1) -> str:
+    """Return which limit is reached by trials on so many devices each, in a few words; "" while none is."""
     if budget.until is not None and now >= budget.until:
         return f"no trial is begun after {timestamp(budget.until)}"
     if not (limits := amounts(budget)):  # the usual case, checked first because this runs for every trial
         return ""
-    used = asdict(spent(records, now))
+    used = asdict(spent(records, now, devices))
     for name, limit in limits.items():
         if used[name] >= limit:
             return f"{used[name]:.5g} of {limit:.5g} {name} are spent, running trials included"
@@ -150,7 +153,7 @@ def _hours(stage: StageRun) -> float:
 
 
 def _nominal_hours(record: Trial, now: float) -> float:
-    """Return the device hours of all attempts, plus those that other trials' stages saved."""
+    """Return the hours of all attempts, plus those that other trials' stages saved."""
     past = math.fsum(max(0.0, attempt.end - attempt.start) for attempt in record.history)
     if record.status == "running" and record.started is not None:
         past += max(0.0, now - record.started)

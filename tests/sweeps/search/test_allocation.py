@@ -19,7 +19,7 @@ from sweeps.experiment import Experiment
 from sweeps.search import allocation
 from sweeps.search.allocation import ASK_KEY
 from sweeps.search.optimizer import Optimizer
-from sweeps.space.definition import Budget, Search
+from sweeps.space.definition import Budget, Program, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.trials import control, lifecycle
@@ -220,6 +220,21 @@ def test_a_budget_that_was_spent_meanwhile_makes_no_more(space, clock):
     clock.advance(3599.5)
     ask_after(experiment, "a", "b", "c", wait=lambda seconds: clock.advance(1.0))
     assert statuses(experiment) == "cccr"
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_device_hours_count_each_device_of_a_trial(space, clock, devices):
+    program = Program(kind="trainer", processes=devices // 2 or 1, nodes=2 if devices > 1 else 1)
+    four_hours = replace(space, program=program, budget=Budget(device_hours=4.0))
+    experiment = Experiment.create(MemoryStore(clock=clock), four_hours)
+    record = experiment.ask("w")
+    clock.advance(3600.0)
+    experiment.apply(record.trial, lifecycle.Complete(worker="w", attempt=1, metrics={"loss": 1.0}))
+    if devices == 1:
+        assert experiment.ask("w").status == "running"
+    else:
+        with pytest.raises(SweepClosed, match="4 of 4 device_hours"):
+            experiment.ask("w")
 
 
 def test_interrupted_worker_still_gets_its_trial(bucket):
