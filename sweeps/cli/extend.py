@@ -83,7 +83,9 @@ def extend(
     for limit in extended.reached:
         notify(f"warning: {limit}; no further trial is begun")
     if extended.is_idle:
-        echo(f"next: sweep worker --storage {experiment.store.url}", err=True)
+        worker = f"sweep worker --storage {experiment.store.url}"
+        script = "start your Python script again"
+        echo(f"next: {script if experiment.space.program.is_user_script else worker}", err=True)
 
 
 def _count(text: str, present_cap: int | None) -> int | None:

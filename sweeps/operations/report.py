@@ -74,6 +74,9 @@ def _next_steps(
     """Return what a person can do next, each `{"text", "command"}`: what is not certain yet comes first."""
     space, at = experiment.space, f"--storage {shlex.quote(experiment.store.url)}"
     steps: list[dict[str, str]] = []
+    by_script = space.program.is_user_script
+    worker = "" if by_script else f" && sweep worker {at}"
+    then = ", then start your Python script again:" if by_script else ":"
 
     def add(text: str, command: str) -> None:
         steps.append({"text": text, "command": command})
@@ -97,7 +100,9 @@ def _next_steps(
         if spent := budget.exceeded(space.budget, records, experiment.store.now(), space.program.devices):
             add(f"{ended}, and the budget is reached: {spent}. `sweep extend` raises it.", "")
         elif state != "running":
-            add(f"{ended}, and it is {state}. Go on:", f"sweep resume {at} && sweep worker {at}")
+            add(f"{ended}, and it is {state}. Go on{then}", f"sweep resume {at}{worker}")
+        elif by_script:
+            add(f"{ended}. Go on by starting your Python script again.", "")
         else:
             add(f"{ended}. Go on:", f"sweep worker {at}")
     if has_result and not confirmed:
@@ -116,10 +121,11 @@ def _next_steps(
         standing = experiment.standing()
         if standing is not None and standing.ended:
             done = f"{str(standing)[0].upper()}{str(standing)[1:]}"
-            add(f"{done}. Go on:", f"sweep extend --expected-gain none {at} && sweep worker {at}")
+            add(f"{done}. Go on{then}", f"sweep extend --expected-gain none {at}{worker}")
         elif space.run_cap and not (space.search.method == "grid" and not Grid(space).left(records)):
-            add(f"Search on{gain}:", f"sweep extend --run-cap +{space.run_cap} {at} && sweep worker {at}")
+            add(f"Search on{gain}{then}", f"sweep extend --run-cap +{space.run_cap} {at}{worker}")
     if has_result:
         add("All trials as a table:", f"sweep export trials.csv {at}")
-        add("Run the best trial again:", document["best_command"])
+        best = "The parameters of the best trial:" if by_script else "Run the best trial again:"
+        add(best, document["best_command"])
     return steps

@@ -83,7 +83,7 @@ class FunctionProgram(Program):
                 return failure_of(error)
 
     def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
-        if not self.space.program.function:  # a program that only its user knows
+        if self.space.program.is_user_script:
             return shlex.join(to_overrides(record.parameters))
         module, _, name = self.space.program.function.partition(":")
         parameters = {key: to_plain(value) for key, value in record.parameters.items()}

@@ -184,6 +184,11 @@ class Program:
         """Return how many devices a trial has, one for each process: of other programs than ours, 1."""
         return self.processes * self.nodes
 
+    @property
+    def is_user_script(self) -> bool:
+        """Return whether only a user's own Python script can run it, by `sweep.run(function)` or `ask`."""
+        return self.kind == "function" and not self.function
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trunk:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import sweeps
 from analysis.report.report import render
 from sweeps.errors import InputError, SweepNotFound
 from sweeps.experiment import Experiment
@@ -117,6 +118,29 @@ def test_report_starts_no_worker_beyond_the_budget(storage):
 def complete(experiment: Experiment, **metrics: float) -> None:
     record = experiment.ask("w")
     experiment.apply(record.trial, Complete(worker="w", attempt=record.attempt, metrics=metrics))
+
+
+def test_report_of_a_script_names_no_worker(storage):
+    """No worker can run a function that a user gave to `run`."""
+    space = {
+        "name": "mine",
+        "objectives": [{"metric": "loss"}],
+        "parameters": {"x": {"min": 0.0, "max": 1.0}},
+    }
+    sweep = sweeps.create(space | {"search": {"method": "random"}, "run_cap": 2}, storage=storage)
+    for _ in range(2):
+        with sweep.ask() as trial:
+            sweep.tell(trial, trial.parameters["x"])
+    at = f"--storage {storage}/mine"
+    steps = report_document(sweep.experiment, sweep.experiment.trials())["next"]
+    found = {step["text"]: step["command"] for step in steps}
+    assert found["Search on, then start your Python script again:"] == f"sweep extend --run-cap +2 {at}"
+    assert found["The parameters of the best trial:"].startswith("x=0.")
+    sweep.extend(run_cap=3)
+    assert report_document(sweep.experiment, sweep.experiment.trials())["next"][0] == {
+        "text": "The search is not over: 2 of 3 trials have ended. Go on by starting your Python script again.",
+        "command": "",
+    }
 
 
 def test_report_says_how_a_search_that_is_done_goes_on(storage):
