@@ -194,7 +194,8 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Figure:
     last = max(table.trials.tolist(), default=0)
     # Of a single trial Vega would mark halves, too.
     ticks = tuple((float(at), str(at)) for at in range(last + 1)) if last < FEW else ()
-    reach = Scale(domain=(-0.03 * last - 0.5, 1.03 * last + 0.5), ticks=ticks)
+    margin = 0.02 * last + 0.5  # less than a tick's distance: there is no trial -1
+    reach = Scale(domain=(-margin, last + margin), ticks=ticks)
     values = scale(done.numbers(metric).tolist(), _ends(done, metric))
     drawing = Drawing(
         x=Axis(title="trial", scale=reach, integers=True), y=Axis(title=labels.title(metric), scale=values)

@@ -173,6 +173,15 @@ def test_history_follows_the_index_and_keeps_the_best(table: TrialsTable) -> Non
     assert best(history(table, "final_loss", "maximize")) == [(0, 4.0), (5, 4.0)]
 
 
+@pytest.mark.parametrize("trials", [4, 19, 24])
+def test_no_tick_of_the_history_is_below_the_first_trial(document: Any, trial: Any, trials: int) -> None:
+    """With this many, ticks may stand a trial apart."""
+    rows = from_document(document(*(trial(at, 4.0) for at in range(trials))))
+    low, high = axis(history(TrialsTable.from_frame(rows), "final_loss"), "x")["scale"]["domain"]
+    assert -1 < low < 0
+    assert trials - 1 < high < trials
+
+
 def test_history_tells_generators_and_failures_apart(table: TrialsTable) -> None:
     figure = history(table, "final_loss")
     assert legend(figure) == ["baseline", "sobol", "botorch", "best so far", "failed"]
