@@ -19,6 +19,7 @@ ECHO_S = 5.0
 """Seconds in which another SIGTERM is the same notice: engines signal every process of a job, and a worker's
 parents pass the signal on."""
 
+_LEAVING = b"\nsweep: leaving as soon as the trial is handed back; Ctrl-C again exits at once\n"
 _EXITING = (
     b"sweep: second signal: exiting immediately; a trial in hand is resumed once its lease has expired\n"
 )
@@ -77,6 +78,8 @@ class Stop:
             os.write(2, _EXITING)  # the signal may have interrupted print()
             os._exit(EXIT_PREEMPTED)  # no time left: the program dies with this process, the lease expires
         self.request(signal.Signals(signum).name)
+        if signum == signal.SIGINT and os.isatty(2):
+            os.write(2, _LEAVING)  # to write a checkpoint or to choose a trial can take minutes
         if self._may_raise:
             self._may_raise = False
             raise Interrupted(self._by)

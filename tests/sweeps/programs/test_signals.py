@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -49,3 +50,15 @@ def test_the_handlers_are_left_alone_until_it_listens():
     before = signal.getsignal(signal.SIGTERM)
     assert not signals.Stop().requested
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_in_a_terminal_is_answered_at_once():
+    terminal, side = pty.openpty()
+    try:
+        command = [sys.executable, "-c", PROGRAM, "60", "SIGINT"]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=side, check=False, timeout=60)
+        assert (ran.returncode, ran.stdout) == (0, b"SIGINT\n")
+        assert b"Ctrl-C again exits at once" in os.read(terminal, 1000)
+    finally:
+        os.close(side)
+        os.close(terminal)
