@@ -112,9 +112,10 @@ def _print_best(
         click.echo(escape_controls(line))
     text = " on the text that the search has used" if program.test_overrides else ""
     if model is None:
+        seeds = "" if program.has_seed else ", if you say with --seed-name what takes them"
         notify(
             f"one run{text}, and the best of many looks better than it is; `sweep confirm` runs it again "
-            "with fresh seeds"
+            f"with fresh seeds{seeds}"
         )
 
 

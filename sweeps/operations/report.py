@@ -16,6 +16,7 @@ from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.programs.kinds import program_of
 from sweeps.search.grid import Grid
+from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.trials import budget, control
 from sweeps.trials.record import Trial
@@ -106,11 +107,7 @@ def _next_steps(
         else:
             add(f"{ended}. Go on:", f"sweep worker {at}")
     if has_result and not confirmed:
-        doubt = "Not certain yet: the best trial is one run, and the best of many looks better than it is."
-        if program_of(space).has_seed:
-            add(f"{doubt} Repeat the best with fresh seeds:", f"sweep confirm {at}")
-        else:
-            add(f"{doubt} With a parameter `seed` in its space, `sweep confirm` could repeat it.", "")
+        add(*_repeat(space, at))
     if has_result and not is_open:
         model = document.get("insight", {}).get("optimum")
         gain = (
@@ -129,3 +126,14 @@ def _next_steps(
         best = "The parameters of the best trial:" if by_script else "Run the best trial again:"
         add(best, document["best_command"])
     return steps
+
+
+def _repeat(space: Space, at: str) -> tuple[str, str]:
+    """Return how the best trial can be repeated with fresh seeds: text and command, "" if there is none."""
+    doubt = "Not certain yet: the best trial is one run, and the best of many looks better than it is."
+    if space.program.is_user_script:
+        return f"{doubt} `sweep.confirm(function)` in Python repeats it with fresh seeds.", ""
+    if program_of(space).has_seed:
+        return f"{doubt} Repeat the best with fresh seeds:", f"sweep confirm {at}"
+    seeds = "repeats it with fresh seeds, if the program takes them"
+    return f"{doubt} `sweep confirm --seed-name NAME` {seeds}.", ""

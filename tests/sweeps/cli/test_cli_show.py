@@ -343,7 +343,7 @@ class TestExportAndReport:
         shown = page.split('id="next"')[1].split("</section>")[0]
         words = ("extend", "--run-cap", "+5"), ("export", "trials.csv")
         assert [f"<code>sweep {' '.join(each)} --storage " in shown for each in words] == [True, True]
-        assert "With a parameter `seed`" in shown
+        assert "--seed-name NAME" in shown
         assert "<code>sweep confirm" not in shown  # without a seed a repeat would be the same run
         assert "<code>sweep worker" not in shown
 

@@ -136,11 +136,19 @@ def test_report_of_a_script_names_no_worker(storage):
     found = {step["text"]: step["command"] for step in steps}
     assert found["Search on, then start your Python script again:"] == f"sweep extend --run-cap +2 {at}"
     assert found["The parameters of the best trial:"].startswith("x=0.")
+    assert not any("sweep worker" in command or "sweep confirm" in command for command in found.values())
     sweep.extend(run_cap=3)
     assert report_document(sweep.experiment, sweep.experiment.trials())["next"][0] == {
         "text": "The search is not over: 2 of 3 trials have ended. Go on by starting your Python script again.",
         "command": "",
     }
+
+
+def test_report_asks_for_the_seed_of_a_program_without_one(storage):
+    experiment, _ = made(storage)
+    complete(experiment, loss=1.0)
+    texts = [step["text"] for step in report_document(experiment, experiment.trials())["next"]]
+    assert sum("`sweep confirm --seed-name NAME`" in text for text in texts) == 1
 
 
 def test_report_says_how_a_search_that_is_done_goes_on(storage):
