@@ -5,6 +5,7 @@ Hydra is used through its compose API: nothing changes the working directory and
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import json
@@ -80,12 +81,13 @@ def _compose(overrides: Sequence[str]) -> tuple[DictConfig, Config]:
         except ConfigError as error:
             found.append(error)
     try:
-        tree = _compose_by_hydra(parsed)
+        tree = compose_cached(parsed)
     except _REFUSED:
         faults, rest = _diagnose(parsed)
         found += faults
         try:
-            tree = _compose_by_hydra(rest)
+            # Without a fault to leave out, Hydra's own error is the best there is.
+            tree = compose_cached(rest) if faults else compose_files(tuple(map(_line, parsed)))
         except _REFUSED as error:
             raise joined([*found, ConfigError(one_line(error))]) from None
     # What an unknown key would have set may be suggested for it, and is then not asked for as well.
@@ -134,7 +136,7 @@ def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return every key of the composed configuration with its value, "???" where one is required."""
     parsed = parse_overrides(overrides)
     values = _plain_values(parsed)
-    return dict(leaves(OmegaConf.to_container(_compose_by_hydra(parsed)) if values is None else values))
+    return dict(leaves(OmegaConf.to_container(compose_cached(parsed)) if values is None else values))
 
 
 @functools.cache
@@ -145,6 +147,19 @@ def groups() -> dict[str, list[str]]:
         names = [name for name in loader.list_groups("") if not name.startswith(("hydra", "_"))]
         names += [f"{name}/{inner}" for name in names for inner in loader.list_groups(name)]
         return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
+
+
+def compose_cached(overrides: Sequence[Override]) -> DictConfig:
+    """Return the tree that Hydra composes, without reading its thirty files each time.
+
+    `_plain_values` cannot write an interpolation, `data.path=${oc.env:TEXT}` for example, which all candidates
+    of a sweep may have. Hydra takes 140 ms for each of them, and a copy of its tree 12 ms.
+    """
+    lines, values = _split(overrides)
+    tree = copy.deepcopy(compose_files(lines))
+    for override in values:
+        OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
+    return tree
 
 
 def _plain_values(overrides: Sequence[Override]) -> dict[str, Any] | None:
@@ -215,10 +230,6 @@ def _is_value(override: Override) -> bool:
 def _group_names() -> frozenset[str]:
     """Return the groups of the first level; nested ones have a slash."""
     return frozenset(entry.name for entry in files(_MODULE).iterdir() if entry.is_dir())
-
-
-def _compose_by_hydra(overrides: Sequence[Override]) -> DictConfig:
-    return compose_files(tuple(map(_line, overrides)))
 
 
 def _line(override: Override) -> str:
