@@ -77,7 +77,7 @@ class Axis:
     def channel(self, name: Literal["x", "y"]) -> Any:
         """Return the channel that has the axis, drawing the column of its name."""
         if not self.visible:
-            return self.plain(name).axis(None)
+            return self.plain(name, axis=None)
         given: dict[str, Any] = {"grid": self.grid}
         if self.scale.ticks:
             values = [at for at, _ in self.scale.ticks]
@@ -94,9 +94,9 @@ class Axis:
             given |= {"domain": False, "ticks": False}
         if self.integers:
             given["tickMinStep"] = 1
-        return self.plain(name).axis(alt.Axis(**given))
+        return self.plain(name, axis=alt.Axis(**given))
 
-    def plain(self, name: Literal["x", "y"], column: str | None = None) -> Any:
+    def plain(self, name: Literal["x", "y"], column: str | None = None, **options: Any) -> Any:
         """Return a channel on the same scale that draws a column."""
         scale: dict[str, Any] = {"type": self.scale.type}
         data_type: Literal["quantitative", "ordinal"] = "ordinal"
@@ -112,7 +112,9 @@ class Axis:
             padding = ("paddingInner", "paddingOuter") if self.scale.type == "band" else ("padding",)
             scale |= dict.fromkeys(padding, self.inner if self.scale.type == "band" else 0.5)
         channel = alt.X if name == "x" else alt.Y
-        return channel(column or name, type=data_type, title=self.title or None).scale(**scale)
+        # By keywords: a method such as `.scale()` puts its documentation together at each use.
+        options["scale"] = alt.Scale(**scale)
+        return channel(column or name, type=data_type, title=self.title or None, **options)
 
 
 def literal(value: object) -> str:
@@ -338,8 +340,10 @@ def _legend(series: Sequence[Series]) -> Row:
     }
     return {
         # Vega-Lite warns of names without an order where a channel has one, and the other way round.
-        name: channel("series", type="ordinal" if channel in ORDERED else "nominal").scale(
-            type="ordinal", domain=names, range=values
+        name: channel(
+            "series",
+            type="ordinal" if channel in ORDERED else "nominal",
+            scale=alt.Scale(type="ordinal", domain=names, range=values),
         )
         for name, (channel, values) in ranges.items()
     }
