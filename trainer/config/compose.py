@@ -152,8 +152,8 @@ def groups() -> dict[str, list[str]]:
 def compose_cached(overrides: Sequence[Override]) -> DictConfig:
     """Return the tree that Hydra composes, without reading its thirty files each time.
 
-    `_plain_values` cannot write an interpolation, `data.path=${oc.env:TEXT}` for example, which all candidates
-    of a sweep may have. Hydra takes 140 ms for each of them, and a copy of its tree 12 ms.
+    `_plain_values` cannot write an interpolation, `data.path=${oc.env:TEXT}` for example, which all
+    candidates of a sweep may have. Hydra takes 140 ms for each of them, and a copy of its tree 12 ms.
     """
     lines, values = _split(overrides)
     tree = copy.deepcopy(compose_files(lines))
