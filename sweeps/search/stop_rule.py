@@ -18,11 +18,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sweeps.errors import StoreConflict
+from sweeps.space import typed
 from sweeps.space.definition import Space, Stop
 from sweeps.space.domain import no_answer
 from sweeps.space.fidelity import is_at_target
 from sweeps.storage.base import NotFound, Store, put
-from sweeps.text import json_reader, typed
+from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
@@ -163,9 +164,7 @@ def _stored(store: Store) -> tuple[Expectation | None, str | None]:
         document = dict(json_reader.parse(data))
         if document.pop("schema") != SCHEMA:
             raise ValueError("another schema")
-        found = Expectation(**document)
-        if problem := typed.problem(found):
-            raise ValueError(problem)
+        found = typed.read(Expectation, document)
     except (ValueError, KeyError, TypeError) as error:
         log.warning("%s: not read (%s); it is found anew", store.location(KEY), error)
         return None, version

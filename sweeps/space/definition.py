@@ -12,13 +12,42 @@ import operator
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
-Value = bool | int | float | str | None | tuple["Value", ...]
+from sweeps.space.typed import ReadOnly
+
+
+@dataclass(frozen=True)
+class _As:
+    """Schema for pydantic: a value that is right stays as it is, but for lists, which become tuples."""
+
+    is_right: Callable[[Any], bool]
+    otherwise: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core.core_schema import no_info_plain_validator_function
+
+        def checked(written: Any) -> Any:
+            if not self.is_right(value := from_plain(written)):
+                raise ValueError(self.otherwise)
+            return value
+
+        return no_info_plain_validator_function(checked)
+
+
+if TYPE_CHECKING:
+    Value = bool | int | float | str | None | tuple["Value", ...]
+else:  # pydantic takes no recursive alias
+    Value = Annotated[
+        Any, _As(lambda v: is_value(v), "a text, true or false, null, a finite number, or a list")
+    ]
 """Value of a parameter, null and lists among them; True is not equal to 1 here.
 
 A list is a tuple, so that it can be a key: `from_plain` and `to_plain` convert it from and to a list.
 """
+
+Number = Annotated[float, _As(lambda v: is_number(v) and is_value(v), "a finite number")]
+"""Finite number that is an integer if it is written as one."""
 
 Goal = Literal["minimize", "maximize"]
 Method = Literal["bayes", "random", "grid"]
@@ -75,11 +104,11 @@ class Range:
     """
 
     name: str
-    min: float
-    max: float
+    min: Number
+    max: Number
     kind: Literal["int", "float"]
     log: bool = False
-    step: float | None = None
+    step: Number | None = None
     normal: tuple[float, float] | None = None
     when: tuple[tuple[str, tuple[str, ...]], ...] = ()
     prior: Prior | None = None
@@ -367,7 +396,7 @@ class EarlyTerminate:
 class Result:
     """Result of an earlier sweep: the values of matched parameters, and that of the objective."""
 
-    parameters: Mapping[str, Value]
+    parameters: ReadOnly[Value]
     value: float
 
 
@@ -386,7 +415,7 @@ class Source:
     url: str
     sweep: str = ""
     sha256: str = ""
-    filled: Mapping[str, Value] = field(default_factory=dict)
+    filled: ReadOnly[Value] = field(default_factory=dict)
     results: tuple[Result, ...] = ()
 
 
@@ -422,7 +451,7 @@ class Space:
     parameter_constraints: tuple[str, ...] = ()
     search: Search = field(default_factory=Search)
     run_cap: int | None = None
-    baseline: Mapping[str, Value] | None = None
+    baseline: ReadOnly[Value] | None = None
     lease: Lease = field(default_factory=Lease)
     budget: Budget = field(default_factory=Budget)
     early_terminate: EarlyTerminate | None = None

@@ -9,38 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from sweeps.space import typed
 from sweeps.space.constraints import parse, parse_expression
 from sweeps.space.definition import (
-    Brake,
     Budget,
     Choice,
     EarlyTerminate,
-    Fidelity,
     Fixed,
-    Lease,
-    Objective,
     Parameter,
-    Prior,
     Program,
     Range,
-    Result,
     Search,
-    Snapshots,
     Source,
     Space,
     Stage,
     Stop,
-    Trunk,
     conditions,
     is_number,
     same_value,
 )
 from sweeps.space.scale import share_within
-from sweeps.text import json_reader, typed
+from sweeps.text import json_reader
 
 SCHEMA = 1
 
@@ -129,47 +122,24 @@ def _value_text(value: object) -> str:
 
 
 def from_json(document: Mapping[str, Any]) -> Space:
-    """Return the space in a document that `to_json` wrote; `problem` checks types and values.
+    """Return the space in a document that `to_json` wrote; `problem` checks its values.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing, unknown or unreadable.
+        KeyError, TypeError, ValueError: a field is missing, unknown or not of its type.
     """
-    found = dict(typed.frozen(document))
-    found |= {
-        key: kind(**found[key])
-        for key, kind in (("program", Program), ("search", _search_from_json), ("lease", Lease))
-    }
-    optional = {"budget": Budget, "brake": Brake, "snapshots": Snapshots}
-    found |= {key: kind(**found[key]) for key, kind in optional.items() if key in found}
-    if found.get("early_terminate") is not None:
-        found["early_terminate"] = EarlyTerminate(**found["early_terminate"])
-    found["objectives"] = typed.objects(Objective, found["objectives"])
-    found["parameters"] = typed.objects(_parameter_from_json, found["parameters"])
-    found["stages"] = typed.objects(_stage_from_json, found.get("stages", ()))
-    found["transfer"] = typed.objects(_source_from_json, found.get("transfer", ()))
-    found["fidelity"] = typed.objects(Fidelity, found.get("fidelity", ()))
-    return Space(**found)
+    if missing := [name for name in ("search", "lease") if name not in document]:
+        raise KeyError(missing[0])
+    written = enumerate(document["parameters"])
+    parameters = tuple(_parameter(each, f"parameters[{at}]") for at, each in written)
+    return replace(typed.read(Space, {**document, "parameters": ()}), parameters=parameters)
 
 
-def _search_from_json(*, stop: Mapping[str, Any] | None = None, **fields: Any) -> Search:
-    return Search(**fields, stop=None if stop is None else Stop(**stop))
-
-
-def _source_from_json(*, results: Any = (), **fields: Any) -> Source:
-    return Source(**fields, results=typed.objects(Result, results))
-
-
-def _stage_from_json(*, trunk: Mapping[str, Any] | None = None, **fields: Any) -> Stage:
-    return Stage(**fields, trunk=None if trunk is None else Trunk(**trunk))
-
-
-def _parameter_from_json(*, type: str, **fields: Any) -> Parameter:
+def _parameter(document: Mapping[str, Any], where: str) -> Parameter:
     kinds: dict[str, Callable[..., Parameter]] = {"range": Range, "choice": Choice, "fixed": Fixed}
-    if type not in kinds:
-        raise ValueError(f"unknown type of parameter {type!r}")
-    if fields.get("prior") is not None:
-        fields["prior"] = Prior(**fields["prior"])
-    return kinds[type](**fields)
+    fields = dict(document)
+    if (kind := kinds.get(fields.pop("type"))) is None:
+        raise ValueError(f"unknown type of parameter {document['type']!r}")
+    return typed.read(kind, fields, where)
 
 
 def read(data: bytes) -> Space:
@@ -192,7 +162,7 @@ def read(data: bytes) -> Space:
 
 def problem(space: Space) -> str | None:
     """Return what is wrong with the space, as one clause, or None."""
-    if clause := typed.problem(space) or _fidelity_problem(space):
+    if clause := _fidelity_problem(space):
         return clause
     if not space.objectives:
         return "it has no objectives"

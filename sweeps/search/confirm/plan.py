@@ -7,14 +7,15 @@ comes next, `answer` what came of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from sweeps.errors import DamagedObject
+from sweeps.space import typed
 from sweeps.space.definition import Value
+from sweeps.space.typed import ReadOnly
 from sweeps.storage.base import NotFound, Store, put
-from sweeps.text import json_reader, typed
+from sweeps.text import json_reader
 from sweeps.trials.record import Trial
 
 KEY = "confirm.json"
@@ -31,7 +32,7 @@ class Finalist:
     """
 
     trial: int
-    parameters: Mapping[str, Value]
+    parameters: ReadOnly[Value]
     first: float
     predicted: float | None = None
 
@@ -54,10 +55,10 @@ class Plan:
     finalists: tuple[Finalist, ...]
     seed_name: str
     seeds: tuple[int, ...]
-    fixed: Mapping[str, Value] = field(default_factory=dict)
+    fixed: ReadOnly[Value] = field(default_factory=dict)
     top: int
     trials: int | None = None
-    within: Mapping[str, float] = field(default_factory=dict)
+    within: ReadOnly[float] = field(default_factory=dict)
     error_rate: float = 0.05
     created: float = 0.0
 
@@ -133,8 +134,7 @@ def decoded(data: bytes) -> Plan:
     document = dict(json_reader.parse(data))
     if (schema := document.pop("schema")) != SCHEMA:
         raise ValueError(f"schema is {schema!r}, this version reads {SCHEMA}")
-    fields = {name: typed.frozen(value) for name, value in document.items()}
-    plan = Plan(**{**fields, "finalists": typed.objects(Finalist, fields["finalists"])})
+    plan = typed.read(Plan, document)
     if problem := _problem(plan):
         raise ValueError(problem)
     return plan
@@ -142,8 +142,6 @@ def decoded(data: bytes) -> Plan:
 
 def _problem(plan: Plan) -> str:
     """Return what is wrong with a plan that a user may have edited, or ""."""
-    if problem := typed.problem(plan):
-        return problem
     trials = {finalist.trial for finalist in plan.finalists}
     if len(trials) < len(plan.finalists) or len(trials) < 2 or min(trials) < 0:
         return "finalists are not two or more trials"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from sweeps.space.definition import (
     Trunk,
     Value,
 )
-from sweeps.space.space_json import from_json, problem, to_json
+from sweeps.space.space_json import from_json, problem, read, to_json
 from sweeps.space.stages import Stages, decay_start
 from sweeps.text.step_key import step_key
 from trainer.config import ScheduleConfig
@@ -162,4 +163,6 @@ def test_a_space_with_trunks_is_stored_and_read_back():
 def test_an_edited_trunk_is_refused(change: dict[str, Any]):
     assert not problem(SPACE)
     first = replace(SPACE.stages[0], trunk=replace(FIRST, **change))
-    assert "trunk" in (problem(replace(SPACE, stages=(first, SPACE.stages[1]))) or "")
+    edited = to_json(replace(SPACE, stages=(first, SPACE.stages[1])))
+    with pytest.raises(ValueError, match="trunk"):
+        read(json.dumps({"schema": 1, "space": edited}).encode())
