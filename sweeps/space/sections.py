@@ -471,6 +471,9 @@ class ParameterSection(Section):
 
     hints = {
         **instead_of("bounds", write="min: and max:"),
+        **instead_of("low", write="min:"),
+        **instead_of("high", write="max:"),
+        **instead_of("choices", write="values:"),
         "type": "the type follows from the values: 1 is an integer, 1.0 a float, true a boolean",
         **instead_of("log", "log_scale", "scaling", write="distribution: log_uniform_values"),
         **instead_of("is_ordered", write="ordered:"),

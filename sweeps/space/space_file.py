@@ -14,11 +14,8 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
-import yaml
-
 from sweeps.errors import InputError, SpaceError
 from sweeps.space import (
-    optuna_study,
     space_checks,
     space_fidelity,
     space_parameters,
@@ -58,6 +55,7 @@ from sweeps.space.sections import (
     ProgramSection,
     SearchSection,
     build,
+    instead_of,
     read,
 )
 from sweeps.space.yaml_cursor import Cursor, D, Problems, T
@@ -81,6 +79,17 @@ _HINTS = {
     "defaults": "write default: of a parameter, or baseline:",
     "from": "write transfer: {from: [./sweep-store/small]}",
     "constraints": "write parameter_constraints: or outcome_constraints:",
+    # Words of W&B and of Optuna.
+    **instead_of("metric", "direction", "directions", write="objectives: [{metric: LOSS, goal: minimize}]"),
+    **instead_of("params", "search_space", "distributions", write="parameters:"),
+    "study_name": "write name:",
+    "n_trials": "write run_cap:",
+    "sampler": "write search: {method: bayes}, random or grid",
+    "pruner": "write early_terminate: {type: median} or {type: hyperband}",
+    "n_jobs": "leave it out; start so many workers: sweep launch local --workers N",
+    "timeout": "leave it out; limit the sweep by `sweep extend --wall-hours H` once it is made",
+    "storage": "leave it out; say it with the commands: --storage FOLDER",
+    "load_if_exists": "leave it out; sweep init --skip-if-exists does that",
 }
 
 
@@ -110,28 +119,28 @@ def text_of(path: str | os.PathLike[str]) -> str:
         raise SpaceError("not UTF-8 text; save the file as UTF-8", file=file, line=line) from None
 
 
-def _objective_hint(root: Cursor) -> str:
-    """Return what to write for `metric:` of W&B, with the name and the goal that stand there."""
-    metric = root.at("metric").node
-    pairs = metric.value if metric is not root.node and isinstance(metric, yaml.MappingNode) else []
-    given = {key.value: value.value for key, value in pairs if isinstance(value, yaml.ScalarNode)}
-    if isinstance(metric, yaml.ScalarNode):
-        given = {"name": metric.value}
-    goal = "maximize" if given.get("goal") == "maximize" else "minimize"
-    return f"write objectives: [{{metric: {given.get('name') or 'final_loss'}, goal: {goal}}}]"
+def _require_own_format(root: Cursor, file: str) -> None:
+    """Raise SpaceError for a sweep file of W&B, and for the configuration of a Hydra application."""
+    sections = {key.text(): value for key, value in root.pairs()}
+    if {"method", "metric", "parameters"} <= sections.keys():
+        problem = (
+            f"a sweep file of W&B; write its translation with: sweep init --from-wandb {file} SPACE.yaml"
+        )
+        raise SpaceError(problem, file=file, line=root.line)
+    if "hydra" in sections:
+        problem = (
+            "the configuration of a Hydra application; run that as it is, `python APP.py -m "
+            "hydra/sweeper=stagesweep`, or copy what is under hydra.sweeper.params to parameters: here"
+        )
+        raise SpaceError(problem, file=file, line=sections["hydra"].line)
 
 
 def loads(text: str, file: str) -> Space:
     """Return the search space in `text`; `file` is its name in errors. Raises SpaceError."""
     root = yaml_cursor.parse(text, file)
-    if {"method", "metric", "parameters"} <= {key.text() for key, _ in root.pairs()}:
-        problem = (
-            f"a sweep file of W&B; write its translation with: sweep init --from-wandb {file} SPACE.yaml"
-        )
-        raise SpaceError(problem, file=file, line=root.line)
-    optuna_study.refuse(root, file)
+    _require_own_format(root, file)
     problems = Problems()
-    entries = root.table(KEYS, problems, hints=_HINTS | {"metric": _objective_hint(root)}, examples=_REQUIRED)
+    entries = root.table(KEYS, problems, hints=_HINTS, examples=_REQUIRED)
 
     def section(key: str, part: Callable[[Cursor], T], default: D) -> T | D:
         """Return a section, or the default without one, and where it is wrong, which is collected."""
