@@ -1,7 +1,7 @@
 """Estimate of the best configuration from the surrogate: choice, confidence, expected gain of more trials.
 
 Everything comes from joint draws of the surrogate's posterior at some thousand points: a Sobol sequence
-over the space, the tried configurations, and neighbours of where the draws are lowest.
+over the space, the tried configurations, and neighbours of where the draws are lowest (`SurrogateView`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch.quasirandom import SobolEngine
 
 from sweeps.search.arrays import Floats
 from sweeps.search.encoding import Encoding, Options, even_positions
-from sweeps.search.joint_posterior import JointPosterior
 from sweeps.search.optimizer.rows import ModelRows, metric_model, metric_scale
 from sweeps.space.definition import Value, number_of
 
@@ -129,73 +128,6 @@ class Marginals:
         if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
             raise ArithmeticError("the posterior is not finite in the metric's unit")
         return mean, covariance
-
-
-def find_optimum(
-    adapter: Any,
-    encoding: Encoding,
-    tried: Mapping[int, Mapping[str, Value]],
-    *,
-    name: str,
-    metric: str,
-    sign: float,
-    survival: str | None,
-    more: int,
-    seed: int,
-    curves: bool = True,
-) -> Optimum:
-    """Return what a fitted surrogate knows of the optimum.
-
-    Args:
-        adapter: Ax's, fitted.
-        tried: points on all axes of the trials that may be chosen, by index.
-        name: Ax's name of the metric.
-        sign: -1 if it is maximised, else 1.
-        survival: Ax's name of the metric that is 0 for trials that failed; None if none did.
-        more: number of further trials whose gain is wanted.
-        curves: whether the parameters are wanted.
-    """
-    model, rng = Marginals(adapter, name, sign), np.random.default_rng(seed)
-    space = SpacePoints(encoding, rng, seed)
-    survivors = None if survival is None else Marginals(adapter, survival)
-    own = list(tried.values())
-
-    def alive(points: list[dict[str, Value]]) -> list[dict[str, Value]]:
-        if survivors is None or not points:
-            return points
-        return [point for point, mean in zip(points, survivors.at(points)[0], strict=True) if mean >= 0.5]
-
-    spread = [*own, *alive(space.allowed(space.sobol(SPREAD_POINTS)))]
-    mean, covariance = model.at(spread)
-    promising = np.argsort(mean - 2 * np.sqrt(np.diag(covariance)), kind="stable")
-    kept = [*range(len(own)), *[at for at in promising if at >= len(own)][:KEPT_POINTS]]
-    points = [spread[at] for at in kept]
-    first = JointPosterior(mean=mean[kept], covariance=covariance[np.ix_(kept, kept)], noise=model.noise)
-    lowest = {int(np.argmin(first.mean[: len(own)])), *map(int, np.argmin(first.draws(DRAWS, rng), axis=1))}
-    points += alive(space.near([points[at] for at in sorted(lowest)], NEAR_POINTS))
-
-    mean, covariance = model.at(points)
-    joint = JointPosterior(mean=mean, covariance=covariance, noise=model.noise)
-    draws = joint.draws(DRAWS, rng)
-    chosen = int(np.argmin(mean[: len(own)]))
-    short = draws[:, chosen] - draws.min(axis=1)
-    gains = joint.expected_gains(range(len(own)), more, draws[:SEARCHES], rng)
-    found: tuple[ParameterOptimum, ...] = ()
-    if curves:
-        best = [points[at] for at in np.argmin(draws, axis=1)]
-        found = tuple(space.parameters(model, own[chosen], best, sign))
-    return Optimum(
-        trial=list(tried)[chosen],
-        metric=metric,
-        mean=sign * float(mean[chosen]),
-        sd=float(np.sqrt(max(covariance[chosen, chosen], 0.0))),
-        noise=model.noise,
-        chance=float((short <= model.noise).mean()),
-        shortfall=float(short.mean()),
-        gains=tuple(map(float, gains)),
-        means={trial: sign * float(mean[at]) for at, trial in enumerate(tried)},
-        parameters=found,
-    )
 
 
 class SpacePoints:

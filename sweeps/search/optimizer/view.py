@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from ax.adapter.cross_validation import cross_validate
 from ax.adapter.transforms.one_hot import OH_PARAM_INFIX
 from ax.core.observation import ObservationFeatures
@@ -14,7 +15,17 @@ from ax.utils.sensitivity.sobol_measures import ax_parameter_sens
 from sweeps.search.arrays import Floats
 from sweeps.search.determinism import one_thread, seeded, silence
 from sweeps.search.encoding import Encoding
-from sweeps.search.optimizer.optimum import Marginals, Optimum, find_optimum
+from sweeps.search.joint_posterior import JointPosterior
+from sweeps.search.optimizer.optimum import (
+    DRAWS,
+    KEPT_POINTS,
+    NEAR_POINTS,
+    SEARCHES,
+    SPREAD_POINTS,
+    Marginals,
+    Optimum,
+    SpacePoints,
+)
 from sweeps.search.outcomes import SURVIVAL, Outcomes
 from sweeps.space.definition import Value
 
@@ -111,18 +122,50 @@ class SurrogateView:
         Raises:
             one of SURROGATE_FAILURES: the surrogate has no posterior to draw from.
         """
-        name, lower_is_better = next(iter(self._lower_is_better.items()))
-        has_failures = SURVIVAL in self._adapter.generator.surrogate.outcomes
         with one_thread(), silence("ax"):
-            return find_optimum(
-                self._adapter,
-                self._encoding,
-                tried,
-                name=name,
-                metric=self._metrics[name],
-                sign=1.0 if lower_is_better else -1.0,
-                survival=SURVIVAL if has_failures else None,
-                more=more,
-                seed=seed,
-                curves=curves,
-            )
+            return self._optimum(tried, more, seed, curves=curves)
+
+    def _optimum(
+        self, tried: Mapping[int, Mapping[str, Value]], more: int, seed: int, *, curves: bool
+    ) -> Optimum:
+        name, lower_is_better = next(iter(self._lower_is_better.items()))
+        sign = 1.0 if lower_is_better else -1.0
+        model, rng = Marginals(self._adapter, name, sign), np.random.default_rng(seed)
+        space = SpacePoints(self._encoding, rng, seed)
+        has_failures = SURVIVAL in self._adapter.generator.surrogate.outcomes
+        survivors = Marginals(self._adapter, SURVIVAL) if has_failures else None
+        own = [dict(point) for point in tried.values()]
+
+        def alive(points: list[dict[str, Value]]) -> list[dict[str, Value]]:
+            if survivors is None or not points:
+                return points
+            return [point for point, mean in zip(points, survivors.at(points)[0], strict=True) if mean >= 0.5]
+
+        spread = [*own, *alive(space.allowed(space.sobol(SPREAD_POINTS)))]
+        mean, covariance = model.at(spread)
+        promising = np.argsort(mean - 2 * np.sqrt(np.diag(covariance)), kind="stable")
+        kept = [*range(len(own)), *[at for at in promising if at >= len(own)][:KEPT_POINTS]]
+        points = [spread[at] for at in kept]
+        first = JointPosterior(mean=mean[kept], covariance=covariance[np.ix_(kept, kept)], noise=model.noise)
+        lowest = {int(np.argmin(first.mean[: len(own)])), *map(int, first.draws(DRAWS, rng).argmin(axis=1))}
+        points += alive(space.near([points[at] for at in sorted(lowest)], NEAR_POINTS))
+
+        mean, covariance = model.at(points)
+        joint = JointPosterior(mean=mean, covariance=covariance, noise=model.noise)
+        draws = joint.draws(DRAWS, rng)
+        chosen = int(np.argmin(mean[: len(own)]))
+        short = draws[:, chosen] - draws.min(axis=1)
+        gains = joint.expected_gains(range(len(own)), more, draws[:SEARCHES], rng)
+        best = [points[at] for at in np.argmin(draws, axis=1)]
+        return Optimum(
+            trial=list(tried)[chosen],
+            metric=self._metrics[name],
+            mean=sign * float(mean[chosen]),
+            sd=float(np.sqrt(max(covariance[chosen, chosen], 0.0))),
+            noise=model.noise,
+            chance=float((short <= model.noise).mean()),
+            shortfall=float(short.mean()),
+            gains=tuple(map(float, gains)),
+            means={trial: sign * float(mean[at]) for at, trial in enumerate(tried)},
+            parameters=tuple(space.parameters(model, own[chosen], best, sign)) if curves else (),
+        )
