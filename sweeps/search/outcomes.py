@@ -48,14 +48,7 @@ class Outcomes:
         tracked = (*self.names.values(), SURVIVAL)
         self.goals: Goals = {name: self.lower_is_better.get(name) for name in tracked}
         self.objective = ", ".join(f"-{name}" if low else name for name, low in self.lower_is_better.items())
-        terms = [
-            [f"{factor!r}*{self.names[name]}" for name, factor in constraint.coefficients.items()]
-            for constraint in constraints
-        ]
-        self.constraints = tuple(
-            f"{' + '.join(each)} <= {constraint.bound!r}"
-            for each, constraint in zip(terms, constraints, strict=True)
-        )
+        self.constraints = tuple(constraint.text(self.names) for constraint in constraints)
         self._noise = space.search.noise
         self._bounded = {
             self.names[n] for c in constraints if len(c.coefficients) == 1 for n in c.coefficients

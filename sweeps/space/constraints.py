@@ -53,8 +53,12 @@ class Linear:
 
     def __str__(self) -> str:
         """Return it in the grammar of `parse`: `parse(str(x)) == x`."""
-        terms = [f"{factor!r}*{name}" for name, factor in self.coefficients.items()]
-        return f"{' + '.join(terms).replace('+ -', '- ')} <= {self.bound!r}"
+        return self.text({name: name for name in self.coefficients}).replace("+ -", "- ")
+
+    def text(self, names: Mapping[str, str]) -> str:
+        """Return it in Ax's grammar, with these names in place of its own."""
+        terms = [f"{factor!r}*{names[name]}" for name, factor in self.coefficients.items()]
+        return f"{' + '.join(terms)} <= {self.bound!r}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ from named import METRICS, Named, sweeps
 
 from analysis.summaries.seeds import over_seeds
 from analysis.table import SEM, TrialsTable, label
-from sweeps.export import ax_export, optuna_journal, table
+from sweeps.export import optuna_journal, table
 from sweeps.programs.result import Completed, Failed, parse_result
+from sweeps.search.optimizer.client_file import identifiers
 from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.text.columns import PARAMETER, TRIAL_COLUMNS, metric_column
 from sweeps.upkeep import tables
@@ -116,7 +117,7 @@ def test_optuna_study_keeps_every_value(sweep: Named) -> None:
 @example(["a.b", "a__b", "a-b", "cost_paid"])
 @given(METRICS.filter(bool).map(lambda name: [name, name + ".", name + "/", name + "__"]))
 def test_identifiers_for_ax_differ(names: list[str]) -> None:
-    found = ax_export.identifiers(names, taken=("cost_paid",))
+    found = identifiers(names, taken=("cost_paid",))
     assert list(found) == names
     assert len({*found.values(), "cost_paid"}) == len(names) + 1
 
