@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ax.adapter.registry import Generators
+from ax.adapter.transforms import int_to_float
+from ax.adapter.transforms.rounding import randomized_round_parameters
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.api.utils.instantiation.from_string import optimization_config_from_string
 from ax.api.utils.instantiation.from_struct import experiment_from_struct
@@ -28,6 +30,12 @@ from sweeps.search.outcomes import Goals, Outcomes
 from sweeps.search.sequence import Point
 from sweeps.space.definition import Value
 from sweeps.trials.record import Trial
+
+# Ax draws how each constrained integer is rounded in the order of a set of names, which differs between
+# processes: the same records would give other candidates.
+int_to_float.randomized_round_parameters = lambda parameters, names: randomized_round_parameters(
+    parameters, sorted(names)
+)
 
 REFUSALS = (AxError, ValueError, TypeError)
 """Errors of Ax for a space that it cannot search."""

@@ -68,6 +68,12 @@ def ask(records: list[Trial], count: int = 1, searched: Space | None = None) -> 
     return optimizer.generate(count)
 
 
+def constrained() -> Space:
+    """Three integers in a constraint, each of which Ax rounds by chance."""
+    integers = tuple(Range(name=name, min=0, max=60, kind="int") for name in ("a", "b", "c"))
+    return space(parameters=integers, parameter_constraints=("a + b + c <= 100",))
+
+
 @functools.cache
 def proposed(count: int, ahead: int = 2) -> list[Candidate]:
     """What an optimizer that never saw anything else proposes after so many results, one after another."""
@@ -161,8 +167,9 @@ def test_the_global_generators_are_neither_used_nor_moved():
 @pytest.mark.slow
 def test_hash_seed_does_not_change_candidates():
     script = (
-        "from tests_records import ask, history\n"
-        "print([(c.generator, dict(c.parameters)) for c in ask(history(6), 2)])\n"
+        "from tests_records import ask, constrained, history\n"
+        "found = [*ask(history(6), 2), *ask([], 4, constrained())]\n"
+        "print([(c.generator, dict(c.parameters)) for c in found])\n"
     )
     here = Path(__file__)
     loader = (
@@ -179,7 +186,8 @@ def test_hash_seed_does_not_change_candidates():
         check=True,
         timeout=100,
     )
-    expected = [(c.generator, dict(c.parameters)) for c in proposed(6)]
+    found = [*proposed(6), *ask([], 4, constrained())]
+    expected = [(c.generator, dict(c.parameters)) for c in found]
     assert process.stdout.strip() == str(expected)
 
 
