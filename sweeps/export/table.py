@@ -112,15 +112,8 @@ def cost_row(record: Trial) -> dict[str, Any]:
 
 def flat(record: Trial) -> dict[str, Any]:
     """Return one trial as a row, a cell for each of its values."""
-    row: dict[str, Any] = {
-        "trial": record.trial,
-        "status": record.status,
-        "attempt": record.attempt,
-        "generator": record.generator,
-        "worker": _worker(record),
-        "seconds": seconds(record),
-        "error": record.error,
-    }
+    known = nested(record) | {"worker": _worker(record), "seconds": seconds(record)}
+    row: dict[str, Any] = {name: known[name] for name in TRIAL_COLUMNS}
     row |= {
         name: json.dumps(value, allow_nan=False) if isinstance(value, list) else value
         for name, value in stage_costs(record).items()

@@ -19,12 +19,13 @@ from sweeps.space.definition import Choice, Fixed, Program, Space, Value
 from sweeps.space.fidelity import target_values
 from sweeps.space.overrides import split
 from sweeps.space.yaml_cursor import Cursor
-from sweeps.text.regular_file import open_regular
 
 CALLER = Program(kind="function")
 """Program of a sweep whose trials are run by whoever asks for them."""
 
 _EXAMPLE = 'write a dict of parameters and values, such as {"lr": 0.01}'
+
+_TRIALS = "write a list of trials, such as `- {lr: 0.001}`"
 
 _ANY_FUNCTION = {"function": "any:function"}
 
@@ -77,19 +78,11 @@ def configurations_of_file(space: Space, path: Path) -> list[Mapping[str, Value]
     Raises:
         SpaceError: the file cannot be read, or see `configuration`; with file and line.
     """
-    file = str(path)
-    try:
-        with open_regular(path) as stream:
-            text = stream.read(yaml_cursor.MAX_BYTES + 1).decode("utf-8-sig")
-    except OSError as error:
-        raise SpaceError(f"cannot be read: {error.strerror or error}", file=file) from None
-    except UnicodeDecodeError:
-        raise SpaceError("not UTF-8 text; save the file as UTF-8", file=file) from None
-    root = yaml_cursor.parse(text, file)
+    root = yaml_cursor.parse(space_file.text_of(path, _TRIALS), str(path))
     if root.kind() == "a list":
         return [_configuration(item, space) for item in root.items()]
     if root.kind() != "a mapping":
-        raise root.refusal("write a list of trials, such as `- {lr: 0.001}`")
+        raise root.refusal(_TRIALS)
     return [_configuration(root, space)]
 
 

@@ -98,15 +98,16 @@ def load(path: str | os.PathLike[str]) -> Space:
     return loads(text_of(path), os.fspath(path))
 
 
-def text_of(path: str | os.PathLike[str]) -> str:
+def text_of(
+    path: str | os.PathLike[str], example: str = "docs/reference/space-file.md shows what to write into one"
+) -> str:
     """Return the text of a YAML file. Raises SpaceError if it cannot be read."""
     file = os.fspath(path)
     try:
         with open_regular(Path(path)) as stream:
             data = stream.read(yaml_cursor.MAX_BYTES + 1)
     except FileNotFoundError:
-        problem = "there is no such file; docs/reference/space-file.md shows what to write into one"
-        raise SpaceError(problem, file=file) from None
+        raise SpaceError(f"there is no such file; {example}", file=file) from None
     except IsADirectoryError:
         raise SpaceError("a folder; name the YAML file in it", file=file) from None
     except OSError as error:

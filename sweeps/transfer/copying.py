@@ -25,7 +25,7 @@ from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket, Changed, Remote
 from sweeps.storage.run_files.download import FolderDownload
 from sweeps.storage.run_files.exchange import Deadline
-from sweeps.storage.run_files.manifest import MANIFEST, Digest, Files, Stored
+from sweeps.storage.run_files.manifest import MANIFEST, Digest, Files
 from sweeps.storage.run_files.opening import open_client
 from sweeps.storage.run_files.scan import Stamp, scan
 from sweeps.text.atomic_file import sync_folder
@@ -194,7 +194,7 @@ def _upload(
             remote = present.get(target, Remote("0", 0, ""))
             if not remote.holds(content):  # else an earlier try has sent it
                 remote = client.put(target, file, content, replaces=remote.generation)
-        files[name] = _manifest_entry(target, content, remote.generation)
+        files[name] = manifest.stored(content, target, remote.generation)
     return files
 
 
@@ -208,21 +208,10 @@ def _copy(
         _place(folder / name, target, link=link)
         with open_regular(target) as file:
             os.fsync(file.fileno())  # before the manifest, which must not outlast it in a power cut
-        files[name] = _manifest_entry(f"{by}/{name}", _digest(target), "0")
+        files[name] = manifest.stored(_digest(target), f"{by}/{name}", "0")
     for parent in {(base / name).parent for name in names} | {base, base.parent}:
         sync_folder(parent)
     return files
-
-
-def _manifest_entry(target: str, content: Digest, generation: str) -> Stored:
-    return Stored(
-        object=target,
-        generation=generation,
-        size=content.size,
-        sha256=content.sha256,
-        md5=content.md5,
-        growing=False,
-    )
 
 
 def _discard(store: Store, prefix: str, by: str, deadline: Deadline) -> None:

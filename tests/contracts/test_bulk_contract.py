@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from memory_store import MemoryStore
+from run_folders import download
 
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.objects.store import ObjectStore
-from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 
 PREFIX = "runs/000012/attempt-1"
 PACE = UploadConfig(scan_s=0.05, growing_s=0.05, patience_s=3, first_wait_s=0.02, longest_wait_s=0.1)

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from run_folders import download
 
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.storage.run_files.mirror import Uploader, download
+from sweeps.storage.run_files.mirror import Uploader
 from sweeps.trials.lifecycle import Complete
 from sweeps.upkeep.inventory import survey
 

@@ -18,12 +18,12 @@ import psutil
 import pytest
 from changing_folders import find
 from fake_gcs import FakeGcs
+from run_folders import download
 
 from sweeps.experiment import Experiment
 from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.gcs.store import GcsStore
-from sweeps.storage.run_files.mirror import download
 from sweeps.trials.record import run_prefix
 from trainer import api
 

@@ -23,6 +23,7 @@ import pytest
 from changing_folders import find
 from fake_gcs import FakeGcs
 from forked import Forked
+from run_folders import download
 from worker_processes import trainer_of
 
 from sweeps.experiment import Experiment
@@ -32,7 +33,6 @@ from sweeps.storage.base import NotFound, Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.manifest import MANIFEST, decode
-from sweeps.storage.run_files.mirror import download
 from sweeps.trials.record import run_prefix
 from trainer import api
 

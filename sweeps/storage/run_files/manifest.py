@@ -55,6 +55,11 @@ class Stored:
     growing: bool
 
 
+def stored(content: Digest, name: str, generation: str, *, growing: bool = False) -> Stored:
+    """Return the entry of a file with this content, in the object `name`."""
+    return Stored(object=name, generation=generation, growing=growing, **asdict(content))
+
+
 Files = Mapping[str, Stored]
 _FIELDS = {"object": str, "generation": str, "size": int, "sha256": str, "md5": str, "growing": bool}
 

@@ -1,14 +1,6 @@
 """Mirror of run folders in a bucket: checkpoints, metrics and logs of each attempt.
 
-    scan.py       files of the folder, and those that have settled
-    manifest.py   verified content of the bucket
-    upload.py     one round: files, manifest, removal of superseded objects
-    download.py   the way back
-    snapshot.py   finished stages, which trials share
-    client.py     objects in parts
-    exchange.py   one request, deadlines and retries
-
-In a local store, where run folders are not copied, uploads and downloads do nothing.
+In a local store, where run folders are not copied, uploads do nothing.
 """
 
 from __future__ import annotations
@@ -21,40 +13,14 @@ from pathlib import Path
 from sweeps.errors import SweepError
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.client import Bucket
-from sweeps.storage.run_files.download import FolderDownload
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
-from sweeps.storage.run_files.scan import scan
 from sweeps.storage.run_files.upload import FolderUpload
 
-__all__ = ["UploadConfig", "Uploader", "download"]
+__all__ = ["UploadConfig", "Uploader"]
 
 log = logging.getLogger(__name__)
 
 _FINAL_ROUNDS = 3
-
-
-def download(
-    store: Store, prefix: str, folder: Path, *, config: UploadConfig | None = None
-) -> tuple[str, ...] | None:
-    """Download the run folder that was uploaded to `prefix`.
-
-    Args:
-        prefix: key prefix of the run folder.
-        folder: local folder to write to; for a local store, its own folder of this prefix.
-
-    Returns:
-        Names of the files that are there now, each as in the last manifest; None without a complete upload,
-        and then nothing was left in `folder`.
-
-    Raises:
-        StoreUnavailable: the bucket is out of reach; another call resumes the download.
-        EnvironmentFault: the folder cannot be written.
-        ValueError: `folder` is not the folder of a local store.
-    """
-    if isinstance(store, Bucket):
-        return FolderDownload(store, prefix, folder, Deadline(config or UploadConfig())).run()
-    _check_folder(store, prefix, folder)
-    return tuple(sorted(scan(folder, prefix))) or None
 
 
 class Uploader:
@@ -87,8 +53,8 @@ class Uploader:
         self._upload: FolderUpload | None = None
         if isinstance(store, Bucket):
             self._upload = FolderUpload(store, folder, prefix, self._deadline, without=without, timed=timed)
-        else:
-            _check_folder(store, prefix, folder)
+        elif folder.resolve() != (own := store.folder(prefix)).resolve():
+            raise ValueError(f"the files of {prefix} lie in {own}, not in {folder}")
         self._thread = threading.Thread(target=self._run, name=f"upload {prefix}", daemon=True)
         self._error = ""
 
@@ -152,9 +118,3 @@ class Uploader:
             return False
         self._error = ""
         return True
-
-
-def _check_folder(store: Store, prefix: str, folder: Path) -> None:
-    own = store.folder(prefix)
-    if folder.resolve() != own.resolve():
-        raise ValueError(f"the files of {prefix} lie in {own}, not in {folder}")

@@ -175,14 +175,7 @@ class FolderUpload:
             now = time.monotonic()
             rest = min(_REST * (now - began), _LONGEST_REST_S)
             self._due[name] = now + max(self._deadline.config.growing_s, rest)
-        return Stored(
-            object=target,
-            generation=remote.generation,
-            size=content.size,
-            sha256=content.sha256,
-            md5=content.md5,
-            growing=growing,
-        )
+        return manifest.stored(content, target, remote.generation, growing=growing)
 
     # ---- the manifest
 

@@ -10,12 +10,13 @@ from typing import get_args
 import pytest
 from fake_gcs import FakeGcs
 from fake_gcs.api import Quirk
+from run_folders import download
 
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files.exchange import PART_UNIT
-from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.trials.record import Trial
 from sweeps.upkeep.runs import half_uploads, run_folders
 

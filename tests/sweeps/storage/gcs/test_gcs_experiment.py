@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 from fake_gcs import FakeGcs, Fault
+from run_folders import download
 
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Program, Space
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.retries import RetryPolicy
-from sweeps.storage.run_files.mirror import download
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.worker.loop import work as work_on

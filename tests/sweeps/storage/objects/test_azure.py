@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from azurite import ACCOUNT, ENVIRONMENT, KEY
 from fake_gcs.faults import Fault
+from run_folders import download
 from s3_server import Doors
 
 from sweeps.errors import AlreadyExists, InputError
@@ -18,7 +19,7 @@ from sweeps.experiment import Experiment
 from sweeps.storage.objects.store import ObjectStore
 from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files.exchange import PART_UNIT
-from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.trials.lifecycle import Complete
 
 QUICK = RetryPolicy(total_s=10.0, attempt_s=2.0, first_wait_s=0.02, longest_wait_s=0.1)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from fake_gcs import FakeGcs, Fault
+from run_folders import download
 
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.gcs.store import GcsStore
@@ -23,7 +24,7 @@ from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.exchange import PART_UNIT, Deadline
 from sweeps.storage.run_files.manifest import Digest, Stored
-from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.storage.run_files.scan import Stamp, due_batches, scan
 from sweeps.storage.run_files.upload import FolderUpload
 
@@ -673,8 +674,6 @@ class TestNames:
         local = LocalStore(tmp_path / "store")
         with pytest.raises(ValueError, match="lie in"):
             Uploader(local, tmp_path, PREFIX)
-        with pytest.raises(ValueError, match="lie in"):
-            download(local, PREFIX, tmp_path)
 
 
 class TestTheRipe:

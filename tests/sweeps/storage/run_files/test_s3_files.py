@@ -8,13 +8,14 @@ import uuid
 from pathlib import Path
 
 import pytest
+from run_folders import download
 from s3_server import Doors, Fault
 
 from sweeps.storage.objects.store import ObjectStore
 from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.exchange import PART_UNIT, Deadline
-from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.storage.run_files.upload import FolderUpload
 
 PREFIX = "runs/000012/attempt-1"
