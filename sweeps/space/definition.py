@@ -49,6 +49,10 @@ A list is a tuple, so that it can be a key: `from_plain` and `to_plain` convert 
 Number = Annotated[float, _As(lambda v: is_number(v) and is_value(v), "a finite number")]
 """Finite number that is an integer if it is written as one."""
 
+Positive = Annotated[float, _As(lambda v: is_number(v) and is_value(v) and v > 0, "a finite number above 0")]
+Count = Annotated[int, _As(lambda v: type(v) is int and v >= 0, "an integer from 0")]
+CountFrom1 = Annotated[int, _As(lambda v: type(v) is int and v >= 1, "an integer from 1")]
+
 Goal = Literal["minimize", "maximize"]
 Method = Literal["bayes", "random", "grid"]
 Reuse = Literal["auto", "none"]
@@ -205,8 +209,8 @@ class Program:
     overrides: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     function: str = ""
-    processes: int = 1
-    nodes: int = 1
+    processes: Count = 1
+    nodes: Count = 1
 
     @property
     def devices(self) -> int:
@@ -236,7 +240,7 @@ class Trunk:
     length: str
     decay: float | str
     tail: tuple[str, ...] = ()
-    every: int = 0
+    every: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,8 +269,8 @@ class Snapshots:
         keep_gib: GiB that they may take together; None: no limit.
     """
 
-    keep: int = 8
-    keep_gib: float | None = None
+    keep: CountFrom1 = 8
+    keep_gib: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,8 +282,8 @@ class Stop:
             gain no more than this.
     """
 
-    expected_gain: float
-    trials: int = 12
+    expected_gain: Positive
+    trials: CountFrom1 = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,8 +306,8 @@ class Search:
     """
 
     method: Method = "bayes"
-    sobol: int | None = None
-    seed: int = 0
+    sobol: Count | None = None
+    seed: Count = 0
     noise: Literal["inferred", "reported"] | float = "inferred"
     reuse: Reuse = "auto"
     prior: Priors = "stated"
@@ -314,9 +318,9 @@ class Search:
 class Lease:
     """Seconds between heartbeats, seconds without one until a takeover, lost attempts until a failure."""
 
-    heartbeat_s: float = 30.0
-    expire_s: float = 90.0
-    max_attempts: int = 3
+    heartbeat_s: Positive = 30.0
+    expire_s: Positive = 90.0
+    max_attempts: Count = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,11 +336,11 @@ class Budget:
             `sweep extend` sets it.
     """
 
-    effective_steps: float | None = None
-    device_hours: float | None = None
-    usd: float | None = None
-    wall_hours: float | None = None
-    until: float | None = None
+    effective_steps: Positive | None = None
+    device_hours: Positive | None = None
+    usd: Positive | None = None
+    wall_hours: Positive | None = None
+    until: Positive | None = None
 
 
 BUDGET_KEYS = ("effective_steps", "device_hours", "usd", "wall_hours")
@@ -364,8 +368,8 @@ class Brake:
         later: from then on.
     """
 
-    first: int = 3
-    later: int = 5
+    first: Count = 3
+    later: Count = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,7 +454,7 @@ class Space:
     outcome_constraints: tuple[str, ...] = ()
     parameter_constraints: tuple[str, ...] = ()
     search: Search = field(default_factory=Search)
-    run_cap: int | None = None
+    run_cap: CountFrom1 | None = None
     baseline: ReadOnly[Value] | None = None
     lease: Lease = field(default_factory=Lease)
     budget: Budget = field(default_factory=Budget)

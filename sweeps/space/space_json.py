@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -27,7 +27,6 @@ from sweeps.space.definition import (
     Source,
     Space,
     Stage,
-    Stop,
     conditions,
     is_number,
     same_value,
@@ -166,8 +165,6 @@ def problem(space: Space) -> str | None:
         return clause
     if not space.objectives:
         return "it has no objectives"
-    if space.run_cap is not None and space.run_cap < 1:
-        return "run_cap is not a count from 1"
     for parameter in space.parameters:
         if clause := _parameter_problem(parameter):
             return f"parameter {parameter.name!r}: {clause}"
@@ -176,25 +173,6 @@ def problem(space: Space) -> str | None:
             parse(text)
         except (ValueError, TypeError, AttributeError) as error:
             return f"constraint {text!r}: {error}"
-    counts = {
-        "search.seed": space.search.seed,
-        "search.sobol": space.search.sobol or 0,
-        "lease.max_attempts": space.lease.max_attempts,
-        "program.processes": space.program.processes,
-        "program.nodes": space.program.nodes,
-        "brake.first": space.brake.first,
-        "brake.later": space.brake.later,
-        "snapshots.keep": space.snapshots.keep - 1,
-    }
-    if negative := [name for name, count in counts.items() if count < 0]:
-        return f"{negative[0]} is not a count"
-    limits = {f"budget.{name}": limit for name, limit in asdict(space.budget).items()}
-    limits |= {"lease.heartbeat_s": space.lease.heartbeat_s, "lease.expire_s": space.lease.expire_s}
-    limits["snapshots.keep_gib"] = space.snapshots.keep_gib
-    stop = space.search.stop or Stop(expected_gain=1.0)
-    limits |= {f"search.stop.{name}": limit for name, limit in asdict(stop).items()}
-    if wrong := [name for name, limit in limits.items() if limit is not None and limit <= 0]:
-        return f"{wrong[0]} is {limits[wrong[0]]!r}, not a finite number above 0"
     names = {parameter.name for parameter in space.parameters}
     for stage in space.stages:
         if not stage.name:
@@ -205,7 +183,7 @@ def problem(space: Space) -> str | None:
             return f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
         if (trunk := stage.trunk) is not None:
             is_share = trunk.decay in names if isinstance(trunk.decay, str) else 0 <= trunk.decay <= 1
-            if trunk.length not in names or not is_share or trunk.every < 0:
+            if trunk.length not in names or not is_share:
                 return (
                     f"stage {stage.name!r}: its trunk is not a length, a decay of 0 to 1, a tail and a count"
                 )

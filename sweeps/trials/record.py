@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from sweeps.errors import UnstorableRecord
 from sweeps.space import typed
-from sweeps.space.definition import Value
+from sweeps.space.definition import Count, Value
 from sweeps.space.typed import ReadOnly
 from sweeps.text import json_reader
 from sweeps.trials import stage_run
@@ -50,7 +50,7 @@ Failure = Literal["diverged", "out_of_memory", "bad_config", "crashed", "lost"]
 class Attempt:
     """One claim of a trial by one worker. Times are seconds since the epoch by the store's clock."""
 
-    attempt: int
+    attempt: Count
     worker: str
     start: float
     end: float
@@ -91,11 +91,11 @@ class Trial:
         write: token that no other stored version of any record has.
     """
 
-    trial: int
+    trial: Count
     status: Status
     parameters: ReadOnly[Value]
     generator: Generator
-    attempt: int = 0
+    attempt: Count = 0
     metrics: ReadOnly[float | None] = field(default_factory=dict)
     predicted: ReadOnly[float | None] = field(default_factory=dict)
     error: str | None = None
@@ -111,7 +111,7 @@ class Trial:
     started: float | None = None
     ended: float | None = None
     history: tuple[Attempt, ...] = ()
-    forgiven: int = 0
+    forgiven: Count = 0
     write: str = ""
 
     @property
@@ -216,15 +216,6 @@ def _contradiction(record: Trial) -> str:
     """Return what is wrong with a record whose fields are of their types, or ""."""
     if record.status == "running" and record.worker is None:
         return "running without a worker"
-    if not (record.history or record.stages or record.points) and (
-        record.trial >= 0 and record.attempt >= 0 and record.forgiven >= 0
-    ):
-        return ""  # most of an import: 10,000 records should take no longer than they must
-    counts = {"trial": record.trial, "attempt": record.attempt, "forgiven": record.forgiven}
-    counts |= {f"history[{number}].attempt": each.attempt for number, each in enumerate(record.history)}
-    for name, count in counts.items():
-        if count < 0:
-            return f"{name} is {count}, not a count"
     for run in (*record.stages, *record.points):
         if problem := stage_run.problem(run):
             return f"stage {run.name!r:.80}: {problem}"

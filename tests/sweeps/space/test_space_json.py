@@ -38,6 +38,8 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 words = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 integers = st.integers(-(2**53), 2**53)
+counts = st.integers(0, 2**53)
+above_0 = st.floats(1e-6, 1e6)
 values: st.SearchStrategy[Value] = st.one_of(st.booleans(), integers, floats, words)
 value_lists = st.one_of(
     st.lists(kind, min_size=2, max_size=4) for kind in (st.booleans(), integers, floats, words)
@@ -83,19 +85,19 @@ def spaces(draw: st.DrawFn) -> Space:
         parameter_constraints=tuple(draw(st.lists(words, max_size=2))),
         search=Search(
             method=draw(st.sampled_from(["bayes", "random"])),
-            sobol=draw(integers),
-            seed=draw(integers),
+            sobol=draw(counts),
+            seed=draw(counts),
             noise=draw(st.sampled_from(["inferred", "reported"]) | st.floats(1e-6, 10.0)),
             reuse=draw(st.sampled_from(["auto", "none"])),
         ),
         run_cap=draw(st.none() | st.integers(1, 10**6)),
         baseline=None if baseline is None else MappingProxyType(baseline),
-        lease=Lease(heartbeat_s=draw(floats), expire_s=draw(floats), max_attempts=draw(integers)),
+        lease=Lease(heartbeat_s=draw(above_0), expire_s=draw(above_0), max_attempts=draw(counts)),
         budget=Budget(
-            effective_steps=draw(st.none() | floats),
-            device_hours=draw(st.none() | floats),
-            usd=draw(st.none() | floats),
-            wall_hours=draw(st.none() | floats),
+            effective_steps=draw(st.none() | above_0),
+            device_hours=draw(st.none() | above_0),
+            usd=draw(st.none() | above_0),
+            wall_hours=draw(st.none() | above_0),
         ),
         brake=Brake(first=draw(st.integers(0, 9)), later=draw(st.integers(0, 9))),
         early_terminate=draw(
@@ -113,7 +115,7 @@ def spaces(draw: st.DrawFn) -> Space:
             Stage(name=name, parameters=tuple(draw(st.lists(words, max_size=2))), cost=draw(words))
             for name in draw(st.lists(words, max_size=3))
         ),
-        snapshots=Snapshots(keep=draw(st.integers(1, 9)), keep_gib=draw(st.none() | floats)),
+        snapshots=Snapshots(keep=draw(st.integers(1, 9)), keep_gib=draw(st.none() | above_0)),
     )
 
 
@@ -155,7 +157,9 @@ def test_stages_and_snapshots_are_written_only_if_set(space: Space) -> None:
         ({"stages": [{"name": "a", "parameters": [3]}]}, "stages[0].parameters[0] is 3, not a text"),
         ({"stages": [{"name": "a", "parameters": [], "cost": 3}]}, "stages[0].cost is 3, not a text"),
         ({"stages": [{"name": "a", "parameters": [], "cost": "n*n"}]}, "cost 'n*n': `n*n` is not linear"),
-        ({"snapshots": {"keep": 0}}, "snapshots.keep is not a count"),
+        ({"snapshots": {"keep": 0}}, "snapshots.keep is 0, not an integer from 1"),
+        ({"brake": {"first": -1}}, "brake.first is -1, not an integer from 0"),
+        ({"search": {"stop": {"expected_gain": 0.0}}}, "expected_gain is 0.0, not a finite number above 0"),
         ({"snapshots": {"keep": True}}, "snapshots.keep is True, not an integer"),
         ({"snapshots": {"keep_gib": -1.0}}, "snapshots.keep_gib is -1.0"),
         ({"snapshots": {"keep_gib": "all"}}, "snapshots.keep_gib is 'all'"),

@@ -67,7 +67,7 @@ def good() -> dict:
         (b"[]", "not a JSON object"),
         (json.dumps(good() | {"schema": 2}).encode(), "schema is not 1"),
         (json.dumps(good() | {"status": "done"}).encode(), "status is 'done', not 'pending'"),
-        (json.dumps(good() | {"trial": -1}).encode(), "not a count"),
+        (json.dumps(good() | {"trial": -1}).encode(), "trial is -1, not an integer from 0"),
         (json.dumps(good() | {"trial": True}).encode(), "trial is True, not an integer"),
         (json.dumps(good() | {"extra": 1}).encode(), "unexpected or missing field"),
         (json.dumps({k: v for k, v in good().items() if k != "parameters"}).encode(), "missing field"),
