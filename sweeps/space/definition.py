@@ -50,8 +50,8 @@ Number = Annotated[float, _As(lambda v: is_number(v) and is_value(v), "a finite 
 """Finite number that is an integer if it is written as one."""
 
 Positive = Annotated[float, _As(lambda v: is_number(v) and is_value(v) and v > 0, "a finite number above 0")]
-Count = Annotated[int, _As(lambda v: type(v) is int and v >= 0, "an integer from 0")]
-CountFrom1 = Annotated[int, _As(lambda v: type(v) is int and v >= 1, "an integer from 1")]
+Count = Annotated[int, _As(lambda v: type(v) is int and is_value(v) and v >= 0, "an integer from 0")]
+CountFrom1 = Annotated[int, _As(lambda v: type(v) is int and is_value(v) and v >= 1, "an integer from 1")]
 
 Goal = Literal["minimize", "maximize"]
 Method = Literal["bayes", "random", "grid"]
