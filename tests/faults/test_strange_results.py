@@ -370,7 +370,7 @@ class TestObjectsOfTheStore:
             {"metrics": {HALF: 1.0}},
             {"metrics": {"loss": float("nan")}},
             {"metrics": {("a", "b"): 1.0}},
-            {"progress": {"step": [1]}},
+            {"progress": {"step": {"a": 1}}},
             {"error": HALF},
             {"worker": 5},
             {"curve": ((1, 10**400),)},
