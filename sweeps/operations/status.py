@@ -70,9 +70,10 @@ def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[
 
 def chooser(experiment: Experiment) -> str:
     """Return the name of the worker that chooses the next trial now, which may take minutes, or ""."""
-    lock = ask_lock(experiment.store)
-    alive = lock is not None and experiment.store.now() - lock.renewed <= experiment.space.lease.expire_s
-    return lock.holder if lock is not None and alive else ""
+    lock, _version = ask_lock(experiment.store) or (None, "")
+    if lock is None or experiment.store.now() - lock.renewed > experiment.space.lease.expire_s:
+        return ""
+    return lock.holder
 
 
 def trial_result(record: Trial) -> dict[str, Any]:
