@@ -13,14 +13,15 @@ from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import document, format_limit
 from sweeps.operations.opening import sweep_names
+from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm import rounds
 from sweeps.stages import sharing
+from sweeps.storage.base import NotFound
 from sweeps.storage.urls import join, open_store
-from sweeps.trials import control
+from sweeps.trials import control, lease
 from sweeps.trials.actions import History
 from sweeps.trials.amendments import ARCHIVED, NAME
 from sweeps.trials.record import FINISHED, Trial
-from sweeps.upkeep.inventory import ask_lock
 
 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
@@ -70,10 +71,12 @@ def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[
 
 def chooser(experiment: Experiment) -> str:
     """Return the name of the worker that chooses the next trial now, which may take minutes, or ""."""
-    lock, _version = ask_lock(experiment.store) or (None, "")
-    if lock is None or experiment.store.now() - lock.renewed > experiment.space.lease.expire_s:
+    try:
+        lock = lease.parse(experiment.store.read(ASK_KEY)[0])
+    except (NotFound, DamagedObject):  # `sweep doctor` says what is there instead
         return ""
-    return lock.holder
+    is_held = experiment.store.now() - lock.renewed <= experiment.space.lease.expire_s
+    return lock.holder if is_held else ""
 
 
 def trial_result(record: Trial) -> dict[str, Any]:

@@ -48,22 +48,27 @@ def read(kind: Callable[..., T], document: Any, where: str = "") -> T:
     Raises:
         ValueError: it has other fields, or one is not of its type; the message is one clause.
     """
-    from pydantic import ValidationError
-    from pydantic_core import to_json
-
     try:
-        made: T = _adapter(kind).validate_json(to_json([document]))[0]
-    except ValidationError as error:
+        made: T = _reader(kind)(document)
+    except ValueError as error:
+        from pydantic import ValidationError
+
+        if not isinstance(error, ValidationError):
+            raise
         raise ValueError(_clause(error.errors(), document, where)) from None
     return made
 
 
 @cache
-def _adapter(kind: Any) -> Any:
+def _reader(kind: Callable[..., T]) -> Callable[[Any], T]:
     from pydantic import ConfigDict, TypeAdapter
+    from pydantic_core import to_json
 
     # Of a tuple, as a dataclass alone takes no configuration from here.
-    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))
+    one: Any = tuple[kind]  # type: ignore[valid-type]  # a type that is known when this runs
+    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+    validate_json = TypeAdapter(one, config=config).validator.validate_json
+    return lambda document: validate_json(to_json([document]))[0]
 
 
 def _clause(errors: Any, document: Any, where: str) -> str:
