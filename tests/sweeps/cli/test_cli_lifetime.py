@@ -70,8 +70,10 @@ class TestShow:
         assert advice[:2] == ["sweep", "import"]
         result = Path(advice[2])
         assert json.loads(result.read_text()) == {"loss": 2.5}
-        assert sweep(*advice[1:]).out.endswith("imported as trial 0\n")
-        imported = opened(url).trial(0)
+        assert sweep(*advice[1:]).out.endswith(
+            "imported as trial 1\n"
+        )  # the folder keeps its number to itself
+        imported = opened(url).trial(1)
         assert (dict(imported.parameters), dict(imported.metrics)) == (parameters, {"loss": 2.5})
         (result.parent / "trial.json").unlink()
         ran = sweep(*advice[1:])
