@@ -112,10 +112,12 @@ def _print_best(
         click.echo(escape_controls(line))
     text = " on the text that the search has used" if program.test_overrides else ""
     if model is None:
+        by_script = experiment.space.program.is_user_script
+        confirm = "`sweep.confirm(function)` in Python" if by_script else "`sweep confirm`"
         seeds = "" if program.has_seed else ", if you say with --seed-name what takes them"
         notify(
-            f"one run{text}, and the best of many looks better than it is; `sweep confirm` runs it again "
-            f"with fresh seeds{seeds}"
+            f"one run{text}, and the best of many looks better than it is; {confirm} runs it again "
+            f"with fresh seeds{'' if by_script else seeds}"
         )
 
 

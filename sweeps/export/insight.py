@@ -86,7 +86,8 @@ def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dic
         }
         for metric in first
     }
-    for trial, metric, observed, predicted, spread in view.cross_validated():
+    # Sorted, as Ax goes through a set: the order would differ from process to process.
+    for trial, metric, observed, predicted, spread in sorted(view.cross_validated()):
         row = {"trial": trial, "observed": observed, "predicted": predicted, "predicted_sd": spread}
         found[metric]["cross_validation"].append(row)
     encoding = Encoding(Domain(space))

@@ -101,3 +101,16 @@ def test_the_report_is_about_the_same_trial(sweep, noisy, tmp_path: Path) -> Non
     assert f"Best trial: {best['trial']}" in " ".join(page.split())
     assert best["model"]["sentences"][1] in html.unescape(page)
     assert "Where the optimum lies" in page
+
+
+def test_best_of_a_script_is_confirmed_in_python(sweep, tmp_path: Path) -> None:
+    space = {
+        "name": "mine",
+        "objectives": [{"metric": "loss"}],
+        "parameters": {"x": {"min": 0.0, "max": 1.0}},
+        "search": {"method": "random"},
+    }
+    created = sweeps.create(space, storage=str(tmp_path / "store"))
+    with created.ask() as trial:
+        created.tell(trial, 1.0)
+    assert "`sweep.confirm(function)` in Python runs it again" in sweep("best", "--storage", created.url).err

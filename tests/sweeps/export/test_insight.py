@@ -91,6 +91,7 @@ def test_marginal_effects_follow_the_function_in_user_units(document: dict[str, 
 
 def test_every_result_was_predicted_without_itself(document: dict[str, Any], records: list[Trial]) -> None:
     rows = document["metrics"]["loss"]["cross_validation"]
+    assert [row["trial"] for row in rows] == sorted(row["trial"] for row in rows)
     assert {row["trial"]: row["observed"] for row in rows} == pytest.approx(
         {record.trial: record.metrics["loss"] for record in records if record.metrics}
     )
