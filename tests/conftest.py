@@ -183,11 +183,11 @@ def few_starts() -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="module")
 def fewer_points() -> Iterator[None]:
     """Look for the surrogate's optimum among a quarter of the points: most of a plan's time."""
-    from sweeps.search.optimizer import optimum  # loads Ax
+    from sweeps.search.optimizer import view  # loads Ax
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SPREAD_POINTS", "KEPT_POINTS", "NEAR_POINTS"):
-            patch.setattr(optimum, name, getattr(optimum, name) // 4)
+            patch.setattr(view, name, getattr(view, name) // 4)
         yield
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from sweeps.errors import UnstorableRecord
 from sweeps.space import typed
-from sweeps.space.definition import Count, Value
+from sweeps.space.definition import Count, Number, Value
 from sweeps.space.typed import ReadOnly
 from sweeps.text import json_reader
 from sweeps.trials import stage_run
@@ -96,8 +96,8 @@ class Trial:
     parameters: ReadOnly[Value]
     generator: Generator
     attempt: Count = 0
-    metrics: ReadOnly[float | None] = field(default_factory=dict)
-    predicted: ReadOnly[float | None] = field(default_factory=dict)
+    metrics: ReadOnly[Number | None] = field(default_factory=dict)
+    predicted: ReadOnly[Number | None] = field(default_factory=dict)
     error: str | None = None
     failure: Failure | None = None
     worker: str | None = None

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sweeps.space.definition import Number
+
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
@@ -29,7 +31,7 @@ class StageRun:
 
     name: str
     key: str
-    cost: float
+    cost: Number
     reused_from: int | None = None
     snapshot: bool = False
     seconds: float | None = None
@@ -37,7 +39,7 @@ class StageRun:
     step: int | None = None
     branched_from: int | None = None
     branched_at: int | None = None
-    saved: float = 0.0
+    saved: Number = 0.0
 
 
 OPTIONAL: Mapping[str, Any] = {"step": None, "branched_from": None, "branched_at": None, "saved": 0.0}
