@@ -307,6 +307,7 @@ def test_a_space_of_fixed_values_has_one_candidate():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_starts")
 @pytest.mark.timeout(600)
 def test_the_search_leaves_a_region_where_trials_fail():
     """Lower is better to the right, but beyond 0.5 every trial diverges."""
