@@ -153,16 +153,16 @@ def test_every_trial_completes_once_despite_lost_nodes(cluster: Cluster) -> None
 def test_a_trial_on_two_nodes_goes_on_after_one_of_its_processes_is_killed(cluster: Cluster) -> None:
     folder = cluster.folder / "shared"
     folder.mkdir()
-    experiment = create_shared(folder)
+    experiment = create_shared(folder, steps=300)  # it must still run when it is found
     url = experiment.store.url
     launch(cluster, url, "--threads", "1", OMP_NUM_THREADS="1", STAGESWEEP_CACHE=str(folder / "cache"))
     runs = folder / "store" / "shared" / "runs" / "000000"
     wait_for(lambda: list(runs.glob("attempt-1/checkpoints/0*")), f"no checkpoint\n{cluster.logs()}")
-    rows = json.loads(cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url))
-    assert [row["where"] for row in rows] == ["n[1-2]"]
     find = f"for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/environ 2> /dev/null | grep -q 'RANK=1 .*{runs}\\|{runs}.* RANK=1 ' && "
     find += "tr '\\0' ' ' < $p/cmdline | grep -q -- '-m trainer ' && kill -9 ${p#/proc/} && echo killed; done; true"
     assert "killed" in cluster.run("bash", "-c", find)
+    rows = json.loads(cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url))
+    assert [row["where"] for row in rows] == ["n[1-2]"]
     wait_for(lambda: done(experiment) == 1, f"the trial is left\n{cluster.logs()}")
     (record,) = experiment.trials()
     assert [attempt.reason for attempt in record.history] == ["crashed", "completed"]
