@@ -26,10 +26,10 @@ from sweeps.trials import record as trial
 from sweeps.trials.lease import PATIENCE_S, ObjectLease
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_names
-from sweeps.trials.repository import free_index
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import Result, admit
 from sweeps.upkeep.other_tools import Source
+from sweeps.upkeep.runs import RUNS, run_folders
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,8 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     with lease.hold_in_turn(worker, patience_s=PATIENCE_S, then=then):
         records = experiment.trials()
         new = results if again else _new_results(experiment.space, records, results)
-        trials = _write_all(experiment, records, new)
+        least = records[-1].trial + 1 if records else 0
+        trials = _write_all(experiment, least, new)
     if len(trials) >= packs.EVERY:
         experiment.pack_records()
     return Imported(
@@ -114,14 +115,20 @@ def _identity(domain: Domain, result: Result, names: Iterable[str]) -> Hashable:
     )
 
 
-def _write_all(experiment: Experiment, records: Sequence[Trial], results: Sequence[Result]) -> list[int]:
-    """Write the results as completed trials behind all records, and return their indices."""
-    store, index = experiment.store, 0
+def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) -> list[int]:
+    """Write the results as completed trials from `index` on, and return their indices.
+
+    Indices of trials whose records are lost and whose files are left are passed over, as by `free_index`,
+    which would list the files of one index after another.
+    """
+    store = experiment.store
+    occupied = {folder.index for folder in run_folders(store.list(RUNS))}
     written: list[int] = []
     while len(written) < len(results):
         result = results[len(written)]
+        while index in occupied:
+            index += 1
         try:
-            index = free_index(store, records, least=index)
             now = store.now()
             record = Trial(
                 trial=index,

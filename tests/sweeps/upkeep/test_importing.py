@@ -127,6 +127,15 @@ def test_no_row_takes_the_place_of_a_trial_whose_record_is_lost(empty, table):
     assert import_table(empty, table, worker="me").trials == (0, 2, 3)
 
 
+def test_run_folders_are_listed_once_for_all_rows(empty, table, monkeypatch):
+    """In a bucket a listing for each row would take as long as its record."""
+    listed: list[str] = []
+    list_objects = empty.store.list
+    monkeypatch.setattr(empty.store, "list", lambda prefix: listed.append(prefix) or list_objects(prefix))
+    assert len(import_table(empty, table, worker="me").trials) == 3
+    assert [prefix for prefix in listed if prefix.startswith("runs/")] == ["runs/"]
+
+
 def test_imports_at_once_lose_no_row(space, tmp_path):
     experiment = Experiment.create(MemoryStore(), space)
     threads = []
