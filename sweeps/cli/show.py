@@ -119,7 +119,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"state   paused by the brake: {switch.why}; {brake.REMEDY}")
     elif switch.state != "running":
         lines.append(f"state   {switch.state}; `sweep resume` opens it again")
-    used = asdict(budget.spent(records, experiment.store.now(), space.program.devices))
+    used = asdict(budget.spent(space, records, experiment.store.now()))
     limits = [f"{used[name]:.4g} of {most:.4g} {name}" for name, most in budget.amounts(space.budget).items()]
     if space.budget.until is not None:
         limits.append(f"no trial begins after {timestamp(space.budget.until)}")

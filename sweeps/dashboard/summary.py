@@ -45,7 +45,7 @@ def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
     """Return the numbers of a sweep; `rate` is the price of the trials' time, None for what they report."""
     space, records = view.space, view.records
     most = budget.amounts(space.budget)
-    used = asdict(budget.spent(records, view.now, space.program.devices)) if most else {}
+    used = asdict(budget.spent(space, records, view.now)) if most else {}
     generators = Counter(record.generator for record in records)
     counts = {status: count for status, count in table.counts(records).items() if count}
     kinds: Counter[tuple[str, str]] = Counter()

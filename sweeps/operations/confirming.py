@@ -122,8 +122,8 @@ def _new_plan(
             "name the program's seed"
         )
     require_running(experiment)
-    if exceeded := budget.exceeded(space.budget, records, experiment.store.now(), space.program.devices):
-        raise InputError(f"{url}: its budget leaves nothing for a confirmation: {exceeded}")
+    if reached := budget.reached_limit(space, records, experiment.store.now()):
+        raise InputError(f"{url}: its budget leaves nothing for a confirmation: {reached}")
     if not any(record.status == "completed" for record in records):
         raise InputError(
             f"{url}: no trial is completed yet, so there is nothing to confirm; see `sweep status`"

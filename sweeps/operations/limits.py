@@ -55,7 +55,7 @@ def _reached_limits(experiment: Experiment, amendment: Amendment, records: Seque
     own = budget.run_cap_count(experiment.space, records)
     if isinstance(cap, int | float) and own >= cap:
         found.append(f"run_cap is {cap:g}, and there {'is' if own == 1 else 'are'} {counted(own, 'trial')}")
-    used = asdict(budget.spent(records, experiment.store.now(), experiment.space.program.devices))
+    used = asdict(budget.spent(experiment.space, records, experiment.store.now()))
     for name in BUDGET_KEYS:
         limit = amendment.changes.get(name)
         if isinstance(limit, int | float) and used[name] >= limit:

@@ -98,7 +98,7 @@ def _next_steps(
         of = f"{count} of {space.run_cap}" if space.run_cap else str(count)
         ended = f"The search is not over: {of} trials have ended"
         state = control.read(experiment.store)
-        if spent := budget.exceeded(space.budget, records, experiment.store.now(), space.program.devices):
+        if spent := budget.reached_limit(space, records, experiment.store.now()):
             add(f"{ended}, and the budget is reached: {spent}. `sweep extend` raises it.", "")
         elif state != "running":
             add(f"{ended}, and it is {state}. Go on{then}", f"sweep resume {at}{worker}")

@@ -202,9 +202,8 @@ class Allocator:
                 raise SweepClosed("paused", f"{url} is paused; `sweep resume` opens it again")
             if switch.state == "stopped":
                 raise SweepClosed("stopped", f"{url} is stopped; `sweep resume` opens it again")
-            now, devices = self._store.now(), self._space.program.devices
-            if exceeded := budget.exceeded(self._limits.budget, records, now, devices):
-                raise SweepClosed("spent", f"the budget of {url} is reached: {exceeded}")
+            if reached := budget.reached_limit(self._limits, records, self._store.now()):
+                raise SweepClosed("spent", f"the budget of {url} is reached: {reached}")
             # Looked for only after a failure: this runs for every trial.
             has_failed = bool(records) and self._records.last_failed()
             why = brake.reason_to_pause(self._space.brake, records, since=switch.at) if has_failed else ""

@@ -61,10 +61,8 @@ def has_ended(experiment: Experiment, records: Sequence[Trial]) -> bool:
     """Return whether no trial is open and none will follow: by the run cap, the grid or the budget."""
     if not all(record.finished for record in records):
         return False
-    limits, devices = experiment.space.budget, experiment.space.program.devices
-    return experiment.is_full(list(records)) or bool(
-        budget.exceeded(limits, records, experiment.store.now(), devices)
-    )
+    reached = budget.reached_limit(experiment.space, records, experiment.store.now())
+    return bool(reached) or experiment.is_full(list(records))
 
 
 def discard(experiment: Experiment, key: str) -> bool:

@@ -27,30 +27,29 @@ def run_cap_count(space: Space, records: Iterable[Trial]) -> int:
     return sum(record.is_own and is_at_target(space, record.parameters) for record in records)
 
 
-def spent(records: Sequence[Trial], now: float, devices: int = 1) -> Budget:
-    """Return the costs of the trials, each on so many devices, with estimates for running ones.
-
-    Imported trials cost nothing.
-    """
+def spent(space: Space, records: Sequence[Trial], now: float) -> Budget:
+    """Return the costs of the trials, with estimates for running ones and without imported ones."""
     own = [record for record in records if record.generator != "imported"]
     first = min((record.created for record in own), default=now)
     steps_per_cost = costs.steps_per_cost(own) or 0.0
     steps = _Measure(_metric(costs.STEPS), lambda stage: steps_per_cost * stage.cost)
     return Budget(
         effective_steps=_total(own, steps),
-        device_hours=devices * _total(own, _Measure(lambda record: _nominal_hours(record, now), _hours)),
+        device_hours=space.program.devices
+        * _total(own, _Measure(lambda record: _nominal_hours(record, now), _hours)),
         usd=_total(own, _Measure(_metric("usd"), lambda stage: stage.usd or 0.0)),
         wall_hours=max(0.0, now - first) / 3600,
     )
 
 
-def exceeded(budget: Budget, records: Sequence[Trial], now: float, devices: int = 1) -> str:
-    """Return which limit is reached by trials on so many devices each, in a few words; "" while none is."""
-    if budget.until is not None and now >= budget.until:
-        return f"no trial is begun after {timestamp(budget.until)}"
-    if not (limits := amounts(budget)):  # the usual case, checked first because this runs for every trial
+def reached_limit(space: Space, records: Sequence[Trial], now: float) -> str:
+    """Return which limit of the space's budget is reached, in a few words; "" while none is."""
+    limits, until = amounts(space.budget), space.budget.until
+    if until is not None and now >= until:
+        return f"no trial is begun after {timestamp(until)}"
+    if not limits:  # the usual case, checked first because this runs for every trial
         return ""
-    used = asdict(spent(records, now, devices))
+    used = asdict(spent(space, records, now))
     for name, limit in limits.items():
         if used[name] >= limit:
             return f"{used[name]:.5g} of {limit:.5g} {name} are spent, running trials included"
@@ -62,14 +61,14 @@ def amounts(budget: Budget) -> dict[str, float]:
     return {name: limit for name, limit in asdict(budget).items() if limit is not None and name != "until"}
 
 
-def unreported(budget: Budget, records: Sequence[Trial]) -> tuple[str, ...]:
+def unreported(space: Space, records: Sequence[Trial]) -> tuple[str, ...]:
     """Return the limits that can never be reached: no completed trial reports the metric that they count.
 
     Empty before a trial of the sweep's own has completed.
     """
     done = [record for record in records if record.status == "completed" and record.generator != "imported"]
-    used = asdict(spent(done, 0.0))
-    return tuple(name for name in REPORTED if done and getattr(budget, name) is not None and not used[name])
+    limits, used = amounts(space.budget), asdict(spent(space, done, 0.0))
+    return tuple(name for name in REPORTED if done and name in limits and not used[name])
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _sweep(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
             where=where(key(last.trial)),
             remedy=f"`sweep show {last.trial}` has its log; fix the cause, then `sweep retry --failed`",
         )
-    for name in budget.unreported(space.budget, survey.trials):
+    for name in budget.unreported(space, survey.trials):
         yield Finding(
             kind="uncounted",
             what=f"no trial reports {name!r}, so that budget.{name} never ends the sweep",
@@ -345,9 +345,11 @@ def _checkpoints(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
     """Yield checkpoints that records do not fit; steps leave a running trial's record to its worker."""
     for found in survey.checkpoints:
         where, short = experiment.store.location(stored_stages.prefix(found.key)), found.key[:12]
-        stage, claimed, step = found.stored, _listed(found.trials), ""
+        stage, claimed, step = found.stored, _trial_list(found.trials), ""
         size = shown_bytes(0 if stage is None else stage.size)
-        repair = f"after the end of {_listed(found.running)} {_REPAIR_IT}" if found.running else _REPAIR_IT
+        repair = (
+            f"after the end of {_trial_list(found.running)} {_REPAIR_IT}" if found.running else _REPAIR_IT
+        )
         level: Level = "note"
         match found.state:
             case "newer":
@@ -385,5 +387,5 @@ def _checkpoints(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
         )
 
 
-def _listed(indices: Sequence[int]) -> str:
+def _trial_list(indices: Sequence[int]) -> str:
     return f"trial{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"

@@ -138,7 +138,7 @@ def work(
                 ended[end] += 1
                 if end == "completed" and ended[end] == 1:
                     done = experiment.trial(record.trial)
-                    for metric in budget.unreported(experiment.space.budget, [done]):
+                    for metric in budget.unreported(experiment.space, [done]):
                         log.warning(
                             "trial %d reports no %s: budget.%s does not count it, and never ends the sweep "
                             "if no trial reports any",

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sweeps.space.definition import Budget
-from sweeps.trials.budget import exceeded, spent
+from sweeps.space.definition import Budget, Objective, Program, Space
+from sweeps.trials import budget
 from sweeps.trials.record import Attempt, Trial
 from sweeps.trials.stage_run import StageRun
 
 HOUR = 3600.0
+SPACE = Space(
+    name="toy",
+    objectives=(Objective(metric="loss", goal="minimize"),),
+    parameters=(),
+    program=Program(kind="function"),
+)
 
 
 def trial(index: int, status: str, **changes) -> Trial:
@@ -27,6 +34,14 @@ def attempt(start: float, end: float) -> Attempt:
 def done(index: int, steps: float = 100.0, usd: float = 1.0, hours: float = 1.0) -> Trial:
     metrics = {"effective_steps": steps, "usd": usd}
     return trial(index, "completed", metrics=metrics, history=(attempt(0.0, hours * HOUR),))
+
+
+def spent(records: Sequence[Trial], now: float) -> Budget:
+    return budget.spent(SPACE, records, now)
+
+
+def exceeded(limits: Budget, records: Sequence[Trial], now: float) -> str:
+    return budget.reached_limit(replace(SPACE, budget=limits), records, now)
 
 
 def test_an_empty_sweep_has_spent_nothing():

@@ -114,11 +114,12 @@ def test_doctor_reports_heartbeat_in_future(space, clock, experiment):
     assert "-" not in message
 
 
-def test_hours_are_not_negative_after_clock_was_set_back(worlds):
+def test_hours_are_not_negative_after_clock_was_set_back(worlds, space):
     record = replace(running(worlds.store), created=worlds.store)
-    spent = budget.spent([record], worlds.store - HOUR)
+    spent = budget.spent(space, [record], worlds.store - HOUR)
     assert (spent.device_hours, spent.wall_hours) == (0.0, 0.0)
-    assert budget.exceeded(Budget(wall_hours=1.0), [record], worlds.store - HOUR) == ""
+    limited = replace(space, budget=Budget(wall_hours=1.0))
+    assert budget.reached_limit(limited, [record], worlds.store - HOUR) == ""
 
 
 def test_file_versions_rise_after_clock_was_set_back(tmp_path):
