@@ -38,7 +38,7 @@ class Problem:
         )
 
 
-def completed(
+def completed_trial(
     index: int, parameters: Mapping[str, Value], generator: Generator, loss: float, **metrics: float
 ) -> Trial:
     """Return the record of a trial that returned `loss`."""

@@ -113,7 +113,7 @@ def _timed(call: Any) -> tuple[Any, float]:
 
 def _in_chromium(html: str) -> tuple[str, str]:
     """Return the seconds until every plot is drawn, and frames a second while the front is dragged."""
-    with _opened(html) as found:
+    with _page(html) as found:
         if found is None:
             return "-", "-"
         page, began = found
@@ -136,7 +136,7 @@ def _in_chromium(html: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _opened(html: str) -> Iterator[tuple[Any, float] | None]:
+def _page(html: str) -> Iterator[tuple[Any, float] | None]:
     """Yield the page in Chromium and when it was asked for, or None without Chromium."""
     try:
         from playwright.sync_api import Error, sync_playwright

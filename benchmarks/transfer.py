@@ -34,7 +34,7 @@ import numpy as np
 
 from benchmarks.json_lines import end_last_line, read_lines
 from benchmarks.pipelines import FIRST, NUMBERS, Pipeline
-from benchmarks.problems import completed
+from benchmarks.problems import completed_trial
 from sweeps.space.definition import Choice, Fidelity, Range, Result, Source, Value, number_of
 from sweeps.space.scale import from_unit, to_unit
 from sweeps.trials.record import Trial
@@ -157,7 +157,7 @@ def search(job: Job, sources: Sequence[Source], until: float = -1.0) -> list[Any
         if below:
             measured = OFFSET + SCALE * measured
         found.append((dict(candidate.parameters), measured, true))
-        records.append(completed(index, candidate.parameters, candidate.generator, measured))
+        records.append(completed_trial(index, candidate.parameters, candidate.generator, measured))
     return found
 
 
@@ -216,7 +216,7 @@ def search_with_fidelity(job: Job, until: float) -> list[Any]:
             shown = mirrored_end(parameters) if job.ladder == "misleading" else parameters
             true, measured = math.inf, OFFSET + SCALE * (below.loss(shown) + noise)
         found.append((parameters, measured, true))
-        records.append(completed(len(records), parameters, candidate.generator, measured))
+        records.append(completed_trial(len(records), parameters, candidate.generator, measured))
     return found
 
 

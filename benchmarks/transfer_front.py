@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.json_lines import end_last_line, read_lines
 from benchmarks.pipelines import COMPUTE, LENGTHS, NUMBERS, LengthPipeline, compute
-from benchmarks.problems import completed
+from benchmarks.problems import completed_trial
 from benchmarks.transfer import AFTER, DRIFT, LADDERS, NOISE, OFFSET, RUNG, SCALE, mirrored_end
 from benchmarks.trunks import hypervolume
 from sweeps.space.definition import Choice, Fidelity, Space, number_of
@@ -115,7 +115,9 @@ def search(job: Job) -> dict[str, Any]:
             volumes.append(round(hypervolume(reached), 5))
             paid.append(round(spent, 1))
         measured = away * OFFSET + SCALE**away * (loss + NOISE * float(rng.standard_normal()))
-        records.append(completed(len(records), parameters, candidate.generator, measured, **{COMPUTE: cost}))
+        records.append(
+            completed_trial(len(records), parameters, candidate.generator, measured, **{COMPUTE: cost})
+        )
     return {"volumes": volumes, "paid": paid, "below": len(records) - job.until}
 
 

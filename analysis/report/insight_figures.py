@@ -18,14 +18,14 @@ CURVES = 6
 
 def sensitivities(view: View) -> Figure:
     """Draw a bar per parameter: the variance that it explains with others (hollow) and alone (solid)."""
-    names = [name for name, _ in view.ranked]
+    names = [name for name, _ in view.ranking]
     drawing = Drawing(
         x=Axis(title="% of the variance", scale=Scale(domain=(0.0, 100.0))),
         y=Axis(title="", scale=name_scale([_broken(name) for name in names]), grid=False, inner=0.2),
         height=110 + 40 * len(names),
         zoom=False,
     )
-    together, alone = ([s.total for _, s in view.ranked], [min(s.first, s.total) for _, s in view.ranked])
+    together, alone = ([s.total for _, s in view.ranking], [min(s.first, s.total) for _, s in view.ranking])
     kinds = (
         (Series(name="with others", colour=BLUE, shape="square", filled=False), 1.0, together),
         (Series(name="alone", colour=BLUE, shape="square"), 0.5, alone),
@@ -83,7 +83,7 @@ def cross_validation(view: View, metric: str) -> Figure:
 
 def marginals(view: View) -> list[str]:
     """Return the parameters whose marginal effects are drawn: the most sensitive ones, in that order."""
-    order = {name: at for at, (name, _) in enumerate(view.ranked)}
+    order = {name: at for at, (name, _) in enumerate(view.ranking)}
     return sorted(view.marginal, key=lambda name: order.get(name, len(order)))[:CURVES]
 
 

@@ -89,7 +89,7 @@ class View:
     marginal: dict[str, OnErrorOmit[EffectCurve]] = field(default_factory=dict)
 
     @property
-    def ranked(self) -> list[tuple[str, Sensitivity]]:
+    def ranking(self) -> list[tuple[str, Sensitivity]]:
         """Return the parameters and their shares, the largest total first."""
         return sorted(self.sensitivity.items(), key=lambda item: (-item[1].total, item[0]))
 

@@ -19,7 +19,7 @@ ECHO_S = 5.0
 """Seconds in which another SIGTERM is the same notice: engines signal every process of a job, and a worker's
 parents pass the signal on."""
 
-_LEAVING = b"\nsweep: leaving as soon as the trial is handed back; Ctrl-C again exits at once\n"
+_LEAVING = b"\nsweep: leaving; a trial in hand is handed back first. Ctrl-C again exits at once\n"
 _EXITING = (
     b"sweep: second signal: exiting immediately; a trial in hand is resumed once its lease has expired\n"
 )

@@ -27,12 +27,12 @@ class _As:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core.core_schema import no_info_plain_validator_function
 
-        def checked(written: Any) -> Any:
+        def check(written: Any) -> Any:
             if not self.is_right(value := from_plain(written)):
                 raise ValueError(self.otherwise)
             return value
 
-        return no_info_plain_validator_function(checked)
+        return no_info_plain_validator_function(check)
 
 
 if TYPE_CHECKING:

@@ -194,7 +194,7 @@ def _upload(
             remote = present.get(target, Remote("0", 0, ""))
             if not remote.holds(content):  # else an earlier try has sent it
                 remote = client.put(target, file, content, replaces=remote.generation)
-        files[name] = manifest.stored(content, target, remote.generation)
+        files[name] = manifest.entry(content, target, remote.generation)
     return files
 
 
@@ -208,7 +208,7 @@ def _copy(
         _place(folder / name, target, link=link)
         with open_regular(target) as file:
             os.fsync(file.fileno())  # before the manifest, which must not outlast it in a power cut
-        files[name] = manifest.stored(_digest(target), f"{by}/{name}", "0")
+        files[name] = manifest.entry(_digest(target), f"{by}/{name}", "0")
     for parent in {(base / name).parent for name in names} | {base, base.parent}:
         sync_folder(parent)
     return files

@@ -193,7 +193,7 @@ class RunFilesClient:
                 if not part:
                     raise Changed("the file became shorter while it was uploaded")
                 yield part
-                self._deadline.moved()  # obstore asks for the next once one of its parts is stored
+                self._deadline.note_progress()  # obstore asks for the next once one of its parts is stored
 
         async def send() -> Mapping[str, Any]:
             try:

@@ -66,7 +66,7 @@ class Deadline:
     def __init__(self, config: UploadConfig) -> None:
         self.config = config
         self._deadline = self._idle_s = math.inf
-        self._moved = 0.0
+        self._progress_at = 0.0
         self._changed = threading.Event()
 
     @property
@@ -79,9 +79,9 @@ class Deadline:
         self._deadline = min(self._deadline, deadline)
         self._changed.set()
 
-    def moved(self) -> None:
+    def note_progress(self) -> None:
         """Note that the service has taken bytes."""
-        self._moved = time.monotonic()
+        self._progress_at = time.monotonic()
 
     def check(self) -> None:
         """Raise `OutOfTime` once the deadline has passed."""
@@ -94,7 +94,7 @@ class Deadline:
 
     @property
     def _end(self) -> float:
-        return min(self._deadline, self._moved + self._idle_s)
+        return min(self._deadline, self._progress_at + self._idle_s)
 
     def join(
         self,
@@ -114,7 +114,7 @@ class Deadline:
             grace: seconds.
         """
         if while_moving:
-            self.moved()
+            self.note_progress()
             self._idle_s = timeout
             self._changed.set()
         else:

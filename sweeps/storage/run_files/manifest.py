@@ -55,7 +55,7 @@ class Stored:
     growing: bool
 
 
-def stored(content: Digest, name: str, generation: str, *, growing: bool = False) -> Stored:
+def entry(content: Digest, name: str, generation: str, *, growing: bool = False) -> Stored:
     """Return the entry of a file with this content, in the object `name`."""
     return Stored(object=name, generation=generation, growing=growing, **asdict(content))
 

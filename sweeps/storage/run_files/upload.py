@@ -168,14 +168,14 @@ class FolderUpload:
         remote = self._objects.get(target, Remote("0", 0, ""))
         if not remote.holds(content):
             remote = self._client.put(target, file, content, replaces=remote.generation, growing=growing)
-            self._deadline.moved()
+            self._deadline.note_progress()
             self._objects[target] = remote
         self._superseded.pop(target, None)
         if is_volatile(name):
             now = time.monotonic()
             rest = min(_REST * (now - began), _LONGEST_REST_S)
             self._due[name] = now + max(self._deadline.config.growing_s, rest)
-        return manifest.stored(content, target, remote.generation, growing=growing)
+        return manifest.entry(content, target, remote.generation, growing=growing)
 
     # ---- the manifest
 
