@@ -46,6 +46,9 @@ def test_the_tree_is_hydras(overrides: list[str]) -> None:
     expected = by_hydra(overrides)
     for _ in range(2):  # the second time from the cache
         parsed = composing.parse_overrides(overrides)
+        composed = composing.compose_cached(parsed)
+        assert OmegaConf.to_container(composed) == expected
+        assert OmegaConf.is_struct(composed)
         # Without Hydra where numbers, words and lists of them are set, and only there.
         values = composing._plain_values(parsed)
         assert values in (None, expected)
@@ -69,12 +72,17 @@ def test_values_of_one_run_do_not_show_in_the_next() -> None:
     assert compose_tree(["model=tiny"]) == before
 
 
-def test_files_are_read_once_for_runs_that_differ_in_values() -> None:
+@pytest.mark.parametrize(
+    "shared", [[], ["log_every=${stage2.batch_size}"]], ids=["plain", "with an interpolation"]
+)
+def test_files_are_read_once_for_runs_that_differ_in_values(shared: list[str]) -> None:
     for each in (composing.compose_files, composing._values_of_files):
         each.cache_clear()
     with mock.patch.object(composing, "compose", wraps=compose) as reading:
         for lr in (0.1, 0.2, 0.3):
-            assert compose_config(["model=tiny", f"stage2.optimizer.lr={lr}"]).stage2.optimizer.lr == lr
+            overrides = ["model=tiny", *shared, f"stage2.optimizer.lr={lr}"]
+            assert compose_config(overrides).stage2.optimizer.lr == lr
+            assert compose_tree(overrides).stage2.optimizer.lr == lr
     assert reading.call_count == 1
 
 
