@@ -112,7 +112,7 @@ class ETagClient(ObjectClient):
             except (OSError, http.client.HTTPException) as error:
                 raise Transient(str(error), in_doubt=False) from None
             self.clock.observe(headers.get("Date"), sent, self.clock.local())
-            return {name.lower(): value for name, value in headers.items()}
+            return {key.lower(): value for key, value in headers.items()}
 
         return self.retry(attempt, url)
 
