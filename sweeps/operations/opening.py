@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -153,9 +154,11 @@ def storage_url(storage: str | None) -> str:
                 raise ValueError(path)
         except ValueError:  # NUL, or half a surrogate pair
             raise InputError(f"{url!a:.80}: no folder can be called so; give another one") from None
-        try:
-            if path.exists() and not path.is_dir():
+        try:  # Path.exists() hides other errors from Python 3.14 on
+            if not stat.S_ISDIR(path.stat().st_mode):
                 raise InputError(f"{url}: this is a file; --storage takes a folder")
+        except (FileNotFoundError, NotADirectoryError):
+            pass
         except OSError as error:
             raise InputError(
                 f"{url}: {(error.strerror or str(error)).lower()}; give another folder"
