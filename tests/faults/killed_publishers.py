@@ -152,6 +152,8 @@ def story(folder: Path, kill: Callable[[], object], of: Space) -> dict:
         sweep.apply(0, Expire(after_s=0.0, max_attempts=3))
     ended = in_a_process(lambda: run(folder / "store"))
     records = Experiment.open(store).trials()
+    if not all(record.stages for record in records):
+        raise SystemExit(f"{folder}: the second worker ended with {ended} and left {records}")
     first = [record.stages[0] for record in records]
     shared = [next(iter(record.points), record.stages[0]) for record in records]  # the point, or the end
     prefix = f"stages/{shared[0].key}"

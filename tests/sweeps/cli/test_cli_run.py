@@ -56,7 +56,7 @@ class TestInit:
         assert "sweep extend --run-cap 4 --storage" in ran.err
         assert Experiment.open(LocalStore("sweep-store/toy")).space.run_cap == 6
 
-    def test_wandb_sweep_file_is_translated(self, sweep, tmp_path):
+    def test_wandb_sweep_file_is_translated(self, sweep, tmp_path, monkeypatch):
         wandb = tmp_path / "sweep.yaml"
         wandb.write_text(
             "program: train.py\nmethod: bayes\nmetric: {name: loss, goal: minimize}\nrun_cap: 5\n"
@@ -72,6 +72,7 @@ class TestInit:
         assert not Path("sweep-store").exists()
         again = sweep("init", "--from-wandb", str(wandb), str(made))
         assert (again.status, one_line(again.err), str(made) in again.err) == (2, True, True)
+        monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # which has `python`
         made.write_text(made.read_text().replace("train.py", str(tmp_path / "train.py")))
         assert sweep("init", str(made)).status == 0
         assert Experiment.open(LocalStore("sweep-store/sweep")).space.run_cap == 5

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from fake_gcs import Fault
@@ -37,6 +39,7 @@ run_cap: 2
 @pytest.fixture
 def storage(s3, monkeypatch, tmp_path) -> str:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.door("cli"))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # which has `python`
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.yaml").write_text(SPACE)
     (tmp_path / "train.py").write_text(TRAIN)

@@ -54,8 +54,9 @@ def test_on_every_address_it_prints_a_token_once(tmp_path, space):
     make_sweep(tmp_path, space, record(0))
     with started("--storage", str(tmp_path), "--host", "0.0.0.0") as (address, process):
         port, token = re.fullmatch(r"http://0\.0\.0\.0:(\d+)/\?token=(\S{40,})", address).groups()
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             fetched(f"http://127.0.0.1:{port}/")
+        refused.value.close()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
         assert token not in out + err

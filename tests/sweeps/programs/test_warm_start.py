@@ -260,8 +260,10 @@ class TestLikeAStartedProgram:
         code = """
             import os
             for number in os.listdir("/proc/self/fd"):
-                try: print(number, os.readlink("/proc/self/fd/" + number))
-                except FileNotFoundError: pass  # of the listing itself
+                try: target = os.readlink("/proc/self/fd/" + number)
+                except FileNotFoundError: continue  # of the listing itself
+                if "libffi" not in target:  # from 3.5 on it keeps its own file open
+                    print(number, target)
         """
         assert starts.run(code) == 0
         assert starts.lines() == ["0 /dev/null", f"1 {starts.log}", f"2 {starts.log}"]

@@ -4,6 +4,7 @@ nothing compiled."""
 from __future__ import annotations
 
 import compileall
+import platform
 import sys
 from pathlib import Path
 
@@ -133,6 +134,13 @@ def test_a_driver_that_fails_is_a_problem(bare, script, expected):
     assert "driver" in broken.remedy
 
 
+@pytest.fixture
+def _python_of_tpus(monkeypatch) -> None:
+    """A version of Python that there is a torch_xla for, whatever the tests run on."""
+    monkeypatch.setattr(platform, "python_version", lambda: "3.11.9")
+
+
+@pytest.mark.usefixtures("_python_of_tpus")
 def test_a_tpu_needs_torch_xla_and_the_torch_that_goes_with_it(bare, tmp_path, monkeypatch):
     (bare / "dev").mkdir(parents=True)
     (bare / "dev" / "accel0").touch()
@@ -147,6 +155,7 @@ def test_a_tpu_needs_torch_xla_and_the_torch_that_goes_with_it(bare, tmp_path, m
     assert facts["libtpu"] == "0.0.23"
 
 
+@pytest.mark.usefixtures("_python_of_tpus")
 def test_tpu_version_misfits_are_reported_with_a_remedy(bare, tmp_path, monkeypatch):
     (bare / "dev" / "vfio").mkdir(parents=True)
     (bare / "dev" / "vfio" / "0").touch()
@@ -162,6 +171,7 @@ def test_tpu_version_misfits_are_reported_with_a_remedy(bare, tmp_path, monkeypa
     ]
 
 
+@pytest.mark.usefixtures("_python_of_tpus")
 def test_torch_xla_without_a_tpu_needs_no_libtpu(bare, tmp_path, monkeypatch):
     installed(tmp_path, "torch_xla", "2.9.0")
     torch_is("2.9.1", tmp_path, monkeypatch)

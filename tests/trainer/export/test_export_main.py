@@ -92,7 +92,7 @@ def test_adapters_are_exported_or_left_out(
     assert main([*arguments, "--format", "master"]) == 0
     without = loss(AutoModelForCausalLM.from_pretrained(tmp_path / "without"))
     assert without == pytest.approx(result["recovery_start_loss"], abs=1e-3)
-    assert result["recovery_start_loss"] - result["final_loss"] > 0.02
+    assert result["recovery_start_loss"] - result["final_loss"] > 3e-3  # more than both tolerances
     assert not (tmp_path / "without" / "adapter").exists()
 
 
