@@ -72,14 +72,18 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
         with stop.unwrapped():
             _build(arguments, stop)
     except PreemptedError as error:
-        return _report(f"{error}; the same command goes on", error)
+        return _report([f"{error}; the same command goes on"], error)
+    except ConfigError as error:
+        return _report([f"error: {each}" for each in error.errors], error)
     except TrainerError as error:
-        return _report(f"error: {error}", error)
+        return _report([f"error: {error}"], error)
     return EXIT_DONE
 
 
-def _report(message: str, error: TrainerError) -> int:
-    Lines(sys.stderr).write(f"teacher_cache: {' '.join(message.split())}")
+def _report(messages: Sequence[str], error: TrainerError) -> int:
+    lines = Lines(sys.stderr)
+    for message in messages:
+        lines.write(f"teacher_cache: {' '.join(message.split())}")
     return error.exit_status
 
 

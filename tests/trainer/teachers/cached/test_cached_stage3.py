@@ -358,6 +358,7 @@ def test_the_command_builds_goes_on_and_refuses(
         anchored = ("stage3.teacher.anchor_weight=1.0", "stage3.teacher.anchor=x")
         assert command.main([*given, *anchored, "--of", str(tmp_path)]) == 2
         assert command.main([*given, "stage3.teacher.top_k=x"]) == 2
+        assert command.main([*given, "stage3.max_steps=x", "stage3.batch_size=x"]) == 2
         assert not (tmp_path / "cache").exists()
         assert command.main(given) == 0
         assert command.main([*given, "stage3.max_steps=5"]) == 0
@@ -375,5 +376,7 @@ def test_the_command_builds_goes_on_and_refuses(
         "stage3.teacher.anchor_weight",
         "--of",
         "stage3.teacher.top_k",
+        "stage3.max_steps",
+        "stage3.batch_size",
         "stage3.teacher.path",
     ]
