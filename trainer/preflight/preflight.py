@@ -202,7 +202,7 @@ def show(found: Preflight, config: Config) -> None:
     console = Console(highlight=False, soft_wrap=True)
     if found.stages:
         # Narrow enough for 80 columns: a wider one is cut off.
-        table = Table(title="estimated memory", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(title="estimated memory", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
         table.add_column("")
         for name in ("at once", "weights", "gradients", "optimizer", "activations", "peak"):
             table.add_column(name, justify="right")

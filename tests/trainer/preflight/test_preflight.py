@@ -204,7 +204,7 @@ def test_a_preflight_prints_the_table_and_computes_nothing(
     monkeypatch.setattr(Device, "free_memory_bytes", lambda self: 8 * GIB)
     assert program.main([*small, f"run_dir={tmp_path}/run", flag]) == 0
     text = capsys.readouterr().out
-    for word in ("stage1_9", "stage2", "evaluation", "optimizer", "preflight: memory about 5.00 GiB", "disk"):
+    for word in ("stage1_9", "stage2", "evaluation", "activations", "memory about 5.00 GiB", "disk"):
         assert word in text
     assert list(tmp_path.iterdir()) == []
     assert program.main([*small, flag, "device.memory_target_gib=2.5"]) == 2
