@@ -117,6 +117,6 @@ def _windows(tokens: Tokens, sequence_length: int, text: str = "text") -> Tokens
     if count == 0:
         raise DataError(
             f"the {text} has {counted(len(tokens), 'token')}, not one window of {sequence_length}; "
-            "lower data.sequence_length or take more text (data.max_bytes)"
+            "lower data.sequence_length or take more text"
         )
     return tokens[: count * sequence_length].reshape(count, sequence_length)

@@ -106,7 +106,7 @@ def train_bpe(texts: Sequence[str], vocab_size: int, folder: Path) -> None:
     if tokenizer.get_vocab_size() != vocab_size:
         raise DataError(
             f"the text yields only {tokenizer.get_vocab_size()} of data.vocab_size={vocab_size} entries; "
-            "lower data.vocab_size or take more text (data.max_bytes)"
+            "lower data.vocab_size or take more text"
         )
     _save(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT), folder)
 

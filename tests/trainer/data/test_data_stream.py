@@ -216,6 +216,11 @@ def test_an_empty_side_is_refused(fraction: float, side: str, shards: Make, open
         )
 
 
+def test_too_little_text_for_a_vocabulary_names_keys_of_streamed_text_alone(shards: Make) -> None:
+    with pytest.raises(DataError, match=r"lower data\.vocab_size or take more text$"):
+        load(parquet_config(shards(), vocab_size=100_000))
+
+
 def test_too_little_held_out_text_is_told_with_the_settings(shards: Make, opened: Load) -> None:
     with pytest.raises(DataError, match=r"data\.sequence_length=5000; .*data\.held_out_tokens"):
         opened(parquet_config(shards(), sequence_length=5000))
