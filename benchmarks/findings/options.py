@@ -197,7 +197,8 @@ def finding(rows: Sequence[Row]) -> Finding:
                 continue
             mean = sum(losses.values()) / len(losses)
             pair = None if choice == question.usual else compare(losses, of[question.usual])
-            table.append((question.text, choice, f"{mean:.3f}", "" if pair is None else _difference(pair)))
+            text = question.text if choice == question.usual else ""  # once for all of its choices
+            table.append((text, choice, f"{mean:.3f}", "" if pair is None else _difference(pair)))
     seeds = len({row.seed for row in rows})
     return Finding(
         name="options",

@@ -252,8 +252,8 @@ def test_options_are_compared_by_seed_with_the_usual_choice():
     found = options.finding(rows)
     assert [row[:3] for row in found.rows] == [
         ("Lambda of Stage 2 after Stage 1.9", "from 0", "3.320"),
-        ("Lambda of Stage 2 after Stage 1.9", "from 0.5", "3.310"),
-        ("Lambda of Stage 2 after Stage 1.9", "1 throughout", "3.300"),
+        ("", "from 0.5", "3.310"),
+        ("", "1 throughout", "3.300"),
     ]
     assert [row[3] for row in found.rows] == [
         "",
