@@ -20,13 +20,14 @@ from command_line import Ran
 import sweeps
 from sweeps.space.space_file import loads
 from trainer.api import check
+from trainer.data.inputs import prepare_inputs
 
 ROOT = Path(__file__).parents[2]
 FILE = re.compile(r"`([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SMALLER = (
     *("model.hidden_size=32", "model.intermediate_size=96", "model.layers=2", "model.heads=2"),
-    *("model.teacher.max_steps=20", "device.threads=1", "eval.batches=2"),
+    *("model.teacher.max_steps=20", "device.threads=1"),
     *("stage1_9.batch_size=2", "stage2.batch_size=2"),
 )
 """A model that is trained in seconds; how good it is proves nothing more."""
@@ -34,8 +35,9 @@ FEWER = {
     "[0, 20, 40, 80]": "[0, 6, 12, 24]",
     "{value: 40}": "{value: 6}",
     "warmup_steps=10": "warmup_steps=2",
+    "eval.batches=8": "eval.batches=2",
 }
-"""Steps, likewise."""
+"""Steps and evaluations, likewise."""
 
 
 def text_of(page: str) -> str:
@@ -59,6 +61,15 @@ def test_the_space_of_a_tutorial_is_one_that_init_accepts(page, name):
 def test_the_trainer_accepts_the_command_of_the_tutorial():
     (command,) = [each for each in commands("two-stages") if each.startswith("python -m trainer ")]
     assert check(shlex.split(command)[3:]).data.name == "text"
+
+
+def test_texts_of_the_tutorial_are_enough_for_its_evaluations(folder):
+    """Also for those on the test text, which `sweep confirm` makes."""
+    (make, train, *_) = [each for each in commands("two-stages") if each.startswith("python ")]
+    exec(files("two-stages")[make.split()[1]], {})
+    config = check([*shlex.split(train)[3:], "eval.test=true"])
+    inputs = prepare_inputs(config)
+    assert len(inputs.held_out) == len(inputs.test) == config.eval.batches
 
 
 @pytest.fixture
@@ -89,7 +100,9 @@ def run(page: str, folder: Path, sweep: Callable[..., Ran]) -> list[str]:
             continue
         if command.startswith("python -m trainer "):
             more = shlex.join([*SMALLER, "stage2.lambda_warmup.warmup_steps=2"])
-            command = f"{command.replace('max_steps=40', 'max_steps=6')} {more}"
+            for shown, fewer in (("max_steps=40", "max_steps=6"), *FEWER.items()):
+                command = command.replace(shown, fewer)
+            command = f"{command} {more}"
         ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         assert ran.returncode == 0, f"$ {command}\n{ran.stdout}\n{ran.stderr}"
         printed.append(ran.stdout)
