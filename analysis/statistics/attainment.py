@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.statistics.efficiency import efficiency
-from analysis.statistics.pareto import Floats, Goal, front, knee
+from analysis.statistics.pareto import FLAT, Floats, Goal, front
 
 DRAWS = 1000
 """The Monte Carlo error of a probability is at most 1.6 points (one standard error) at this number."""
@@ -77,7 +77,6 @@ def attainment(
     goals: tuple[Goal, Goal] = ("minimize", "minimize"),
     joint: npt.ArrayLike | None = None,
     baseline: Baseline | None = None,
-    knees: bool = True,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Attainment:
@@ -92,7 +91,6 @@ def attainment(
         joint: [N, R] factors F of the part of the errors that points have in common: the covariance of y is
             F @ F.T, and what `y_sem` has beyond that is each point's own. None: all of it is.
         baseline: None: no point is the most efficient.
-        knees: also find the knee of each draw, the only part that costs a call per draw.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     errors = Errors.from_sems(y_sem, joint)
@@ -105,8 +103,7 @@ def attainment(
         if baseline is not None and goals[0] == "minimize":
             bases = baseline.draw(drawn, goals[1], generator)
             np.add.at(efficient, _winners(drawn, xs, bases, goals[1]), 1)
-        if knees:
-            np.add.at(at_knee, _knees(xs, drawn, members, goals), 1)
+        np.add.at(at_knee, _knees(xs, drawn, members, goals), 1)
     count = max(draws, 1)
     return Attainment(
         front=on_front / count,
@@ -218,14 +215,30 @@ def _on_front(costs: Floats, drawn: Floats) -> npt.NDArray[np.bool_]:
 def _knees(
     xs: Floats, drawn: Floats, members: npt.NDArray[np.bool_], goals: tuple[Goal, Goal]
 ) -> npt.NDArray[np.intp]:
-    """Return the knee of each draw that has one, given who is on its front [D, N]."""
-    found = []
-    for row, member in zip(drawn, members, strict=True):
-        at = np.flatnonzero(member)
-        position = knee(np.column_stack((xs[at], row[at])), goals)
-        if position is not None:
-            found.append(at[position])
-    return np.array(found, dtype=np.intp)
+    """Return the knee of each draw that has one, as `pareto.knee` does, given who is on its front [D, N]."""
+    if not xs.size:
+        return np.zeros(0, dtype=np.intp)
+    signs = np.array([1.0 if goal == "minimize" else -1.0 for goal in goals])
+    order = np.argsort(signs[0] * xs, kind="stable")
+    costs, values, members = signs[0] * xs[order], signs[1] * drawn[:, order], members[:, order]
+    starts = np.flatnonzero(np.r_[True, costs[1:] != costs[:-1]])
+    distinct = np.logical_or.reduceat(members, starts, axis=1).sum(
+        axis=1
+    )  # on a front, equal costs are equal points
+    scaled = np.zeros(values.shape)
+    for column in (np.broadcast_to(costs, values.shape), values):
+        low, high = (
+            end(column, axis=1, where=members, initial=initial, keepdims=True)
+            for end, initial in ((np.min, np.inf), (np.max, -np.inf))
+        )
+        with np.errstate(
+            invalid="ignore", divide="ignore"
+        ):  # of fronts that are one point, which have no knee
+            scaled += (column / 2 - low / 2) / (high / 2 - low / 2)
+    distance = np.where(members, (1.0 - scaled) / np.sqrt(2.0), -np.inf)
+    farthest = np.argmax(distance, axis=1)
+    has_knee = (distinct >= 3) & (distance[np.arange(len(values)), farthest] > FLAT)
+    return np.asarray(order[farthest[has_knee]], dtype=np.intp)
 
 
 def _winners(drawn: Floats, spent: Floats, baselines: Floats, goal: Goal) -> npt.NDArray[np.intp]:

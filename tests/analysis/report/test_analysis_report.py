@@ -471,6 +471,7 @@ def test_an_answer_about_another_trial_is_left_out(mattered: dict[str, Any]) -> 
     ],
 )
 def test_an_odd_answer_of_the_surrogate_spoils_no_page(answer: object, sweep: dict[str, Any]) -> None:
+    only(5)(sweep)
     assert "What mattered" in page_of(sweep | {"best_trial": 5, "insight": {"optimum": answer}}).words
 
 
@@ -492,6 +493,7 @@ def test_an_odd_answer_of_the_surrogate_spoils_no_page(answer: object, sweep: di
     ],
 )  # fmt: skip
 def test_an_odd_view_of_the_surrogate_spoils_no_page(view: object, sweep: dict[str, Any]) -> None:
+    only(5)(sweep)
     assert "What mattered" in page_of(sweep | {"insight": view}).words
 
 

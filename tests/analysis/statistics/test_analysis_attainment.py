@@ -23,15 +23,13 @@ COORDINATE = st.integers(0, 6)
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
 def test_chances_of_two_points_of_equal_cost(goal: Goal) -> None:
     sign = 1 if goal == "minimize" else -1
-    found = attainment(
-        [1, 1], [sign * 3.0, sign * 3.1], [0.06, 0.08], goals=("minimize", goal), draws=20_000, knees=False
-    )
+    found = attainment([1, 1], [sign * 3.0, sign * 3.1], [0.06, 0.08], goals=("minimize", goal), draws=20_000)
     first = norm.cdf(0.1 / np.hypot(0.06, 0.08))  # 0.841
     assert found.front == pytest.approx([first, 1 - first], abs=0.01)
 
 
 def test_who_costs_least_is_always_on_the_front() -> None:
-    found = attainment([1, 2], [3.0, 3.0], [0.1, 0.1], draws=20_000, knees=False)
+    found = attainment([1, 2], [3.0, 3.0], [0.1, 0.1], draws=20_000)
     assert found.front == pytest.approx([1.0, 0.5], abs=0.012)
 
 
@@ -56,7 +54,7 @@ def test_it_is_what_asking_each_draw_by_itself_gives() -> None:
     random = np.random.default_rng(4)
     xs, ys = random.integers(0, 8, 30).astype(float), random.normal(size=30)
     sems = np.full(30, 0.4)
-    fast = attainment(xs, ys, sems, draws=4000, knees=False).front
+    fast = attainment(xs, ys, sems, draws=4000).front
     slow = membership(
         np.column_stack((xs, ys)), np.column_stack((0 * sems, sems)), MINIMIZE, draws=4000, seed=1
     )
