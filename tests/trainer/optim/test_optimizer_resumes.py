@@ -60,25 +60,23 @@ KINDS = [(kind, dtype, False) for kind in TYPES for dtype in (torch.float32, tor
 KINDS += [(kind, torch.bfloat16, True) for kind in TYPES if kind != "adamw_8bit"]
 
 
-@pytest.mark.parametrize("way", ["checkpoint", "state dict"])
 @pytest.mark.parametrize(("kind", "dtype", "rounding"), KINDS, ids=str)
-def test_it_goes_on_bit_for_bit(
-    kind: str, dtype: torch.dtype, rounding: bool, way: str, begin, tmp_path: Path
-) -> None:
+def test_it_goes_on_bit_for_bit(kind: str, dtype: torch.dtype, rounding: bool, begin, tmp_path: Path) -> None:
+    """From a checkpoint, and from torch's own state dict."""
     original, ours = begin(kind, dtype, rounding=rounding)
     train(original, ours, range(4))
     torch.manual_seed(99)  # Apollo's projections and the rounding follow the seed that they began with
     resumed, theirs = begin(kind, dtype, like=original, rounding=rounding)
-    if way == "checkpoint":
-        kept = through_a_checkpoint(original, ours, resumed, tmp_path)
-        OptimizerState(theirs.optimizers, resumed).restore(kept)
-    else:
-        for mine, yours in zip(ours.optimizers, theirs.optimizers, strict=True):
-            yours.load_state_dict(copy.deepcopy(mine.state_dict()))
-    train(original, ours, range(4, 9))
-    train(resumed, theirs, range(4, 9))
-    for (name, mine), yours in zip(original.named_parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(mine, yours), name
+    kept = through_a_checkpoint(original, ours, resumed, tmp_path)
+    OptimizerState(theirs.optimizers, resumed).restore(kept)
+    copied, of_copy = begin(kind, dtype, like=original, rounding=rounding)
+    for mine, yours in zip(ours.optimizers, of_copy.optimizers, strict=True):
+        yours.load_state_dict(copy.deepcopy(mine.state_dict()))
+    for model, optimizer in ((original, ours), (resumed, theirs), (copied, of_copy)):
+        train(model, optimizer, range(4, 9))
+    for way, model in (("checkpoint", resumed), ("state dict", copied)):
+        for (name, mine), yours in zip(original.named_parameters(), model.parameters(), strict=True):
+            assert torch.equal(mine, yours), (way, name)
 
 
 @pytest.mark.parametrize("kind", TYPES)
