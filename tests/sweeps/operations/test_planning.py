@@ -89,13 +89,10 @@ def test_plan_follows_the_optima(plan):
     assert plan.loss.low <= 8**-0.1 <= plan.loss.high
 
 
-def test_costs_follow_the_sources(ladder, plan):
+def test_costs_follow_the_sources(plan):
     assert plan.train_flops == pytest.approx(64e12)
     assert plan.seconds == pytest.approx(640)
     assert plan.usd == pytest.approx(32)
-    faster = make_plan(ladder[:2], 8, measure="width", speed=1e13, usd_per_hour=2.0)
-    assert faster.seconds == pytest.approx(6.4)
-    assert faster.usd == pytest.approx(2.0 * 6.4 / 3600)
 
 
 def test_final_sweep_is_around_the_settings(plan):
@@ -192,8 +189,11 @@ def test_a_fit_that_fails_names_its_sweep(tmp_path):
         make_plan([small, huge], 4, measure="width")
 
 
-def test_sizes_may_be_given(ladder):
-    found = make_plan(ladder[:2], 800, sizes=[400, 200])
+def test_sizes_speed_and_price_may_be_given(ladder):
+    found = make_plan(ladder[:2], 800, sizes=[400, 200], speed=1e13, usd_per_hour=2.0)
+    assert found.train_flops == pytest.approx(64e12)
+    assert found.seconds == pytest.approx(6.4)
+    assert found.usd == pytest.approx(2.0 * 6.4 / 3600)
     assert found.measure == "model_parameters"
     assert [source.size for source in found.sources] == [200, 400]
     assert any("set that of model_parameters 800 there" in note for note in found.notes)

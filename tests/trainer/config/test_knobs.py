@@ -277,13 +277,14 @@ def test_every_key_is_flipped_here_or_tested_elsewhere() -> None:
     assert flipped | set(ELSEWHERE) == set(keys())
 
 
-# A stage's knobs change that stage: the others are left out, as far as they can be.
+# A stage's knobs change that stage: the others are left out, as far as they can be; and so for what any stage shows.
 ALONE = {
     "model.teacher": ("stage1_9.max_steps=0", "stage2.max_steps=0"),
     "stage1_9": ("stage2.max_steps=0",),
     "stage2": ("stage1_9.max_steps=0",),
     "stage3": ("stage1_9.max_steps=0", "stage2.max_steps=0"),
     "recovery": ("stage1_9.max_steps=0", "stage2.max_steps=0"),
+    **dict.fromkeys(("auto_freeze", "average", "scale_rule"), ("stage1_9.max_steps=0",)),
 }
 
 
