@@ -221,23 +221,17 @@ def _knees(
     signs = np.array([1.0 if goal == "minimize" else -1.0 for goal in goals])
     order = np.argsort(signs[0] * xs, kind="stable")
     costs, values, members = signs[0] * xs[order], signs[1] * drawn[:, order], members[:, order]
-    starts = np.flatnonzero(np.r_[True, costs[1:] != costs[:-1]])
-    distinct = np.logical_or.reduceat(members, starts, axis=1).sum(
-        axis=1
-    )  # on a front, equal costs are equal points
     scaled = np.zeros(values.shape)
     for column in (np.broadcast_to(costs, values.shape), values):
         low, high = (
             end(column, axis=1, where=members, initial=initial, keepdims=True)
             for end, initial in ((np.min, np.inf), (np.max, -np.inf))
         )
-        with np.errstate(
-            invalid="ignore", divide="ignore"
-        ):  # of fronts that are one point, which have no knee
+        with np.errstate(invalid="ignore", divide="ignore"):  # a front of one point has no width
             scaled += (column / 2 - low / 2) / (high / 2 - low / 2)
     distance = np.where(members, (1.0 - scaled) / np.sqrt(2.0), -np.inf)
     farthest = np.argmax(distance, axis=1)
-    has_knee = (distinct >= 3) & (distance[np.arange(len(values)), farthest] > FLAT)
+    has_knee = distance[np.arange(len(values)), farthest] > FLAT  # of a front of two points 0, of one NaN
     return np.asarray(order[farthest[has_knee]], dtype=np.intp)
 
 

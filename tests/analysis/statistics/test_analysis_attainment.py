@@ -50,6 +50,19 @@ def test_without_noise_chances_are_0_or_1(points: list[tuple[int, int]], goal: G
     assert found.exact == len(xs)
 
 
+@pytest.mark.parametrize("y_goal", ["minimize", "maximize"])
+@pytest.mark.parametrize("x_goal", ["minimize", "maximize"])
+def test_the_knee_of_a_draw_is_that_of_its_front(x_goal: Goal, y_goal: Goal) -> None:
+    random, knees = np.random.default_rng(2), 0
+    for _ in range(100):
+        xs, ys = random.integers(0, 9, (2, 25)).astype(float)  # with ties
+        found = attainment(xs, ys, np.zeros(25), goals=(x_goal, y_goal), draws=1)
+        expected = knee(np.column_stack((xs, ys)), (x_goal, y_goal))
+        assert np.flatnonzero(found.knee).tolist() == ([] if expected is None else [expected])
+        knees += expected is not None
+    assert 10 < knees < 100
+
+
 def test_it_is_what_asking_each_draw_by_itself_gives() -> None:
     random = np.random.default_rng(4)
     xs, ys = random.integers(0, 8, 30).astype(float), random.normal(size=30)
