@@ -52,16 +52,11 @@ CALLS: dict[str, Callable[[Any], object]] = {
 }
 
 
-CASES = [
-    pytest.param(CALLS[call], value, id=f"{call}-{odd}")
-    for call in CALLS
-    for odd, value in ODD.items()
-    if call != "pareto baseline" or odd not in ("none", "int")  # a number, or none, is a baseline
-]
-
-
-@pytest.mark.parametrize(("call", "odd"), CASES)
-def test_argument_of_another_type_is_one_line(call: Callable[[Any], object], odd: object) -> None:
-    with pytest.raises(AnalysisError) as caught:
-        call(odd)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("call", CALLS)
+def test_argument_of_another_type_is_one_line(call: str) -> None:
+    for name, odd in ODD.items():
+        if call == "pareto baseline" and name in ("none", "int"):  # a number, or none, is a baseline
+            continue
+        with pytest.raises(AnalysisError) as caught:
+            CALLS[call](odd)
+        assert "\n" not in str(caught.value), name

@@ -37,7 +37,7 @@ def botorch(points: np.ndarray, reference: list[float]) -> float:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_it_is_botorchs(objectives: int, seed: int) -> None:
     random = np.random.default_rng(seed)
-    points = random.random((40, objectives))
+    points = random.random((25, objectives))
     points[::5] = points[1::5]  # equal points
     points[:, 0] = points[:, 0].round(1)  # and ties
     reference = [0.9] * objectives  # some points lie beyond it
