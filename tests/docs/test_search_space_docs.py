@@ -57,14 +57,12 @@ def test_every_refusal_is_shown_word_for_word(example: str, refusal: str) -> Non
     assert str(caught.value) == refusal
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_every_key_is_documented() -> None:
+    keys = {
         *space_file.KEYS,
         *(name for section in TABLES for name in section.model_fields),
         *space_parameters.DISTRIBUTIONS,
-    ],
-)
-def test_every_key_is_documented(key: str) -> None:
-    documented = re.findall(r"^(?:#+|\|) .*", TEXT, re.M)  # headings and rows of tables
-    assert any(f"`{key}`" in line for line in documented)
+    }
+    documented = "\n".join(re.findall(r"^(?:#+|\|) .*", TEXT, re.M))  # headings and rows of tables
+    assert len(keys) > 50
+    assert [key for key in keys if f"`{key}`" not in documented] == []

@@ -129,14 +129,16 @@ LETTERS, HEX = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7" * 4, "0123456789abcdef" * 4
         "redis://:secretpart@host:6379/0", "host=db;Uid=me;Pwd=secretpart;",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "around", ["{}", "refused: {} (401)", '{{"told": "{}"}}'], ids=["alone", "text", "json"]
-)
-def test_tokens_of_known_formats_become_stars(token, around):
-    shown = redact(around.format(token), {})
-    assert "***" in shown
-    for part in ("secretpart", "ss:word", *([] if "***" in token else [LETTERS[:15], HEX[:15], "IOSFODNN7"])):
-        assert part not in shown
+def test_tokens_of_known_formats_become_stars(token):
+    for around in ("{}", "refused: {} (401)", '{{"told": "{}"}}'):
+        shown = redact(around.format(token), {})
+        assert "***" in shown
+        for part in (
+            "secretpart",
+            "ss:word",
+            *([] if "***" in token else [LETTERS[:15], HEX[:15], "IOSFODNN7"]),
+        ):
+            assert part not in shown
 
 
 @pytest.mark.parametrize(
