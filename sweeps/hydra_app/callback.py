@@ -37,7 +37,7 @@ class WriteResult(Callback):
         if job_return.status is not JobStatus.COMPLETED:
             return
         folder = Path(os.environ[RUN_DIR])
-        with Draft(folder / "result.json", folder / ".result.json") as draft:
+        with Draft(folder / "result.json", folder / ".result.json.draft") as draft:
             draft.file.write(json.dumps(result(job_return.return_value, self.metrics)).encode())
             draft.commit()
 

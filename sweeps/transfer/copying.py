@@ -107,8 +107,8 @@ def publish(
         name = path.relative_to(folder).as_posix()
         if name not in stamps and (path.is_symlink() or not path.is_dir()):
             raise Unfit(
-                f"{name} cannot be published: it is hidden, a draft (*.tmp), a link, no regular file, or "
-                "its name is too long"
+                f"{name} cannot be published: it is a draft (*.tmp), a link, no regular file, or its "
+                "name is too long"
             )
     if not stamps:
         raise Unfit("it has no files")

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
 _LONGEST_NAME = 1000
-_INCOMING = ".incoming"  # hidden, so that a partial copy is not uploaded as this attempt's own
+_INCOMING = ".incoming"  # a draft's name, so that a partial copy is not uploaded as this attempt's own
 
 
 def fetch_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:

@@ -106,9 +106,6 @@ def decode(data: bytes) -> dict[str, Stored]:
         raise ValueError("it names no files")  # noqa: TRY004 - one error type for all bad data
     found: dict[str, Stored] = {}
     for name, entry in files.items():
-        # It could lead out of the folder, or is hidden.
-        if name.endswith("/") or any(part.startswith(".") for part in name.split("/")):
-            raise ValueError(f"not a file's name: {name!r}")
         if not isinstance(entry, dict) or {key: type(value) for key, value in entry.items()} != _FIELDS:
             raise ValueError(f"{name!r}: its entry has other fields")
         stored = Stored(**entry)

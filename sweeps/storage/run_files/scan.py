@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 GROWING = ("*.jsonl", "*.log", "log.txt", "events.out.tfevents.*")
 FREQUENTLY_REWRITTEN = (*GROWING, "heartbeat.json")
-DRAFTS = ("*.tmp", "*.draft", "*.partial", "*~")
+DRAFTS = (
+    *("*.tmp", "*.draft", "*.partial", "*~", ".*.part", ".*incoming"),
+    *(".*.unusable.*", ".*.earlier", ".*.lock", ".*.sw?", ".nfs*"),
+)
 _SUFFIX_CHARACTERS = 16  # an object's name may be longer than its file's by so many
 
 
@@ -61,7 +64,7 @@ def stamp_of(found: os.stat_result) -> Stamp:
 def scan(folder: Path, prefix: str, *, without: str = "") -> dict[str, Stamp]:
     """Return every file below `folder` to upload, by its name relative to it.
 
-    Left out are hidden files and drafts, links to folders and to files outside, other files that are not
+    Left out are drafts, links to folders and to files outside, other files that are not
     regular, names that the bucket would not take below `prefix`, and the folder `without` in `folder`.
     """
     root = folder.resolve()
@@ -125,4 +128,4 @@ def unit_of(name: str) -> str:
 
 
 def _is_draft(name: str) -> bool:
-    return name.startswith(".") or any(fnmatchcase(name, pattern) for pattern in DRAFTS)
+    return any(fnmatchcase(name, pattern) for pattern in DRAFTS)

@@ -146,10 +146,6 @@ def test_a_file_system_without_links_gets_copies(folder, tmp_path, monkeypatch) 
 # ---- folders that are not published
 
 
-def a_hidden_file(folder: Path) -> None:
-    (folder / ".cache").write_text("x")
-
-
 def a_draft(folder: Path) -> None:
     (folder / "weights.tmp").write_text("x")
 
@@ -178,7 +174,7 @@ def nothing_at_all(folder: Path) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        a_hidden_file, a_draft, a_link_to_outside, a_dangling_link, a_pipe, too_long_a_name, nothing_at_all
+        a_draft, a_link_to_outside, a_dangling_link, a_pipe, too_long_a_name, nothing_at_all
     ],
 )  # fmt: skip
 def test_folder_is_published_whole_or_not_at_all(folder, tmp_path, spoil) -> None:

@@ -637,9 +637,15 @@ class TestNames:
         assert upload(store, {"a": b"1"}) == ()
         assert fetch(other) == {"a": b"1"}
 
+    def test_hidden_files_are_kept_and_drafts_are_not(self, store, other):
+        """Hydra writes the configuration of a run into `.hydra/`."""
+        drafts = (".student.tmp", ".result.json.7.part", ".incoming/a", ".stage1_9.unusable.0a/a", ".nfs0001")
+        upload(store, {".hydra/config.yaml": b"lr: 1", ".env": b"A=1"} | dict.fromkeys(drafts, b"half"))
+        assert fetch(other) == {".hydra/config.yaml": b"lr: 1", ".env": b"A=1"}
+
     @pytest.mark.parametrize(
         "name",
-        ["../evil", "/etc/evil", "a/../../evil", "a//b", "", ".hidden", "a/.ssh/key", "a/", "x\n", "./a"],
+        ["../evil", "/etc/evil", "a/../../evil", "a//b", "", "a/", "x\n", "./a"],
     )
     def test_a_manifest_with_a_hostile_name_is_refused_as_a_whole(self, store, caplog, name):
         upload(store, {"a": b"1"})
