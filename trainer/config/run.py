@@ -72,8 +72,8 @@ class DeviceConfig:
         threads: CPU threads of one process.
         dtype: of matrix products; master weights have their own (`model.master_dtype`). `auto` is float32 on
             every CPU, so that a result does not depend on which one it is, and elsewhere bfloat16 where the
-            device has instructions for it. `fastest` is bfloat16 wherever there are instructions for it, on
-            CPUs too, and float32 elsewhere. `float32` is refused for weights in bfloat16, the teacher's too,
+            device has instructions for it. `fastest` is bfloat16 on CPUs, too, whose instructions for it
+            are quick, and else as `auto`. `float32` is refused for weights in bfloat16, the teacher's too,
             whose products cannot be.
         compile: torch.compile the training steps: each as one graph, or (`layers`) the decoder layers of
             student and teacher, whose one small graph is compiled many times sooner and does not depend on

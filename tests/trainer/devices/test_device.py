@@ -61,13 +61,14 @@ def test_the_dtype_is_that_of_matrix_products(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "has"),
     [
-        ("flags : fpu avx2 avx512f avx512_bf16 avx512_vnni", True),
-        ("flags : fpu amx_bf16 avx512_bf16", True),
+        ("vendor_id : AuthenticAMD\nflags : fpu avx2 avx512f avx512_bf16 avx512_vnni", True),
+        ("vendor_id : GenuineIntel\nflags : fpu avx2 avx512f avx512_bf16 avx512_vnni", False),
+        ("vendor_id : GenuineIntel\nflags : fpu amx_bf16 avx512_bf16", True),
         ("Features : fp asimd bf16 i8mm", True),
         ("flags : fpu avx avx2 avx512f", False),
         (None, False),
     ],
-    ids=["avx512", "amx", "arm", "without", "no such file"],
+    ids=["AMD's avx512", "Intel's avx512", "amx", "arm", "without", "no such file"],
 )
 def test_fastest_dtype_depends_on_processor_and_auto_does_not(
     flags: str | None, has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
