@@ -24,6 +24,7 @@ from sweeps.transfer import removal
 from sweeps.trials import budget, storable
 from sweeps.trials.record import Trial
 from sweeps.worker.gang.leader import Leader
+from sweeps.worker.leftovers import remove_leftovers
 from sweeps.worker.trial_run import End, LastUploads, TrialRun, Watcher, retry_delays
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,8 @@ def work(
                 record = _NextTrial(experiment, worker, stop, watcher, limits).claim()
                 if record is None:
                     break
+                if experiment.store.is_remote:
+                    remove_leftovers(experiment)
                 trial_run = TrialRun(experiment, record, program, stop, watcher, uploads)
                 try:
                     end, preempted_by = trial_run.execute(has_run=bool(ended))

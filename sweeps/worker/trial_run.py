@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock
+
 from sweeps.errors import (
     DamagedObject,
     EnvironmentFault,
@@ -39,6 +41,7 @@ from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker.heartbeat import HeartbeatThread
+from sweeps.worker.leftovers import hold
 from sweeps.worker.resuming import CHECKPOINTS, checkpoint_progress, fetch_checkpoints
 
 log = logging.getLogger(__name__)
@@ -177,6 +180,7 @@ class TrialRun:
             self._hand_back(error)
             raise
         with heartbeat:
+            lock = hold(heartbeat.folder) if self.experiment.store.is_remote else None
             shared = SharedKeys()
             try:
                 shared = self.program.shared_keys(self.record.parameters)
@@ -216,7 +220,7 @@ class TrialRun:
                     with contextlib.suppress(SweepError):  # the report will fail in the same way
                         self.experiment.apply(self.record.trial, last)
                 end = self._report(self._event(outcome, heartbeat, stages))
-                self.uploads.begin(lambda: self._end_upload(uploader, heartbeat.folder, end))
+                self.uploads.begin(lambda: self._end_upload(uploader, heartbeat.folder, end, lock))
                 if end not in FINISHED:  # this worker may be the next one to claim it
                     self.uploads.wait()
             except BaseException as error:
@@ -235,7 +239,7 @@ class TrialRun:
                 return self._report(self._release(detail, self.experiment.space.lease.max_attempts)), ""
         return end, preempted_by
 
-    def _end_upload(self, uploader: Uploader, folder: Path, end: End) -> None:
+    def _end_upload(self, uploader: Uploader, folder: Path, end: End, lock: FileLock | None) -> None:
         """Upload the last files of a run; once all are in the bucket, free their disk for further trials."""
         missing = uploader.close(
             UPLOAD_S,
@@ -243,8 +247,10 @@ class TrialRun:
             grace=UPLOAD_GRACE_S,
             while_moving=end != "dropped",  # else the next trial need not wait long for files of no use
         )
-        if self.experiment.store.is_remote and not missing:
-            shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            if not missing:
+                shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
 
     def _run_program(
         self, heartbeat: HeartbeatThread, uploader: Uploader, stages: TrialStages, *, has_run: bool

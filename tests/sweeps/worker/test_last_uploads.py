@@ -15,7 +15,9 @@ from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Search
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.trials.lifecycle import Release
 from sweeps.worker import loop, trial_run
+from sweeps.worker.leftovers import hold
 from sweeps.worker.trial_run import Watcher
 
 DELAY_S = 1.0
@@ -69,6 +71,31 @@ def test_runs_that_are_in_the_bucket_leave_nothing_on_the_disk(experiment, tmp_p
     assert work(experiment, objective).ended == {"completed": 2}
     assert (uploaded(experiment, 0), uploaded(experiment, 1)) == (True, True)
     assert files(tmp_path / "disk") == []
+
+
+@pytest.mark.parametrize("is_in_use", [False, True], ids=["killed", "still there"])
+def test_folders_of_killed_workers_go_once_their_trials_are_taken_over(
+    experiment, tmp_path, is_in_use: bool
+) -> None:
+    """On a machine that is preempted often, their checkpoints would fill the disk."""
+    for trial in range(2):
+        record = experiment.ask("killed")
+        folder = experiment.store.folder(f"runs/{trial:06d}/attempt-1")
+        (folder / "checkpoints").mkdir()
+        (folder / "checkpoints/weights").write_bytes(b"x")
+    lock = hold(experiment.store.folder("runs/000000/attempt-1")) if is_in_use else None
+    experiment.apply(0, Release(worker=record.worker, attempt=1))
+    assert loop.work(
+        experiment,
+        stop=Stop(),
+        watcher=Mock(spec=Watcher),
+        function=lambda trial: 1.0,
+        limits=loop.Limits(leave_when_idle=True, max_trials=1),
+    ).ended == {"completed": 1}
+    kept = [path.parent.parent.parent.name for path in tmp_path.rglob("weights")]
+    assert sorted(kept) == ["000000", "000001"][0 if is_in_use else 1 :]
+    if lock is not None:
+        lock.release()
 
 
 def test_what_could_not_be_uploaded_stays_on_the_disk(

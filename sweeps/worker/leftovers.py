@@ -1,0 +1,50 @@
+"""Run folders that killed workers of a sweep in a bucket have left on this machine's disk."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock
+
+from sweeps.errors import SweepError
+from sweeps.experiment import Experiment
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 60.0  # for a worker that looks through the folders meanwhile
+
+
+def hold(folder: Path) -> FileLock:
+    """Show other workers on this disk that a run folder is in use, until the lock is released.
+
+    The end of the process releases it, too, however it ends.
+    """
+    lock = _lock(folder)
+    with suppress(OSError, NotImplementedError):  # a file system without locks
+        lock.acquire(timeout=_PATIENCE_S)
+    return lock
+
+
+def remove_leftovers(experiment: Experiment) -> None:
+    """Remove the folders of lost attempts whose trials later attempts have taken over.
+
+    Those go on from what is in the bucket, so nobody reads the folders any more. The folder of a trial's
+    last attempt stays, as it may have files that could not be uploaded.
+    """
+    for folder in experiment.store.folder("runs").glob("*/attempt-*"):
+        trial, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
+        if not (trial.isdecimal() and attempt.isdecimal()):
+            continue
+        # In use, a file system without locks, no record, a bucket that does not answer.
+        with suppress(OSError, NotImplementedError, SweepError), _lock(folder).acquire(timeout=0):
+            if experiment.trial(int(trial)).attempt > int(attempt):
+                shutil.rmtree(folder)
+                log.info("removed %s, which a killed worker has left", folder)
+
+
+def _lock(folder: Path) -> FileLock:
+    # One thread takes it, and another one releases it. The name is a draft's, so that it is not uploaded.
+    return FileLock(folder / ".worker.lock", thread_local=False)
