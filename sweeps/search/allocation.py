@@ -83,7 +83,7 @@ class Allocator:
         wait: Callable[[float], object],
     ) -> Trial | None:
         """Return a trial that now runs under `worker`'s name; see `Experiment.ask`."""
-        claim = lifecycle.Claim(worker=worker, leased=leased)
+        claim = lifecycle.Claim(worker=worker, leased=leased, nodes=self._space.program.nodes)
         if (claimed := self._claim_from_recent_listing(claim, confirming=confirming)) is not None:
             return claimed
         searching = make and not confirming

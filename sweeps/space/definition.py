@@ -213,11 +213,6 @@ class Program:
     nodes: Count = 1
 
     @property
-    def devices(self) -> int:
-        """Return how many devices a trial has, one for each process: of other programs than ours, 1."""
-        return self.processes * self.nodes
-
-    @property
     def is_user_script(self) -> bool:
         """Return whether only a user's own Python script can run it, by `sweep.run(function)` or `ask`."""
         return self.kind == "function" and not self.function

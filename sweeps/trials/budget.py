@@ -35,8 +35,8 @@ def spent(space: Space, records: Sequence[Trial], now: float) -> Budget:
     steps = _Measure(_metric(costs.STEPS), lambda stage: steps_per_cost * stage.cost)
     return Budget(
         effective_steps=_total(own, steps),
-        device_hours=space.program.devices
-        * _total(own, _Measure(lambda record: _nominal_hours(record, now), _hours)),
+        device_hours=space.program.processes
+        * _total(own, _Measure(lambda record: _nominal_hours(record, now), _hours), lambda own: own.nodes),
         usd=_total(own, _Measure(_metric("usd"), lambda stage: stage.usd or 0.0)),
         wall_hours=max(0.0, now - first) / 3600,
     )
@@ -108,8 +108,10 @@ class _Measure:
         return max(0.0, self.nominal(record) - self.reused(record))
 
 
-def _total(records: Sequence[Trial], measure: _Measure) -> float:
-    """Return what all trials have paid, with estimates where that is not known yet."""
+def _total(
+    records: Sequence[Trial], measure: _Measure, times: Callable[[Trial], int] = lambda record: 1
+) -> float:
+    """Return what all trials have paid, each `times` over, with estimates where that is not known yet."""
     completed = [record for record in records if record.status == "completed"]
     mean = _mean(measure.paid(record) for record in completed)
 
@@ -125,7 +127,7 @@ def _total(records: Sequence[Trial], measure: _Measure) -> float:
         full = measure.sum(record.stages) + _rest(record, completed, measure)
         return max(paid, share * full - measure.reused(record) - unfinished)
 
-    return math.fsum(estimate(record) for record in records)
+    return math.fsum(times(record) * estimate(record) for record in records)
 
 
 def _rest(record: Trial, completed: Sequence[Trial], measure: _Measure) -> float:

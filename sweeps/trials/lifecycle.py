@@ -33,6 +33,7 @@ class Claim:
 
     worker: str
     leased: bool = True
+    nodes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +204,7 @@ def _claim(record: Trial, event: Claim, now: float) -> Trial:
         worker=event.worker,
         attempt=record.attempt + 1,
         heartbeat=now if event.leased else None,
+        nodes=event.nodes,
         started=now,
         progress={},
         curve=(),

@@ -24,7 +24,9 @@ PREFIX = "trials/"
 LOSS = "loss"
 """Kind of a curve of training losses, which all curves were at first."""
 
-OPTIONAL: Mapping[str, Any] = {"curve_of": LOSS, "predicted": {}, "stages": (), "points": ()}
+OPTIONAL: Mapping[str, Any] = {
+    "curve_of": LOSS, "predicted": {}, "stages": (), "points": (), "nodes": 1
+}  # fmt: skip
 """Fields that a stored record lacks at their defaults, which are these."""
 
 Status = Literal["pending", "running", "completed", "failed", "early_stopped", "abandoned"]
@@ -77,6 +79,7 @@ class Trial:
         failure: cause of the failure, None where the trial has not failed.
         heartbeat: time of the worker's last heartbeat; None without a worker, or for a user's own loop
             (`sweep ask`), whose claim does not expire.
+        nodes: hosts that share the trial, by the worker that claimed it last.
         progress: last report of the running program (step, loss, …).
         curve: intermediate losses of the current or last attempt, as (step, loss) by ascending step.
         curve_of: which losses they are: `loss`, of training, or held-out ones of a stage. Curves of two kinds
@@ -102,6 +105,7 @@ class Trial:
     failure: Failure | None = None
     worker: str | None = None
     heartbeat: float | None = None
+    nodes: Count = 1
     progress: ReadOnly[Value] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS

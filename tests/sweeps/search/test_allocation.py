@@ -22,7 +22,7 @@ from sweeps.search.optimizer import Optimizer
 from sweeps.space.definition import Budget, Program, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.trials import control, lifecycle
+from sweeps.trials import budget, control, lifecycle
 from sweeps.trials import record as record_module
 from sweeps.trials.record import Trial
 
@@ -235,6 +235,20 @@ def test_device_hours_count_each_device_of_a_trial(space, clock, devices):
     else:
         with pytest.raises(SweepClosed, match="4 of 4 device_hours"):
             experiment.ask("w")
+
+
+def test_device_hours_count_the_hosts_of_the_worker_that_ran_a_trial(space, clock):
+    """`sweep worker --nodes 3` of a space file without `nodes`, and `sweep status` elsewhere."""
+    store = MemoryStore(clock=clock)
+    stored = replace(space, program=Program(kind="trainer", processes=2))
+    Experiment.create(store, stored)
+    for nodes in (3, 1):
+        experiment = Experiment(store, replace(stored, program=replace(stored.program, nodes=nodes)))
+        record = experiment.ask("w")
+        clock.advance(3600.0)
+        experiment.apply(record.trial, lifecycle.Complete(worker="w", attempt=1, metrics={"loss": 1.0}))
+    elsewhere = Experiment.open(store)
+    assert budget.spent(elsewhere.space, elsewhere.trials(), store.now()).device_hours == 8.0
 
 
 def test_interrupted_worker_still_gets_its_trial(bucket):
