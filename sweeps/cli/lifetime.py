@@ -112,7 +112,7 @@ def rename(sweep: Sweep, new: str) -> None:
         echo(f"{old} is {url} now")
     elif shown == new:
         echo(f"{url} has this name already; nothing is changed")
-    else:  # the folder was renamed before, and the command killed
+    else:  # a copy, or the folder was renamed before, and the command killed
         echo(f"{url} is shown as {new} now")
 
 

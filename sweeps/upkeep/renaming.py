@@ -47,20 +47,19 @@ def rename(experiment: Experiment, name: str, by: str) -> Experiment:
     if not is_folder_name(name):
         raise InputError(f"{name!r:.120} {NO_FOLDER}")
     store = experiment.store
-    if isinstance(store, Bucket):
+    if name == name_of(store.url):  # it may be shown by another one, as a copy is
+        target = store
+    elif isinstance(store, Bucket):
         target = open_store(join(parent(store.url), name))
         _copy(experiment, target, name, by)
     elif isinstance(store, LocalStore):
         target = LocalStore(join(parent(store.url), name))
-        if name != name_of(store.url):
-            _rename_folder(store, target)
-            try:
-                _show(target, experiment, name, by)
-            except (
-                BaseException
-            ):  # such as a full disk: the name and the folder change together or not at all
-                _rename_folder(target, store)
-                raise
+        _rename_folder(store, target)
+        try:
+            _show(target, experiment, name, by)
+        except BaseException:  # such as a full disk: the name and the folder change together or not at all
+            _rename_folder(target, store)
+            raise
     else:
         raise InputError(f"{store.url}: this store cannot be renamed")
     _show(target, experiment, name, by)  # also of a rename that was killed in between
@@ -97,8 +96,6 @@ def _name_in_use(target: Store) -> InputError:
 def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     """Copy the sweep's objects to the target and remove the old ones; go on with an interrupted rename."""
     store = experiment.store
-    if store.url == target.url:
-        raise InputError(f"{store.url}: it has this name already")
     state = _interrupted_state(store, target)
     if state is None:
         if target.list(""):

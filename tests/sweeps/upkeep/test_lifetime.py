@@ -110,6 +110,13 @@ def test_a_renamed_sweep_is_all_there_under_its_new_name_alone(url, sweep, tmp_p
     assert_moved(url, tmp_path)
 
 
+def test_a_copy_takes_the_name_of_its_folder(url, space) -> None:
+    copy = Experiment.create(open_store(join(url, "other")), space)
+    assert copy.space.name != "other"
+    renamed = rename(copy, "other", "ada")
+    assert (renamed.store.url, renamed.space.name) == (copy.store.url, "other")
+
+
 def test_unusable_name_is_refused_and_nothing_is_changed(url, sweep, space) -> None:
     open_store(join(url, "taken")).create("somebody.json", b"{}")
     for name in ("taken", "../up", "", ".hidden"):
