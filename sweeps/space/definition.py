@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,41 +17,67 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 from sweeps.space.typed import ReadOnly
 
+_LARGEST = int(sys.float_info.max)  # integers that a float can hold
+
 
 @dataclass(frozen=True)
 class _As:
-    """Schema for pydantic: a value that is right stays as it is, but for lists, which become tuples."""
+    """Schema for pydantic: a value that is right stays as it is, but for lists, which become tuples.
+
+    Args:
+        otherwise: what should stand there, for messages.
+        common: types of which pydantic's own checks suffice, which take a tenth of the time.
+        least: of the integers among them.
+    """
 
     is_right: Callable[[Any], bool]
     otherwise: str
+    common: tuple[type, ...] = ()
+    least: int = -_LARGEST
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core.core_schema import no_info_plain_validator_function
+        from pydantic_core import core_schema
 
         def check(written: Any) -> Any:
             if not self.is_right(value := from_plain(written)):
-                raise ValueError(self.otherwise)
+                raise ValueError
             return value
 
-        return no_info_plain_validator_function(check)
+        quick: dict[type, core_schema.CoreSchema] = {
+            int: core_schema.int_schema(strict=True, ge=self.least, le=_LARGEST),
+            float: core_schema.float_schema(strict=True, allow_inf_nan=False),
+            str: core_schema.str_schema(strict=True),
+        }
+        rest = core_schema.no_info_plain_validator_function(check)
+        either = core_schema.union_schema(
+            [*(quick[kind] for kind in self.common), rest], mode="left_to_right"
+        )
+        return core_schema.custom_error_schema(either, "value", custom_error_message=self.otherwise)
 
 
 if TYPE_CHECKING:
     Value = bool | int | float | str | None | tuple["Value", ...]
 else:  # pydantic takes no recursive alias
     Value = Annotated[
-        Any, _As(lambda v: is_value(v), "a text, true or false, null, a finite number, or a list")
+        Any,
+        _As(
+            lambda v: is_value(v),
+            "a text, true or false, null, a finite number, or a list",
+            (int, float, str),
+        ),
     ]
 """Value of a parameter, null and lists among them; True is not equal to 1 here.
 
 A list is a tuple, so that it can be a key: `from_plain` and `to_plain` convert it from and to a list.
 """
 
-Number = Annotated[float, _As(lambda v: is_number(v) and is_value(v), "a finite number")]
+Number = Annotated[float, _As(lambda v: is_number(v) and is_value(v), "a finite number", (int, float))]
 """Finite number that is an integer if it is written as one."""
 
 Positive = Annotated[float, _As(lambda v: is_number(v) and is_value(v) and v > 0, "a finite number above 0")]
-Count = Annotated[int, _As(lambda v: type(v) is int and is_value(v) and v >= 0, "an integer from 0")]
+Count = Annotated[
+    int, _As(lambda v: type(v) is int and is_value(v) and v >= 0, "an integer from 0", (int,), 0)
+]
 CountFrom1 = Annotated[int, _As(lambda v: type(v) is int and is_value(v) and v >= 1, "an integer from 1")]
 
 Goal = Literal["minimize", "maximize"]

@@ -91,8 +91,6 @@ def _place(location: tuple[int | str, ...], value: Any, where: str) -> tuple[str
 
 
 def _expected_type(error: Any) -> str:
-    if error["type"] == "value_error":  # of a validator of ours
-        return str(error["ctx"]["error"])
     if error["type"] == "literal_error":
         return str(error["ctx"]["expected"])
     words: str = error["msg"].removeprefix("Input should be ")

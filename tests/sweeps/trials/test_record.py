@@ -12,7 +12,11 @@ from sweeps.trials.lifecycle import Claim, Complete, Expire, apply
 from sweeps.trials.record import Attempt, Trial, decode, decode_each, encode, key, run_prefix
 
 VALUES = st.one_of(
-    st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), st.text()
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.integers(-(10**300), 10**300),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(),
 )
 NAMES = st.text(min_size=1, max_size=20)
 
