@@ -74,12 +74,12 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
     except DamagedObject as error:
         raise InputError(f"{where}: {error}") from None
     records = trials_at_rest(experiment, where)
-    (objective,) = space.objectives
-    if objective not in experiment.written.objectives:
-        there = ", ".join(f"{each.goal} {each.metric}" for each in experiment.written.objectives)
-        raise InputError(
-            f"{where}: it is to {there}, and this sweep to {objective.goal} {objective.metric}; take it out"
+    if not set(space.objectives) <= set(experiment.written.objectives):
+        there, here = (
+            ", ".join(f"{each.goal} {each.metric}" for each in objectives)
+            for objectives in (experiment.written.objectives, space.objectives)
         )
+        raise InputError(f"{where}: it is to {there}, and this sweep to {here}; take it out")
     filled, results = _usable_results(space, experiment.written, records)
     parameters = list(dict.fromkeys(name for result in results for name in result.parameters))
     completed = sum(record.status == "completed" for record in records)
@@ -94,7 +94,8 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
         raise InputError(
             f"{where}: it has searched none of this sweep's parameters in these ranges; take it out"
         )
-    if len(results) < FEWEST_RESULTS or len({result.value for result in results}) == 1:
+    by_objective = zip(*(result.values for result in results), strict=True)
+    if len(results) < FEWEST_RESULTS or any(len(set(values)) == 1 for values in by_objective):
         raise InputError(
             f"{where}: {counted(len(results), 'result')} of it {'is' if len(results) == 1 else 'are'} of use "
             f"here; at least {FEWEST_RESULTS} that differ are needed; take it out"
@@ -145,17 +146,17 @@ def _usable_results(
 
     Those outside of its own outcome constraints are left out: the best of them is nobody's best.
     """
-    domain, metric = Domain(space), space.objectives[0].metric
+    domain, metrics = Domain(space), [objective.metric for objective in space.objectives]
     fixed = {p.name: p.value for p in there.parameters if isinstance(p, Fixed)}
     filled = {name: v for name, v in fixed.items() if name in domain.searched and domain.has(name, v)}
     names = [p.name for p in there.parameters if not isinstance(p, Fixed) and p.name in domain.searched]
     infeasible = set(table.infeasible(there, records))
     measured = {
-        record.trial: float(value)
+        record.trial: [float(value) for value in values if value is not None]
         for record in records
         if record.status == "completed"
         and record.trial not in infeasible
-        and (value := record.metrics.get(metric)) is not None
+        and None not in (values := [record.metrics.get(metric) for metric in metrics])
         and is_at_target(there, record.parameters)
     }
     positions = {
@@ -165,7 +166,7 @@ def _usable_results(
             if name in record.parameters
         }
         for record in records
-        if record.trial in measured and math.isfinite(measured[record.trial])
+        if record.trial in measured and all(map(math.isfinite, measured[record.trial]))
     }
     # Where no value lies in this sweep's range, ranges or units are others.
     common = {name for each in positions.values() for name, at in each.items() if 0 <= at <= 1}
@@ -174,7 +175,8 @@ def _usable_results(
         here = {name: at for name, at in positions.get(record.trial, {}).items() if name in common}
         if here and all(-FAR <= at <= 1 + FAR for at in here.values()):
             kept = {name: record.parameters[name] for name in here}
-            found.append(Result(parameters=kept, value=measured[record.trial]))
+            value, *others = measured[record.trial]
+            found.append(Result(parameters=kept, value=value, others=tuple(others)))
     return filled, _spread(found)
 
 
@@ -188,7 +190,10 @@ def _position(parameter: Range | Choice, value: Value) -> float:
 
 
 def _spread(results: list[Result]) -> tuple[Result, ...]:
-    """Return the results, or so many as are kept: the best, the worst, and evenly by rank between them."""
+    """Return the results, or so many as are kept: the best, the worst, and evenly by rank between them.
+
+    The rank is that in the first objective.
+    """
     if len(results) <= MAX_RESULTS:
         return tuple(results)
     ranked = sorted(range(len(results)), key=lambda at: results[at].value)

@@ -420,10 +420,21 @@ class EarlyTerminate:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Result of an earlier sweep: the values of matched parameters, and that of the objective."""
+    """Result of an earlier sweep: the values of matched parameters, and those of the objectives.
+
+    Args:
+        value: of the first objective.
+        others: of further ones, in their order.
+    """
 
     parameters: ReadOnly[Value]
     value: float
+    others: tuple[float, ...] = ()
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Return the value of each objective."""
+        return self.value, *self.others
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -234,8 +234,6 @@ def _transfer(section: Cursor, space: Space, problems: Problems) -> tuple[Source
         raise section.refusal(f"write {example}")
     if space.search.method != "bayes":
         raise section.refusal(f"has no effect with method: {space.search.method}; take it out")
-    if len(space.objectives) > 1:
-        raise section.refusal("goes with one objective; take it out")
     hints = dict.fromkeys(("url", "urls", "source", "sources", "sweeps"), "write from:")
     entries = section.table(("from",), problems, hints=hints, examples={"from": example})
     found: dict[str, Source] = {}

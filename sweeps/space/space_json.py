@@ -23,6 +23,7 @@ from sweeps.space.definition import (
     Parameter,
     Program,
     Range,
+    Result,
     Search,
     Source,
     Space,
@@ -44,6 +45,7 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
         Search: ("sobol", "noise", "reuse", "prior", "stop"),
         Budget: ("until",),
         Stage: ("trunk",),
+        Result: ("others",),
         Space: ("stages", "snapshots", "brake", "defaults", "transfer", "fidelity"),
     }
 )
@@ -79,7 +81,7 @@ def to_json(space: Space) -> dict[str, Any]:
 
 def digest(source: Source) -> str:
     """Return the SHA-256 of what a sweep keeps of a source."""
-    results = [[dict(result.parameters), result.value] for result in source.results]
+    results = [[dict(result.parameters), *result.values] for result in source.results]
     kept = json.dumps([dict(source.filled), results], sort_keys=True, allow_nan=False)
     return hashlib.sha256(kept.encode()).hexdigest()
 

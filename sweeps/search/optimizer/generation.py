@@ -278,7 +278,8 @@ class Optimizer:
 
     def _consults_sources(self) -> bool:
         """Return whether what the sources say can be compared with results, and is still wanted."""
-        if not self._source_models or self._search.method == "random":
+        is_alone = len(self._outcomes.lower_is_better) == 1
+        if not is_alone or not self._source_models or self._search.method == "random":
             return False
         complete = sum(not self._outcomes.missing(record) for record in self._known())
         return len(self._source_models) < complete < SOURCE_RESULTS

@@ -1,4 +1,4 @@
-"""Surrogate of an earlier sweep's results: where it is best, and what it says of a new one's."""
+"""Surrogates of an earlier sweep's results: where it is best, and what it says of a new one's."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ax.core.search_space import SearchSpace
 
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding, Interval, Options
+from sweeps.search.front import best_by_front, most_added
 from sweeps.search.optimizer import ax_experiment
 from sweeps.search.optimizer.drift import Belief
 from sweeps.search.optimizer.optimum import Marginals, SpacePoints
@@ -32,7 +33,10 @@ NEAR_POINTS = 1024
 
 
 class SourceModel:
-    """Surrogate of a source's results, on the axes of this sweep.
+    """Surrogate of a source's results, on the axes of this sweep, one for each objective.
+
+    Attributes:
+        belief: what that of the first objective says.
 
     Raises:
         one of SURROGATE_FAILURES: the fit failed.
@@ -41,17 +45,21 @@ class SourceModel:
     def __init__(self, source: Source, encoding: Encoding, outcomes: Outcomes, seed: int) -> None:
         self._source, self._encoding, self._seed = source, encoding, seed
         self._bests = list[dict[str, Value] | None]()
-        self._metric, *_ = outcomes.lower_is_better
-        self._sign = 1.0 if outcomes.lower_is_better[self._metric] else -1.0
-        with one_thread(), silence("ax"), seeded(seed):
-            adapter, space = self._fit(outcomes)
-        self._model = Marginals(adapter, self._metric, self._sign)
+        self._signs = [1.0 if low else -1.0 for low in outcomes.lower_is_better.values()]
+        fits = []
+        for at, name in enumerate(outcomes.lower_is_better):
+            with one_thread(), silence("ax"), seeded(seed):
+                fits.append((*self._fit(outcomes, name, at), name))
+        self._models = [
+            Marginals(adapter, name, sign) for (adapter, _, name), sign in zip(fits, self._signs, strict=True)
+        ]
         numbers = [axis.name for axis in encoding.axes if isinstance(axis, Interval) or axis.ordered]
+        adapter, space, _ = fits[0]
         self.belief = Belief(adapter, numbers, space)
 
-    def _fit(self, outcomes: Outcomes) -> tuple[Any, SearchSpace]:
-        """Return Ax's adapter, fitted to the source's results, and this sweep's axes as Ax has them."""
-        name, encoding = self._metric, self._encoding
+    def _fit(self, outcomes: Outcomes, name: str, at: int) -> tuple[Any, SearchSpace]:
+        """Return Ax's adapter, fitted to one objective's results, and this sweep's axes as Ax has them."""
+        encoding = self._encoding
         axes = {parameter: axis for axis, parameter in encoding.names.items()}
         goals = {name: outcomes.lower_is_better[name]}
         # With its hierarchy, Ax would drop every point that has a value on an axis that is switched off.
@@ -64,14 +72,15 @@ class SourceModel:
             point = encoding.on_all_axes(known, stable_seed(self._seed, index, "inactive"))
             trial = ax_experiment.attach(experiment, point, {})
             ax_experiment.settle(trial, "completed")
-            rows.append(DataRow(trial.index, trial.arm.name, name, name, result.value, math.nan))
-        goal = optimization_config_from_string(outcomes.objective)
+            rows.append(DataRow(trial.index, trial.arm.name, name, name, result.values[at], math.nan))
+        goal = optimization_config_from_string(f"-{name}" if goals[name] else name)
         return fitted(experiment, Data(data_rows=rows), goal), experiment.search_space
 
     def best(self, others: Mapping[str, Value]) -> dict[str, Value] | None:
         """Return the parameters where the surrogate is best; None if its best lie outside of this space.
 
-        None, too, where results are so large that their squares are no numbers.
+        With several objectives they are those of the front that add most hypervolume. None, too, where
+        results are so large that their squares are no numbers.
 
         Args:
             others: values of what the source does not have.
@@ -101,10 +110,13 @@ class SourceModel:
                     found.append(encoding.on_all_axes(point, self._seed))
             return found
 
-        ranked = sorted(source.results, key=lambda result: self._sign * result.value)[:BEST_TRIALS]
-        tried = points(result.parameters for result in ranked)
+        measured = np.array([result.values for result in source.results]) * self._signs
+        ranked = best_by_front(measured, BEST_TRIALS)
+        tried = points(source.results[at].parameters for at in ranked)
         if not tried:
             return None
         space = SpacePoints(encoding, np.random.default_rng(self._seed), self._seed)
         tried += points(map(encoding.values, space.near(tried, NEAR_POINTS)))
-        return encoding.decode(tried[int(np.argmin(self._model.at(tried)[0]))])
+        costs = np.stack([model.at(tried)[0] for model in self._models], axis=1)
+        chosen = most_added(costs, np.empty((0, len(self._models))))
+        return encoding.decode(tried[chosen or 0])

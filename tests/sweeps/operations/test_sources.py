@@ -85,6 +85,26 @@ def test_source_is_kept_in_the_sweep(tmp_path):
     golden_messages.compare("The source of a sweep", [("small", said.replace(str(tmp_path), ""))])
 
 
+def test_each_objective_of_a_source_is_kept(tmp_path):
+    two = "objectives: [{metric: loss}, {metric: memory, goal: maximize}]"
+    there = Experiment.create(
+        open_store(str(tmp_path / "small")), loads(SMALL.replace("objectives: [{metric: loss}]", two), "x")
+    )
+    for index in range(8):
+        found = there.ask("worker", wait=lambda _: None)
+        assert found is not None
+        metrics = {"loss": found.parameters["lr"], "memory": 10.0 + index}
+        there.apply(found.trial, Complete(worker="worker", attempt=1, metrics=metrics))
+    space = large(tmp_path / "small", LARGE.replace("objectives: [{metric: loss}]", two))
+    create_sweep(space, str(tmp_path / "sweeps"), on_notice=lambda _: None, skip_if_exists=False)
+    (source,) = Experiment.open(open_store(str(tmp_path / "sweeps/large"))).space.transfer
+    near = [r for r in there.trials() if r.parameters["kind"] != "a"]
+    assert [r.values for r in source.results] == [(r.metrics["loss"], r.metrics["memory"]) for r in near]
+    other = LARGE.replace("objectives: [{metric: loss}]", two.replace("memory", "speed"))
+    with pytest.raises(InputError, match="and this sweep to minimize loss, maximize speed; take it out"):
+        read_sources(large(tmp_path / "small", other), lambda _: None)
+
+
 def test_a_source_whose_trials_have_not_all_ended_is_said_to_be_so(tmp_path):
     for name, trials in (("half", 5), ("whole", 8)):
         finished(tmp_path / name, trials=trials)

@@ -17,7 +17,18 @@ from sweeps.search.optimizer import Optimizer
 from sweeps.search.optimizer.rows import ModelRows
 from sweeps.search.optimizer.transfer import SourceModel
 from sweeps.search.outcomes import Outcomes
-from sweeps.space.definition import Choice, Objective, Program, Range, Result, Search, Source, Space, Value
+from sweeps.space.definition import (
+    Choice,
+    Objective,
+    Program,
+    Range,
+    Result,
+    Search,
+    Source,
+    Space,
+    Value,
+    number_of,
+)
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
 
@@ -69,6 +80,31 @@ def test_first_trial_has_the_best_of_the_source(sign, goal):
     assert loss(first.parameters) < 0.06
     assert first.parameters["own"] == 0.5  # the middle, of what the source lacks
     assert Optimizer(baseless).generate() == [first]
+
+
+def later(parameters: Mapping[str, Any]) -> float:
+    """Another loss in another unit, whose best learning rate is 0.001."""
+    return 1000 * loss({**parameters, "lr": 10 * parameters["lr"]})
+
+
+def test_first_trial_lies_in_the_middle_of_the_front_of_the_source() -> None:
+    results = [replace(each, others=(later(each.parameters),)) for each in source().results]
+    two = space(
+        Source(url="small", results=tuple(results)),
+        objectives=(Objective(metric="loss"), Objective(metric="later")),
+    )
+    (first,) = Optimizer(two).generate()
+    assert first.generator == "botorch"
+    assert 0.0015 < number_of(first.parameters["lr"]) < 0.007
+    assert (first.parameters["layers"], first.parameters["kind"]) == (5, "y")
+    metrics = {"loss": loss(first.parameters), "later": later(first.parameters)}
+    done = Trial(
+        trial=0, status="completed", parameters=first.parameters, generator="botorch", metrics=metrics
+    )
+    optimizer = Optimizer(two)
+    optimizer.observe([done, replace(done, trial=1, parameters={**first.parameters, "own": 0.1})])
+    (then,) = optimizer.generate()
+    assert then.generator == "sobol"
 
 
 def run(searched: Space, count: int, function: Any = loss) -> list[Trial]:
@@ -268,6 +304,6 @@ def test_belief_equals_the_sources_surrogate_outside_of_the_ranges():
     points = product(np.linspace(0, 1, 21).tolist(), range(3, 8), "abc", (1, 2, 8))
     grid = [dict(zip(("p0", "p1", "p2", "p3"), point, strict=True)) for point in points]
     rows = adapter.generator.surrogate.model.transform_inputs(ModelRows(adapter).rows(grid))
-    said = model._model.at(grid)[0]
+    said = model._models[0].at(grid)[0]
     believed = model.belief.mean(rows).numpy() * model.belief.unit
     assert np.allclose(believed - believed.mean(), said - said.mean(), atol=1e-5)
