@@ -89,10 +89,11 @@ class TestBulkContract:
     def test_where_nothing_was_uploaded_there_is_nothing_to_fetch(self, stores):
         assert fetch(stores[1]) is None
 
-    def test_hidden_files_and_drafts_stay_behind(self, stores):
-        hidden = {".secret": b"x", "a.tmp": b"x", ".git/config": b"x", "checkpoints/.step-20/model": b"x"}
-        upload(stores[0], self.FILES | hidden)
-        assert fetch(stores[1]) == self.FILES
+    def test_drafts_stay_behind_and_other_hidden_files_do_not(self, stores):
+        drafts = {".a.tmp": b"x", "a.tmp": b"x", ".incoming/a": b"x", "checkpoints/.step-20/model": b"x"}
+        kept = self.FILES | {".hydra/config.yaml": b"lr: 1"}
+        upload(stores[0], kept | drafts)
+        assert fetch(stores[1]) == kept
 
     def test_a_later_uploader_of_the_same_folder_goes_on(self, stores):
         upload(stores[0], self.FILES)

@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -48,12 +48,12 @@ class Batch:
 
 def is_growing(name: str) -> bool:
     """Return whether programs append to files of this name."""
-    return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in GROWING)
+    return _is_any(name.rpartition("/")[2], GROWING)
 
 
 def is_volatile(name: str) -> bool:
     """Return whether files of this name change so often that their uploads are limited in rate."""
-    return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in FREQUENTLY_REWRITTEN)
+    return _is_any(name.rpartition("/")[2], FREQUENTLY_REWRITTEN)
 
 
 def stamp_of(found: os.stat_result) -> Stamp:
@@ -64,15 +64,17 @@ def stamp_of(found: os.stat_result) -> Stamp:
 def scan(folder: Path, prefix: str, *, without: str = "") -> dict[str, Stamp]:
     """Return every file below `folder` to upload, by its name relative to it.
 
-    Left out are drafts, links to folders and to files outside, other files that are not
-    regular, names that the bucket would not take below `prefix`, and the folder `without` in `folder`.
+    Left out are drafts, hidden names in `checkpoints/` among them, which programs rename once they are
+    complete; links to folders and to files outside, other files that are not regular, names that the bucket
+    would not take below `prefix`, and the folder `without` in `folder`.
     """
     root = folder.resolve()
     found: dict[str, Stamp] = {}
     for parent, folders, files in os.walk(root):
         top = parent == os.fspath(root)
-        folders[:] = [name for name in folders if not _is_draft(name) and not (top and name == without)]
-        for path in (Path(parent, file) for file in files if not _is_draft(file)):
+        drafts = (*DRAFTS, ".*") if Path(parent).is_relative_to(root / "checkpoints") else DRAFTS
+        folders[:] = [n for n in folders if not _is_any(n, drafts) and not (top and n == without)]
+        for path in (Path(parent, file) for file in files if not _is_any(file, drafts)):
             try:
                 if path.is_symlink() and not path.resolve(strict=True).is_relative_to(root):
                     continue
@@ -127,5 +129,5 @@ def unit_of(name: str) -> str:
     return name if not folders or is_growing(name) else "/".join(folders[:2]) + "/"
 
 
-def _is_draft(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in DRAFTS)
+def _is_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
