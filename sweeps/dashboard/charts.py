@@ -21,6 +21,7 @@ _STAGES = 14
 """Height of the row of the stages' names."""
 _LETTER = 6.5
 """Width of a letter, on average, for what must not be wider than its place."""
+_NAME_HEIGHT = 16
 COLOURS = 8
 """Classes `c0` to `c7`; more lines than that repeat them, dashed."""
 _LOG_RATIO = 20.0
@@ -47,13 +48,18 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Map of values to pixels."""
+    """Map of values to pixels.
+
+    Args:
+        names: texts at 0, 1, 2, and so on; () for numbers.
+    """
 
     low: float
     high: float
     start: float
     end: float
     log: bool = False
+    names: Sequence[str] = ()
 
     def at(self, value: float) -> float:
         """Return the pixel of a value."""
@@ -63,7 +69,10 @@ class Scale:
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, count: int = 5) -> list[float]:
-        """Return round values within the scale."""
+        """Return round values within the scale, or the places of all names for which there is room."""
+        if self.names:
+            room = int(abs(self.end - self.start) / _NAME_HEIGHT)
+            return [float(at) for at in range(0, len(self.names), -(-len(self.names) // room))]
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             shown: list[float] = []
@@ -107,6 +116,11 @@ def scale_of(values: Sequence[float], start: float, end: float, *, log: bool | N
     return Scale(low=least, high=high + room, start=start, end=end)
 
 
+def name_scale(names: Sequence[str], start: float, end: float) -> Scale:
+    """Return the scale of texts, which have places 0, 1, 2, and so on."""
+    return Scale(low=-0.5, high=len(names) - 0.5, start=start, end=end, names=names)
+
+
 def chart(
     lines: Sequence[Line],
     *,
@@ -148,15 +162,21 @@ def scatter(
     x: str,
     y: str,
     log: tuple[bool, bool] = (False, False),
+    names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Markup:
     """Return points, those of the front larger and joined, as an SVG element.
 
     Args:
         log: whether x and y are logarithmic, even where their values do not ask for it.
+        names: texts at places 0, 1, 2, and so on of x and y; () for numbers.
     """
     every = [*points, *front]
-    across = scale_of([point[0] for point in every], _LEFT, WIDTH - _RIGHT, log=log[0] or None)
-    up = scale_of([point[1] for point in every], HEIGHT - _BOTTOM, _TOP, log=log[1] or None)
+    across, up = (
+        name_scale(names[axis], start, end)
+        if names[axis]
+        else scale_of([point[axis] for point in every], start, end, log=log[axis] or None)
+        for axis, (start, end) in enumerate(((_LEFT, WIDTH - _RIGHT), (HEIGHT - _BOTTOM, _TOP)))
+    )
     pale = Markup("").join(
         Markup('<circle class="point" cx="{}" cy="{}" r="2.5"/>').format(*_pixel(p, across, up))
         for p in points
@@ -208,12 +228,13 @@ def _axes(across: Scale, up: Scale, x: str, y: str) -> Markup:
     grid = Markup('<path class="grid" d="M{} {}H{}"/>')
     label = Markup('<text class="tick" x="{}" y="{}" text-anchor="{}">{}</text>')
     parts = []
-    for tick, text in _labels(up.ticks()):
+    for tick, text in _labels(up, up.ticks(), _LEFT - 8):
         at = up.at(tick)
         parts.append(grid.format(_LEFT, f"{at:.1f}", WIDTH - _RIGHT))
         parts.append(label.format(_LEFT - 5, f"{at + 4:.1f}", "end", text))
     below = HEIGHT - _BOTTOM + 15
-    for tick, text in _labels(across.ticks(4)):
+    ticks = across.ticks(4)
+    for tick, text in _labels(across, ticks, (WIDTH - _LEFT) / max(1, len(ticks))):
         parts.append(label.format(f"{across.at(tick):.1f}", below, "middle", text))
     axis = Markup('<text class="axis" x="{}" y="{}" text-anchor="{}">{}</text>')
     most = int(WIDTH / _LETTER)
@@ -237,8 +258,12 @@ def _stages(stages: Sequence[tuple[str, float]], across: Scale) -> Markup:
     return Markup("").join(parts)
 
 
-def _labels(ticks: Sequence[float]) -> list[tuple[float, str]]:
-    """Return each tick with its text, of as many digits as tell them all apart."""
+def _labels(scale: Scale, ticks: Sequence[float], room: float) -> list[tuple[float, str]]:
+    """Return each tick with its name, cut to `room` pixels, or with as many digits as tell all apart."""
+    if scale.names:
+        most = max(3, int(room / _LETTER))
+        named = [(tick, scale.names[int(tick)]) for tick in ticks]
+        return [(tick, name if len(name) <= most else f"{name[: most - 1]}…") for tick, name in named]
     for digits in range(4, 13):
         texts = [_tick(value, digits) for value in ticks]
         if len(set(texts)) == len(texts):

@@ -248,6 +248,7 @@ def _picture(found: fronts.Points) -> object:
     stride = -(-len(others) // _PICTURED) if others else 1
     pale = [(found.xs[at], found.ys[at]) for at in others[::stride]]
     front = [(found.xs[at], found.ys[at]) for at in found.front[:_PICTURED]]
-    if not front:
+    if not found.xs:
         return "No completed trial has both."
-    return scatter(pale, front, title=f"{found.y} against {found.x}", x=found.x, y=found.y, log=found.log)
+    title = f"{found.y} against {found.x}"
+    return scatter(pale, front, title=title, x=found.x, y=found.y, log=found.log, names=found.names)

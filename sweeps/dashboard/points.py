@@ -1,4 +1,7 @@
-"""Points of the front: two columns of the completed trials, and which of them no other trial beats."""
+"""Points of the front: two columns of the completed trials, and which of them no other trial beats.
+
+A parameter whose values are texts is an axis, too: each of its values has a place, 0, 1, 2, and so on.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analysis.labels import cell
 from analysis.statistics.pareto import Goal
 from analysis.statistics.pareto import front as front_of
 from analysis.summaries.compute import MEASURES
 from sweeps.dashboard.reader import View
 from sweeps.dashboard.trial_table import metric_column, raw
 from sweeps.export import table
+from sweeps.space.definition import Choice, Fixed, cell_of
 from sweeps.space.fidelity import is_at_target
 from sweeps.text.columns import PARAMETER
 from sweeps.trials.objectives import within_constraints
@@ -21,6 +26,10 @@ _COMPUTE = tuple(column for measure in MEASURES.values() for column in measure.c
 """Columns with measures of compute, the best first."""
 _OWN = ("seconds", "paid", "trial")
 _MOST_COLUMNS = 60
+_SPREAD = 0.5
+"""Width over which the trials of one text are spread, which would hide one another in its place."""
+_STEPS = (0.7548776662, 0.5698402910)
+"""Trials spread by multiples of these, for x and y, fill a square evenly: https://doi.org/10.1007/978-3-319-91436-7"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +39,7 @@ class Points:
     Args:
         front: positions of those on the front, by ascending x.
         log: whether x and y are parameters that are searched on a logarithmic scale.
+        names: of x and y, the text at each place; () for numbers. A point is within `_SPREAD` / 2 of it.
     """
 
     x: str
@@ -40,6 +50,7 @@ class Points:
     front: list[int]
     goals: tuple[Goal, Goal]
     log: tuple[bool, bool] = (False, False)
+    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 def value_of(record: Trial, column: str) -> float | None:
@@ -50,19 +61,34 @@ def value_of(record: Trial, column: str) -> float | None:
     return float(found)
 
 
+def names_of(view: View, column: str) -> tuple[str, ...]:
+    """Return the texts of a parameter by their places; () if its completed trials have numbers alone."""
+    if not column.startswith(PARAMETER):
+        return ()
+    values = [raw(record, column) for record in view.records if record.status == "completed"]
+    if not any(isinstance(value, str | bool) for value in values):
+        return ()
+    by_name = {f"{PARAMETER}{parameter.name}": parameter for parameter in view.space.parameters}
+    parameter = by_name.get(column)
+    declared = [cell(cell_of(v)) for v in parameter.values] if isinstance(parameter, Choice) else []
+    return tuple(dict.fromkeys([*declared, *sorted({cell(value) for value in values if value is not None})]))
+
+
 def columns(view: View) -> list[str]:
-    """Return the columns of numbers that a point may have: objectives, other metrics, our own, parameters."""
+    """Return the columns that a point may have: objectives, other metrics, our own, parameters."""
     done = [record for record in view.records if record.status == "completed"]
     metrics = dict.fromkeys([*view.space.metrics(), *(name for record in done for name in record.metrics)])
-    numeric = [
-        f"{PARAMETER}{parameter.name}"
+    parameters = [
+        column
         for parameter in view.space.parameters
-        if any(value_of(record, f"{PARAMETER}{parameter.name}") is not None for record in done[:50])
+        for column in (f"{PARAMETER}{parameter.name}",)
+        if any(value_of(record, column) is not None for record in done[:50])
+        or (not isinstance(parameter, Fixed) and names_of(view, column))
     ]
     own = [name for name in _OWN if name != "paid" or any(record.stages for record in done)]
     errors = {f"{name}_sem" for name in metrics}
     values = [metric_column(name) for name in metrics if name not in errors]
-    return [*values[:_MOST_COLUMNS], *own, *numeric]
+    return [*values[:_MOST_COLUMNS], *own, *parameters]
 
 
 def default_axes(view: View) -> tuple[str, str]:
@@ -84,14 +110,25 @@ def points(view: View, x: str, y: str) -> Points:
     """
     goals = {metric_column(objective.metric): objective.goal for objective in view.space.objectives}
     is_within = within_constraints(view.space)
+    places = [{text: at for at, text in enumerate(names_of(view, column))} for column in (x, y)]
+
+    def value(record: Trial, axis: int) -> float | None:
+        column = (x, y)[axis]
+        if not places[axis]:
+            return value_of(record, column)
+        found = raw(record, column)
+        if found is None:
+            return None
+        return places[axis][cell(found)] + _SPREAD * (record.trial * _STEPS[axis] % 1 - 0.5)
+
     found = [
         (record, across, up)
         for record in view.records
         if record.status == "completed"
         and record.generator != table.CONFIRM
         and is_at_target(view.space, record.parameters)
-        and (across := value_of(record, x)) is not None
-        and (up := value_of(record, y)) is not None
+        and (across := value(record, 0)) is not None
+        and (up := value(record, 1)) is not None
     ]
     both: tuple[Goal, Goal] = (goals.get(x, "minimize"), goals.get(y, "minimize"))
     xs, ys = [across for _, across, _ in found], [up for _, _, up in found]
@@ -110,6 +147,7 @@ def points(view: View, x: str, y: str) -> Points:
         front=front,
         goals=both,
         log=(x in log, y in log),
+        names=(tuple(places[0]), tuple(places[1])),
     )
 
 
@@ -127,4 +165,5 @@ def document(found: Points) -> dict[str, object]:
         "ys": short(found.ys),
         "front": found.front,
         "log": found.log,
+        "names": found.names,
     }

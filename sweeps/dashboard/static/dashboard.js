@@ -80,22 +80,29 @@ const short = (value) => {
 };
 
 class Axis {
-  constructor(values, log) {
-    let low = Infinity, high = -Infinity;
+  constructor(values, log, names) {
+    this.names = names;  // texts at 0, 1, 2, and so on; none for numbers
+    let low = names.length ? -0.5 : Infinity, high = names.length ? names.length - 0.5 : -Infinity;
     for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
     this.log = low > 0 && (log || high / low > 20);
-    const room = 0.05 * (this.plain(high) - this.plain(low)) || 0.5;
+    const room = names.length ? 0 : 0.05 * (this.plain(high) - this.plain(low)) || 0.5;
     this.full = [this.plain(low) - room, this.plain(high) + room];
     this.low = this.full[0]; this.high = this.full[1];
   }
   plain(value) { return this.log ? Math.log10(value) : value; }
   value(plain) { return this.log ? 10 ** plain : plain; }
+  text(value) { return this.names.length ? this.names[Math.round(value)] : short(value); }
   zoom(factor, around) {
     this.low = around + (this.low - around) * factor;
     this.high = around + (this.high - around) * factor;
   }
   move(share) { const by = share * (this.high - this.low); this.low += by; this.high += by; }
-  ticks(count) {
+  ticks(count, most) {
+    if (this.names.length) {
+      const inside = [...this.names.keys()].filter((at) => at >= this.low && at <= this.high);
+      const stride = Math.ceil(inside.length / most);
+      return inside.filter((_, nth) => nth % stride === 0);
+    }
     if (this.log && this.high - this.low > 0.3) {
       const found = [], span = this.high - this.low;
       const factors = span < 0.7 ? [1, 1.5, 2, 3, 4, 6, 8] : span < 3 ? [1, 2, 5] : [1];
@@ -141,8 +148,9 @@ class Plot {
     const before = this.across;
     const kept = before && (before.low !== before.full[0] || this.up.low !== this.up.full[0]);
     this.data = data;
-    const across = new Axis(data.xs, data.log[0]), up = new Axis(data.ys, data.log[1]);
-    if (!kept || across.log !== this.across.log || up.log !== this.up.log) { this.across = across; this.up = up; }
+    const [across, up] = [data.xs, data.ys].map((values, at) => new Axis(values, data.log[at], data.names[at]));
+    const same = (now, before) => now.log === before.log && now.names.join("\n") === before.names.join("\n");
+    if (!kept || !same(across, this.across) || !same(up, this.up)) { this.across = across; this.up = up; }
     this.px = Float64Array.from(data.xs, (value) => this.across.plain(value));
     this.py = Float64Array.from(data.ys, (value) => this.up.plain(value));
     this.onFront = new Set(data.front);
@@ -228,7 +236,7 @@ class Plot {
     this.tip.hidden = at < 0;
     if (at < 0) return;
     const {data} = this;
-    this.tip.textContent = `trial ${data.trials[at]}: ${short(data.ys[at])} at ${short(data.xs[at])}`;
+    this.tip.textContent = `trial ${data.trials[at]}: ${this.up.text(data.ys[at])} at ${this.across.text(data.xs[at])}`;
     const sheet = this.tip;  // placed by properties of the element: no style stands in the page
     sheet.style.left = Math.min(x + 12, this.left + this.wide - sheet.offsetWidth) + "px";
     sheet.style.top = Math.max(0, y - 30) + "px";
@@ -243,20 +251,29 @@ class Plot {
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
     }
-    this.left = 58; this.top = 24; this.wide = width - this.left - 8; this.tall = height - this.top - 42;
     pixels.setTransform(ratio, 0, 0, ratio, 0, 0);
     pixels.clearRect(0, 0, width, height);
     const [ink, soft, line, accent] = ["--ink", "--soft", "--line", "--accent"].map(colour);
     pixels.font = "12px system-ui, sans-serif"; pixels.lineWidth = 1;
+    const widest = Math.max(50, ...this.up.names.map((name) => pixels.measureText(name).width));
+    this.left = 8 + Math.min(widest, width / 3); this.top = 24;
+    this.wide = width - this.left - 8; this.tall = height - this.top - 42;
+    const cut = (text, room) => {
+      if (pixels.measureText(text).width <= room) return text;
+      while (text && pixels.measureText(text + "…").width > room) text = text.slice(0, -1);
+      return text + "…";
+    };
     pixels.fillStyle = soft; pixels.strokeStyle = line; pixels.textAlign = "right";
-    for (const tick of this.up.ticks(5)) {
+    for (const tick of this.up.ticks(5, this.tall / 16)) {
       const y = this.y(tick);
       pixels.beginPath(); pixels.moveTo(this.left, y); pixels.lineTo(this.left + this.wide, y); pixels.stroke();
-      pixels.fillText(short(this.up.value(tick)), this.left - 6, y + 4);
+      pixels.fillText(cut(this.up.text(this.up.value(tick)), this.left - 8), this.left - 6, y + 4);
     }
     pixels.textAlign = "center";
-    for (const tick of this.across.ticks(Math.max(2, this.wide / 70))) {
-      pixels.fillText(short(this.across.value(tick)), this.x(tick), this.top + this.tall + 16);
+    const ticks = this.across.ticks(Math.max(2, this.wide / 70), this.wide / 40);
+    const room = this.across.names.length ? this.wide / ticks.length - 6 : this.wide;
+    for (const tick of ticks) {
+      pixels.fillText(cut(this.across.text(this.across.value(tick)), room), this.x(tick), this.top + this.tall + 16);
     }
     pixels.fillStyle = ink; pixels.textAlign = "right";
     pixels.fillText(data.x, this.left + this.wide, height - 8);

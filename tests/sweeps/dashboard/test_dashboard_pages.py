@@ -114,11 +114,61 @@ def test_the_front_and_its_points_follow_the_axes_in_the_address(tmp_path, space
             assert points == {
                 "x": "steps", "y": "loss", "trials": [0, 1, 2],
                 "xs": [10, 20, 30], "ys": [3, 2, 4], "front": [0, 1], "log": [False, False],
+                "names": [[], []],
             }  # fmt: skip
             other = json.loads(await served.page("/sweep/toy/points.json?x=param.n&y=steps"))
             assert (other["x"], other["xs"], other["front"]) == ("param.n", [1, 2, 3], [])
             assert "(filled)" not in text_of(await served.page("/sweep/toy?x=param.n&y=steps"))
             assert json.loads(await served.page("/sweep/toy/points.json?x=nonsense"))["x"] == "steps"
+
+    run(test())
+
+
+def test_text_choices_are_axes(tmp_path, space):
+    kind, tied = (
+        Choice(name="kind", values=("muon", "adamw", "<lion>")),
+        Choice(name="tied", values=(False, True)),
+    )
+    chosen = [("adamw", True), ("muon", True), ("muon", False), ("<lion>", True), ("adamw", False)]
+    trials = [record(at, parameters={"kind": k, "tied": v, "x": 0.1}) for at, (k, v) in enumerate(chosen)]
+    without = record(5, parameters={"x": 0.2, "tied": True})  # another option has switched it off
+    failed = record(6, "failed", parameters={"kind": "muon", "tied": True, "x": 0.1})
+    make_sweep(tmp_path, replace(space, parameters=(*space.parameters, kind, tied)), *trials, without, failed)
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page("/sweep/toy?x=param.kind&y=loss")
+            assert re.findall(r'<option value="param\.(\w+)"', page)[:3] == ["x", "kind", "tied"]
+            assert re.findall(r'text-anchor="middle">([a-z&;]+)<', page)[:3] == [
+                "muon",
+                "adamw",
+                "&lt;lion&gt;",
+            ]
+            assert page.count('<circle class="point"') == 5
+            found = json.loads(await served.page("/sweep/toy/points.json?x=param.kind&y=loss"))
+            assert found["names"] == [["muon", "adamw", "<lion>"], []]
+            assert [round(x) for x in found["xs"]] == [1, 0, 0, 2, 1]
+            assert len(set(found["xs"])) == 5  # none hides another
+            assert (found["trials"], found["front"]) == ([0, 1, 2, 3, 4], [])
+            both = json.loads(await served.page("/sweep/toy/points.json?x=param.tied&y=param.kind"))
+            assert [(round(x), round(y)) for x, y in zip(both["xs"], both["ys"], strict=True)] == [
+                (1, 1), (1, 0), (0, 0), (1, 2), (0, 1),
+            ]  # fmt: skip
+
+    run(test())
+
+
+def test_many_and_long_texts_leave_the_picture_readable(tmp_path, space):
+    kind = Choice(name="kind", values=tuple(f"schedule-number-{at}" for at in range(40)))
+    trials = [record(at, parameters={"kind": f"schedule-number-{at}", "x": at / 40}) for at in range(40)]
+    make_sweep(tmp_path, replace(space, parameters=(*space.parameters, kind)), *trials)
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page("/sweep/toy?x=param.x&y=param.kind")
+            names = re.findall(r'text-anchor="end">(sch[^<]*)<', page)
+            assert 5 <= len(names) <= 12
+            assert set(names) == {"schedu…"}  # as wide as there is room
 
     run(test())
 
