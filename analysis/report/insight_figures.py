@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -10,10 +10,27 @@ from analysis import labels
 from analysis.report.figure import Figure
 from analysis.report.style import BLUE, Scale, axis_type, name_scale, scale
 from analysis.report.vega_lite import NUMBER, Axis, Drawing, Row, Series, grey
-from analysis.summaries.insight import EffectPoint, View
+from analysis.summaries.insight import EffectPoint, Insight, View
 
 CURVES = 6
 """Most marginal effects shown, those of the most sensitive parameters."""
+
+
+def surrogate_figures(insight: Insight, log: Collection[str]) -> dict[str, Figure]:
+    """Return the figures of all metrics, by the ids that `mattered.html.j2` has for them.
+
+    Args:
+        log: names of the parameters that are searched on a logarithmic scale.
+    """
+    figures: dict[str, Figure] = {}
+    for at, (metric, view) in enumerate(insight.metrics.items()):
+        if view.sensitivity:
+            figures[f"sensitivity-{at}"] = sensitivities(view)
+        for nth, name in enumerate(marginals(view)):
+            figures[f"marginal-{at}-{nth}"] = marginal(view, name, metric, log=name in log)
+        if view.cross_validation:
+            figures[f"cross-validation-{at}"] = cross_validation(view, metric)
+    return figures
 
 
 def sensitivities(view: View) -> Figure:

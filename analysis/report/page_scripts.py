@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 
 from analysis.report.figure import VEGA_LITE
 from analysis.report.style import DARK_INK, LIGHT_INK, theme
@@ -30,7 +31,6 @@ _DRAW = """
 (() => {
   const themes = %s;
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const sources = [...document.querySelectorAll("script[data-plot]")];
   const shown = new Map();
   async function draw(source) {
     const spec = JSON.parse(source.textContent);
@@ -47,8 +47,14 @@ _DRAW = """
       ast: true, actions: false, defaultStyle: false, tooltip: {disableDefaultStyle: true},
       renderer: spec.usermeta.renderer, config,
     });
+    for (const part of place.children) part.setAttribute("aria-hidden", "true");  // the place has a text
   }
-  const all = () => sources.forEach(draw);
+  function all() {  // a live page may have put others in their place
+    for (const [place, figure] of shown) {
+      if (!place.isConnected) { figure.view?.finalize(); shown.delete(place); }
+    }
+    document.querySelectorAll("script[data-plot]").forEach(draw);
+  }
   dark.addEventListener("change", all);
   addEventListener("resize", all);
   all();
@@ -72,3 +78,7 @@ def draw_script() -> str:
     """Return the JavaScript that draws every figure of a page, in the reader's scheme of colours."""
     themes = {"light": theme(LIGHT_INK, FONT), "dark": theme(DARK_INK, FONT)}
     return _DRAW % json.dumps(themes, separators=(",", ":"))
+
+
+if __name__ == "__main__":  # for whoever serves the script, and would not keep V8's 100 MB in its process
+    sys.stdout.write(f"{vega_bundle()}\n{draw_script()}")

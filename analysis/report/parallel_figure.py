@@ -24,6 +24,9 @@ LINES = 500
 NAMED_VALUES = 12
 """With more different values that are no numbers, an axis has no ticks."""
 
+ABOVE = 0.15
+"""Height of the least number of a parameter that some trials do not have; these cross at 0."""
+
 RANKS = (
     (0.1, Series(name="best tenth", colour=BLUE, width=3)),
     (0.4, Series(name="next three tenths", colour=BLUE, width=1.2, opacity=0.6)),
@@ -101,9 +104,16 @@ class _Coordinate:
 
     @classmethod
     def from_values(cls, name: str, values: pd.Series[Any], *, log: bool = False) -> _Coordinate:
-        """Scale numbers, or their logarithm; other values get equal steps in sorted order."""
-        plain = [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
-        if all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in plain):
+        """Scale numbers, or their logarithm; other values get equal steps in sorted order.
+
+        Trials without the parameter, which another has switched off, cross below all numbers.
+        """
+        every = [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
+        missing = [v is None or (isinstance(v, float) and math.isnan(v)) for v in every]
+        plain = [v for v, is_missing in zip(every, missing, strict=True) if not is_missing]
+        if plain and all(
+            isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in plain
+        ):
             floats = [float(v) for v in plain]
             is_log = axis_type(floats, log=log) == "log"
             scaled = [math.log10(v) for v in floats] if is_log else floats
@@ -113,8 +123,13 @@ class _Coordinate:
             if is_log:  # the middle shows that it is one
                 middle = math.sqrt(min(floats) * max(floats))
                 ticks.insert(1, (0.5, labels.number(float(f"{middle:.2g}"))))
-            return cls(name=name, heights=[(p - low) / span for p in scaled], ticks=ticks)
-        cells = [labels.cell(v) for v in plain]
+            if not any(missing):
+                return cls(name=name, heights=[(p - low) / span for p in scaled], ticks=ticks)
+            above = iter(scaled)
+            heights = [0.0 if no else ABOVE + (1 - ABOVE) * (next(above) - low) / span for no in missing]
+            raised = [(ABOVE + (1 - ABOVE) * at, text) for at, text in ticks]
+            return cls(name=name, heights=heights, ticks=[(0.0, labels.MISSING), *raised])
+        cells = [labels.cell(v) for v in every]
         kinds = sorted(set(cells))
         step = 1 / max(1, len(kinds) - 1)
         shown = [(at * step, kind) for at, kind in enumerate(kinds)] if len(kinds) <= NAMED_VALUES else []

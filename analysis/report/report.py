@@ -23,7 +23,7 @@ from analysis.report.contents import Contents, contents
 from analysis.report.figure import Figure
 from analysis.report.figures import history, tradeoff
 from analysis.report.footnotes import STEPS, column_source, notes
-from analysis.report.insight_figures import cross_validation, marginal, marginals, sensitivities
+from analysis.report.insight_figures import surrogate_figures
 from analysis.report.many_objective_figures import pair
 from analysis.report.optimum_figures import optima
 from analysis.report.page_scripts import STYLE, draw_script, vega_bundle
@@ -124,29 +124,16 @@ def _figures(page: Contents) -> dict[str, Figure]:
             )
         if page.reuse.prefixes:
             figures["prefixes"] = prefixes(page.reuse)
-    figures |= _surrogate_figures(page)
+    if page.answer is not None:
+        minimize = page.objectives[0].goal == "minimize"
+        figures |= optima(page.table, page.answer, minimize=minimize, log=page.log_parameters)
+    figures |= surrogate_figures(page.insight, page.log_parameters)
     if page.best is not None:
         first = page.objectives[0]
         lines = parallel(page.table.configurations, first.metric, first.goal, page.log_parameters)
         if lines is not None:
             figures["parallel"] = lines
         figures["history"] = history(page.table, first.metric, first.goal)
-    return figures
-
-
-def _surrogate_figures(page: Contents) -> dict[str, Figure]:
-    figures: dict[str, Figure] = {}
-    if page.answer is not None:
-        minimize = page.objectives[0].goal == "minimize"
-        figures |= optima(page.table, page.answer, minimize=minimize, log=page.log_parameters)
-    for at, (metric, view) in enumerate(page.insight.metrics.items()):
-        if view.sensitivity:
-            figures[f"sensitivity-{at}"] = sensitivities(view)
-        for nth, name in enumerate(marginals(view)):
-            is_log = name in page.log_parameters
-            figures[f"marginal-{at}-{nth}"] = marginal(view, name, metric, log=is_log)
-        if view.cross_validation:
-            figures[f"cross-validation-{at}"] = cross_validation(view, metric)
     return figures
 
 

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from analysis.labels import number
 from analysis.summaries.first_words import question
+from sweeps.dashboard import parameter_page, sharing
 from sweeps.dashboard import points as fronts
-from sweeps.dashboard import sharing
 from sweeps.dashboard.charts import Line, chart, scatter
 from sweeps.dashboard.poller import Poller
 from sweeps.dashboard.reader import View
@@ -80,6 +80,19 @@ class SweepPages:
             }
 
         return await self.answer(request, values, "prefixes.html.j2")
+
+    async def show_parameters(self, request: web.Request) -> web.Response:
+        """Answer with what the parameters do."""
+
+        def values(poller: Poller, view: View, request: web.Request) -> dict[str, Any]:
+            lines = self._site.once_per_view(poller, view, "lines", parameter_page.trial_lines)
+            return parameter_page.values(view, self._site.answers.last(poller, "insight"), lines)
+
+        page = await self.answer(request, values, "parameters.html.j2")
+        poller = await self._site.poller(request)
+        if poller.view is not None:
+            self._site.answers.ask(poller, poller.view, "insight")
+        return page
 
     async def answer(
         self,

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import jinja2
 from aiohttp import web
 
+import analysis.report
 from analysis import labels
 from analysis.summaries.compute import is_compute
 from sweeps.text.counted import counted
@@ -79,14 +80,14 @@ class PageCache:
         return await asyncio.shield(found)  # a client that leaves does not stop it for the others
 
 
-FOLDER = Path(__file__).parent / "templates"
+FOLDERS = (Path(__file__).parent / "templates", Path(analysis.report.__file__).parent / "templates")
 
 
 @functools.cache
 def environment() -> jinja2.Environment:
     """Return the templates' environment, with the report's formats of numbers."""
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
+        loader=jinja2.FileSystemLoader(FOLDERS),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
+from analysis.report import page_scripts
 from sweeps.dashboard.pages import SweepPages
-from sweeps.dashboard.rendering import Rendered, render
+from sweeps.dashboard.rendering import PageCache, Rendered, render
 from sweeps.dashboard.security import HEADERS, TOKEN
 from sweeps.dashboard.site import Site
 from sweeps.dashboard.trial_pages import TrialPages
@@ -25,7 +27,12 @@ from sweeps.trials import storable
 log = logging.getLogger(__name__)
 _CLIENTS_FAULTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError, TimeoutError)
 
-STATIC = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+STATIC = {
+    "dashboard.css": "text/css",
+    "dashboard.js": "text/javascript",
+    "figures.css": "text/css",
+    "figures.js": "text/javascript",
+}
 _FOLDER = Path(__file__).parent / "static"
 _LARGEST_FORM = 64 * 1024
 _KEEPALIVE_S = 20.0
@@ -41,12 +48,13 @@ def application(site: Site) -> web.Application:
     app.router.add_get("/", sweeps.list_sweeps)
     app.router.add_get("/sweep/{name}", sweeps.show_sweep)
     app.router.add_get("/sweep/{name}/prefixes", sweeps.show_prefixes)
+    app.router.add_get("/sweep/{name}/parameters", sweeps.show_parameters)
     app.router.add_get("/sweep/{name}/points.json", sweeps.send_points)
     app.router.add_get("/sweep/{name}/events", Events(site).stream, allow_head=False)
     app.router.add_get("/sweep/{name}/compare", trials.compare)
     app.router.add_get(r"/sweep/{name}/trial/{index:\d+}", trials.show_trial)
     app.router.add_get(r"/sweep/{name}/trial/{index:\d+}/file", trials.send_file)
-    app.router.add_get("/static/{file}", _send_static)
+    app.router.add_get("/static/{file}", _Static().send)
     if site.control:
         from sweeps.dashboard.actions import Actions
 
@@ -118,12 +126,44 @@ def _message(
     return Rendered.pack(render("message.html.j2", values)).answer(request, status=status)
 
 
-async def _send_static(request: web.Request) -> web.Response:
-    name = request.match_info["file"]
-    if name not in STATIC:
-        raise web.HTTPNotFound(text="there is no such file")
-    data = await asyncio.to_thread((_FOLDER / name).read_bytes)
-    return Rendered.pack(data, STATIC[name]).answer(request)
+class _Static:
+    """Handler of the files of all pages; that of the report's figures is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made = PageCache()
+
+    async def send(self, request: web.Request) -> web.Response:
+        name = request.match_info["file"]
+        if name not in STATIC:
+            raise web.HTTPNotFound(text="there is no such file")
+
+        async def make() -> Rendered:
+            if name == "figures.js":
+                data = await _figures_script()
+            elif name == "figures.css":
+                data = page_scripts.STYLE.encode()
+            else:
+                data = await asyncio.to_thread((_FOLDER / name).read_bytes)
+            return Rendered.pack(data, STATIC[name])
+
+        return (await self._made.get((name,), make)).answer(request)
+
+
+async def _figures_script() -> bytes:
+    """Return Vega and what draws the figures of a page, from a process of its own: it takes 100 MB.
+
+    Raises OSError.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", page_scripts.__name__),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is the server's
+    )
+    script, _ = await process.communicate()
+    if process.returncode:
+        raise OSError(f"the process that writes figures.js ended with status {process.returncode}")
+    return script
 
 
 class _ServerLog(logging.LoggerAdapter[logging.Logger]):

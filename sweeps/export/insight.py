@@ -44,20 +44,28 @@ BACKGROUND = 48
 """Number of latest trials over which a marginal effect is averaged."""
 
 
+def why_not(space: Space, records: Sequence[Trial]) -> str:
+    """Return why no surrogate is fitted to the records; "" if one is."""
+    results = _count_results(space, records)
+    if results < LEAST:
+        return f"too few results for a surrogate: {results}; it takes {LEAST}"
+    if results > MOST:
+        return f"too many results to fit a surrogate for a report: {results}; {MOST} at most"
+    return "" if Domain(at_target(space)).searched else "no parameter was searched"
+
+
+def _count_results(space: Space, records: Sequence[Trial]) -> int:
+    return sum(record.status == "completed" and is_at_target(space, record.parameters) for record in records)
+
+
 def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
     """Return the document above; if the surrogate cannot be fitted, its `note` says why."""
+    note = why_not(space, records)
+    empty: dict[str, Any] = {"trials": _count_results(space, records), "note": note, "metrics": {}}
+    if note:
+        return empty
     records = [record for record in records if is_at_target(space, record.parameters)]
     space = at_target(space)
-    results = sum(record.status == "completed" for record in records)
-    empty: dict[str, Any] = {"trials": results, "note": "", "metrics": {}}
-    if results < LEAST:
-        return empty | {"note": f"too few results for a surrogate: {results}; it takes {LEAST}"}
-    if results > MOST:
-        return empty | {
-            "note": f"too many results to fit a surrogate for a report: {results}; {MOST} at most"
-        }
-    if not Domain(space).searched:
-        return empty | {"note": "no parameter was searched"}
     from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
 
     optimizer = Optimizer(space)

@@ -38,7 +38,8 @@ async function refresh() {
 
 function replace(part, fresh) {
   if (fresh) part.hidden = fresh.hidden;
-  if (!fresh || part.innerHTML === fresh.innerHTML) return;
+  const {version} = part.dataset;  // of figures, which scripts have drawn into it since
+  if (!fresh || (version ? version === fresh.dataset.version : part.innerHTML === fresh.innerHTML)) return;
   const active = document.activeElement;
   const inside = part.contains(active) && active !== part;
   if (inside && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName) && active.type !== "checkbox") return;
@@ -49,6 +50,7 @@ function replace(part, fresh) {
   const scrolls = [...part.querySelectorAll(".scroll, .log, pre")].map((one) => [one.scrollLeft, one.scrollTop]);
   const place = inside ? [...part.querySelectorAll("a, button, input, [tabindex], summary")].indexOf(active) : -1;
   part.replaceChildren(...fresh.childNodes);
+  if (version) { part.dataset.version = fresh.dataset.version; dispatchEvent(new Event("resize")); }  // draws them
   part.querySelectorAll("input[type=checkbox]").forEach((box) => { box.checked = checked.has(box.name + "=" + box.value); });
   part.querySelectorAll("details").forEach((one, at) => { one.open = open[at] || false; });
   part.querySelectorAll(".scroll, .log, pre").forEach((one, at) => { if (scrolls[at]) [one.scrollLeft, one.scrollTop] = scrolls[at]; });

@@ -11,6 +11,7 @@ from drawn_layers import Layer, axis, layer, layers, legend, ticks
 from analysis.report.figure import Figure
 from analysis.report.figures import history, tradeoff
 from analysis.report.insight_figures import parameter_scale
+from analysis.report.parallel_figure import ABOVE, parallel
 from analysis.report.style import scale
 from analysis.statistics.curve import fit_curve
 from analysis.summaries.summary import pareto
@@ -233,3 +234,23 @@ def test_fresh_runs_are_no_progress_of_the_search(confirmed: dict[str, Any]) -> 
     figure = history(TrialsTable.from_frame(from_document(confirmed)), "final_loss")
     assert points(figure, "confirm").column("x") == [7, 8, 9, 10, 11]
     assert layer(figure, "line", "best so far").column("x") == [0, 1, 4, 5]
+
+
+def test_trials_without_a_conditional_number_cross_its_axis_below_the_numbers() -> None:
+    momentum = [0.9, None, 0.5, None, 0.7, 10.0, None]
+    frame = {
+        "trial": range(7),
+        "status": "completed",
+        "param.kind": ["adamw" if value is None else "muon" for value in momentum],
+        "param.momentum": momentum,
+        "loss": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
+    }
+    figure = parallel(TrialsTable.from_frame(pd.DataFrame(frame)), "loss")
+    heights = {
+        row["trial"]: row["y"] for line in layers(figure, "line") for row in line.rows if row["x"] == 1
+    }
+    assert {trial for trial, height in heights.items() if height == 0} == {1, 3, 6}
+    assert heights[2] == ABOVE
+    assert heights[2] < heights[4] < heights[0] < heights[5] == 1
+    texts = {row["y"]: row["text"] for each in layers(figure, "text") for row in each.rows if row["x"] == 1}
+    assert (texts[0], texts[ABOVE], texts[1]) == ("–", "0.5", "10")

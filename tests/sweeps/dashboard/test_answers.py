@@ -10,7 +10,7 @@ import pytest
 from published import put
 from served_dashboard import dashboard, make_sweep, record, run
 
-from sweeps.dashboard.answers import Answer, Answers, fit_elsewhere
+from sweeps.dashboard.answers import Answer, Answers, Question, fit_elsewhere
 from sweeps.dashboard.reader import SweepReader, View
 from sweeps.space.definition import Search, Stop
 
@@ -31,7 +31,8 @@ class Fits:
         self.views: list[View] = []
         self.go = asyncio.Event()
 
-    async def __call__(self, view: View) -> Answer:
+    async def __call__(self, view: View, question: Question) -> Answer:
+        assert question == "optimum"
         self.views.append(view)
         await self.go.wait()
         count = len(view.records)
@@ -70,7 +71,7 @@ async def changed(served, text: str) -> str:
 
 
 def test_no_process_is_no_error_of_the_page(many, tmp_path):
-    async def fail(view: View) -> Answer:
+    async def fail(view: View, question: Question) -> Answer:
         raise OSError(12, "Cannot allocate memory")
 
     async def test() -> None:
@@ -85,7 +86,7 @@ def test_no_process_is_no_error_of_the_page(many, tmp_path):
 def test_failed_process_is_started_again_without_a_new_result(many, tmp_path):
     fits: list[View] = []
 
-    async def fail_once(view: View) -> Answer:
+    async def fail_once(view: View, question: Question) -> Answer:
         fits.append(view)
         if len(fits) == 1:
             raise OSError(12, "Cannot allocate memory")

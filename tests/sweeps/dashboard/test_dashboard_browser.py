@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ import pytest
 from published import done, put, staged
 from served_dashboard import dashboard, make_sweep, record, run_file
 
+from sweeps.space.definition import Choice
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 SCREENS = [("light", 1200, 900), ("dark", 1200, 900), ("light", 390, 844)]
 PATHS = ["/", "/sweep/toy", "/sweep/toy/trial/0", "/sweep/toy/trial/2", "/sweep/toy/compare?t=0&t=1",
-         "/sweep/toy/do/retry?failed=1", "/sweep/toy/prefixes", "/nothing"]  # fmt: skip
+         "/sweep/toy/do/retry?failed=1", "/sweep/toy/prefixes", "/sweep/toy/parameters",
+         "/nothing"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +142,42 @@ def test_page_updates_and_keeps_the_selection(browser: Any, folder: Path, space:
         assert "0.25" in page.inner_text("#best")
         page.click("text=compare the picked")
         page.wait_for_url("**/compare?t=1")
+        assert complaints == []
+
+
+@pytest.mark.parametrize(("scheme", "width", "height"), SCREENS, ids=["light", "dark", "phone"])
+def test_figures_of_parameters_are_drawn_and_follow_the_sweep(
+    browser: Any, tmp_path: Path, space: Any, scheme: str, width: int, height: int
+) -> None:
+    kind = Choice(name="kind", values=("a", "b"))
+    wide = replace(space, parameters=(*space.parameters, kind))
+    trials = [
+        record(at, loss=(at / 12 - 0.4) ** 2, parameters={"x": at / 12, "n": 1 + at, "kind": "ab"[at % 2]})
+        for at in range(12)
+    ]
+    store = make_sweep(tmp_path, wide, *trials)
+    with in_background(tmp_path) as url:
+        page, complaints = opened(
+            browser,
+            f"{url}/sweep/toy/parameters",
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,
+        )
+        page.wait_for_selector("#parallel svg")
+        for name in ("sensitivity-0", "marginal-0-0", "cross-validation-0"):
+            page.wait_for_selector(f"#{name} svg", timeout=300_000)  # a fit takes seconds on a quiet machine
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        ink = page.evaluate("getComputedStyle(document.querySelector('#parallel svg text')).fill")
+        assert ink == ("rgb(230, 233, 237)" if scheme == "dark" else "rgb(27, 31, 36)")
+        drawn = page.query_selector("#parallel svg")
+        lines = page.inner_html("#parallel")
+        page.wait_for_timeout(1500)
+        assert drawn.evaluate("each => each.isConnected")  # nothing is new: it is not drawn again
+        put(store, record(12, loss=-1.0, parameters={"x": 1.0, "n": 90, "kind": "a"}))
+        page.wait_for_function(
+            "before => document.querySelector('#parallel').innerHTML !== before", arg=lines
+        )
+        page.wait_for_selector("#parallel svg")
         assert complaints == []
 
 
