@@ -82,17 +82,16 @@ def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dict[str, Any]:
-    first, total = view.sensitivities("first"), view.sensitivities("total")
     found: dict[str, Any] = {
         metric: {
             "sensitivity": {
-                name: {"first": _share(first[metric][name]), "total": _share(total[metric][name])}
-                for name in first[metric]
+                name: {"first": _share(first), "total": _share(total)}
+                for name, (first, total) in shares.items()
             },
             "cross_validation": [],
             "marginal": {},
         }
-        for metric in first
+        for metric, shares in view.sensitivities().items()
     }
     # Sorted, as Ax goes through a set: the order would differ from process to process.
     for trial, metric, observed, predicted, spread in sorted(view.cross_validated()):
