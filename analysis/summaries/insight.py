@@ -162,7 +162,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Insight:
-    """The surrogate's views by metric, a note if there are none, and its answer if it has one."""
+    """The surrogate's views by metric, a note on them or why there are none, and its answer if it has one."""
 
     metrics: dict[str, OnErrorOmit[View]] = field(default_factory=dict)
     note: str = ""

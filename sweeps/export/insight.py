@@ -2,7 +2,7 @@
 
 `sweep report` adds them to the exported document, so that `analysis` shows them without Ax:
 
-    {"trials": number of results it was fitted to, "note": why there are no analyses (else ""),
+    {"trials": number of results it was fitted to, "note": if not to all, or why there are none (else ""),
      "metrics": {METRIC: {"sensitivity": {PARAMETER: {"first", "total"}},
                           "cross_validation": [{"trial", "observed", "predicted", "predicted_sd"}],
                           "marginal": {PARAMETER: [{"value", "mean", "sd"}]}}},
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from sweeps.search.optimizer import SurrogateView
 
 LEAST = 4
-MOST = 400
-"""Limits on the number of results: fewer say nothing, more take minutes to fit."""
+"""Fewer results say nothing."""
+
+MOST, SAMPLE = 400, 200
+"""Of more results some 200 are taken: leaving out each of 400 once takes 40 s, of 200 eight."""
 
 POSITIONS = 11
 """Points of the curve of a numeric parameter's marginal effect."""
@@ -49,8 +51,6 @@ def why_not(space: Space, records: Sequence[Trial]) -> str:
     results = _count_results(space, records)
     if results < LEAST:
         return f"too few results for a surrogate: {results}; it takes {LEAST}"
-    if results > MOST:
-        return f"too many results to fit a surrogate for a report: {results}; {MOST} at most"
     return "" if Domain(at_target(space)).searched else "no parameter was searched"
 
 
@@ -60,12 +60,18 @@ def _count_results(space: Space, records: Sequence[Trial]) -> int:
 
 def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
     """Return the document above; if the surrogate cannot be fitted, its `note` says why."""
-    note = why_not(space, records)
-    empty: dict[str, Any] = {"trials": _count_results(space, records), "note": note, "metrics": {}}
+    note, results = why_not(space, records), _count_results(space, records)
+    empty: dict[str, Any] = {"trials": results, "note": note, "metrics": {}}
     if note:
         return empty
     records = [record for record in records if is_at_target(space, record.parameters)]
     space = at_target(space)
+    if results > MOST:
+        count = len(records) * SAMPLE // results
+        records = [records[at * len(records) // count] for at in range(count)]
+        fitted = _count_results(space, records)
+        note = f"The surrogate was fitted to {fitted} of {results:,} results, spread evenly over the search."
+        empty |= {"trials": fitted, "note": note}
     from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
 
     optimizer = Optimizer(space)
@@ -75,6 +81,8 @@ def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
         found = empty | {"metrics": _metrics(space, records, view)}
     except SURROGATE_FAILURES as error:
         return empty | {"note": f"the surrogate failed: {' '.join(str(error).split())[:200]}"}
+    if note:  # the best trial may be another
+        return found
     with suppress(*SURROGATE_FAILURES):  # what mattered is worth showing without
         answer = optimum.from_view(space, records, optimizer, view)
         return found if answer is None else found | {"optimum": answer}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeps.export.insight import LEAST, MOST, insight
+from sweeps.export.insight import LEAST, insight
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Search, Space
 from sweeps.trials.record import Trial
 
@@ -127,6 +127,25 @@ def test_too_few_results_are_reported(count: int, records: list[Trial]) -> None:
     found = insight(SPACE, [records[0]] * count)
     assert found["metrics"] == {}
     assert " results " in found["note"]
+
+
+def test_many_results_are_a_sample_of_the_whole_search(
+    records: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best trial is not asked for: it may be none of the sample."""
+    monkeypatch.setattr("sweeps.export.insight.MOST", 100)
+    monkeypatch.setattr("sweeps.export.insight.SAMPLE", 40)
+    done = [record for record in records if record.status == "completed"]
+    many = [
+        replace(records[-1] if at % 5 == 4 else done[at % 16], trial=at) for at in range(150)
+    ]  # every fifth failed
+    found = insight(SPACE, many)
+    assert "was fitted to 40 of 120 results" in found["note"]
+    assert found["trials"] == 40
+    assert "optimum" not in found
+    held_out = [row["trial"] for row in found["metrics"]["loss"]["cross_validation"]]
+    assert len(held_out) == 40
+    assert (min(held_out) < 10, max(held_out) > 140) == (True, True)
 
 
 def test_a_space_without_a_choice_is_reported(records: list[Trial]) -> None:
