@@ -179,7 +179,7 @@ NOTES = (
         "What mattered",
         "field insight: Ax's surrogate (a Gaussian process), fitted once more to the columns of the metrics "
         "and parameters. Bars: Sobol's indices of its mean over the search space. Effects: means with one "
-        "column {parameter}NAME moved in all trials. Predictions: each trial left out once",
+        "column {parameter}NAME moved in all trials, or two of them. Predictions: each trial left out once",
     ),
     Note(
         "parallel",

@@ -10,7 +10,7 @@ from analysis import labels
 from analysis.report.figure import Figure
 from analysis.report.style import BLUE, Scale, axis_type, name_scale, scale
 from analysis.report.vega_lite import NUMBER, Axis, Drawing, Row, Series, grey
-from analysis.summaries.insight import EffectPoint, Insight, View
+from analysis.summaries.insight import EffectPoint, Insight, JointEffect, View
 
 CURVES = 6
 """Most marginal effects shown, those of the most sensitive parameters."""
@@ -28,6 +28,8 @@ def surrogate_figures(insight: Insight, log: Collection[str]) -> dict[str, Figur
             figures[f"sensitivity-{at}"] = sensitivities(view)
         for nth, name in enumerate(marginals(view)):
             figures[f"marginal-{at}-{nth}"] = marginal(view, name, metric, log=name in log)
+        if view.joint:
+            figures[f"joint-{at}"] = joint(view.joint, metric)
         if view.cross_validation:
             figures[f"cross-validation-{at}"] = cross_validation(view, metric)
     return figures
@@ -123,6 +125,38 @@ def marginal(view: View, name: str, metric: str, *, log: bool = False) -> Figure
         drawing.line(style, rows)
     drawing.points(style, rows, tip=f"datum.value + ': ' + format(datum.y, {NUMBER})")
     return drawing.figure()
+
+
+def joint(effect: JointEffect, metric: str) -> Figure:
+    """Draw the predicted metric over two parameters as a map of colours."""
+    across = list(dict.fromkeys(cell.x for cell in effect.cells))
+    up = list(dict.fromkeys(cell.y for cell in effect.cells))[::-1]  # bands are counted from the top
+    drawing = Drawing(
+        x=Axis(title=effect.x, scale=name_scale(_ends_named(across)), grid=False, inner=0.0),
+        y=Axis(title=effect.y, scale=name_scale(_ends_named(up)), grid=False, inner=0.0),
+        height=380,
+        legend=False,
+        zoom=False,
+    )
+    rows: list[Row] = [
+        {
+            "x": across.index(cell.x),
+            "y": up.index(cell.y),
+            "mean": cell.mean,
+            "text": f"{labels.cell(cell.x)} · {labels.cell(cell.y)}",
+        }
+        for cell in effect.cells
+    ]
+    drawing.cells(rows, title=labels.title(metric), tip=f"datum.text + ': ' + format(datum.mean, {NUMBER})")
+    return drawing.figure()
+
+
+def _ends_named(values: Sequence[bool | int | float | str]) -> list[str]:
+    """Return the texts of values; of many numbers those at the ends and in the middle, others are empty."""
+    if len(values) <= 6 or any(isinstance(value, str | bool) for value in values):
+        return [labels.cell(value) for value in values]
+    kept = (0, len(values) // 2, len(values) - 1)
+    return [labels.number(float(value), 2) if at in kept else "" for at, value in enumerate(values)]
 
 
 def has_numbers(curve: Sequence[EffectPoint]) -> bool:

@@ -250,6 +250,13 @@ class Drawing:
         )  # fmt: skip
         self._add(chart, series, tip=tip, x2=alt.X2("end"))
 
+    def cells(self, rows: Sequence[Row], *, title: str, tip: str) -> None:
+        """Add a rectangle of the colour of `mean` in each pair of bands `x` and `y`, and a legend of it."""
+        colour = alt.Color(
+            "mean", type="quantitative", title=title, scale=alt.Scale(scheme="viridis", zero=False)
+        )
+        self._add(self._chart(rows, None).mark_rect(), None, tip=tip, color=colour)
+
     def rules(
         self, series: Series, *, x: float | None = None, y: float | None = None, listed: bool = False
     ) -> None:

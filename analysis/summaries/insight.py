@@ -77,16 +77,36 @@ class HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JointPoint:
+    """Values of two parameters, and the predicted mean."""
+
+    x: Cell
+    y: Cell
+    mean: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointEffect:
+    """The predicted metric over two parameters, the names of which are `x` and `y`."""
+
+    x: str
+    y: str
+    cells: Annotated[list[OnErrorOmit[JointPoint]], Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class View:
     """The surrogate's view of one metric.
 
     Args:
+        joint: of the two most sensitive parameters; None with one alone.
         cross_validation: each trial predicted without it.
     """
 
     sensitivity: dict[str, OnErrorOmit[Sensitivity]] = field(default_factory=dict)
     cross_validation: list[OnErrorOmit[HeldOut]] = field(default_factory=list)
     marginal: dict[str, OnErrorOmit[EffectCurve]] = field(default_factory=dict)
+    joint: Annotated[JointEffect | None, WrapValidator(_none_if_malformed)] = None
 
     @property
     def ranking(self) -> list[tuple[str, Sensitivity]]:

@@ -5,13 +5,14 @@
     {"trials": number of results it was fitted to, "note": if not to all, or why there are none (else ""),
      "metrics": {METRIC: {"sensitivity": {PARAMETER: {"first", "total"}},
                           "cross_validation": [{"trial", "observed", "predicted", "predicted_sd"}],
-                          "marginal": {PARAMETER: [{"value", "mean", "sd"}]}}},
+                          "marginal": {PARAMETER: [{"value", "mean", "sd"}]},
+                          "joint": {"x": PARAMETER, "y": PARAMETER, "cells": [{"x", "y", "mean"}]}}},
      "optimum": the document of `export.optimum`; only where it applies}
 
 Sensitivities are Sobol indices: the share of the fitted metric's variance over the space that a parameter
 explains by itself (first) and together with others (total). A marginal effect is the prediction with the
 parameter set to a value in all trials, averaged over them; `sd` is the surrogate's uncertainty, averaged
-likewise.
+likewise. The joint effect is that of the two most sensitive parameters, where two were searched.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sweeps.export import optimum
 from sweeps.search.determinism import stable_seed
@@ -123,6 +126,28 @@ def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dic
                     "sd": statistics.fmean(sd for _, sd in normals),
                 }
                 found[metric]["marginal"].setdefault(encoding.names[axis.name], []).append(at)
+    by_name = {encoding.names[axis.name]: axis for axis in encoding.axes}
+    for metric, document in found.items():
+        shares = document["sensitivity"]
+        # A metric that never varies has no shares; any two parameters will do.
+        pair = sorted(by_name, key=lambda name: -(shares[name]["total"] or 0.0))[:2]
+        if len(pair) == 2:
+            x, y = (by_name[name] for name in pair)
+            cells = [(a, b) for a in even_positions(x, POSITIONS) for b in even_positions(y, POSITIONS)]
+            moved = [point | {x.name: a, y.name: b} for a, b in cells for point in points]
+            means = np.array([mean for mean, _ in view.predict(moved)[metric]]).reshape(len(cells), -1)
+            document["joint"] = {
+                "x": pair[0],
+                "y": pair[1],
+                "cells": [
+                    {
+                        "x": cell_of(encoding.value(x.name, a)),
+                        "y": cell_of(encoding.value(y.name, b)),
+                        "mean": float(mean),
+                    }
+                    for (a, b), mean in zip(cells, means.mean(axis=1), strict=True)
+                ],
+            }
     return found
 
 

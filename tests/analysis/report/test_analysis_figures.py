@@ -10,10 +10,11 @@ from drawn_layers import Layer, axis, layer, layers, legend, ticks
 
 from analysis.report.figure import Figure
 from analysis.report.figures import history, tradeoff
-from analysis.report.insight_figures import parameter_scale
+from analysis.report.insight_figures import joint, parameter_scale
 from analysis.report.parallel_figure import ABOVE, parallel
 from analysis.report.style import scale
 from analysis.statistics.curve import fit_curve
+from analysis.summaries.insight import JointEffect, JointPoint
 from analysis.summaries.summary import pareto
 from analysis.table import TrialsTable, from_document, read
 
@@ -254,3 +255,15 @@ def test_trials_without_a_conditional_number_cross_its_axis_below_the_numbers() 
     assert heights[2] < heights[4] < heights[0] < heights[5] == 1
     texts = {row["y"]: row["text"] for each in layers(figure, "text") for row in each.rows if row["x"] == 1}
     assert (texts[0], texts[ABOVE], texts[1]) == ("–", "0.5", "10")
+
+
+def test_joint_effect_has_a_rectangle_per_pair_with_the_largest_value_on_top() -> None:
+    rates = [10.0**-at for at in range(11, 0, -1)]
+    kinds = ["muon", "<b>adamw"]
+    cells = [JointPoint(x=rate, y=kind, mean=rate + len(kind)) for rate in rates for kind in kinds]
+    figure = joint(JointEffect(x="lr", y="kind", cells=cells), "loss")
+    drawn = layer(figure, "rect", "text")
+    assert [(row["x"], row["y"]) for row in drawn.rows[:3]] == [(0, 1), (0, 0), (1, 1)]
+    assert drawn.rows[1]["mean"] == rates[0] + len(kinds[1])
+    assert ticks(figure, "y") == kinds[::-1]
+    assert [name for name in ticks(figure, "x") if name] == ["1e-11", "1e-6", "0.1"]

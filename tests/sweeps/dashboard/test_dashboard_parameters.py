@@ -33,6 +33,7 @@ def document(*metrics: str) -> dict[str, Any]:
         "sensitivity": {NAME: {"first": 0.25, "total": 0.3}, "x": {"first": 0.6, "total": 0.7}},
         "cross_validation": held_out,
         "marginal": {"x": curve, NAME: options},
+        "joint": {"x": "x", "y": NAME, "cells": [{"x": 0.5, "y": "<i>a", "mean": 1.0}]},
     }
     return {"trials": 5, "note": "", "metrics": dict.fromkeys(metrics, one)}
 
@@ -84,7 +85,7 @@ def test_lines_are_there_at_once_and_the_surrogate_comes_later(tmp_path, space):
             page = await until(served, "What the surrogate says, by 6 results.")
             assert version(page) != version(before)
             assert {*figures(page)} == {
-                "sensitivity-0", "marginal-0-0", "marginal-0-1", "cross-validation-0", "parallel",
+                "sensitivity-0", "marginal-0-0", "marginal-0-1", "joint-0", "cross-validation-0", "parallel",
             }  # fmt: skip
             assert all(f'<div class="plot" id="{name}"' in page for name in figures(page))
             rows = re.findall(

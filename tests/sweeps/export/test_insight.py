@@ -111,6 +111,27 @@ def test_marginal_effects_follow_the_function_in_user_units(document: dict[str, 
     assert all(row["sd"] >= 0 for rows in curves.values() for row in rows)
 
 
+def test_joint_effect_is_of_the_two_that_explain_most(document: dict[str, Any]) -> None:
+    metric = document["metrics"]["loss"]
+    joint = metric["joint"]
+    assert (joint["x"], joint["y"]) == ("lr", "schedule")
+    means = {(cell["x"], cell["y"]): cell["mean"] for cell in joint["cells"]}
+    rates = [row["value"] for row in metric["marginal"]["lr"]]
+    assert {*means} == {(rate, name) for rate in rates for name in ("linear", "cosine", "wsd")}
+    lowest = min(means, key=means.__getitem__)
+    assert 4e-3 < lowest[0] < 2.5e-2
+    assert lowest[1] != "wsd"
+    assert all(means[rate, "wsd"] > means[rate, "linear"] for rate in rates)
+
+
+def test_one_parameter_has_no_joint_effect(records: list[Trial]) -> None:
+    single = replace(SPACE, parameters=SPACE.parameters[:1])
+    alone = [replace(each, parameters={"lr": each.parameters["lr"]}) for each in records]
+    found = insight(single, alone)["metrics"]["loss"]
+    assert "joint" not in found
+    assert found["sensitivity"]["lr"]["total"] == pytest.approx(1.0, abs=0.01)
+
+
 def test_every_result_was_predicted_without_itself(document: dict[str, Any], records: list[Trial]) -> None:
     rows = document["metrics"]["loss"]["cross_validation"]
     assert [row["trial"] for row in rows] == sorted(row["trial"] for row in rows)
