@@ -12,8 +12,6 @@ from typing import Any
 from markupsafe import Markup
 
 from analysis import labels
-from analysis.summaries.insight import SKILL, Insight
-from analysis.summaries.insight import insight as read_insight
 from sweeps.dashboard.answers import Answer
 from sweeps.dashboard.reader import View
 from sweeps.export import insight, table
@@ -27,8 +25,11 @@ def values(view: View, answer: Answer | None, lines: tuple[str, int]) -> dict[st
         answer: what the surrogate said last; None before.
         lines: from `trial_lines`.
     """
+    # Here, as the first page of a server would wait for these.
     from analysis.report.insight_figures import surrogate_figures
     from analysis.report.parallel_figure import LINES
+    from analysis.summaries.insight import SKILL, Insight
+    from analysis.summaries.insight import insight as read_insight
 
     found, why = Insight(), insight.why_not(view.space, view.records)
     if answer is not None and answer.insight is not None:
