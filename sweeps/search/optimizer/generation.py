@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from ax.core.experiment import Experiment
 
@@ -32,7 +33,7 @@ from sweeps.search.nested_design import (
 from sweeps.search.optimizer import ax_experiment
 from sweeps.search.optimizer.acquisition import OpenAcquisition
 from sweeps.search.optimizer.drift import drifted_config, evidence
-from sweeps.search.optimizer.optimum import Optimum
+from sweeps.search.optimizer.optimum import Optimum, SpacePoints
 from sweeps.search.optimizer.prior import LogPrior
 from sweeps.search.optimizer.rows import ModelRows, metric_scale
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
@@ -54,6 +55,8 @@ from sweeps.trials.record import Trial, has_failed
 log = logging.getLogger(__name__)
 
 SURROGATE_ATTEMPTS = 2
+SPREAD_POINTS = 512
+"""Sobol points of a large space of which the best is asked where all attempts found what was tried."""
 SOURCE_RESULTS = 12
 """Results from which a sweep's own surrogate is better without its sources, which it would stay close to."""
 
@@ -436,11 +439,16 @@ class Optimizer:
                     fresh = run.arms[0].parameters
                     ranked = self._ranked(adapter, fresh, index, found, starts) if shares else []
                 yield from ranked or [fresh]
-            if left:  # of a small space, where each attempt has found what was tried
-                points = [self._encoding.encode(parameters) or {} for parameters in left]
-                rows = ModelRows(adapter).rows([self._on_all_axes(point, index) for point in points])
-                values = adapter.generator._acquisition.values(rows)
-                yield from (points[at] for at in torch.argsort(values, descending=True, stable=True).tolist())
+            # Each attempt has found what was tried, such as the ends of ranges: the best of what a small
+            # space has left, or of points all over a large one.
+            points = [self._encoding.encode(parameters) or {} for parameters in left]
+            if not points:
+                spread_seed = stable_seed(seed, index, "spread")
+                space = SpacePoints(self._encoding, np.random.default_rng(spread_seed), spread_seed)
+                points = space.allowed(space.sobol(SPREAD_POINTS))
+            rows = ModelRows(adapter).rows([self._on_all_axes(point, index) for point in points])
+            values = adapter.generator._acquisition.values(rows)
+            yield from (points[at] for at in torch.argsort(values, descending=True, stable=True).tolist())
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
 

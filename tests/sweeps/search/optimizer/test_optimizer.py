@@ -209,6 +209,15 @@ def test_the_surrogate_finds_the_minimum_of_a_valley():
     assert best < 0.01
 
 
+def test_no_trial_is_left_to_chance_once_the_optimum_in_a_corner_was_tried():
+    """There the maximiser finds the same corner again and again."""
+    records = search(
+        space(real("x"), integer("n", 1, 8)), lambda p: float(p["x"]) - math.log(float(p["n"])), 12
+    )
+    assert {"x": 0.0, "n": 8} in [record.parameters for record in records]
+    assert {record.generator for record in records[3:]} == {"botorch"}
+
+
 def test_random_search_never_fits_a_surrogate():
     searched = space(real("x"), search=Search(method="random", sobol=2))
     assert {record.generator for record in search(searched, lambda p: float(p["x"]), 6)} == {"sobol"}
