@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pkgutil
+import shlex
 import sys
 import threading
 import time
@@ -441,7 +442,7 @@ class TestTheMachineIsAtFault:
         "command",
         [
             ("sh", "-c", "./gone-here.sh", "${overrides}"),
-            ("sh", "-c", f"{sys.executable} gone-here.py", "${overrides}"),
+            ("sh", "-c", f"{shlex.quote(sys.executable)} gone-here.py", "${overrides}"),
             (sys.executable, "-m", "gone_here", "${overrides}"),
         ],
         ids=["127", "python", "module"],
