@@ -27,6 +27,8 @@ DRAFTS = (
     *("*.tmp", "*.draft", "*.partial", "*~", ".*.part", ".*incoming"),
     *(".*.unusable.*", ".*.earlier", ".*.lock", ".*.sw?", ".nfs*"),
 )
+PRIVATE = (".git", ".env", ".netrc", ".ssh")
+"""Hidden names that may hold keys, which others who read the bucket should not have."""
 _SUFFIX_CHARACTERS = 16  # an object's name may be longer than its file's by so many
 
 
@@ -65,16 +67,17 @@ def scan(folder: Path, prefix: str, *, without: str = "") -> dict[str, Stamp]:
     """Return every file below `folder` to upload, by its name relative to it.
 
     Left out are drafts, hidden names in `checkpoints/` among them, which programs rename once they are
-    complete; links to folders and to files outside, other files that are not regular, names that the bucket
-    would not take below `prefix`, and the folder `without` in `folder`.
+    complete; what is `PRIVATE`; links to folders and to files outside, other files that are not regular,
+    names that the bucket would not take below `prefix`, and the folder `without` in `folder`.
     """
     root = folder.resolve()
     found: dict[str, Stamp] = {}
     for parent, folders, files in os.walk(root):
         top = parent == os.fspath(root)
-        drafts = (*DRAFTS, ".*") if Path(parent).is_relative_to(root / "checkpoints") else DRAFTS
-        folders[:] = [n for n in folders if not _is_any(n, drafts) and not (top and n == without)]
-        for path in (Path(parent, file) for file in files if not _is_any(file, drafts)):
+        hidden = (".*",) if Path(parent).is_relative_to(root / "checkpoints") else PRIVATE
+        left_out = (*DRAFTS, *hidden)
+        folders[:] = [n for n in folders if not _is_any(n, left_out) and not (top and n == without)]
+        for path in (Path(parent, file) for file in files if not _is_any(file, left_out)):
             try:
                 if path.is_symlink() and not path.resolve(strict=True).is_relative_to(root):
                     continue

@@ -640,8 +640,13 @@ class TestNames:
     def test_hidden_files_are_kept_and_drafts_are_not(self, store, other):
         """Hydra writes the configuration of a run into `.hydra/`."""
         drafts = (".student.tmp", ".result.json.7.part", ".incoming/a", ".stage1_9.unusable.0a/a", ".nfs0001")
-        upload(store, {".hydra/config.yaml": b"lr: 1", ".env": b"A=1"} | dict.fromkeys(drafts, b"half"))
-        assert fetch(other) == {".hydra/config.yaml": b"lr: 1", ".env": b"A=1"}
+        upload(store, {".hydra/config.yaml": b"lr: 1", ".version": b"7"} | dict.fromkeys(drafts, b"half"))
+        assert fetch(other) == {".hydra/config.yaml": b"lr: 1", ".version": b"7"}
+
+    def test_hidden_files_that_may_hold_keys_stay_behind(self, store, other):
+        private = (".env", "code/.git/config", ".ssh/id_ed25519", "a/.netrc")
+        upload(store, {"a/b": b"1"} | dict.fromkeys(private, b"secret"))
+        assert fetch(other) == {"a/b": b"1"}
 
     @pytest.mark.parametrize(
         "name",
