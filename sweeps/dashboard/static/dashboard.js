@@ -275,7 +275,8 @@ class Plot {
     const ticks = this.across.ticks(Math.max(2, this.wide / 70), this.wide / 40);
     const room = this.across.names.length ? this.wide / ticks.length - 6 : this.wide;
     for (const tick of ticks) {
-      pixels.fillText(cut(this.across.text(this.across.value(tick)), room), this.x(tick), this.top + this.tall + 16);
+      const text = cut(this.across.text(this.across.value(tick)), room), half = pixels.measureText(text).width / 2;
+      pixels.fillText(text, Math.min(this.x(tick), width - half), this.top + this.tall + 16);
     }
     pixels.fillStyle = ink; pixels.textAlign = "right";
     pixels.fillText(data.x, this.left + this.wide, height - 8);
