@@ -14,7 +14,7 @@ from sweeps.experiment import Experiment
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 60.0  # for a worker that looks through the folders meanwhile
+_PATIENCE_S = 10.0  # for a worker that looks through the folders meanwhile
 
 
 def hold(folder: Path) -> FileLock:
@@ -38,10 +38,14 @@ def remove_leftovers(experiment: Experiment) -> None:
         trial, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
         if not (trial.isdecimal() and attempt.isdecimal()):
             continue
+        lock = _lock(folder)
         # In use, a file system without locks, no record, a bucket that does not answer.
-        with suppress(OSError, NotImplementedError, SweepError), _lock(folder).acquire(timeout=0):
+        with suppress(OSError, NotImplementedError, SweepError):
+            with lock.acquire(timeout=0):
+                pass  # nobody uses it; not held while the bucket answers, as its worker may come to want it
             if experiment.trial(int(trial)).attempt > int(attempt):
-                shutil.rmtree(folder)
+                with lock.acquire(timeout=0):
+                    shutil.rmtree(folder)
                 log.info("removed %s, which a killed worker has left", folder)
 
 
