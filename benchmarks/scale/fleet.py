@@ -39,7 +39,7 @@ from sweeps.space.definition import Lease, Objective, Range, Search, Space, Valu
 from sweeps.space.definition import Program as ProgramSpec
 from sweeps.trials import record as trial_record
 from sweeps.trials.record import Generator, Trial
-from sweeps.worker import heartbeat, loop
+from sweeps.worker import heartbeat, loop, trial_run
 
 NOTICE_S = 30.0
 REPLACEMENT_S = (60.0, 600.0)
@@ -443,6 +443,7 @@ def _substitutes(fleet: Fleet) -> Iterator[None]:
         (loop, "program_of", loop.program_of),
         (heartbeat, "POLL_S", heartbeat.POLL_S),
         (trial_record, "decode", trial_record.decode),
+        (trial_run, "hold", trial_run.hold),
     ]
     new = (
         optimizer,
@@ -451,6 +452,7 @@ def _substitutes(fleet: Fleet) -> Iterator[None]:
         lambda space, function=None: Nap(fleet, space),
         math.inf,  # nothing logs progress: once per half heartbeat will do
         functools.lru_cache(maxsize=200_000)(trial_record.decode),  # pure; a thousand read the same bytes
+        lambda folder: None,  # the folder is that of all, and nothing is written there
     )
     logging.disable(logging.CRITICAL)
     try:
