@@ -194,7 +194,7 @@ test-oldest: $(UV_STAMP)
 	.venv-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal --timeout 300 $(SEAMS)
 
 # The commit's tests with the Python of another Debian, 3.13 of trixie or 3.14 of sid, in a system of its own in .venv-SUITE,
-# 8 GB; as root. A few of them fail there when a release of Python changes what they read.
+# 8 GB; as root.
 SUITE ?= trixie
 test-debian:
 	command -v debootstrap > /dev/null || apt-get install -qq -y debootstrap > /dev/null
