@@ -446,6 +446,8 @@ class Optimizer:
                 spread_seed = stable_seed(seed, index, "spread")
                 space = SpacePoints(self._encoding, np.random.default_rng(spread_seed), spread_seed)
                 points = space.allowed(space.sobol(SPREAD_POINTS))
+            if not points:  # constraints leave so little that the first design must look for it
+                return
             rows = ModelRows(adapter).rows([self._on_all_axes(point, index) for point in points])
             values = adapter.generator._acquisition.values(rows)
             yield from (points[at] for at in torch.argsort(values, descending=True, stable=True).tolist())

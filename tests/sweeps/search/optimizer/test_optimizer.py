@@ -218,6 +218,19 @@ def test_no_trial_is_left_to_chance_once_the_optimum_in_a_corner_was_tried():
     assert {record.generator for record in records[3:]} == {"botorch"}
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("all_starts")
+def test_narrow_space_with_its_corner_tried_gives_no_warning(caplog):
+    """None of the points all over the space is within its constraint."""
+    searched = space(
+        integer("n", 0, 100_000), integer("w", 0, 100_000), parameter_constraints=("n + w <= 50",)
+    )
+    records = search(searched, lambda p: float(p["n"]) + float(p["w"]), 9)
+    assert {"n": 0, "w": 0} in [record.parameters for record in records]
+    assert distinct(records) == 9
+    assert caplog.messages == []
+
+
 def test_random_search_never_fits_a_surrogate():
     searched = space(real("x"), search=Search(method="random", sobol=2))
     assert {record.generator for record in search(searched, lambda p: float(p["x"]), 6)} == {"sobol"}
