@@ -332,7 +332,7 @@ class _Copy:
         names = {path.relative_to(root).as_posix(): path for path in every}
         if isinstance(self._target, Bucket):
             fit = scan(root, folder.prefix).keys() & names.keys()
-            why = "a draft, or a link out of its folder: a bucket holds none of these"
+            why = "a draft, may hold keys, or is a link out of its folder: a bucket holds none of these"
         else:
             fit = {name for name, path in names.items() if path.is_file() and not path.is_symlink()}
             why = "no regular file"
