@@ -59,7 +59,10 @@ def result(returned: Any, metrics: Sequence[str]) -> dict[str, Any]:
             found[str(name)] = number if math.isfinite(number) else None
         elif name in metrics:
             return _failed_result(f"returned {value!r} as {name}; return a number")
-    return {"schema": 1, "status": "completed", "metrics": found}
+    return {
+        "schema": 1,
+        "metrics": found,
+    }  # "completed" would count after SIGTERM, too, which a task may survive
 
 
 def _number(value: Any) -> float | None:

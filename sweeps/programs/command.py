@@ -24,6 +24,7 @@ from sweeps.programs.result import (
     classify_exit,
     read_refusal,
     read_result,
+    states_completion,
     was_limited,
     was_preempted,
 )
@@ -55,8 +56,15 @@ class CommandProgram(Program):
         snapshots: bool = False,
         points: bool = False,
     ) -> Outcome:
+        had_result: bool | None = None  # when the program was told to go; None: it was not
+
         def should_stop() -> bool:
-            return stop.requested or wants_stop()
+            nonlocal had_result
+            if not (stop.requested or wants_stop()):
+                return False
+            if had_result is None:
+                had_result = (folder / RESULT_FILE).exists()
+            return True
 
         if should_stop():
             return Preempted(detail="before the program was started")
@@ -86,8 +94,9 @@ class CommandProgram(Program):
             return Failed(error=str(error), failure="bad_config")
         status = end.status
         was_stopped = should_stop()
-        # A program that was stopped may exit with 0 without a result.
-        if status == 0 and not (was_stopped and not (folder / RESULT_FILE).exists()):
+        # Libraries that stop at SIGTERM, such as transformers with `enable_jit_checkpoint`, return as if
+        # training were complete, and the script goes on to measure and report half of a run.
+        if status == 0 and (not was_stopped or had_result or states_completion(folder / RESULT_FILE)):
             return read_result(self.space, folder / RESULT_FILE)
         if end.lost and not was_stopped:  # as if this worker were, but its trial need not wait for a lease
             return Failed(error=f"{end.lost}\n{end.output}".strip(), failure="lost", retryable=True)

@@ -70,8 +70,11 @@ class FunctionProgram(Program):
         # A given function may run in one of several threads, which share environment and path.
         with _as_script(self.variables(record, folder)) if self._given is None else nullcontext():
             try:
+                stop.heard()
                 with stop.interruptible():
                     returned = function(trial if _takes_trial(function) else dict(trial.parameters))
+                if stop.heard():  # and yet it returned, perhaps with the result of half of a run
+                    return Preempted(detail=f"{name} ended at {stop.by}")
                 if trial.stopped:
                     return Preempted(detail=f"{name} ended as it was asked to")
                 return check_metrics(self.space, returned, f"what {name} returned")

@@ -158,6 +158,15 @@ def read_refusal(file: Path) -> Failed | None:
         return None
 
 
+def states_completion(file: Path) -> bool:
+    """Return whether the program's result has the status "completed" in so many words."""
+    try:
+        document = json_reader.read(file)
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("status") == "completed"
+
+
 def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
     """Return the metrics if all that the sweep needs are present and finite, else a failure.
 

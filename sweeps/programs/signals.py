@@ -10,14 +10,17 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 from sweeps.errors import EXIT_PREEMPTED, Interrupted
 
 ECHO_S = 5.0
 """Seconds in which another SIGTERM is the same notice: engines signal every process of a job, and a worker's
 parents pass the signal on."""
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _LEAVING = b"\nsweep: leaving; a trial in hand is handed back first. Ctrl-C again exits at once\n"
 _EXITING = (
@@ -32,6 +35,8 @@ class Stop:
         self._by = ""
         self._at = 0.0
         self._may_raise = False
+        self._arrived: int | None = None
+        self._before: dict[int, Any] = {}
 
     @property
     def requested(self) -> bool:
@@ -45,10 +50,33 @@ class Stop:
 
     def listen(self) -> None:
         """Install the handlers of SIGTERM, SIGINT and SIGHUP. Only the main thread may call this."""
-        signal.signal(signal.SIGTERM, self._handle)
-        signal.signal(signal.SIGINT, self._handle)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
-            signal.signal(signal.SIGHUP, self._handle)
+        for signum in _STOPPING:
+            before = signal.getsignal(signum)
+            if signum != signal.SIGHUP or before != signal.SIG_IGN:  # ignored under nohup
+                self._before[signum] = before
+                signal.signal(signum, self._handle)
+        self._arrived, writer = os.pipe()
+        os.set_blocking(self._arrived, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def heard(self) -> bool:
+        """Return whether a signal to stop has come since the last call, and take it as a request.
+
+        A function of the user's may have replaced the handlers, as `Trainer` of transformers does with
+        `enable_jit_checkpoint`, or have caught the exception of this one.
+        """
+        if self._arrived is None:
+            return False
+        try:
+            numbers = os.read(self._arrived, 4096)
+        except BlockingIOError:
+            return False
+        came = [number for number in numbers if number in _STOPPING]
+        if came:
+            self.request(signal.Signals(came[0]).name)
+        return bool(came)
 
     def request(self, by: str) -> None:
         """Ask the worker to stop; only the first request counts."""
@@ -70,6 +98,14 @@ class Stop:
         """Sleep, or raise `Interrupted` as soon as a request comes."""
         with self.interruptible():
             time.sleep(seconds)
+
+    def _forget(self) -> None:
+        """Leave the parent's signals alone, in a forked child such as one of a function's process pool."""
+        with suppress(ValueError):  # forked by another thread than the main one
+            signal.set_wakeup_fd(-1)
+            for signum, before in self._before.items():
+                if signal.getsignal(signum) == self._handle:
+                    signal.signal(signum, before)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._by:

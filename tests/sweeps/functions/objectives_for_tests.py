@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -73,6 +75,31 @@ def leaves(parameters):
 def sleeps(parameters):
     Path(os.environ["STARTED"]).touch()
     time.sleep(600)
+    return {"loss": 0.0}
+
+
+def stops_by_itself(parameters):
+    """Replaces the handler of SIGTERM for as long as it trains, and returns what it has then."""
+    stopped = []
+    before = signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    Path(os.environ["STARTED"]).touch()
+    while not stopped:
+        time.sleep(0.01)
+    signal.signal(signal.SIGTERM, before)
+    return {"loss": 0.0}
+
+
+def catches_all(parameters):
+    try:
+        return sleeps(parameters)
+    except BaseException:
+        return {"loss": 0.0}
+
+
+def ends_a_child(parameters):
+    """Ends a forked process by SIGTERM, which that one catches."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(os.getpid)
     return {"loss": 0.0}
 
 

@@ -35,6 +35,13 @@ def run(space, tmp_path: Path, record=RECORD, **changes):
     return program_of(space).run(record, folder, **arguments)
 
 
+@pytest.fixture
+def listening(keep_signals) -> Stop:
+    stop = Stop()
+    stop.listen()
+    return stop
+
+
 def function(space, name: str):
     return replace(space, program=Program(kind="function", function=f"objectives_for_tests:{name}"))
 
@@ -75,26 +82,37 @@ class TestFunctions:
     def test_a_missing_objective_names_what_is_there(self, space, tmp_path):
         assert "'loss'; there is accuracy" in run(function(space, "forgets"), tmp_path).error
 
-    def test_a_request_to_stop_interrupts_it(self, space, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("name", "detail"),
+        [
+            ("sleeps", "SIGTERM"),
+            ("stops_by_itself", "stops_by_itself ended at SIGTERM"),
+            ("catches_all", "catches_all ended at SIGTERM"),
+        ],
+    )
+    def test_sigterm_ends_it_without_a_result(
+        self, space, tmp_path, monkeypatch, listening, name: str, detail: str
+    ):
         monkeypatch.setenv("STARTED", str(tmp_path / "started"))
-        stop = Stop()
-        before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 
         def kill_when_started() -> None:
             while not (tmp_path / "started").exists():
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGTERM)
 
-        stop.listen()
-        try:
-            thread = threading.Thread(target=kill_when_started)
-            thread.start()
-            outcome = run(function(space, "sleeps"), tmp_path, stop=stop)
-            thread.join()
-        finally:
-            signal.signal(signal.SIGTERM, before[0])
-            signal.signal(signal.SIGINT, before[1])
-        assert outcome == Preempted(detail="SIGTERM")
+        thread = threading.Thread(target=kill_when_started)
+        thread.start()
+        outcome = run(function(space, name), tmp_path, stop=listening)
+        thread.join()
+        assert outcome == Preempted(detail=detail)
+        assert listening.by == "SIGTERM"  # so that the worker leaves
+
+    def test_signals_of_its_children_are_not_its_own(self, space, tmp_path, listening, capfd):
+        assert run(function(space, "ends_a_child"), tmp_path, stop=listening) == Completed(
+            metrics={"loss": 0.0}
+        )
+        assert not listening.requested
+        assert capfd.readouterr().err == ""  # no traceback of an exception of ours
 
 
 class TestCommands:
@@ -337,6 +355,24 @@ class TestCommands:
         )
         ready = tmp_path / "run" / "ready"
         assert run(python(space, code), tmp_path, wants_stop=ready.exists) == Completed(metrics={"loss": 1.0})
+
+    @pytest.mark.parametrize(
+        ("document", "outcome"),
+        [
+            ({"loss": 1.0}, Preempted(detail="the program exited with status 0")),
+            ({"status": "completed", "metrics": {"loss": 1.0}}, Completed(metrics={"loss": 1.0})),
+        ],
+        ids=["metrics alone", "status completed"],
+    )
+    def test_result_after_sigterm_counts_only_if_it_says_completed(self, space, tmp_path, document, outcome):
+        """A library that stops training at SIGTERM returns to the script, which reports half of a run."""
+        code = (
+            "import signal,time\nstopped = []\nsignal.signal(signal.SIGTERM, lambda *a: stopped.append(1))\n"
+            "import os; open(os.environ['SWEEP_RUN_DIR'] + '/ready', 'w').close()\n"
+            "while not stopped: time.sleep(0.01)\n" + write(json.dumps(document))
+        )
+        ready = tmp_path / "run" / "ready"
+        assert run(python(space, code), tmp_path, wants_stop=ready.exists) == outcome
 
 
 def test_what_else_stands_in_a_result_is_no_metric(space, tmp_path):
