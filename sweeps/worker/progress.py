@@ -121,12 +121,16 @@ class Bar(Lines):
         self._bar.reset(self._task, total=1.0, description=f"trial {record.trial}", progress="", visible=True)
 
     def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
-        text = f"stage {shorten(progress.get('stage'))} step {progress.get('step')}/{progress.get('of')}"
+        stage, step, of = (progress.get(name) for name in ("stage", "step", "of"))
+        text = f"stage {shorten(stage)} " if stage is not None else ""
+        text += f"step {step}" + (f"/{of}" if of is not None else "")
         if "loss" in progress:
             text += f" loss {shorten(progress['loss'])}"
         if "held_out_loss" in progress:
             text += f" held-out {shorten(progress['held_out_loss'])}"
         done = progress.get("done")
+        if done is None and stage is None:  # of a script, which need not know the trainer's `done`
+            done = step / of if isinstance(step, int | float) and isinstance(of, int | float) and of else None
         self._bar.update(self._task, completed=done if isinstance(done, int | float) else None, progress=text)
 
     def ended(self, record: Trial) -> None:
