@@ -14,6 +14,7 @@ from pathlib import Path
 from sweeps.errors import EnvironmentFault
 from sweeps.programs import process, startable
 from sweeps.programs.base import LOG_FILE, HostEnd, Program, cannot_start, write_trial_file
+from sweeps.programs.launchers import behind_launcher
 from sweeps.programs.progress_log import METRICS_FILE
 from sweeps.programs.result import (
     RESULT_FILE,
@@ -82,7 +83,8 @@ class CommandProgram(Program):
                 words = self.argv(record, folder, snapshots=snapshots, points=points, host=host)
             warm = self.warm_starter()
             status = process.run(words, log_file=log_file, env=env, should_stop=should_stop, warm=warm)
-            return HostEnd(status=status, output=process.last_lines(log_file))
+            status, output = behind_launcher(status, log_file)
+            return HostEnd(status=status, output=output)
 
         try:
             if self.hosts is None:
