@@ -68,13 +68,14 @@ def _add(override: Override, searched: dict[str, dict[str, Any]], fixed: dict[st
         searched.pop(bare, None)
         fixed[bare] = override.input_line or ""
         return
-    if key != bare:
-        raise InputError(
-            f"{override.input_line}: only keys that the configuration has can be searched; give {bare} a "
-            "value there"
-        )
-    fixed.pop(key, None)
-    searched[key] = _parameter(key, override)
+    if key.startswith("~"):
+        raise InputError(f"{override.input_line}: what is taken out cannot be searched; write {bare}=…")
+    fixed.pop(bare, None)
+    parameter = _parameter(bare, override)
+    if key != bare:  # all trials add it, with any of its values, which each then overrides with its own
+        value = next(iter(parameter.get("values", ())), parameter.get("min", parameter.get("value")))
+        fixed[bare] = key.removesuffix(bare) + to_overrides({bare: from_plain(value)})[0]
+    searched[bare] = parameter
 
 
 def _parameter(key: str, override: Override) -> dict[str, Any]:

@@ -215,7 +215,10 @@ def _defaults(
         return {}  # composing the trials says why
     groups = OmegaConf.select(composed, "hydra.runtime.choices") or {}
     found: dict[str, Value] = {}
+    added = {override.lstrip("+").partition("=")[0] for override in fixed if override.startswith("+")}
     for key, parameter in searched.items():
+        if key in added and "default" not in parameter:  # to be searched, not by the application
+            continue
         try:
             node = OmegaConf.select(composed, key)
             value = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

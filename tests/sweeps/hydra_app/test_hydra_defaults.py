@@ -69,3 +69,18 @@ def test_a_groups_default_is_its_choice(application: Path, train: Callable[..., 
     train("db/engine=choice(a,b)", "db@backup=choice(a,b)")
     experiment = Experiment.open(LocalStore(str(application / "sweep-store" / "train")))
     assert experiment.space.baseline == {"db/engine": "b", "db@backup": "b"}
+
+
+def test_group_that_the_configuration_lacks_is_searched(application: Path, train: Callable[..., str]) -> None:
+    """The usual way of experiments, which are no part of the primary configuration."""
+    (application / "conf" / "experiment").mkdir()
+    for option, x in (("near", 3), ("far", 5)):
+        text = f"# @package _global_\nx: {x}\n"
+        (application / "conf" / "experiment" / f"{option}.yaml").write_text(text)
+    train("+experiment=near,far", "+model.dropout=interval(0.1,0.5)", "hydra.sweeper.n_trials=3")
+    experiment = Experiment.open(LocalStore(str(application / "sweep-store" / "train")))
+    assert experiment.space.defaults == "unknown"
+    found = {record.parameters["experiment"]: record.metrics["objective"] for record in experiment.trials()}
+    assert found == {"near": 1.0, "far": 9.0}
+    config = next((application / "sweep-store").glob("train/runs/000000/attempt-1/.hydra/config.yaml"))
+    assert f"dropout: {experiment.trials()[0].parameters['model.dropout']!r}\n" in config.read_text()

@@ -75,8 +75,15 @@ def test_command_line_precedes_the_file() -> None:
     assert fixed == ["w=plain", "x=5", "model=big", "+new.key='a b'", "~gone"]
 
 
+def test_key_that_the_configuration_lacks_is_added_first() -> None:
+    searched, fixed = read({}, ["+experiment=a,b", "++x=interval(0.5,1)", "+layers=[1,2],[3]"], None)
+    assert list(searched) == ["experiment", "x", "layers"]
+    assert searched["experiment"] == {"values": ["a", "b"]}
+    assert fixed == ["+experiment=a", "++x=0.5", "+layers=[1,2]"]
+
+
 REFUSED: tuple[tuple[dict[str, Any], list[str]], ...] = (
-    ({}, ["+x=choice(1,2)"]),
+    ({}, ["~x=choice(1,2)"]),
     ({}, ["x=tag(warm,interval(0,1))"]),
     ({}, ["x=tag(log,choice(1,2))"]),
     ({}, ["x=choice({a:1},{a:2})"]),
