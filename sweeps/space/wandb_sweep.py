@@ -111,7 +111,11 @@ class _Reader:
         found: dict[str, Any] = {"name": _NO_FOLDER.sub("-", name).strip(".-") or "sweep"}
         found["objectives"] = [attempt(lambda: self._objective(entries), {})]
         found["parameters"] = {}
-        for name, body in attempt(lambda: list(_flat(entries)), []):
+        flat = attempt(lambda: list(_flat(entries)), [])
+        for name, body in flat:
+            outer, nested, _ = body.path.partition(".parameters.")
+            if nested:
+                self.notes.append(f"{outer}: passed by dotted names, where W&B passes a dict.")
             parameter: dict[str, Any] | None = attempt(partial(self._parameter, body), None)
             if parameter is not None:
                 found["parameters"][name] = parameter
@@ -165,11 +169,14 @@ class _Reader:
         command: list[str] = []
         for item in items or _DEFAULT_COMMAND:
             word = item if isinstance(item, str) else item.text()
-            if word == "${env}" or (word == "/usr/bin/env" and not command):
+            if word in ("${env}", "/usr/bin/env") and not command:
+                command.append("env")
                 continue
             if not isinstance(item, str) and word not in _MACROS and _MACRO.search(word):
                 raise item.refusal(f"`{word}` has no equal; pass ${{args}}")
             command.append(script if word == "${program}" else _word(word, listed))
+        if command[:1] == ["env"] and not re.match(r"-|\w+=", "".join(command[1:2])):
+            del command[0]  # it sets no variables
         self.notes.append(
             "The program must write its metrics to result.json in $SWEEP_RUN_DIR, "
             'as {"status": "completed", "metrics": {...}}; wandb.config is empty.'

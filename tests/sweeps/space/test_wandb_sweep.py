@@ -71,6 +71,18 @@ def test_what_means_something_else_stands_above_it_as_a_comment() -> None:
     assert any(note.startswith("parameters.b: ") for note in found.notes)
 
 
+def test_nested_parameters_are_passed_in_another_way_which_is_said_once() -> None:
+    nested = "o: {parameters: {lr: {min: 0.1, max: 1.0}, sub: {parameters: {x: {value: 3}}}}}"
+    notes = translate(f"{HEAD}parameters: {{{nested}}}", "w.yaml").notes
+    assert [note.partition(":")[0] for note in notes].count("parameters.o") == 1
+
+
+def test_variables_of_a_command_are_kept() -> None:
+    words = 'command: ["${env}", A=1, "${interpreter}", "${program}", "${args}"]\n'
+    found = space("lr: {min: 0.1, max: 1.0}", words).program.command
+    assert found == ("env", "A=1", "python", "train.py", "${args}")
+
+
 @pytest.mark.parametrize(("theirs", "ours"), [("${args}", "${args}"), ("${args_no_hyphens}", "${overrides}")])
 def test_a_command_of_words_is_kept(theirs: str, ours: str) -> None:
     words = f'command: ["${{env}}", "${{interpreter}}", -m, lab.train, "{theirs}"]\n'
