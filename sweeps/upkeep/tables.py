@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ from sweeps.trials import storable
 
 _HEAD = 1000
 """Bytes in which a text in UTF-16 has a NUL."""
+
+_PANDAS_INDEX = re.compile(r"Unnamed: \d+")
+"""Name that pandas gives to the index that it wrote without one: a table that it has read and written again
+would have a metric more, and thus rows that the sweep does not know."""
 
 Cell = bool | int | float | str | None
 
@@ -86,7 +91,7 @@ def read(path: Path) -> Table:
         raise TableError(str(path), [f"{path}: cannot be read: {error.strerror or error}"]) from None
     except ValueError as error:
         raise TableError(str(path), [f"{path}: {one_line(error)}"]) from None
-    columns = dict.fromkeys(name for row in rows for name in row.cells)
+    columns = dict.fromkeys(name for row in rows for name in row.cells if not _PANDAS_INDEX.fullmatch(name))
     return Table(file=str(path), columns=tuple(columns), rows=tuple(rows))
 
 

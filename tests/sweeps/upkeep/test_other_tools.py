@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import optuna
+import pandas as pd
 import pytest
 from memory_store import MemoryStore
 
@@ -82,6 +83,22 @@ def test_optuna_trials_dataframe(experiment, study, tmp_path, write):
     ]
     assert [metrics for _, metrics in results(experiment)] == [pytest.approx(m) for _, m in expected]
     assert import_table(experiment, file, worker="me").trials == ()
+
+
+def test_table_that_pandas_has_rewritten_is_the_same(experiment, tmp_path):
+    study = optuna.create_study()
+    study.optimize(
+        lambda trial: (
+            trial.suggest_float("lr", 0.1, 0.2) + len(trial.suggest_categorical("model.kind", ["a"]))
+        ),
+        n_trials=2,
+    )
+    file = tmp_path / "t.csv"
+    study.trials_dataframe().to_csv(file)
+    assert len(import_table(experiment, file, worker="me").trials) == 2
+    pd.read_csv(file).rename(columns={"value": "loss"}).to_csv(file)
+    assert import_table(experiment, file, worker="me").trials == ()
+    assert [list(metrics) for _, metrics in results(experiment)] == [["loss"]] * 2
 
 
 def test_optuna_values_are_the_objectives_in_order(ours, tmp_path):
