@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.errors import AnalysisError, TableError
 from analysis.report import efficiency_figures, figures, many_objective_figures, reuse_figures, trunk_figures
-from analysis.report.figure import SCALE, Figure
+from analysis.report.figure import Figure
 from analysis.report.trunk_layout import layouts
 from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Goal
@@ -32,7 +32,7 @@ from analysis.table import TableLike, TrialsTable, apart
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Picture:
-    """A figure and its two files. Jupyter shows the PNG; of a bare figure it would show the name."""
+    """A figure and its two files."""
 
     figure: Figure
     png: Path
@@ -42,9 +42,7 @@ class Picture:
         return str(self.png)
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """Return the PNG, and the width to show it at, half of its resolution."""
-        png = self.png.read_bytes()
-        return png, {"width": int.from_bytes(png[16:20]) // SCALE}
+        return self.figure._repr_png_()
 
 
 TRIALS = "trials.csv"

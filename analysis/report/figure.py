@@ -95,6 +95,11 @@ class Figure:
         png: bytes = vl_convert.vegalite_to_png(self.for_picture(width), vl_version=VEGA_LITE, scale=scale)
         return png
 
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """Return what Jupyter shows: the PNG, and the width to show it at, half of its resolution."""
+        png = self.to_png()
+        return png, {"width": int.from_bytes(png[16:20]) // SCALE}
+
     def save(self, path: str | Path, width: int = WIDTH) -> tuple[Path, Path]:
         """Write the figure with the suffixes .png and .svg, in place of older ones, and return both paths."""
         path = Path(path)
