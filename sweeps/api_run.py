@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import operator
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -74,7 +75,13 @@ def run_trials(
         limits = _Shared(leave_when_braked=True, tickets=tickets, confirming=confirming)
         return work(opened(), stop=stop, watcher=_Log(), limits=limits, function=function)
 
-    tallies = [one(stops[0])] if workers == 1 else _in_threads(one, stops)
+    if workers == 1:
+        with stops[0].overhearing():
+            tallies = [one(stops[0])]
+        if stops[0].requested:  # by a signal that the function did not pass on
+            signal.raise_signal(signal.Signals[stops[0].by])
+    else:
+        tallies = _in_threads(one, stops)
     store = opened().store
     switch = control.switch(store)
     if switch.braked:

@@ -83,6 +83,8 @@ class FunctionProgram(Program):
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever it raises fails its trial, not the worker
+                if stop.heard():  # Lightning, for one, makes SystemExit of KeyboardInterrupt
+                    return Preempted(detail=f"{name} ended at {stop.by}")
                 return failure_of(error)
 
     def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:

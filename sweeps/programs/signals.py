@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from sweeps.errors import EXIT_PREEMPTED, Interrupted
 
@@ -31,11 +32,13 @@ _EXITING = (
 class Stop:
     """Request to a worker to stop, by a signal or by `request`."""
 
+    _latest: ClassVar[Stop | None] = None
+
     def __init__(self) -> None:
         self._by = ""
         self._at = 0.0
         self._may_raise = False
-        self._arrived: int | None = None
+        self._arrived = -1
         self._before: dict[int, Any] = {}
 
     @property
@@ -55,19 +58,37 @@ class Stop:
             if signum != signal.SIGHUP or before != signal.SIG_IGN:  # ignored under nohup
                 self._before[signum] = before
                 signal.signal(signum, self._handle)
+        self._overhear()
+
+    @contextmanager
+    def overhearing(self) -> Iterator[None]:
+        """Let `heard` know of signals in the block, whose handlers stay. In another thread it never does."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = self._overhear()
+        try:
+            yield
+        finally:
+            os.close(signal.set_wakeup_fd(before))
+            os.close(self._arrived)
+            self._arrived = -1
+
+    def _overhear(self) -> int:
+        """Let Python write signals into a pipe of this object, and return where it wrote them before."""
         self._arrived, writer = os.pipe()
         os.set_blocking(self._arrived, False)
         os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=self._forget)
+        Stop._latest = self
+        return signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def heard(self) -> bool:
         """Return whether a signal to stop has come since the last call, and take it as a request.
 
         A function of the user's may have replaced the handlers, as `Trainer` of transformers does with
-        `enable_jit_checkpoint`, or have caught the exception of this one.
+        `enable_jit_checkpoint`, or have caught the exception, as Lightning does.
         """
-        if self._arrived is None:
+        if self._arrived < 0:
             return False
         try:
             numbers = os.read(self._arrived, 4096)
@@ -99,12 +120,16 @@ class Stop:
         with self.interruptible():
             time.sleep(seconds)
 
-    def _forget(self) -> None:
+    @classmethod
+    def _forget(cls) -> None:
         """Leave the parent's signals alone, in a forked child such as one of a function's process pool."""
+        stop, cls._latest = cls._latest, None
+        if stop is None or stop._arrived < 0:
+            return
         with suppress(ValueError):  # forked by another thread than the main one
             signal.set_wakeup_fd(-1)
-            for signum, before in self._before.items():
-                if signal.getsignal(signum) == self._handle:
+            for signum, before in stop._before.items():
+                if signal.getsignal(signum) == stop._handle:
                     signal.signal(signum, before)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
@@ -119,3 +144,7 @@ class Stop:
         if self._may_raise:
             self._may_raise = False
             raise Interrupted(self._by)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Stop._forget)

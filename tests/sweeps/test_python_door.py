@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -480,6 +481,23 @@ class TestRun:
         with pytest.raises(KeyboardInterrupt):
             sweep.run(function)
         assert sweep.experiment.trial(0).status == "pending"
+
+    @pytest.mark.parametrize("becomes", ["SystemExit", "a result"])
+    def test_ctrl_c_that_a_library_caught_does_the_same(self, sweep, becomes):
+        """Lightning exits with 1; its older versions return from `fit`, as if training were over."""
+
+        def function(parameters):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                if becomes == "SystemExit":
+                    raise SystemExit(1) from None
+            return 3.0
+
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run(function)
+        assert [record.status for record in sweep.experiment.trials()] == ["pending"]
+        assert sweep.run(lambda parameters: 1.0, n_trials=1) == {"completed": 1}
 
     def test_a_sweep_without_a_program_needs_a_function(self, sweep):
         with pytest.raises(sweeps.InputError, match="program"):
