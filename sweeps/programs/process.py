@@ -25,6 +25,7 @@ LAST_LINES = 50
 GRACE_S = 25.0
 _POLL_S = 0.1
 _CUT_WORD = re.compile(r"\A\S*\s+")
+_COLOURS_AND_MOVES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Unstartable(Exception):
@@ -131,11 +132,19 @@ def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -
 
 
 def end_of(data: bytes, count: int, *, is_cut: bool = False) -> str:
-    """Return the last `count` lines of a log; `is_cut`: without its first word, which may be cut in two."""
+    """Return the last `count` lines of a log as a terminal shows them: progress bars in their latest state.
+
+    Args:
+        is_cut: leave out the first word, which may be cut in two.
+    """
     text = data.decode("utf-8", errors="replace")
     if is_cut and (rest := _CUT_WORD.sub("", text, count=1)):
         text = rest
-    return "\n".join(text.strip().splitlines()[-count:])
+    lines = [
+        line.rstrip("\r").rpartition("\r")[2] for line in _COLOURS_AND_MOVES.sub("", text).strip().split("\n")
+    ]
+    shown = [line for line in lines if not line.isspace()]  # a bar that was wiped out
+    return "\n".join("\n".join(shown).splitlines()[-count:])
 
 
 def describe_exit(status: int) -> str:

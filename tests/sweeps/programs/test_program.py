@@ -311,6 +311,14 @@ class TestCommands:
         ready = tmp_path / "run" / "ready"
         assert isinstance(run(python(space, code), tmp_path, wants_stop=ready.exists), Preempted)
 
+    def test_error_shows_progress_bars_as_a_terminal_does(self, space, tmp_path):
+        code = (
+            r"import sys; print('begin\r\n 10%\r 50%\r100%\n\x1b[A    \r  \r\n\x1b[31mloss 3\x1b[0m\n 99%\r', end='')"
+            "; sys.exit('too large')"
+        )
+        error = run(python(space, code), tmp_path).error
+        assert error.splitlines()[1:] == ["begin", "100%", "loss 3", "too large"]
+
     def test_what_the_program_left_running_is_ended_with_it(self, space, tmp_path):
         marker = tmp_path / "grandchild"
         code = (
