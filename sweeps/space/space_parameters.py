@@ -328,7 +328,10 @@ def _check_conditions(bodies: Mapping[str, Cursor], wrong: Collection[str]) -> N
             if name not in bodies:
                 raise child.refusal(f"`{name}` is not among the parameters; {nearest(name, bodies)}")
             if name in parent_of:
-                raise child.refusal(f"`{name}` depends on `{parent_of[name]}` already; one condition each")
+                raise child.refusal(
+                    f"`{name}` depends on `{parent_of[name]}` already, and a parameter has one condition; "
+                    "write one of another name, or none in `when`"
+                )
             parent_of[name] = parent
             path = [name]
             while path[-1] in parent_of:
