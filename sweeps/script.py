@@ -105,7 +105,13 @@ def finish(metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
 def _folder() -> Path | None:
     """Return the run folder of the trial, or None without a sweep."""
     named = os.environ.get("SWEEP_RUN_DIR")
-    return Path(named) if named else None
+    if not named:
+        return None
+    folder = Path(named)
+    folder.mkdir(
+        parents=True, exist_ok=True
+    )  # by hand it may be missing, which hours of training would pay for
+    return folder
 
 
 def _pairs(argv: Sequence[str], known: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:

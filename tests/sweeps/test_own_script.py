@@ -102,6 +102,12 @@ def test_reports_and_the_result_are_files_of_the_run_folder(tmp_path, monkeypatc
     assert capsys.readouterr().out == ""
 
 
+def test_a_run_folder_of_ones_own_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWEEP_RUN_DIR", str(tmp_path / "runs" / "again"))
+    finish(loss=0.5)
+    assert json.loads((tmp_path / "runs" / "again" / "result.json").read_text()) == {"loss": 0.5}
+
+
 def test_without_a_sweep_they_are_printed(monkeypatch, capsys):
     monkeypatch.delenv("SWEEP_RUN_DIR", raising=False)
     report(step=1, loss=0.5)
