@@ -3,6 +3,10 @@
 Writers of one key exclude one another with `filelock`; the kernel drops the lock of a process that dies. The
 version is the file's modification time in nanoseconds, which writers under the lock keep strictly increasing:
 no two contents of a key share one, and a listing costs one `stat` per object.
+
+A client of NFS remembers for up to a minute which names a folder has, and which files they are. What must not
+be decided by that is asked of the server: opening a folder does so, the status of an open file shows whether
+it was replaced, and `link` refuses a name that is taken. `make test-nfs` runs two clients.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from sweeps.text.regular_file import MAX_BYTES, kind_of
 LOCK_TIMEOUT_S = 5.0
 """Writes take milliseconds: a process that holds a lock for longer is stopped, or its disk hangs."""
 _LOCKS = ".locks"
+_TRIES = 8
+"""Of 4,000 reads of a file that eight processes kept replacing over NFS, one failed after five tries."""
 T = TypeVar("T")
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -53,14 +59,8 @@ class LocalStore:
         # This runs for every record: plain system calls take half of the time of a file object and a `Path`.
         path = f"{self._base}/{checked_key(key)}"
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                present = os.fstat(fd)
-                if stat.S_ISREG(present.st_mode) and present.st_size <= MAX_BYTES:
-                    data = _read_all(fd, present.st_size)
-                    return data, _version(present)
-            finally:
-                os.close(fd)
+            if (found := self._open(path, _content)) is not None:
+                return found
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -106,28 +106,29 @@ class LocalStore:
 
     def create(self, key: str, data: bytes) -> str:
         with self._key_lock(key) as path:
-            if os.path.lexists(path):
+            self._refresh(path.parent)
+            try:
+                if os.path.lexists(path):
+                    raise FileExistsError
+                version = self._write(path, data, above=self._last_deleted(key), new=True)
+            except FileExistsError:
                 if (reason := self.oddity(key)) is not None:
-                    raise DamagedObject(key, reason, self.location(key))
-                raise AlreadyExists(key)
-            version = self._write(path, data, above=None)
+                    raise DamagedObject(key, reason, self.location(key)) from None
+                raise AlreadyExists(key) from None
         sync_folder(path.parent)  # without the lock: a writer that is stopped here must not block others
         return version
 
     def replace(self, key: str, data: bytes, expected: str) -> str:
         with self._key_lock(key) as path:
-            present = self._stat(path)
-            if present is None or _version(present) != expected:
-                raise Conflict(key)
-            version = self._write(path, data, above=present.st_mtime_ns)
+            present = self._check(key, path, expected)
+            version = self._write(path, data, above=present.st_mtime_ns, new=False)
         sync_folder(path.parent)  # without it 5 % more cycles a second, and results that a power cut takes
         return version
 
     def delete(self, key: str, expected: str) -> None:
         with self._key_lock(key) as path:
-            present = self._stat(path)
-            if present is None or _version(present) != expected:
-                raise Conflict(key)
+            present = self._check(key, path, expected)
+            self._deleted_file(key).write_text(str(present.st_mtime_ns), encoding="ascii")
             path.unlink()
 
     def versions(self, keys: Sequence[str]) -> list[str | None]:
@@ -136,13 +137,9 @@ class LocalStore:
         A listing takes a `stat` for each object of the folder, this takes one for each key.
         """
         folder = self._path(keys[0]).parent
+        self._refresh(folder)
         try:
-            # A client of NFS asks the server for what has changed in a folder when it is opened, and would
-            # otherwise take a new name for missing, or an old file for the present one, for up to a minute.
-            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
             found = [_present(self._path(key)) for key in keys]
-        except FileNotFoundError:
-            return [None] * len(keys)
         except OSError as error:
             self._unavailable("list", folder, error)
         return [None if each is None or stat.S_ISDIR(each.st_mode) else _version(each) for each in found]
@@ -160,6 +157,7 @@ class LocalStore:
         """Return what `make` makes of each key and file, without None."""
         base = checked_prefix(prefix).rpartition("/")[0]
         folder = f"{self._base}/{base}"
+        self._refresh(Path(folder))
         try:
             found = (
                 make(*each)
@@ -196,13 +194,31 @@ class LocalStore:
     def _path(self, key: str) -> Path:
         return self._root.joinpath(*checked_key(key).split("/"))
 
+    def _lock_file(self, key: str) -> Path:
+        return self._root / _LOCKS / (key.replace("/", "__") + ".lock")
+
+    def _deleted_file(self, key: str) -> Path:
+        """Return the path of a file with the key's version that was deleted last.
+
+        The next one must be higher, but clocks of file systems tick every few milliseconds only.
+        """
+        return self._lock_file(key).with_suffix(".deleted")
+
+    def _last_deleted(self, key: str) -> int:
+        """Return the version of the key that was deleted last, in nanoseconds; 0 if there was none."""
+        try:
+            found = self._open(str(self._deleted_file(key)), _content)
+        except FileNotFoundError:
+            return 0
+        return int(found[0]) if found is not None and found[0].isdigit() else 0
+
     @contextmanager
     def _key_lock(self, key: str) -> Iterator[Path]:
         """Hold the key's lock and yield its path. Folders that a failed write leaves empty are removed."""
         import filelock  # which commands that only read need not
 
         path = self._path(key)
-        lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")
+        lock = self._lock_file(key)
         missing: list[Path] = []
         try:
             for folder in (path.parent, lock.parent):
@@ -228,8 +244,55 @@ class LocalStore:
                     folder.rmdir()
             self._unavailable("write", path, error)
 
-    def _write(self, path: Path, data: bytes, above: int | None) -> str:
-        """Replace the file and return its version, a modification time greater than `above`."""
+    def _open(self, path: str, use: Callable[[int, os.stat_result], T]) -> T:
+        """Open a file and return what `use` makes of its descriptor and status."""
+        for tries_left in range(_TRIES - 1, -1, -1):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    present = os.fstat(fd)
+                    # NFS opens a file that another machine has replaced, if anybody reads it still.
+                    if present.st_nlink or not tries_left:
+                        return use(fd, present)
+                finally:
+                    os.close(fd)
+            except FileNotFoundError:
+                if tries_left < _TRIES - 1:
+                    raise
+            except OSError as error:
+                if error.errno != errno.ESTALE or not tries_left:  # replaced, and nobody reads it
+                    raise
+            self._refresh(Path(path).parent)
+            if tries_left < _TRIES - 2:
+                time.sleep(0.01)  # others replace it all the time
+        raise AssertionError("the last try returns or raises")
+
+    def _refresh(self, folder: Path) -> None:
+        """Make a client of NFS ask the server for the names in a folder, and in those above it."""
+        inner = folder.relative_to(self._root).parts
+        for depth in range(len(inner) + 1):
+            try:
+                os.close(os.open(self._root.joinpath(*inner[:depth]), os.O_RDONLY | os.O_DIRECTORY))
+            except OSError:
+                return  # whoever uses the folder will say why it cannot be opened
+
+    def _check(self, key: str, path: Path, expected: str) -> os.stat_result:
+        """Return the status of the version `expected`; raise `Conflict` if another one is present."""
+        self._refresh(path.parent)
+        try:
+            present = self._open(str(path), lambda fd, found: found)
+        except FileNotFoundError:
+            raise Conflict(key) from None
+        if _version(present) != expected:
+            raise Conflict(key)
+        return present
+
+    def _write(self, path: Path, data: bytes, above: int, *, new: bool) -> str:
+        """Write a file and return its version, a modification time greater than `above`.
+
+        Raises:
+            FileExistsError: `new`, and the file exists.
+        """
         # One draft per key is enough under its lock: a killed writer leaves one file at most.
         with Draft(path, path.with_name(f".{path.name}.draft")) as draft:
             draft.file.write(data)
@@ -237,12 +300,12 @@ class LocalStore:
             fd = draft.file.fileno()
             # Whatever the mount's resolution.
             for step in (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000):
-                if above is None or os.fstat(fd).st_mtime_ns > above:
+                if os.fstat(fd).st_mtime_ns > above:
                     break
                 os.utime(fd, ns=(above + step, above + step))
-            if above is not None and os.fstat(fd).st_mtime_ns <= above:
+            if os.fstat(fd).st_mtime_ns <= above:
                 raise OSError(errno.ENOTSUP, "this file system keeps no usable modification times")
-            return _version(draft.commit())
+            return _version(draft.commit(new=new))
 
     def _stat(self, path: Path) -> os.stat_result | None:
         try:
@@ -254,6 +317,13 @@ class LocalStore:
         what = error.strerror or type(error).__name__
         kind = WriteRefused if error.errno in (*_FORBIDDEN, errno.EFBIG) else StoreUnavailable
         raise kind(f"{path}: cannot {verb}: {what.lower()}; {_advice(error, verb)}") from error
+
+
+def _content(fd: int, present: os.stat_result) -> tuple[bytes, str] | None:
+    """Return bytes and version of an open file; None if it is no regular file, or too large."""
+    if not stat.S_ISREG(present.st_mode) or present.st_size > MAX_BYTES:
+        return None
+    return _read_all(fd, present.st_size), _version(present)
 
 
 def _read_all(fd: int, size: int) -> bytes:

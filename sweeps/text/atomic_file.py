@@ -28,16 +28,37 @@ class Draft:
         self._path, self._draft, self._committed = path, draft, False
 
     def __enter__(self) -> Self:
-        self._draft.unlink(missing_ok=True)  # were it a pipe, opening it would block
-        self.file = self._draft.open("xb+")
+        try:
+            self._draft.unlink(missing_ok=True)  # were it a pipe, opening it would block
+            self.file = self._draft.open("xb+")
+        except FileExistsError:  # left by a killed writer on another machine: NFS did not know of it at once
+            self._draft.unlink(missing_ok=True)
+            self.file = self._draft.open("xb+")
         return self
 
-    def commit(self) -> os.stat_result:
-        """Flush the draft to the disk, rename it to `path`, and return its status on the disk."""
+    def commit(self, *, new: bool = False) -> os.stat_result:
+        """Flush the draft to the disk, rename it to `path`, and return its status on the disk.
+
+        Args:
+            new: replace nothing, not even what another machine has just made, which a client of NFS may not
+                know of. File systems without hard links do replace that.
+
+        Raises:
+            FileExistsError: `new`, and the file exists.
+        """
         with self.file:
             self.file.flush()
             os.fsync(self.file.fileno())
             status = os.fstat(self.file.fileno())
+        if new:
+            try:
+                os.link(self._draft, self._path)
+            except FileExistsError:
+                raise
+            except OSError:  # no hard links here
+                pass
+            else:
+                return status  # the draft's own name goes in `__exit__`
         self._draft.replace(self._path)
         self._committed = True
         return status

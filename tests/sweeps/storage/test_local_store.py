@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.errors import AlreadyExists, StoreUnavailable
+from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable
 from sweeps.storage.local import LocalStore
 
 
@@ -166,3 +166,107 @@ def test_keys_are_those_of_a_listing(store, tmp_path):
     assert set(store.keys("trials/")) == keys == {entry.key for entry in store.list("trials/")}
     assert set(store.keys("trials")) == keys | {"trialsets/1.json"}
     assert not store.keys("runs/")
+
+
+class TestClientOfNfs:
+    """What a client of NFS may answer from memory; `make test-nfs` has real ones."""
+
+    def test_object_of_another_machine_is_not_overwritten_by_create(self, store, monkeypatch):
+        version = store.create("k", b"theirs")
+        monkeypatch.setattr(os.path, "lexists", lambda path: False)  # it was missing a moment ago
+        with pytest.raises(AlreadyExists):
+            store.create("k", b"ours")
+        assert store.read("k") == (b"theirs", version)
+
+    def test_new_object_leaves_no_second_name(self, store, tmp_path):
+        store.create("a/k", b"x")
+        assert all_files(tmp_path / "store") == {"a/k": b"x"}
+        assert Path(store.location("a/k")).stat().st_nlink == 1
+
+    def test_folder_without_hard_links_has_objects_all_the_same(self, store, tmp_path, monkeypatch):
+        def refuse(*_: object) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refuse)
+        version = store.create("k", b"x")
+        with pytest.raises(AlreadyExists):
+            store.create("k", b"y")
+        assert store.read("k") == (b"x", version)
+        assert all_files(tmp_path / "store") == {"k": b"x"}
+
+    @pytest.fixture
+    def stale(self, store, tmp_path, monkeypatch):
+        """Open the old file of `k` twice, though another machine has replaced it: returns its version."""
+        first = store.create("k", b"old")
+        path = Path(store.location("k"))
+        kept = os.open(path, os.O_RDONLY)
+        store.replace("k", b"new", first)
+        real, answers = os.open, [kept, os.dup(kept)]
+
+        def remember(name, *rest, **named):
+            if os.fspath(name) == os.fspath(path) and answers:
+                return answers.pop()
+            return real(name, *rest, **named)
+
+        monkeypatch.setattr(os, "open", remember)
+        return first
+
+    def test_replaced_file_is_not_read(self, store, stale):
+        assert store.read("k")[0] == b"new"
+
+    def test_replaced_file_is_not_taken_for_the_version_to_replace_or_delete(self, store, stale):
+        with pytest.raises(Conflict):
+            store.replace("k", b"ours", stale)
+        with pytest.raises(Conflict):
+            store.delete("k", stale)
+        assert store.read("k")[0] == b"new"
+
+    @pytest.mark.parametrize("call", ["fstat", "read"])
+    def test_file_replaced_while_it_is_read_is_read_again(self, store, monkeypatch, call):
+        version = store.create("k", b"x")
+        real, errors = getattr(os, call), [OSError(errno.ESTALE, "Stale file handle") for _ in range(4)]
+
+        def fail(*given):
+            if errors:
+                raise errors.pop()
+            return real(*given)
+
+        monkeypatch.setattr(os, call, fail)
+        assert store.read("k") == (b"x", version)
+        assert errors == []
+
+    def test_file_that_stays_stale_is_an_error(self, store, monkeypatch):
+        store.create("k", b"x")
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+        with monkeypatch.context() as patch, pytest.raises(StoreUnavailable, match="stale file handle"):
+            patch.setattr(os, "fstat", fail)
+            store.read("k")
+
+    def test_draft_that_is_not_seen_at_once_is_replaced(self, store, tmp_path, monkeypatch):
+        version = store.create("k", b"old")
+        (tmp_path / "store" / ".k.draft").write_bytes(b"of a killed writer")
+        real, misses = Path.unlink, [1]
+
+        def remember(self, missing_ok=False):
+            if self.name == ".k.draft" and misses:
+                misses.pop()
+                return None
+            return real(self, missing_ok=missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", remember)
+        store.replace("k", b"new", version)
+        assert all_files(tmp_path / "store") == {"k": b"new"}
+
+
+def test_object_created_after_a_deletion_has_a_higher_version(store):
+    path = Path(store.location("a/k"))
+    store.create("a/k", b"x")
+    ahead = path.stat().st_mtime_ns + 3_600 * 10**9  # of a clock that has been set back since
+    os.utime(path, ns=(ahead, ahead))
+    store.delete("a/k", str(ahead))
+    assert int(store.create("a/k", b"x")) > ahead
+    with pytest.raises(Conflict):
+        store.delete("a/k", str(ahead))
