@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest test-debian test-release setup-xla install-xla test-xla lint format docs pictures bench bench-gpu findings clean
+.PHONY: setup quickstart bubblewrap test test-again test-slow-again test-fast test-numerics test-slow test-browser test-slurm test-nfs test-ray test-skypilot test-newest test-oldest test-debian test-release setup-xla install-xla test-xla lint format docs pictures bench bench-gpu findings clean
 
 setup: $(STAMP)
 
@@ -103,6 +103,17 @@ test-slurm: $(STAMP)
 	    apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2 util-linux > /dev/null; }; then \
 	    echo "make test-slurm is left out: Slurm is not here, and apt-get cannot install it"; exit 0; fi; fi; \
 	$(BIN)/python -m pytest tests/runners/test_slurm_cluster.py -m slurm
+
+# A folder shared by two clients of NFS, which need a kernel of their own: user-mode Linux, a process of any user.
+NFS := linux.uml rpc.nfsd rpcbind mkfs.ext4 ip
+test-nfs: $(STAMP)
+	@here=yes; for each in $(NFS); do PATH=$$PATH:/usr/sbin:/sbin command -v $$each > /dev/null || here=no; done; \
+	if [ $$here = no ]; then \
+	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get > /dev/null || ! { apt-get update -qq && \
+	    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends user-mode-linux \
+	    nfs-kernel-server nfs-common rpcbind e2fsprogs iproute2 kmod > /dev/null; }; then \
+	    echo "make test-nfs is left out: user-mode Linux is not here, and apt-get cannot install it"; exit 0; fi; fi; \
+	for version in 4.2 3; do tests/nfs/boot.sh $(abspath $(BIN)/python) $$version || exit 1; done
 
 # Asks SkyPilot itself whether it takes what we render, offline; 300 MB in an environment of its own.
 SKY := .venv-sky

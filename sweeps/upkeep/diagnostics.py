@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from sweeps.experiment import Experiment
 from sweeps.programs.result import RESULT_FILE
 from sweeps.search.allocation import ASK_KEY
@@ -138,6 +140,31 @@ def _sweep(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
             remedy=f"report {name!r} as a metric, or limit what is measured anyway: "
             "`sweep extend --budget device_hours=H`",
         )
+    if (
+        option := None if experiment.store.is_remote else _unshared_locks(Path(experiment.store.url))
+    ) is not None:
+        yield Finding(
+            kind="unshared_locks",
+            level="note",
+            what=f"the folder is mounted with {option}: machines do not see each other's locks, so workers "
+            "of two machines may overwrite one another's records",
+            where=where(SWEEP_KEY),
+            remedy=f"mount it without {option}, or run all workers on one machine",
+        )
+
+
+def _unshared_locks(folder: Path) -> str | None:
+    """Return the option by which a mount of NFS keeps the locks of `flock` to this machine, or None."""
+    inside = [
+        mount
+        for mount in psutil.disk_partitions(all=True)
+        if folder.resolve().is_relative_to(mount.mountpoint)
+    ]
+    innermost = max(inside, key=lambda mount: len(mount.mountpoint), default=None)
+    options = (
+        innermost.opts.split(",") if innermost is not None and innermost.fstype.startswith("nfs") else []
+    )
+    return next((each for each in options if each in ("nolock", "local_lock=flock", "local_lock=all")), None)
 
 
 def _missing_records(experiment: Experiment, survey: Survey) -> Iterator[Finding]:

@@ -6,7 +6,9 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from memory_store import MemoryStore
 from published import put
@@ -205,3 +207,26 @@ def test_a_store_that_is_away_is_a_finding_and_not_the_end(space):
 
     diagnosis = doctor.examine(away, expected=True)
     assert [f.what for f in diagnosis.findings if f.kind == "store"] == ["gs://b/x: no route to host"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "named"),
+    [
+        ("nfs", "rw,vers=3,nolock,local_lock=all", ["nolock"]),
+        ("nfs4", "rw,vers=4.2,local_lock=flock", ["local_lock=flock"]),
+        ("nfs4", "rw,vers=4.2,local_lock=none", []),
+        ("ext4", "rw,nolock", []),
+    ],
+)
+def test_mount_of_nfs_whose_locks_are_not_shared_is_named(
+    tmp_path, sweep_in, monkeypatch, kind, options, named
+):
+    mounts = [
+        SimpleNamespace(mountpoint=mountpoint, fstype=fstype, opts=opts)
+        for mountpoint, fstype, opts in (("/", "ext4", "rw"), (str(tmp_path), kind, options))
+    ]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
+    experiment = sweep_in(LocalStore(tmp_path / "sweep"))
+    findings = diagnostics.examine(experiment, survey(experiment.store))
+    assert [f.what.partition(" with ")[2].partition(":")[0] for f in findings] == named
+    assert {(f.kind, f.level) for f in findings} <= {("unshared_locks", "note")}
