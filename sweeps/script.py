@@ -108,9 +108,8 @@ def _folder() -> Path | None:
     if not named:
         return None
     folder = Path(named)
-    folder.mkdir(
-        parents=True, exist_ok=True
-    )  # by hand it may be missing, which hours of training would pay for
+    # By hand it may be missing, which hours of training would pay for.
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

@@ -59,10 +59,8 @@ def result(returned: Any, metrics: Sequence[str]) -> dict[str, Any]:
             found[str(name)] = number if math.isfinite(number) else None
         elif name in metrics:
             return _failed_result(f"returned {value!r} as {name}; return a number")
-    return {
-        "schema": 1,
-        "metrics": found,
-    }  # "completed" would count after SIGTERM, too, which a task may survive
+    # With the status "completed" it would count after SIGTERM, too, which a task may survive.
+    return {"schema": 1, "metrics": found}
 
 
 def _number(value: Any) -> float | None:
