@@ -248,8 +248,24 @@ def even_positions(axis: Axis, most: int) -> list[Value]:
 
 
 def at_share(axis: Axis, share: float) -> Value:
-    """Return the position at a share, from 0 to below 1, of the axis."""
-    return _uniform(axis, int(share * 2**32))
+    """Return the position at a share, from 0 to below 1, of the axis, evenly over its scale."""
+    if not (isinstance(axis, Interval) and axis.log):
+        return _uniform(axis, int(share * 2**32))
+    low, high = axis.bounds  # integers; half a unit more gives the first and the last their share
+    at: float = round((low - 0.5) * ((high + 0.5) / (low - 0.5)) ** share)
+    return min(max(at, int(low)), int(high))
+
+
+def share_at(axis: Axis, position: Value) -> float:
+    """Return the share of the axis in the middle of those that `at_share` puts at this position."""
+    if isinstance(axis, Options):
+        return (axis.values.index(position) + 0.5) / len(axis.values)
+    low, high = axis.bounds
+    at = number_of(position)
+    if axis.log:
+        return math.log(at / (low - 0.5)) / math.log((high + 0.5) / (low - 0.5))
+    above = 1 if axis.kind == "int" else 0
+    return (at - low + 0.5 * above) / (high - low + above)
 
 
 def _uniform(axis: Axis, seed: int) -> Value:

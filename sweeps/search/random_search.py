@@ -13,7 +13,7 @@ from typing import Any
 
 from sweeps.errors import NothingToAsk
 from sweeps.search.determinism import stable_seed
-from sweeps.search.encoding import Axis, Encoding, Interval, at_share
+from sweeps.search.encoding import Encoding, at_share
 from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
@@ -96,16 +96,8 @@ class RandomSearch:
             for digit, column in enumerate(columns):
                 if digits >> digit & 1:
                     scrambled ^= column  # from the shift on
-            point[axis.name] = _on_axis(axis, (scrambled + 0.5) / 2**_BITS)
+            point[axis.name] = at_share(axis, (scrambled + 0.5) / 2**_BITS)
         return self._encoding.decode(point)
-
-
-def _on_axis(axis: Axis, share: float) -> Value:
-    if not (isinstance(axis, Interval) and axis.log):
-        return at_share(axis, share)
-    low, high = axis.bounds  # integers; half a unit more gives the first and the last their share
-    at: float = round((low - 0.5) * ((high + 0.5) / (low - 0.5)) ** share)
-    return min(max(at, int(low)), int(high))
 
 
 def remaining_configurations(

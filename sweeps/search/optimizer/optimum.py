@@ -15,7 +15,7 @@ import torch
 from torch.quasirandom import SobolEngine
 
 from sweeps.search.arrays import Floats
-from sweeps.search.encoding import Encoding, Options, even_positions
+from sweeps.search.encoding import Encoding, Options, even_positions, share_at
 from sweeps.search.optimizer.rows import ModelRows, metric_model, metric_scale
 from sweeps.space.definition import Value, number_of
 
@@ -156,7 +156,8 @@ class SpacePoints:
 
     def near(self, centres: Sequence[Mapping[str, Value]], count: int) -> list[dict[str, Value]]:
         """Return neighbours of points, as many of each: most differ in a few axes, some in all."""
-        start = np.array([self._shares(point) for point in centres])
+        axes = self._encoding.axes
+        start = np.array([[share_at(axis, point[axis.name]) for axis in axes] for point in centres])
         rows = start[np.arange(count) % len(start)]
         scales = self._rng.choice(NEAR_SCALES, size=(count, 1))
         steps = scales * self._rng.standard_normal(rows.shape)
@@ -216,18 +217,6 @@ class SpacePoints:
                 )
             )
         return found
-
-    def _shares(self, point: Mapping[str, Value]) -> list[float]:
-        shares = []
-        for axis in self._encoding.axes:
-            if isinstance(axis, Options):
-                shares.append((axis.values.index(point[axis.name]) + 0.5) / len(axis.values))
-                continue
-            low, high = axis.bounds
-            above = 1 if axis.kind == "int" else 0
-            at = number_of(point[axis.name]) - low + 0.5 * above
-            shares.append(at / (high - low + above))
-        return shares
 
 
 def _ends(count: int) -> tuple[int, int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.search.encoding import Encoding, Interval, Options
+from sweeps.search.encoding import Encoding, Interval, Options, at_share, share_at
 from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space, Value
 from sweeps.space.domain import Domain
 
@@ -159,3 +161,19 @@ def test_ax_switches_axes_by_options_alone():
     assert found.active_for_ax(off) == {"p0": 0, "p1": 0.5, "p2": "off"}
     assert found.active_for_ax(off | {"p2": "on"}) == off | {"p2": "on"}
     assert found.active_for_ax(off | {"p2": "on", "p3": "b"}) == {"p0": 0, "p1": 0.5, "p2": "on", "p3": "b"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log"), [(10, 40, True), (1, 6, True), (1, 8, False)], ids=["log", "log-from-1", "even"]
+)
+def test_shares_of_an_axis_are_spread_as_stated(low: int, high: int, log: bool) -> None:
+    """The chance of an integer is that of the real numbers that round to it."""
+    axis = Interval(name="p0", bounds=(low, high), kind="int", log=log)
+    count = 100_000
+    found = Counter(at_share(axis, (at + 0.5) / count) for at in range(count))
+    edges = [value - 0.5 for value in range(low, high + 2)]
+    scale = math.log if log else float
+    whole = scale(edges[-1]) - scale(edges[0])
+    chances = {v: (scale(v + 0.5) - scale(v - 0.5)) / whole for v in range(low, high + 1)}
+    assert {value: times / count for value, times in found.items()} == pytest.approx(chances, abs=2e-5)
+    assert all(at_share(axis, share_at(axis, value)) == value for value in found)
