@@ -110,7 +110,7 @@ class Report:
         return Metrics(
             final_loss=final.mean,
             final_loss_sem=held_out.paired_sem,
-            final_loss_text_sem=final.sem,
+            final_loss_text_sem=held_out.text_sem,
             perplexity=final.perplexity,
             bits_per_byte=scored_bytes and bits_per_byte(final.mean, self.inputs.held_out, scored_bytes),
             **_alignment(traces[layerwise.NAME]),
@@ -128,7 +128,7 @@ class Report:
             eval_seconds=sum(trace.eval_seconds for trace in traces.values()),
             test_loss=None if test is None else test.final.mean,
             test_loss_sem=None if test is None else test.paired_sem,
-            test_loss_text_sem=None if test is None else test.final.sem,
+            test_loss_text_sem=None if test is None else test.text_sem,
             unaveraged_loss=unaveraged,
             recovery_start_loss=frozen,
             recovery_train_loss=recovered.final("ce" if self.config.recovery.distill.enabled else "loss"),
@@ -186,7 +186,13 @@ def save(
             if on_text is not None
             for name, loss in zip(names, (on_text.final, on_text.reference), strict=True)
         }
-        result.write_held_out(sequences, folder / HELD_OUT_FILE, resumable=checkpoints.resumable)
+        documents = {
+            names[0]: on_text.documents
+            for names, on_text in measured.items()
+            if on_text is not None and on_text.documents
+        }
+        path = folder / HELD_OUT_FILE
+        result.write_held_out(sequences, documents, path, resumable=checkpoints.resumable)
         result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
     saved = True
     if config.save_model:

@@ -225,11 +225,10 @@ def run(
     train(layerwise.NAME, layerwise.align)
 
     def loss_before_stage2() -> dict[str, float]:
-        loss = measure_loss(student, "the start of stage2")
-        return {"mean": loss.mean, "sem": loss.sem}
+        return {"mean": measure_loss(student, "the start of stage2").mean}
 
     noted = checkpoints.once("stage2_start", loss_before_stage2)  # which a resumed run does not measure again
-    start = HeldOutLoss(mean=noted["mean"], sem=noted["sem"])
+    start = HeldOutLoss(mean=noted["mean"])
 
     def report() -> Report:
         return Report(
@@ -276,7 +275,7 @@ def run(
         )["mean"]
         average.apply()
 
-    def measure(what: str, batches: list[Tensor]) -> Measured:
+    def measure(what: str, batches: list[Tensor], documents: tuple[int, ...]) -> Measured:
         return Measured(
             final=measure_loss(student, f"the final {what}", batches),
             reference=teacher_loss(
@@ -287,11 +286,12 @@ def run(
                 dtype=dtype,
                 sha256=teacher_digest,
             ),
+            documents=documents,
         )
 
-    held_out = measure("evaluation", inputs.held_out)
+    held_out = measure("evaluation", inputs.held_out, inputs.held_out_documents)
     within_stages.at_end(held_out.final)
-    test = measure("test", inputs.test) if inputs.test else None
+    test = measure("test", inputs.test, inputs.test_documents) if inputs.test else None
 
     finished = report()
     stages = finished.stages()

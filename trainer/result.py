@@ -158,19 +158,29 @@ def write(result: Result, path: Path, *, resumable: bool = False) -> None:
     _write(result.document(), path, resumable=resumable)
 
 
-def write_held_out(sequences: Mapping[str, Sequence[float]], path: Path, *, resumable: bool = False) -> None:
+def write_held_out(
+    sequences: Mapping[str, Sequence[float]],
+    documents: Mapping[str, Sequence[int]],
+    path: Path,
+    *,
+    resumable: bool = False,
+) -> None:
     """Write held-out losses of each sequence, schema 1, as `write` does.
 
     Args:
         sequences: in nats per token, by model: `final` is the student, `teacher` its reference; `test` and
             `test_teacher` are theirs on the test text.
+        documents: number of the document of each sequence, of `final` and `test`, as far as they are known.
         resumable: whether there is a checkpoint, for the error.
 
     Raises:
         TrainerError: the disk refuses it.
     """
     losses = {name: [round(loss, 7) for loss in values] for name, values in sequences.items()}
-    _write({"schema": SCHEMA, "unit": "nats per token", "losses": losses}, path, resumable=resumable)
+    content = {"schema": SCHEMA, "unit": "nats per token", "losses": losses}
+    if documents:
+        content["documents"] = {name: [*numbers] for name, numbers in documents.items()}
+    _write(content, path, resumable=resumable)
 
 
 def _write(document: Mapping[str, Any], path: Path, *, resumable: bool) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.findings.claims import Finding, Runs
 from benchmarks.findings.runs import Run
 from benchmarks.findings.setting import Setting
+from sweeps.text.standard_error import standard_error
 
 
 def errors(setting: Setting, runs: Runs) -> Finding:
@@ -56,9 +57,8 @@ def errors(setting: Setting, runs: Runs) -> Finding:
 
 
 def _difference_sem(a: Run, b: Run) -> float:
-    """Return the standard error over sequences of the difference of two runs on the same text."""
-    differences = np.subtract(a.by_sequence, b.by_sequence)
-    return float(differences.std(ddof=1) / np.sqrt(len(differences)))
+    """Return the standard error over documents of the difference of two runs on the same text."""
+    return standard_error(np.subtract(a.by_sequence, b.by_sequence).tolist(), a.documents)
 
 
 def _residual(losses_CS: np.ndarray) -> list[float]:

@@ -36,6 +36,7 @@ class Run:
         sem: standard error of the difference between `final` and the teacher's loss on the same text.
         text_sem: standard error of `final` over texts.
         by_sequence: the held-out loss of each sequence, of which `final` is the mean.
+        documents: number of the document of each.
     """
 
     condition: Condition
@@ -46,6 +47,7 @@ class Run:
     sem: float
     text_sem: float
     by_sequence: tuple[float, ...]
+    documents: tuple[int, ...]
     effective_steps: int
     seconds: float
     device: str
@@ -143,6 +145,7 @@ def read_run(folder: Path, condition: Condition, seed: int, *, early_steps: int)
     """Return the numbers of a finished run's folder."""
     document = json.loads((folder / RESULT_FILE).read_text())
     metrics, provenance = document["metrics"], document["provenance"]
+    held_out = json.loads((folder / HELD_OUT_FILE).read_text())
     lines = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
     trained = [line for line in lines if line["stage"] == "stage2" and "loss" in line]
     early = [line["loss"] for line in trained if line["step"] <= early_steps]
@@ -154,7 +157,8 @@ def read_run(folder: Path, condition: Condition, seed: int, *, early_steps: int)
         final=metrics["final_loss"],
         sem=metrics["final_loss_sem"],
         text_sem=metrics["final_loss_text_sem"],
-        by_sequence=tuple(json.loads((folder / HELD_OUT_FILE).read_text())["losses"]["final"]),
+        by_sequence=tuple(held_out["losses"]["final"]),
+        documents=tuple(held_out["documents"]["final"]),
         effective_steps=metrics["effective_steps"],
         seconds=metrics["train_seconds"],
         device=provenance["device"],

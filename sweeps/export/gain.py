@@ -10,6 +10,7 @@ from typing import Literal
 
 from sweeps.export.held_out import Losses
 from sweeps.space.definition import Space
+from sweeps.text.standard_error import independent, standard_error
 from sweeps.trials.record import Trial
 
 NORMAL_95 = 1.959963984540054
@@ -33,8 +34,8 @@ class Gain:
         first: index of the first one; imported and enqueued trials come before it.
         difference: how much better the best trial is; negative: worse.
         low, high: 95 % interval of it for these two runs, not for others with fresh seeds; None: unknown.
-        by: what the interval is from: the same sequences (`text`), standard errors that the trials have
-            reported (`errors`), or the noise that the file states (`noise`).
+        by: what the interval is from: the same sequences (`text`), those of one document together, standard
+            errors that the trials have reported (`errors`), or the noise that the file states (`noise`).
         over: `defaults`, or another `baseline`.
         below: whether better is lower.
     """
@@ -94,6 +95,7 @@ def gain(
         return None
     difference = sign * (theirs - ours)
     sem: float | None = None
+    deviations = NORMAL_95
     by: Source = ""
     if not math.isfinite(difference):  # the first of two finite numbers less the second may be none
         return None
@@ -107,8 +109,12 @@ def gain(
     if best.trial == first.trial:
         pass
     elif len(a) == len(b) >= 2 and _on_same_text(ta, tb):
+        from scipy.special import stdtrit  # `sweep status` does without
+
         pairs = [y - x for x, y in zip(a, b, strict=True)]
-        sem, by = statistics.stdev(pairs) / math.sqrt(len(pairs)), "text"
+        documents = by_sequence[str(best.trial)].get(f"{own}_documents", []) if by_sequence else []
+        sem, by = standard_error(pairs, documents), "text"
+        deviations = float(stdtrit(independent(len(pairs), documents) - 1, 0.975))
     elif len(known) == 2 and by_sequence is None and space.program.kind == "trainer":
         pass
     elif len(known) == 2:
@@ -120,8 +126,8 @@ def gain(
         first=first.trial,
         metric=metric,
         difference=difference,
-        low=None if sem is None else difference - NORMAL_95 * sem,
-        high=None if sem is None else difference + NORMAL_95 * sem,
+        low=None if sem is None else difference - deviations * sem,
+        high=None if sem is None else difference + deviations * sem,
         by=by,
         over="defaults" if space.defaults == "first" else "baseline",
         below=sign > 0,

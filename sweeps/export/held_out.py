@@ -1,6 +1,7 @@
 """Losses of each held-out sequence, as the trainer writes them into `held_out.json` of a run.
 
-`analysis` needs them for the errors that trials have in common: all are measured on the same text.
+`analysis` needs them for the errors that trials have in common: all are measured on the same text. Beside the
+losses `final` stands the number of each sequence's document, `final_documents`, where the file has it.
 """
 
 from __future__ import annotations
@@ -65,4 +66,10 @@ def _parse(data: bytes) -> Losses:
         for values in named.values()
     ):
         raise ValueError("no lists of finite numbers")
-    return named
+    documents = document.get("documents", {})
+    if not isinstance(documents, dict) or not all(
+        isinstance(labels, list) and len(labels) == len(named.get(name, ())) and all(map(is_number, labels))
+        for name, labels in documents.items()
+    ):
+        raise ValueError("no number of a document for each loss")
+    return named | {f"{name}_documents": labels for name, labels in documents.items()}

@@ -47,6 +47,7 @@ def made(final: Callable[[Condition, int], float]) -> Runs:
             sem=0.01,
             text_sem=0.03,
             by_sequence=tuple(final(condition, seed) + each for each in (-0.5, 0.0, 0.5)),
+            documents=(0, 1, 2),
             effective_steps=1,
             seconds=1.0,
             device="CPU",

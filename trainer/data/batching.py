@@ -98,17 +98,39 @@ def eval_batches(
         DataError: `tokens` has fewer than `batches * batch_size` windows.
     """
     windows = _windows(tokens, sequence_length, f"{text} text")
-    wanted = batches * batch_size
-    if wanted > len(windows):
+    if batches * batch_size > len(windows):
         raise DataError(
             f"the evaluation asks for {counted(batches, 'batch', 'batches')} of "
             f"{counted(batch_size, 'window')}, but the {text} text has {len(windows)} of "
             f"{sequence_length} tokens; evaluate fewer batches or hold out more text"
         )
-    spread = np.arange(wanted) * len(windows) // wanted
-    # Strided, so that every batch samples the whole text and batch means differ only by chance.
-    chosen = (spread[first::batches] for first in range(batches))
+    chosen = _eval_rows(len(windows), batch_size, batches)
     return [torch.from_numpy(windows[rows].astype(np.int64)) for rows in chosen]
+
+
+def eval_documents(
+    tokens: Tokens, end: int | None, *, batch_size: int, sequence_length: int, batches: int
+) -> tuple[int, ...]:
+    """Return the number of the document in the middle of each window of `eval_batches`, in their order.
+
+    Args:
+        tokens: [N], as there.
+        end: id of the token that ends a document; None: nothing tells them apart, and there are no numbers.
+    """
+    if end is None:
+        return ()
+    rows = np.concatenate(_eval_rows(len(tokens) // sequence_length, batch_size, batches))
+    ends = np.flatnonzero(tokens == end)
+    numbers: list[int] = np.searchsorted(ends, rows * sequence_length + sequence_length // 2).tolist()
+    return tuple(numbers)
+
+
+def _eval_rows(windows: int, batch_size: int, batches: int) -> list[npt.NDArray[np.int64]]:
+    """Return which of so many windows are in each batch: [batch_size] of each."""
+    wanted = batches * batch_size
+    spread = np.arange(wanted) * windows // wanted
+    # Strided, so that every batch samples the whole text and batch means differ only by chance.
+    return [spread[first::batches] for first in range(batches)]
 
 
 def _windows(tokens: Tokens, sequence_length: int, text: str = "text") -> Tokens:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from trainer.config import Config
 from trainer.config.data import DataConfig
-from trainer.data.batching import eval_batches
+from trainer.data.batching import eval_batches, eval_documents
 from trainer.data.corpus import Corpus
+from trainer.data.encoder import Encoder
 from trainer.data.token_bytes import scored_bytes
 from trainer.errors import ConfigError, DataError, TokenizerError
 from trainer.layout import Progress
@@ -28,13 +29,18 @@ class Inputs:
     Args:
         held_out: the batches [B, T] that losses are measured on, int64.
         held_out_bytes: bytes of text of the tokens scored in them; None if the tokenizer does not tell.
+        held_out_documents: number of the document of each sequence in them; empty if the tokenizer has no
+            end-of-text token.
         test: batches [B, T] of the test text; none unless `eval.test` asks for them.
+        test_documents: likewise of these.
     """
 
     corpus: Corpus
     held_out: list[Tensor]
     held_out_bytes: int | None
+    held_out_documents: tuple[int, ...]
     test: list[Tensor]
+    test_documents: tuple[int, ...]
 
 
 def prepare_inputs(config: Config, progress: Progress = lambda message, fraction: None) -> Inputs:
@@ -51,12 +57,11 @@ def prepare_inputs(config: Config, progress: Progress = lambda message, fraction
     except TokenizerError as error:
         key = "data.tokenizer" if config.data.tokenizer else "model.name"
         raise ConfigError(str(error), key=key) from error
-    cut = partial(
-        eval_batches,
-        batch_size=config.eval.batch_size,
-        sequence_length=config.data.sequence_length,
-        batches=config.eval.batches,
-    )
+    length, batches = config.data.sequence_length, config.eval.batches
+    size = config.eval.batch_size
+    cut = partial(eval_batches, batch_size=size, sequence_length=length, batches=batches)
+    end = Encoder.open(corpus.tokenizer_dir).end
+    documents = partial(eval_documents, end=end, batch_size=size, sequence_length=length, batches=batches)
     try:
         held_out = cut(corpus.held_out)
     except DataError as error:
@@ -67,7 +72,14 @@ def prepare_inputs(config: Config, progress: Progress = lambda message, fraction
             test = cut(corpus.test, text="test")
         except DataError as error:
             raise ConfigError(f"{error} (data.test_fraction)", key="eval.test") from error
-    return Inputs(corpus=corpus, held_out=held_out, held_out_bytes=scored_bytes(corpus, held_out), test=test)
+    return Inputs(
+        corpus=corpus,
+        held_out=held_out,
+        held_out_bytes=scored_bytes(corpus, held_out),
+        held_out_documents=documents(corpus.held_out),
+        test=test,
+        test_documents=documents(corpus.test) if test else (),
+    )
 
 
 def load(config: DataConfig, *, own_tokenizer: str | Path | None = None) -> Corpus:

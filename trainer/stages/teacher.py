@@ -152,7 +152,7 @@ def train_teacher(
             plan = StagePlan.from_config(NAME, recipe.with_carried_lr(length))
             train(plan, teacher, cross_entropy(teacher), feed, context)
         measured = held_out_loss(teacher, inputs.held_out, device=context.device, stage=NAME)
-        (folder / _LOSS_FILE).write_text(json.dumps({"loss": measured.mean, "sem": measured.sem}) + "\n")
+        (folder / _LOSS_FILE).write_text(json.dumps({"loss": measured.mean}) + "\n")
         save(teacher, folder / _MODEL_FOLDER)
 
     progress(NAME, None)

@@ -23,7 +23,7 @@ from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.training.evaluation import HeldOutLoss
 
-FORMAT = 2  # increase it when the same spec would give another loss
+FORMAT = 3  # increase it when the same spec would give another loss
 _LOSSES = "losses.json"
 
 _log = logging.getLogger(__name__)
@@ -78,4 +78,4 @@ def teacher_loss(
     except (CacheError, OSError) as error:
         _log.info("the teacher's held-out loss is not kept: %s", error)
         return measure()
-    return HeldOutLoss(mean=kept["mean"], sem=kept["sem"], by_sequence=tuple(kept["by_sequence"]))
+    return HeldOutLoss(mean=kept["mean"], by_sequence=tuple(kept["by_sequence"]))

@@ -3,7 +3,7 @@
 Every trial of a sweep is measured on the same text, so what is hard about the text is no noise between them.
 The paired standard error takes it out: it is that of the differences to a reference, the teacher, on the
 same sequences (a control variate; Glasserman, Monte Carlo Methods in Financial Engineering, 2003, section
-4.1).
+4.1). Sequences of one document are alike, and count together.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from sweeps.text.standard_error import standard_error
 from trainer.config import EvalConfig
 from trainer.devices.device import Device
 from trainer.distributed.tensors import is_dtensor
@@ -37,12 +38,10 @@ class HeldOutLoss:
 
     Args:
         mean: over all sequences.
-        sem: standard error of the mean over sequences, as if each run had text of its own.
-        by_sequence: the loss of each sequence, in the order of the text.
+        by_sequence: the loss of each sequence, in the order of the batches.
     """
 
     mean: float
-    sem: float
     by_sequence: tuple[float, ...] = ()
 
     @property
@@ -50,27 +49,29 @@ class HeldOutLoss:
         """Return exp(mean); at most exp(709), as JSON has no infinity."""
         return math.exp(min(self.mean, 709.0))
 
-    def paired_sem(self, reference: HeldOutLoss) -> float:
-        """Return the standard error of the mean difference to a loss on the same sequences.
-
-        Args:
-            reference: of a model that all runs to be compared have in common.
-        """
-        pairs = zip(self.by_sequence, reference.by_sequence, strict=True)
-        return _standard_error([ours - theirs for ours, theirs in pairs])
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Losses on one text: the finished student's, and the teacher's on the same sequences."""
+    """Losses on one text: the finished student's, and the teacher's on the same sequences.
+
+    Args:
+        documents: number of the document of each sequence; empty if nothing tells them apart.
+    """
 
     final: HeldOutLoss
     reference: HeldOutLoss
+    documents: tuple[int, ...] = ()
+
+    @property
+    def text_sem(self) -> float:
+        """Return the standard error of the student's loss, as if each run had text of its own."""
+        return standard_error(self.final.by_sequence, self.documents)
 
     @property
     def paired_sem(self) -> float:
-        """Return the standard error of the student's loss beside the teacher's."""
-        return self.final.paired_sem(self.reference)
+        """Return the standard error of the mean difference of the student's loss to the teacher's."""
+        pairs = zip(self.final.by_sequence, self.reference.by_sequence, strict=True)
+        return standard_error([ours - theirs for ours, theirs in pairs], self.documents)
 
 
 def bits_per_byte(loss: float, batches: Sequence[Tensor], scored_bytes: int) -> float:
@@ -119,7 +120,7 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
     mean = statistics.fmean(losses)
     if not math.isfinite(mean):
         raise DivergedError(quantity="held-out loss", value=mean, stage=stage, step=0)
-    return HeldOutLoss(mean=mean, sem=_standard_error(losses), by_sequence=tuple(losses))
+    return HeldOutLoss(mean=mean, by_sequence=tuple(losses))
 
 
 def in_turn(shares: Sequence[Sequence[T]]) -> list[T]:
@@ -130,10 +131,6 @@ def in_turn(shares: Sequence[Sequence[T]]) -> list[T]:
     """
     rounds = zip_longest(*shares)
     return [result for results in rounds for result in results if result is not None]
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,18 @@ def test_factors_give_the_covariance() -> None:
     assert factors @ factors.T == pytest.approx(np.cov(differences) / SEQUENCES)
 
 
+def test_sequences_of_one_document_count_together() -> None:
+    """With equally long documents it is the covariance of their means, divided by their number."""
+    entries, documents = losses(), np.repeat(np.arange(8), 5)
+    for entry in entries.values():
+        entry["final_documents"] = documents.tolist()
+    factors = HeldOut.from_document(entries).factors("final_loss", [(0,), (1,), (2,)])
+    assert factors.shape == (3, 8)
+    differences = [np.array(e["final"]) - np.array(e["teacher"]) for e in entries.values()]
+    means = [each.reshape(8, 5).mean(axis=1) for each in differences]
+    assert factors @ factors.T == pytest.approx(np.cov(means) / 8)
+
+
 def test_paired_error_is_independent_of_reference() -> None:
     entries = losses()
     for entry in entries.values():

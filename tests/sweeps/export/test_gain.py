@@ -39,13 +39,30 @@ def test_interval_is_paired_on_the_same_sequences() -> None:
     found = gain(SPACE, [FIRST, BEST], BEST, losses)
     assert found is not None
     # Differences 0.04, 0.06, 0.05, 0.05: their standard deviation is sqrt(2e-4 / 3), that of their mean half.
-    half = 1.959964 * (2e-4 / 3) ** 0.5 / 2
+    half = 3.182446 * (2e-4 / 3) ** 0.5 / 2  # Student's, with three degrees of freedom
     assert found.difference == pytest.approx(0.05)
     assert found.low == pytest.approx(0.05 - half, abs=1e-6)
     assert found.high == pytest.approx(0.05 + half, abs=1e-6)
     assert str(found).startswith(
-        "0.050 below the defaults (trial 0), 95 % 0.042 to 0.058, paired on the same text"
+        "0.050 below the defaults (trial 0), 95 % 0.037 to 0.063, paired on the same text"
     )
+
+
+def test_sequences_of_one_document_count_together() -> None:
+    """Differences 0.04, 0.06 and 0.05, 0.05, 0.08: deviations -0.016, 0.004 and -0.006, -0.006, 0.024."""
+    teacher = [1.0, 2.0, 3.1, 4.0, 5.0]
+    losses = {
+        "0": {"final": [2.0, 3.0, 4.0, 5.2, 6.0], "teacher": teacher},
+        "4": {"final": [1.96, 2.94, 3.95, 5.15, 5.92], "teacher": teacher},
+    }
+    for entry in losses.values():
+        entry["final_documents"] = [3, 3, 8, 8, 8]
+    best = trial(4, 3.494)
+    found = gain(SPACE, [FIRST, best], best, losses)
+    assert found is not None
+    sem = (2 / 1 * (0.012**2 + 0.012**2)) ** 0.5 / 5
+    assert found.low == pytest.approx(0.056 - 12.706205 * sem, abs=1e-6)
+    assert found.high == pytest.approx(0.056 + 12.706205 * sem, abs=1e-6)
 
 
 @pytest.mark.parametrize("teacher", [[], [3.1, 1.0, 4.0, 2.0]])

@@ -71,6 +71,14 @@ def test_document_has_the_losses_of_the_completed_attempt(store: LocalStore) -> 
     assert "held_out" not in export.document(SPACE, store.url, records)
 
 
+def test_documents_stand_beside_the_losses(store: LocalStore) -> None:
+    labels = list(range(len(LOSSES["final"])))
+    put_held_out(store, 0, {"schema": 1, "losses": LOSSES, "documents": {"final": labels}})
+    put_held_out(store, 1, {"schema": 1, "losses": LOSSES, "documents": {"final": labels[1:]}})
+    found = held_out.losses(store, SPACE, [record(0), record(1)])
+    assert found == {"0": LOSSES | {"final_documents": labels}}
+
+
 def test_only_trials_with_an_error_of_an_objective_are_looked_up(tmp_path: Path) -> None:
     store = Counting(tmp_path / "case")
     plain = Trial(trial=1, status="completed", parameters={}, generator="sobol", metrics={"final_loss": 3.0})

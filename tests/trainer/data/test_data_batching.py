@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.checkpoint.state import State, StateError
-from trainer.data.batching import WindowFeed, eval_batches
+from trainer.data.batching import WindowFeed, eval_batches, eval_documents
 from trainer.data.feed import Feed
 from trainer.errors import DataError, TrainerError
 
@@ -180,6 +180,16 @@ def test_evaluation_batches_are_the_same_every_time() -> None:
         eval_batches(numbered(1000), batch_size=3, sequence_length=10, batches=4) for _ in range(2)
     )
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_evaluation_windows_know_the_document_of_their_middle() -> None:
+    """Documents end with token 0, at 4, 5 and 19; windows are 0-3, 4-7, …, 16-19, taken in turn."""
+    tokens = np.array([9, 9, 9, 9, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 0, 9, 9], dtype=np.uint16)
+    sizes = {"batch_size": 2, "sequence_length": 4, "batches": 2}
+    first, second = eval_batches(np.arange(22, dtype=np.uint16), **sizes)
+    assert [first[:, 0].tolist(), second[:, 0].tolist()] == [[0, 8], [4, 12]]
+    assert eval_documents(tokens, 0, **sizes) == (0, 2, 2, 2)
+    assert eval_documents(tokens, None, **sizes) == ()
 
 
 def test_more_evaluation_windows_than_there_are_is_refused() -> None:

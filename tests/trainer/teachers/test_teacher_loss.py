@@ -17,7 +17,7 @@ from trainer.outcome import Outcome
 from trainer.teachers.teacher_loss import teacher_loss
 from trainer.training.evaluation import HeldOutLoss
 
-LOSS = HeldOutLoss(mean=3.0000000000000004, sem=0.1, by_sequence=(0.1, 5.900000000000001))
+LOSS = HeldOutLoss(mean=3.0000000000000004, by_sequence=(0.1, 5.900000000000001))
 BATCHES = [torch.arange(8).reshape(2, 4)]
 
 

@@ -13,16 +13,16 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from scipy import stats
 from trainer_outcomes import weights_digest, without_times
 
 from trainer.api import check, prepare
 from trainer.checkpoint import run_folder
+from trainer.data.encoder import Encoder
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError
 from trainer.outcome import Outcome, save
 from trainer.training.context import StageContext
-from trainer.training.evaluation import HeldOutLoss, held_out_loss
+from trainer.training.evaluation import HeldOutLoss, Measured, held_out_loss
 
 Run = Callable[..., Outcome]
 
@@ -74,7 +74,7 @@ def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run, spy: Ca
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
     again = held_out_loss(outcome.student, cut.results[0], device=device, stage="again")
     metrics = outcome.result.metrics
-    assert (metrics.final_loss, metrics.final_loss_text_sem) == (again.mean, again.sem)
+    assert metrics.final_loss == again.mean
     for layer in ternary_layers(outcome.student):
         assert layer.lambda_.complete
         assert layer.saliency is None
@@ -125,9 +125,29 @@ def test_too_little_held_out_text_is_refused_early(
     assert trained.arguments == []
 
 
+def clustered(values: list[float], documents: list[int]) -> float:
+    """Return the standard error of the mean by the sums of each document's deviations."""
+    mean, groups = sum(values) / len(values), sorted(set(documents))
+    sums = [
+        sum(value - mean for value, document in zip(values, documents, strict=True) if document == group)
+        for group in groups
+    ]
+    return (len(groups) / (len(groups) - 1) * sum(each**2 for each in sums)) ** 0.5 / len(values)
+
+
+def documents_of(batches: list[torch.Tensor], tokens: Any, end: int) -> list[int]:
+    """Return the document that the middle of each sequence is in; the batches take evenly spread windows in turn."""
+    (size, length), count = batches[0].shape, len(tokens) // batches[0].shape[1]
+    at = [first + row * len(batches) for first in range(len(batches)) for row in range(size)]
+    starts = [length * (each * count // (size * len(batches))) for each in at]
+    found = [tokens[start : start + length].tolist() for start in starts]
+    assert found == torch.cat(batches).tolist()
+    return [int((tokens[: start + length // 2] == end).sum()) for start in starts]
+
+
 def test_standard_error_is_paired_with_the_teacher(run_small: Run, spy: Callable[[str], Spied]) -> None:
     """By hand, from batches of one sequence: what is hard about the text is hard for both."""
-    cut = spy("trainer.data.inputs.eval_batches")
+    loaded, cut = spy("trainer.data.inputs.load"), spy("trainer.data.inputs.eval_batches")
     teachers = spy("trainer.stages.teacher.prepare_teacher")
     outcome = run_small()
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
@@ -137,16 +157,18 @@ def test_standard_error_is_paired_with_the_teacher(run_small: Run, spy: Callable
     assert outcome.held_out.final.by_sequence == pytest.approx(ours, abs=1e-5)
     assert outcome.held_out.reference.by_sequence == pytest.approx(theirs, abs=1e-5)
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
-    metrics = outcome.result.metrics
-    assert metrics.final_loss_sem == pytest.approx(stats.sem(differences), rel=1e-3)
-    assert metrics.final_loss_text_sem == pytest.approx(stats.sem(ours), rel=1e-3)
+    metrics, corpus = outcome.result.metrics, loaded.results[0]
+    documents = documents_of(cut.results[0], corpus.held_out, Encoder.open(corpus.tokenizer_dir).end)
+    assert 1 < len(set(documents)) < len(documents)
+    assert metrics.final_loss_sem == pytest.approx(clustered(differences, documents), rel=1e-3)
+    assert metrics.final_loss_text_sem == pytest.approx(clustered(ours, documents), rel=1e-3)
     assert metrics.final_loss == pytest.approx(sum(ours) / len(ours), abs=1e-6)
 
 
 def test_a_pair_of_losses_on_different_sequences_is_refused() -> None:
-    one = HeldOutLoss(mean=1.0, sem=0.1, by_sequence=(1.0, 1.0))
+    one, other = (HeldOutLoss(mean=1.0, by_sequence=(1.0,) * count) for count in (2, 3))
     with pytest.raises(ValueError, match="longer"):
-        one.paired_sem(HeldOutLoss(mean=1.0, sem=0.1, by_sequence=(1.0, 1.0, 1.0)))
+        _ = Measured(final=one, reference=other).paired_sem
 
 
 TESTED = ("data.test_fraction=0.2", "eval.test=true")
@@ -192,14 +214,18 @@ def test_the_losses_on_the_test_text_by_hand(
     metrics = outcome.result.document()["metrics"]
     assert metrics["test_loss"] == pytest.approx(sum(ours) / len(ours), abs=1e-5)
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
-    assert metrics["test_loss_sem"] == pytest.approx(stats.sem(differences), rel=1e-3)
-    assert metrics["test_loss_text_sem"] == pytest.approx(stats.sem(ours), rel=1e-3)
+    documents = documents_of(cut.results[1], corpus.test, Encoder.open(corpus.tokenizer_dir).end)
+    assert metrics["test_loss_sem"] == pytest.approx(clustered(differences, documents), rel=1e-3)
+    assert metrics["test_loss_text_sem"] == pytest.approx(clustered(ours, documents), rel=1e-3)
     assert metrics["test_loss"] != metrics["final_loss"]
 
     checkpoints, telemetry = Mock(resumable=False), Mock()
     config = check(["samples.enabled=false"])
     save(outcome, config, tmp_path, telemetry, checkpoints, StageContext(device=device), warn=pytest.fail)
-    losses = json.loads((tmp_path / "held_out.json").read_text())["losses"]
+    written = json.loads((tmp_path / "held_out.json").read_text())
+    assert list(written["documents"]) == ["final", "test"]
+    assert written["documents"]["test"] == documents
+    losses = written["losses"]
     assert list(losses) == ["final", "teacher", "test", "test_teacher"]
     assert losses["test"] == pytest.approx(ours, abs=1e-5)
     assert losses["test_teacher"] == pytest.approx(theirs, abs=1e-5)

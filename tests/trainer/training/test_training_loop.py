@@ -260,14 +260,13 @@ class Fixed(nn.Module):
         return type("Outputs", (), {"logits": logits})
 
 
-def test_held_out_loss_has_mean_and_standard_error() -> None:
+def test_held_out_loss_has_mean_and_sequences() -> None:
     batches = [torch.tensor([[k, 0, 0]]) for k in (0, 1, 2)]
     losses = [math.log(1 + math.exp(k)) for k in (0, 1, 2)]
     mean = sum(losses) / 3
-    deviation = math.sqrt(sum((loss - mean) ** 2 for loss in losses) / 2)
     measured = held_out_loss(Fixed(), batches, device=DEVICE, stage="the end")
     assert measured.mean == pytest.approx(mean)
-    assert measured.sem == pytest.approx(deviation / math.sqrt(3))
+    assert measured.by_sequence == pytest.approx(losses)
     assert measured.perplexity == pytest.approx(math.exp(mean))
 
 
