@@ -36,7 +36,9 @@ def spent(space: Space, records: Sequence[Trial], now: float) -> Budget:
     return Budget(
         effective_steps=_total(own, steps),
         device_hours=space.program.processes
-        * _total(own, _Measure(lambda record: _nominal_hours(record, now), _hours), lambda own: own.nodes),
+        * _total(
+            own, _Measure(lambda record: _nominal_hours(space, record, now), _hours), lambda own: own.nodes
+        ),
         usd=_total(own, _Measure(_metric("usd"), lambda stage: stage.usd or 0.0)),
         wall_hours=max(0.0, now - first) / 3600,
     )
@@ -153,9 +155,13 @@ def _hours(stage: StageRun) -> float:
     return (stage.seconds or 0.0) / 3600
 
 
-def _nominal_hours(record: Trial, now: float) -> float:
-    """Return the hours of all attempts, plus those that other trials' stages saved."""
+def _nominal_hours(space: Space, record: Trial, now: float) -> float:
+    """Return the hours of all attempts, plus those that other trials' stages saved.
+
+    Of a worker that is silent, it counts no more than the time after which another would take the trial over.
+    """
     past = math.fsum(max(0.0, attempt.end - attempt.start) for attempt in record.history)
     if record.status == "running" and record.started is not None:
-        past += max(0.0, now - record.started)
+        until = now if record.heartbeat is None else min(now, record.heartbeat + space.lease.expire_s)
+        past += max(0.0, until - record.started)
     return past / 3600 + _Measure(lambda record: 0.0, _hours).reused(record)

@@ -255,8 +255,10 @@ def _release(record: Trial, event: Release, now: float) -> Trial:
 def _expire(record: Trial, event: Expire, now: float) -> Trial:
     if not is_stale(record, now, event.after_s):
         raise _illegal(record, event, "its lease has not run out")
-    silent_s = now - (record.heartbeat or 0.0)
-    pending = _back_to_pending(record, now, "expired", silence(silent_s))
+    heard = record.heartbeat or 0.0
+    # Nobody may have looked for days, in which nothing ran.
+    end = max(min(now, heard), record.started if record.started is not None else now)
+    pending = _back_to_pending(record, end, "expired", silence(now - heard))
     return _unless_lost_too_often(pending, now, event.max_attempts)
 
 

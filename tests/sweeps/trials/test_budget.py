@@ -10,6 +10,7 @@ import pytest
 
 from sweeps.space.definition import Budget, Objective, Program, Space
 from sweeps.trials import budget
+from sweeps.trials.lifecycle import Claim, Expire, Heartbeat, apply, holder
 from sweeps.trials.record import Attempt, Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -70,6 +71,18 @@ def test_early_stopped_trial_counts_by_progress():
 def test_lost_attempts_have_cost_device_time_too():
     lost = trial(0, "pending", history=(attempt(0.0, 2 * HOUR), attempt(2 * HOUR, 3 * HOUR)))
     assert spent([lost], 3 * HOUR).device_hours == 3
+
+
+def test_nothing_runs_between_the_last_heartbeat_and_a_takeover_days_later():
+    """A worker dies after an hour, and nobody looks for 60: the device ran for one."""
+    record = apply(trial(0, "pending"), Claim(worker="w"), 0.0)
+    record = apply(record, Heartbeat(**holder(record)), HOUR)
+    assert spent([record], HOUR).device_hours == 1
+    assert spent([record], 60 * HOUR).device_hours == pytest.approx(1 + SPACE.lease.expire_s / HOUR)
+    record = apply(record, Expire(after_s=90, max_attempts=3), 60 * HOUR)
+    assert spent([record], 60 * HOUR).device_hours == 1
+    assert (record.history[0].end, record.history[0].detail) == (HOUR, "no heartbeat for 212400 s")
+    assert exceeded(Budget(device_hours=20), [record], 60 * HOUR) == ""
 
 
 def test_imported_trials_were_paid_for_elsewhere():
