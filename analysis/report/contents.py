@@ -166,7 +166,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         reuse=reuse(table, goals[0].metric, goals[0].goal) if goals else None,
         insight=view,
         answer=view.optimum if view.optimum and best and view.optimum.trial == best.trial else None,
-        cost=cost(document["trials"], run_cap, rate),
+        cost=cost(_cost_rows(document), run_cap, rate),
         priced_by_time=rate is not None,
         failures=failures(table),
         reasons=reasons(table),
@@ -231,3 +231,13 @@ def _many_objectives(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Ma
     if not found.trials:
         return None, f"No completed trial{_within(table)} has a value for all {len(goals)} objectives."
     return ManyObjectives(result=found, front=many_objectives_table(table, found)), ""
+
+
+def _cost_rows(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the trials, with the machine seconds of those that have had several attempts or hosts."""
+    longer = document.get("machine_seconds")
+    found = longer if isinstance(longer, Mapping) else {}
+    return [
+        {**trial, "machine_seconds": found[name]} if (name := str(trial.get("trial"))) in found else trial
+        for trial in document["trials"]
+    ]

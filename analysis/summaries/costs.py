@@ -119,34 +119,45 @@ def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate |
     """Return the cost of the trials, so far and expected.
 
     Args:
-        trials: those of an export document, of which `status`, `seconds`, `metrics` and `stages` are read;
-            imported trials do not count, and reused stages count once.
+        trials: those of an export document, of which `status`, `generator`, `seconds`, `machine_seconds`,
+            `metrics` and `stages` are read; imported trials do not count, and reused stages count once.
         run_cap: number of trials that the sweep may run; None for no limit.
         price: of the trials' time; None for the dollars that they report.
     """
     own = [trial for trial in trials if trial.get("generator") != "imported"]
-    ran = [trial for trial in own if trial.get("seconds") is not None]
-    prices = [usd(_number(t.get("seconds")), _paid_dollars(t), price) for t in own]
+    times = [_number(trial.get("machine_seconds", trial.get("seconds"))) for trial in own]
+    prices = [usd(seconds, _paid_dollars(t), price) for t, seconds in zip(own, times, strict=True)]
     known = [(trial, dollars) for trial, dollars in zip(own, prices, strict=True) if dollars is not None]
     if price is None and not any(dollars for _, dollars in known):
         known = []  # the trainer reports 0 of a CPU: that is no price
-    done = [dollars for trial, dollars in known if trial.get("status") == "completed"]
+    means: dict[bool, float] = {}  # of cheap trials, below the target of fidelities, and of the others
+    for is_cheap in (True, False):
+        done = [d for t, d in known if t.get("status") == "completed" and _is_cheap(t) == is_cheap]
+        if done:
+            means[is_cheap] = math.fsum(done) / len(done)
     expected = None
-    if run_cap is not None and done:
-        mean = math.fsum(done) / len(done)
+    if run_cap is not None and False in means:
+        mean = means[False]
         closed = math.fsum(dollars for trial, dollars in known if trial.get("status") not in OPEN)
         # An open trial costs at least what it has cost: without that, the end would cost less than "so far".
-        paid = (dollars for t, dollars in zip(own, prices, strict=True) if t.get("status") in OPEN)
-        searched = [trial for trial in own if trial.get("generator") != "confirm"]  # these have no run cap
-        missing = max(0, run_cap - len(searched))
-        expected = closed + math.fsum(max(mean, dollars or 0.0) for dollars in paid) + missing * mean
+        open_ = [
+            max(means.get(_is_cheap(trial), 0.0), dollars or 0.0)
+            for trial, dollars in zip(own, prices, strict=True)
+            if trial.get("status") in OPEN
+        ]
+        searched = [t for t in own if not _is_cheap(t) and t.get("generator") != "confirm"]  # under the cap
+        expected = closed + math.fsum(open_) + max(0, run_cap - len(searched)) * mean
     return Cost(
         so_far=math.fsum(dollars for _, dollars in known),
         priced=len(known),
-        unpriced=max(0, len(ran) - len(known)),
+        unpriced=max(0, sum(seconds is not None for seconds in times) - len(known)),
         expected=expected,
         basis=str(price) if price else "as the trials reported it (usd)",
     )
+
+
+def _is_cheap(trial: Mapping[str, Any]) -> bool:
+    return trial.get("generator") == "fidelity"
 
 
 @cache

@@ -18,6 +18,7 @@ from sweeps.export.gain import gain
 from sweeps.operations.confirmation import progress_line
 from sweeps.search.confirm.answer import answer
 from sweeps.space.definition import Space
+from sweeps.space.fidelity import is_at_target
 from sweeps.stages import sharing
 from sweeps.trials import budget
 from sweeps.trials.record import Trial
@@ -72,7 +73,7 @@ def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
         "state": state_of(view),
         "limits": [(name, used[name], limit) for name, limit in most.items()],
         "cost": cost([table.cost_row(record) for record in records], cap, rate),
-        "hours_left": _hours_left(records, cap),
+        "hours_left": _hours_left(space, records, cap),
         "best": best,
         "confirmation": "" if view.confirmation is None else progress_line(*view.confirmation),
         "saved": sharing.sweep_line(records),
@@ -97,10 +98,11 @@ def state_of(view: View) -> str:
     return "open" if open_ or may_search else "done"
 
 
-def _hours_left(records: Sequence[Trial], cap: int | None) -> float | None:
+def _hours_left(space: Space, records: Sequence[Trial], cap: int | None) -> float | None:
     """Return the hours until the run cap, if as many trials run at once as now and take as long as usual."""
     running = sum(record.status == "running" for record in records)
-    taken = [table.seconds(record) for record in records if record.status == "completed"]
+    records = [record for record in records if is_at_target(space, record.parameters)]
+    taken = [table.attempts_seconds(record) for record in records if record.status == "completed"]
     known = [seconds for seconds in taken[-200:] if seconds]
     if cap is None or not running or not known:
         return None

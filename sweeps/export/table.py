@@ -8,6 +8,7 @@ trials have stages, STAGE_COLUMNS stand behind TRIAL_COLUMNS; a trial without an
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 import statistics
@@ -23,7 +24,14 @@ from sweeps.space.domain import Domain
 from sweeps.space.fidelity import is_at_target
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
-from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, is_seed, metric_column
+from sweeps.text.columns import (
+    PARAMETER,
+    RESERVED,
+    STAGE_COLUMNS,
+    TRIAL_COLUMNS,
+    is_seed,
+    metric_column,
+)
 from sweeps.trials import costs, stage_run
 from sweeps.trials.objectives import costs as own_costs
 from sweeps.trials.objectives import numbers, within_constraints
@@ -41,6 +49,7 @@ def document(
 
     `held_out` has the losses of each sequence by trial (see `held_out.losses`); left out if there are none.
     """
+    longer = {str(each.trial): took for each in trials if (took := machine_seconds(each)) is not None}
     return {
         "schema": SCHEMA,
         "name": space.name,
@@ -54,6 +63,7 @@ def document(
         ],
         **({"infeasible": infeasible(space, trials)} if space.outcome_constraints else {}),
         **({"held_out": dict(held_out)} if held_out else {}),
+        **({"machine_seconds": longer} if longer else {}),
     }
 
 
@@ -106,6 +116,7 @@ def cost_row(record: Trial) -> dict[str, Any]:
         "generator": record.generator,
         "metrics": record.metrics,
         "seconds": seconds(record),
+        **({} if (took := machine_seconds(record)) is None else {"machine_seconds": took}),
         **stage_costs(record),
     }
 
@@ -134,6 +145,23 @@ def seconds(record: Trial) -> float | None:
     if record.started is None or end is None:
         return None
     return max(0.0, end - record.started)
+
+
+def attempts_seconds(record: Trial) -> float | None:
+    """Return the seconds that all attempts took, of the one that runs until its last heartbeat."""
+    known = [max(0.0, attempt.end - attempt.start) for attempt in record.history]
+    last = seconds(record)
+    if last is not None and (record.status == "running" or not known):
+        known.append(last)
+    return math.fsum(known) if known else None
+
+
+def machine_seconds(record: Trial) -> float | None:
+    """Return the seconds of all attempts, times the hosts of the trial; None if these are `seconds`."""
+    last, attempts = seconds(record), attempts_seconds(record)
+    if attempts is None or (record.nodes == 1 and last is not None and math.isclose(attempts, last)):
+        return None
+    return record.nodes * attempts
 
 
 def counts(trials: Sequence[Trial]) -> dict[str, int]:

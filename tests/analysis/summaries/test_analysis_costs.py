@@ -127,3 +127,23 @@ def test_the_end_never_costs_less_than_what_was_paid() -> None:
     fresh = {**record("running", 1800), "generator": "confirm"}
     found = cost([done, done, fresh, fresh], 2, hour)
     assert (found.so_far, found.expected) == (pytest.approx(3 * 1.19), pytest.approx(4 * 1.19))
+
+
+def test_all_attempts_on_all_hosts_are_paid_for() -> None:
+    """Preempted twice after an hour, then half an hour, on two hosts: five hours of a machine."""
+    hour = rate("RunPod A100")
+    preempted = {**record("completed", 1800), "machine_seconds": 5 * 3600.0}
+    waits = {**record("pending", None), "machine_seconds": 3600.0}
+    found = cost([preempted, waits, record("completed", 3600)], 4, hour)
+    assert found.so_far == pytest.approx((5 + 1 + 1) * 1.19)
+    assert found.expected == pytest.approx((5 + 1 + 2 * 3) * 1.19)  # two more, at the mean of 5 and 1
+    assert (found.priced, found.unpriced) == (3, 0)
+
+
+def test_cheap_trials_below_the_target_are_none_of_the_planned() -> None:
+    cheap = [{**record("completed", 10, usd=0.1), "generator": "fidelity"}] * 10
+    waits = {**record("pending", None), "generator": "fidelity"}
+    found = cost([*cheap, waits, record("completed", 10, usd=10.0)], 3)
+    assert found.so_far == pytest.approx(11.0)
+    assert found.expected == pytest.approx(11.0 + 0.1 + 2 * 10.0)
+    assert cost(cheap, 3).expected is None
