@@ -10,9 +10,10 @@
      "optimum": the document of `export.optimum`; only where it applies}
 
 Sensitivities are Sobol indices: the share of the fitted metric's variance over the space that a parameter
-explains by itself (first) and together with others (total). A marginal effect is the prediction with the
-parameter set to a value in all trials, averaged over them; `sd` is the surrogate's uncertainty, averaged
-likewise. The joint effect is that of the two most sensitive parameters, where two were searched.
+explains by itself (first) and together with others (total). `predicted_sd` is of a result, with its noise. A
+marginal effect is the prediction with the parameter set to a value in all trials, averaged over them; `sd` is
+the surrogate's uncertainty, averaged likewise. The joint effect is that of the two most sensitive parameters,
+where two were searched.
 """
 
 from __future__ import annotations

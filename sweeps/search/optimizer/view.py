@@ -91,19 +91,21 @@ class SurrogateView:
     def cross_validated(self) -> Iterator[tuple[int, str, float, float, float]]:
         """Yield (trial, metric, observed mean, leave-one-out prediction, its standard deviation).
 
+        The standard deviation is that of a result, noise included, as a result is what it is compared with.
         All observations of an arm are left out together: repeats would predict one another.
         """
         # Ax's quick way leaves out single observations; with a selector it takes the other, by arm.
         selector = (lambda _: True) if self._repeated else None
         with one_thread(), silence("ax"):
             folds = cross_validate(self._adapter, test_selector=selector)
+            noise = {name: Marginals(self._adapter, name).noise for name in self._metrics}
         for fold in folds:
             observed = dict(zip(fold.observed.data.metric_signatures, fold.observed.data.means, strict=True))
             guess = fold.predicted
             for at, name in enumerate(guess.metric_signatures):
                 if name in self._metrics and name in observed:
                     index = self._records[int(fold.observed.features.trial_index)]
-                    spread = math.sqrt(max(float(guess.covariance[at, at]), 0.0))
+                    spread = math.hypot(math.sqrt(max(float(guess.covariance[at, at]), 0.0)), noise[name])
                     yield index, self._metrics[name], float(observed[name]), float(guess.means[at]), spread
 
     def predict(self, points: Sequence[Mapping[str, Value]]) -> dict[str, list[tuple[float, float]]]:
