@@ -67,6 +67,8 @@ class Curves:
     _last_step: float = 0.0
     _clock: float = math.nan
     _previous: tuple[float, float] = (0.0, 0.0)
+    _timed_step: float = 0.0
+    _per_step: tuple[float, float] | None = None
     _count: int = 0
     _stride: int = 1
 
@@ -128,16 +130,20 @@ class Curves:
     def _elapsed(self, written: dict[str, object], where: float) -> tuple[float, float]:
         """Return the training seconds and the tokens until a line; each NaN if it is not known.
 
-        A line has the mean seconds of the steps since the one before and their tokens a second, or what a
-        program has counted itself.
+        A line has the mean seconds of the steps since the last line with them, and their tokens a second, or
+        what a program has counted itself. Until a line between these, such as a held-out loss, steps are
+        taken to be like the last ones; the next line with means counts them.
         """
         before_s, before_tokens = self._previous
-        count = max(0.0, where - self._last_step)
+        count = max(0.0, where - self._timed_step)
         parts = [_number(written.get(name)) for name in ("data_seconds", "compute_seconds")]
         known = [part for part in parts if part is not None]
         rate = _number(written.get("tokens_per_second"))
         seconds, tokens = _number(written.get("seconds")), _number(written.get("tokens"))
         now = _number(written.get("unix_seconds"))
+        if self._per_step is not None and seconds is None and not known:
+            per_step_s, per_step_tokens = self._per_step
+            return before_s + count * per_step_s, before_tokens + count * per_step_tokens
         if seconds is None and known:
             seconds = before_s + count * sum(known)
         elif seconds is None and now is not None and not math.isnan(self._clock):
@@ -146,8 +152,13 @@ class Curves:
             tokens = before_tokens + rate * max(0.0, (seconds or before_s) - before_s)
         if now is not None:
             self._clock = now
+        if seconds is None and tokens is None:
+            return before_s, before_tokens
         seconds = before_s if seconds is None else max(before_s, seconds)
         tokens = before_tokens if tokens is None else max(before_tokens, tokens)
+        self._timed_step = max(self._timed_step, where)
+        if known and count:
+            self._per_step = ((seconds - before_s) / count, (tokens - before_tokens) / count)
         self._previous = (seconds, tokens)
         return seconds, tokens
 

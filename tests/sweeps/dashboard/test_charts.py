@@ -81,6 +81,21 @@ def test_a_stage_begins_where_the_one_before_has_ended() -> None:
     assert curves.starts("dollars", 2.0)[1] == ("stage2", 10.0)
 
 
+def test_held_out_losses_between_logged_steps_lose_no_tokens() -> None:
+    """Steps of half a second and 1,000 tokens, logged every 10; held-out losses after 13 and 25 took 60 s each."""
+    curves, now = Curves(), 1000.0
+    for step in (10, 13, 20, 25, 30):
+        now += 100.0
+        held_out = {"held_out_loss": 3.0, "held_out_seconds": 60.0}
+        means = {"loss": 3.0, "data_seconds": 0.1, "compute_seconds": 0.4, "tokens_per_second": 2000.0}
+        line = {"stage": "a", "step": step, "unix_seconds": now} | (means if step % 10 == 0 else held_out)
+        curves.add(f"{json.dumps(line)}\n".encode())
+    assert [x for x, _ in curves.points("loss", "tokens")] == pytest.approx([10_000, 20_000, 30_000])
+    assert [x for x, _ in curves.points("loss", "seconds")] == pytest.approx([5.0, 10.0, 15.0])
+    assert [x for x, _ in curves.points("held_out_loss", "tokens")] == pytest.approx([13_000, 25_000])
+    assert [x for x, _ in curves.points("held_out_loss", "seconds")] == pytest.approx([6.5, 12.5])
+
+
 def test_stage_starts_at_its_first_step_in_a_thinned_curve() -> None:
     curves = Curves()
     for step in range(1, 9000):  # beyond what is kept
