@@ -39,6 +39,7 @@ from sweeps.space.fidelity import at_target, is_at_target, target_values
 from sweeps.space.literals import space_of
 from sweeps.space.priors import with_defaults
 from sweeps.space.scale import level, position
+from sweeps.space.stages import Stages
 from sweeps.text.columns import is_seed
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
@@ -759,9 +760,15 @@ def _stage1_9(largest: _Read, settings: Mapping[str, Setting]) -> Estimate | Non
             except ValueError:
                 return None
     first, second = lengths
+    model, chosen = Stages(largest.space), largest.chosen.parameters
 
     def share(one: float, two: float) -> float:
-        return 2 * one / (2 * one + two) if one + two else 0.0
+        # A step of a later stage counts twice where a teacher runs; the stages' costs know it.
+        costs = model.costs({**chosen, STAGES[0]: one, STAGES[1]: two}) or {}
+        if "stage1_9" not in costs:
+            costs = {"stage1_9": 2 * one, "stage2": two}
+        total = math.fsum(costs.values())
+        return costs["stage1_9"] / total if total else 0.0
 
     return Estimate(
         value=share(first[0], second[0]), low=share(first[1], second[2]), high=share(first[2], second[1])

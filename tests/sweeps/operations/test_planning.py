@@ -456,10 +456,19 @@ def test_costs_of_a_steep_line_stay_numbers(tmp_path):
     assert 1e300 < found.train_flops < math.inf
 
 
-def test_share_of_stage_1_9(tmp_path):
+@pytest.mark.parametrize(("stages", "best"), [([], 0.5), (["2*stage2.max_steps", "100"], 0.25)])
+def test_share_of_stage_1_9(tmp_path, stages, best):
+    """50 steps that count twice, of 200; or of 400, where the others count twice too and a third stage has 100."""
+    later = [
+        {"name": f"stage{at}", "parameters": [f"stage{at}.*"], "cost": cost}
+        for at, cost in enumerate(stages, start=2)
+    ]
+    first = [{"name": "stage1_9", "parameters": ["stage1_9.*", "width"], "cost": "2*stage1_9.max_steps"}]
+    keys = {"stages": first + later} if stages else {}
     parameters = {
         "stage1_9.max_steps": {"min": 0, "max": 100},
         "stage2.max_steps": {"value": 100},
+        "stage3.max_steps": {"value": 100},
     }
     sweeps = [
         finished(
@@ -467,13 +476,14 @@ def test_share_of_stage_1_9(tmp_path):
             w,
             of=lambda p, _: (p["stage1_9.max_steps"] / 100 - 0.5) ** 2 + 1,
             parameters=parameters | {"width": {"value": w}},
+            **keys,
         )
         for w in (1, 4)
     ]
     share = make_plan(sweeps, 8, measure="width").stage1_9
     assert share is not None
-    assert share.value == pytest.approx(0.5, abs=0.05)
-    assert share.low <= 0.5 <= share.high
+    assert share.value == pytest.approx(best, abs=0.05)
+    assert share.low <= best <= share.high
 
 
 def test_what_cannot_be_planned(tmp_path, lengths):
