@@ -42,7 +42,7 @@ def search(view: View) -> Search:
     for record in own:
         paid = costs.paid(record)
         if not by_steps:
-            spent += (table.seconds(record) or 0.0) / 3600
+            spent += (table.attempts_seconds(record) or 0.0) / 3600
         elif paid is not None:
             spent += rate * paid
         else:

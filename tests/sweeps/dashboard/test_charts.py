@@ -14,6 +14,7 @@ from sweeps.dashboard.charts import Line, chart, scale_of
 from sweeps.dashboard.curves import Curves
 from sweeps.dashboard.reader import SweepReader
 from sweeps.space.definition import Choice, Fidelity
+from sweeps.trials.record import Attempt
 
 POINTS = [(step, 1.0 if step <= 20 else 4.0) for step in range(1, 41)]
 STAGES = [("stage1_9", 0.0), ("stage2", 20.0)]
@@ -115,6 +116,18 @@ def test_best_over_compute_is_of_trials_at_the_target(tmp_path, space) -> None:
     found = sharing.search(SweepReader(make_sweep(tmp_path, laddered, cheap, dear)).refresh(listing=True))
     assert [value for _, value in found.best] == [0.5, 0.5]
     assert found.best[0][0] == pytest.approx(20 / 3600)
+
+
+def test_best_over_time_counts_all_attempts(tmp_path, space) -> None:
+    """An attempt of 50 s was preempted, the one that completed took 10."""
+    ended = [(0.0, 50.0, "released"), (60.0, 70.0, "completed")]
+    attempts = tuple(
+        Attempt(attempt=at, worker="w", start=start, end=end, reason=reason)
+        for at, (start, end, reason) in enumerate(ended, start=1)
+    )
+    preempted = replace(record(0, metrics={"loss": 0.5}), history=attempts, started=60.0, ended=70.0)
+    found = sharing.search(SweepReader(make_sweep(tmp_path, space, preempted)).refresh(listing=True))
+    assert (found.unit, found.best[0][0]) == ("hours of trials", pytest.approx(60 / 3600))
 
 
 def test_best_over_compute_is_within_the_constraints(tmp_path, space) -> None:
