@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,9 +31,8 @@ from sweeps.trials import storable
 _HEAD = 1000
 """Bytes in which a text in UTF-16 has a NUL."""
 
-_PANDAS_INDEX = re.compile(r"Unnamed: \d+")
-"""Name that pandas gives to the index that it wrote without one: a table that it has read and written again
-would have a metric more, and thus rows that the sweep does not know."""
+_PANDAS_INDEX = re.compile(r"(Unnamed: \d+(\.\d+)*)?")
+"""Header of an index that pandas has written in front of a table, and its name once it was read again."""
 
 Cell = bool | int | float | str | None
 
@@ -91,8 +91,10 @@ def read(path: Path) -> Table:
         raise TableError(str(path), [f"{path}: cannot be read: {error.strerror or error}"]) from None
     except ValueError as error:
         raise TableError(str(path), [f"{path}: {one_line(error)}"]) from None
-    columns = dict.fromkeys(name for row in rows for name in row.cells if not _PANDAS_INDEX.fullmatch(name))
-    return Table(file=str(path), columns=tuple(columns), rows=tuple(rows))
+    columns = dict.fromkeys(name for row in rows for name in row.cells)
+    # As a metric of its own it would make all rows other trials than those that the sweep has.
+    named = tuple(dropwhile(_PANDAS_INDEX.fullmatch, columns))
+    return Table(file=str(path), columns=named, rows=tuple(rows))
 
 
 def _read_csv(path: Path) -> list[Row]:
