@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import threading
 from collections.abc import Coroutine
 from types import TracebackType
@@ -37,6 +38,8 @@ class Doors:
 
     Attributes:
         ignores: headers that have no effect: a write with one succeeds. (It cannot be dropped, as it is signed.)
+        refuses_versions: a PUT whose `If-Match` this matches is answered by 412, whatever is stored.
+        names_no_parts_etag: the end of an upload in parts is answered without an ETag, as by Ceph 16.
         body: of answers of the fault `status`.
         adds: headers that each answer to a HEAD has beside its own.
     """
@@ -46,6 +49,8 @@ class Doors:
         self.faults = Faults(seed)
         self.entries: list[Entry] = []
         self.ignores: tuple[str, ...] = ()
+        self.refuses_versions: re.Pattern[str] | None = None
+        self.names_no_parts_etag = False
         self.body = INJECTED
         self.adds: dict[str, str] = {}
         self._doors: dict[str, int] = {}
@@ -85,6 +90,7 @@ class Doors:
         self.faults.clear()
         self.entries.clear()
         self.ignores, self.body, self.adds = (), INJECTED, {}
+        self.refuses_versions, self.names_no_parts_etag = None, False
 
     def statuses(self, operation: str) -> list[int]:
         return [entry.status for entry in self.entries if entry.operation == operation]
@@ -125,6 +131,8 @@ class Doors:
             await asyncio.sleep(fault.delay_s)
         if fault is not None and fault.action == "status":
             answer = web.Response(status=fault.status, body=self.body)
+        elif self.refuses_versions and self.refuses_versions.match(request.headers.get("If-Match", "")):
+            answer = web.Response(status=412, body=b"<Error><Code>PreconditionFailed</Code></Error>")
         elif any(name in request.headers for name in self.ignores):
             answer = web.Response(headers={"ETag": '"d41d8cd98f00b204e9800998ecf8427e"'})
         elif fault is not None and fault.action == "lose_request":
@@ -151,6 +159,8 @@ class Doors:
             allow_redirects=False,
         ) as found:
             content = await found.read()
+            if self.names_no_parts_etag and request.method == "POST":
+                content = re.sub(rb"<ETag>.*?</ETag>", b"<ETag></ETag>", content)
             kept = [(name, value) for name, value in found.headers.items() if name not in _OWN]
             if request.method == "HEAD":
                 kept.append(("Content-Length", found.headers.get("Content-Length", "0")))

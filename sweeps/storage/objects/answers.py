@@ -31,7 +31,7 @@ class Refusal:
     def is_passing(self) -> bool:
         """Return whether a retry may succeed."""
         stalled = self.code == "RequestTimeout"  # its status is 400
-        return stalled or self.status in (0, 408, 409, 429) or self.status >= 500
+        return stalled or self.status in (0, 408, 409, 429) or (self.status >= 500 and self.status != 501)
 
 
 def refusal_of(error: BaseException) -> Refusal:

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeps.errors import AlreadyExists, Conflict, StoreConflict
+from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.bucket_url import parse_url
 from sweeps.storage.keys import SWEEP_KEY, checked_key
-from sweeps.storage.objects.answers import is_refusal
+from sweeps.storage.objects.answers import is_refusal, refusal_of
 from sweeps.storage.objects.client import BULK_TIMEOUT_S, ObjectClient
 from sweeps.storage.retries import Transient
 from sweeps.storage.scratch import Scratch
@@ -219,7 +219,13 @@ class BucketStore(ABC):
             )
             return self.client.version(result, self.location(key))
 
-        return self.client.once(send, self.location(key))
+        try:
+            return self.client.once(send, self.location(key))
+        except FileNotFoundError as error:
+            if expected is not None:
+                raise
+            # Nothing can be made there, and a bucket that does not exist has another answer.
+            raise InputError(str(self.client.verdict(refusal_of(error), self.location(key)))) from None
 
     def _write(self, key: str, stored: bytes, expected: str | None, conflict: type[StoreConflict]) -> str:
         """Write over a version, or for None where there is no object."""
@@ -229,7 +235,9 @@ class BucketStore(ABC):
 
         def attempt() -> str:
             nonlocal over, in_doubt
+            respelled = False
             while True:
+                refused = False
                 try:
                     return self._put(key, stored, over)
                 except Transient as error:
@@ -239,7 +247,8 @@ class BucketStore(ABC):
                         raise
                     if not in_doubt:  # else it may be of our own earlier attempt
                         raise conflict(key) from None
-                    failure = Transient(str(error), in_doubt=True)
+                    failure = Transient(refusal_of(error).detail, in_doubt=True)
+                    refused = True
                 found = self._fetch(key)
                 version = None if found is None else found[1]
                 if found is not None and found[0] == stored and version != over and in_doubt:
@@ -249,7 +258,9 @@ class BucketStore(ABC):
                 if not is_free if expected is None else version != expected:
                     raise conflict(key) from None
                 if version == over:  # nothing has happened yet
-                    raise failure from None
+                    if not refused or respelled or over is None or not self.client.respell():
+                        raise failure from None
+                    respelled = True
                 over = version
 
         return self.client.retry(attempt, where)

@@ -157,6 +157,13 @@ class ObjectClient(ABC):
     def expectation(self, version: str) -> Mapping[str, str]:
         """Return how obstore names the version that a write expects."""
 
+    def respell(self) -> bool:
+        """Write versions in the other way from now on; return whether there is one.
+
+        It may help where a write was refused although the object has the version that it expected.
+        """
+        return False
+
     @abstractmethod
     def condition(self, version: str) -> Mapping[str, str]:
         """Return how obstore names the version that a read wants."""

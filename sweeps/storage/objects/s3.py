@@ -45,6 +45,10 @@ NO_CONDITIONS = (
     "this storage service has no conditional writes (If-None-Match and If-Match), without which two workers "
     "could take one trial; use one that has them"
 )
+NO_CHANGES = (
+    "this storage service refuses each conditional write, even one that names the right version (If-Match); "
+    "use one that accepts them"
+)
 NO_SERVICE = (
     "what answers is no storage service (a web page, or a proxy); correct or unset the variable of its "
     "endpoint, such as AWS_ENDPOINT_URL"
@@ -82,8 +86,14 @@ class ETagClient(ObjectClient):
             )
         return str(e_tag).strip('"')
 
+    _quote = '"'  # as HTTP wants it; Ceph, and with it DigitalOcean's Spaces, refuse each PUT that has any
+
     def expectation(self, version: str) -> Mapping[str, str]:
-        return {"e_tag": f'"{version}"'}
+        return {"e_tag": f"{self._quote}{version}{self._quote}"}
+
+    def respell(self) -> bool:
+        self._quote = "" if self._quote else '"'
+        return True
 
     def condition(self, version: str) -> Mapping[str, str]:
         return {"if_match": f'"{version}"'}
@@ -216,7 +226,7 @@ class S3Client(ETagClient):
                 f"{url}: access denied ({whose}); workers need s3:GetObject, s3:PutObject, "
                 f"s3:DeleteObject and s3:ListBucket on {self.bucket}"
             )
-        if said.status in (501, 405):
+        if said.status in (501, 405) and "performing PUT" in said.text:
             return InputError(f"{url}: {NO_CONDITIONS} ({said.detail})")
         if "Generic Config error" in said.text:
             return InputError(f"{url}: {said.detail}; correct the variable AWS_… that says so")

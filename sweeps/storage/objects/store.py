@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
-from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict
+from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict, SweepError
 from sweeps.storage.bucket_url import AZ, S3, parse_url
 from sweeps.storage.keys import COPYING_KEY, SWEEP_KEY, checked_key, checked_prefix
 from sweeps.storage.objects import settings
+from sweeps.storage.objects.answers import is_refusal
 from sweeps.storage.objects.azure import AzureClient
 from sweeps.storage.objects.bucket import BucketStore, Object
-from sweeps.storage.objects.s3 import NO_CONDITIONS, NO_SERVICE, ETagClient, S3Client
+from sweeps.storage.objects.s3 import NO_CHANGES, NO_CONDITIONS, NO_SERVICE, ETagClient, S3Client
 from sweeps.storage.objects.stored import (
     TOMBSTONE_BYTES,
     TRAILER_BYTES,
@@ -211,27 +212,40 @@ class ObjectStore(BucketStore):
         Raises:
             InputError: it cannot.
         """
-        import obstore.exceptions
-
-        key = f"probe-{secrets.token_hex(8)}"
+        key, stored = f"probe-{secrets.token_hex(8)}", with_nonce(b"probe")
         version = self._write(key, with_nonce(b"probe"), None, AlreadyExists)
         try:
-            for expected in (None, "0" * 32):
-                try:
-                    self.client.retry(partial(self._put, key, b"", expected), self.location(key))
-                except (
-                    obstore.exceptions.AlreadyExistsError,
-                    obstore.exceptions.PreconditionError,
-                    FileNotFoundError,
-                ):
-                    continue
+            if self._puts(key, stored, None) or self._puts(key, stored, "0" * 32):
                 raise InputError(f"{self.url}: {NO_CONDITIONS}")
+            if not self._puts(key, stored, version):
+                self.client.respell()
+                if not self._puts(key, stored, version):
+                    raise InputError(f"{self.url}: {NO_CHANGES}")
             problem, costs = self.settings(key)
             if problem:
                 raise InputError(f"{self.url}: {problem}")
             if costs:
                 log.warning("%s: %s", self.url, costs)
+        except BaseException:
+            with suppress(SweepError):  # what was wrong before is the cause
+                self.discard(key, version)
+            raise
         finally:
-            self.discard(key, version)
             self._records.pop(key, None)
+        self.discard(key, version)
         log.debug("%s: conditional writes work (%s)", self.url, version)
+
+    def _puts(self, key: str, stored: bytes, expected: str | None) -> bool:
+        """Return whether the service accepts new bytes for an object that has to have this version."""
+
+        def attempt() -> bool:
+            try:
+                self._put(key, stored, expected)
+            except Exception as error:  # obstore's, by their names
+                if not is_refusal(error):
+                    raise
+                found = self._fetch(key)  # an earlier attempt may have been accepted, and its answer lost
+                return found is not None and found[0] == stored
+            return True
+
+        return self.client.retry(attempt, self.location(key))

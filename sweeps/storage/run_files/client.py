@@ -117,6 +117,8 @@ class RunFilesClient:
             present = self.stat(name)
             if present.holds(content):
                 return present
+            if present.generation == replaces:
+                self._store.client.respell()
             replaces = present.generation
         raise StoreUnavailable(f"{self._url(name)}: another program writes this object; end it")
 
@@ -215,8 +217,9 @@ class RunFilesClient:
         patience_s = self._store.client.retries.total_s  # for retries of obstore's
         told = self._send(name, send, content.size, check, patience_s=patience_s)
         stored = self.stat(name)
-        # Google promises no generation in this answer.
-        version = self._version({**told, "version": told["version"] or stored.generation}, name)
+        # Google promises no generation in this answer, and Ceph 16 leaves out the ETag.
+        kept = {key: told[key] or stored.generation for key in ("e_tag", "version")}
+        version = self._version(kept, name)
         if (stored.generation, stored.size) != (version, content.size):
             raise StoreUnavailable(f"{self._url(name)}: the storage service keeps other bytes than sent")
         return stored

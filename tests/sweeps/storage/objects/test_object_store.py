@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -207,6 +208,46 @@ class TestRefusals:
             Experiment.create(store, space)
         s3.ignores = ()
         assert store.list("") == []
+
+    def test_service_that_refuses_every_version_is_refused_at_once(self, s3, store, space):
+        s3.refuses_versions = re.compile(".")
+        began = time.monotonic()
+        with pytest.raises(InputError, match="even one that names the right version"):
+            Experiment.create(store, space)
+        assert time.monotonic() - began < 5
+        s3.refuses_versions = None
+        assert store.list("") == []
+
+    def test_service_that_finds_no_version_in_quotes_keeps_a_sweep(self, s3, store, other, space):
+        """Ceph and DigitalOcean's Spaces."""
+        s3.refuses_versions = re.compile('"')
+        Experiment.create(store, space)
+        version = other.replace("k", b"two", other.create("k", b"one"))
+        s3.entries.clear()
+        version = other.replace("k", b"three", version)
+        assert s3.statuses("put") == [200]  # it is tried once by each client
+        with pytest.raises(Conflict):
+            other.replace("k", b"four", "0" * 32)
+        assert other.read("k") == (b"three", version)
+        other.delete("k", version)
+        again = ObjectStore(store.url, endpoint=s3.door("c"), retries=QUICK).create("k", b"again")
+        assert store.read("k") == (b"again", again)
+
+    def test_place_that_does_not_exist_is_refused_at_once(self, s3, store, space):
+        """Such as an endpoint whose path is wrong."""
+        s3.faults.add(Fault(action="status", status=404, times=None))
+        s3.body = b'{"detail": "Not Found"}'
+        began = time.monotonic()
+        with pytest.raises(InputError, match=r"refused \(.*404 Not Found.*\); check --storage") as caught:
+            Experiment.create(store, space)
+        assert time.monotonic() - began < 5
+        assert "\n" not in str(caught.value)
+
+    def test_cause_is_said_of_a_service_that_removes_nothing_either(self, s3, store, space):
+        s3.ignores = ("if-match",)
+        s3.faults.add(Fault(action="status", status=501, operation="post", times=None))
+        with pytest.raises(InputError, match="no conditional writes"):
+            Experiment.create(store, space)
 
     def test_service_that_knows_no_such_header_is_refused(self, s3, store, space):
         s3.faults.add(Fault(action="status", status=501, operation="put", times=None))
