@@ -20,7 +20,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from sweeps.errors import EnvironmentFault, StoreConflict
+from sweeps.errors import EnvironmentFault, InputError, StoreConflict
 from sweeps.programs.trainer import tpu_misfits
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
@@ -102,7 +102,7 @@ def examine_store(store: Store) -> tuple[dict[str, str], list[Finding]]:
             store.delete(PROBE_KEY, version)
         except StoreConflict:
             continue  # this machine's writes reached the store
-        except EnvironmentFault as error:
+        except (EnvironmentFault, InputError) as error:
             finding = Finding(
                 kind="store",
                 what=f"it can be read but not written: {error}",

@@ -170,7 +170,7 @@ class GoogleClient(ObjectClient):
         if said.status == 403 and said.code in _QUOTA:
             return Transient(said.detail, in_doubt=False, rate_limited=True)
         if said.status == 403:
-            return StoreUnavailable(
+            return self.denied(said)(
                 f"{url}: access denied ({said.detail}); "
                 f"give this account roles/storage.objectUser on gs://{self.bucket}"
             )

@@ -79,7 +79,7 @@ class AzureClient(ETagClient):
         if said.status == 401 or said.code in ("AuthenticationFailed", "AuthorizationFailure"):
             return fault(f"{url}: the credentials are refused ({said.detail}); renew them, or {_SIGN_IN}")
         if said.status == 403:
-            return fault(
+            return self.denied(said)(
                 f"{url}: access denied ({said.detail}); "
                 f"give this account Storage Blob Data Contributor on {self.bucket}"
             )

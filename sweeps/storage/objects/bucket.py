@@ -220,12 +220,14 @@ class BucketStore(ABC):
             return self.client.version(result, self.location(key))
 
         try:
-            return self.client.once(send, self.location(key))
+            version = self.client.once(send, self.location(key))
         except FileNotFoundError as error:
             if expected is not None:
                 raise
             # Nothing can be made there, and a bucket that does not exist has another answer.
             raise InputError(str(self.client.verdict(refusal_of(error), self.location(key)))) from None
+        self.client.written = True
+        return version
 
     def _write(self, key: str, stored: bytes, expected: str | None, conflict: type[StoreConflict]) -> str:
         """Write over a version, or for None where there is no object."""

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sweeps.errors import EnvironmentFault, StoreUnavailable
+from sweeps.errors import EnvironmentFault, InputError, StoreUnavailable, SweepError
 from sweeps.storage.clock import ServerClock
 from sweeps.storage.objects.answers import Refusal, is_missing_object, is_refusal, refusal_of
 from sweeps.storage.retries import RetryPolicy, Transient, retry
@@ -130,6 +130,7 @@ class ObjectClient(ABC):
 
     Attributes:
         answered: whether the service has answered yet.
+        written: whether it has accepted a record yet.
         refused: whether it has refused the credentials since its last answer.
 
     Args:
@@ -140,7 +141,7 @@ class ObjectClient(ABC):
     def __init__(self, bucket: str, *, endpoint: str, retries: RetryPolicy) -> None:
         self.bucket, self.endpoint, self.retries = bucket, endpoint, retries
         self.clock = ServerClock()
-        self.answered = self.refused = False
+        self.answered = self.written = self.refused = False
         self._stores: dict[bool, Any] = {}
 
     # ---- what differs between the services
@@ -273,6 +274,14 @@ class ObjectClient(ABC):
         return StoreUnavailable(
             f"{url}: the storage service refused ({said.detail}); check --storage and the service's endpoint"
         )
+
+    def denied(self, said: Refusal) -> type[SweepError]:
+        """Return the class of the error of a missing right: the user's input, until the right has been used.
+
+        Else a worker would wait half an hour for a right to write that nobody has given it.
+        """
+        has_worked = self.written if "performing PUT" in said.text else self.answered
+        return StoreUnavailable if has_worked else InputError
 
     def retry(self, attempt: Callable[[], _T], url: str) -> _T:
         """Return what the first attempt returns that does not fail transiently. Raises `StoreUnavailable`."""

@@ -208,7 +208,8 @@ class S3Client(ETagClient):
                 f"{url}: there is no bucket {self.bucket}; make it with `aws s3 mb s3://{self.bucket}`, or "
                 "correct --storage or AWS_ENDPOINT_URL"
             )
-        whose = f"{self.signed_in_as()}: {said.detail}"  # with a variable and a profile people look at one
+        # With a variable and a profile people look at one. What follows `AWS_ACCESS_KEY_ID: ` is hidden.
+        whose = f"{said.detail}, as {self.signed_in_as()}"
         if said.code in _EXPIRED:
             return fault(f"{url}: the credentials have expired ({whose}); renew them, then {SIGN_IN}")
         if said.code == "RequestTimeTooSkewed":
@@ -222,7 +223,7 @@ class S3Client(ETagClient):
         if _CREDENTIALS.search(said.text):
             return fault(f"{url}: no credentials were found ({said.detail}); {SIGN_IN}")
         if said.status == 403:
-            return fault(
+            return self.denied(said)(
                 f"{url}: access denied ({whose}); workers need s3:GetObject, s3:PutObject, "
                 f"s3:DeleteObject and s3:ListBucket on {self.bucket}"
             )

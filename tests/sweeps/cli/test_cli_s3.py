@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -115,6 +116,21 @@ def test_what_is_missing_is_one_line(sweep, storage, monkeypatch, command, varia
     assert ran.status == 2, ran.err
     (line,) = (line for line in ran.err.splitlines() if line.startswith("sweep: error: "))
     assert says in line
+
+
+@pytest.mark.parametrize("command", [("worker",), ("pause",), ("rename", "other")], ids=" ".join)
+def test_who_may_only_read_is_told_at_once(sweep, s3, storage, command):
+    assert sweep("init", "space.yaml", "--storage", storage).status == 0
+    s3.body = b"<Error><Code>AccessDenied</Code></Error>"
+    s3.faults.add(Fault(action="status", status=403, operation="put", times=None))
+    assert sweep("status", "--storage", storage).status == 0
+    began = time.monotonic()
+    ran = sweep(*command, "--storage", storage)
+    assert time.monotonic() - began < 20  # it waited for half an hour
+    assert ran.status == 2
+    (line,) = (line for line in ran.err.splitlines() if line.startswith("sweep: error: "))
+    assert "access denied (403 AccessDenied, as AWS_ACCESS_KEY_ID); workers need s3:GetObject" in line
+    assert "can be read but not written" in sweep("doctor", "--storage", storage).out
 
 
 LOCK = {"x-amz-object-lock-mode": "GOVERNANCE", "x-amz-version-id": "a1"}

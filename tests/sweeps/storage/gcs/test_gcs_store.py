@@ -162,7 +162,7 @@ class TestRefusals:
 
     def test_a_forbidden_bucket_is_one_line_with_the_role_to_grant(self, gcs, store):
         gcs.faults.add(Fault(action="status", status=403, times=None))
-        with pytest.raises(StoreUnavailable, match=r"gs://bucket/.*access denied.*objectUser") as caught:
+        with pytest.raises(InputError, match=r"gs://bucket/.*access denied.*objectUser") as caught:
             store.create("k", b"one")
         assert "\n" not in str(caught.value)
         assert statuses(gcs, "insert") == [403]

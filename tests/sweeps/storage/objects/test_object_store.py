@@ -161,11 +161,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("status", "body", "says"),
         [
-            (400, "<Code>ExpiredToken</Code>", r"have expired \(AWS_ACCESS_KEY_ID: 400"),
+            (400, "<Code>ExpiredToken</Code>", r"have expired \(400 ExpiredToken, as AWS_ACCESS_KEY_ID\)"),
             (
                 403,
                 "<Code>AccessDenied</Code><Message>No.</Message>",
-                r"access denied \(AWS_ACCESS_KEY_ID: .*s3:PutObject",
+                r"access denied \(403 AccessDenied No., as AWS_ACCESS_KEY_ID\).*s3:PutObject",
             ),
             (400, "<Code>AuthorizationHeaderMalformed</Code>", "another region .*AWS_REGION"),
             (301, "<Code>PermanentRedirect</Code>", "another region .*AWS_REGION"),
