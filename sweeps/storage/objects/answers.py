@@ -9,6 +9,17 @@ from sweeps.errors import StoreUnavailable
 
 _STATUS = re.compile(r"(?:status code: |\(code: )(\d{3})")  # the second of one object's delete in Azure
 _TAG = re.compile(r"<(Code|Message)>([^<]*)<")
+_CAUSE = re.compile(
+    r"(InvalidCertificate)\(\s*(?:Other(?:Error)?\(\s*)*(\w+)"
+    r"|(TunnelUnsuccessful|InvalidContentType|TimedOut)"
+    r'|(?:"tcp connect error",\s*(\S+),[^"]*)?(?:message|error): "([^"]+)"'
+)
+"""Why no request was sent, in what obstore adds for programmers: its message says only that none was."""
+_IN_WORDS = {
+    "TunnelUnsuccessful": "the proxy does not connect to it",
+    "InvalidContentType": "no TLS is spoken there, http:// may be meant",
+    "TimedOut": "timed out",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +47,27 @@ class Refusal:
 
 def refusal_of(error: BaseException) -> Refusal:
     """Return what an error of obstore tells: its message has the answer's status and body in it."""
-    text = str(error).partition("\n\nDebug source")[0]
+    text, _, source = str(error).partition("\n\nDebug source")
     status = _STATUS.search(text)
     tags = dict(_TAG.findall(text))
     code = tags.get("Code", "")
     message = tags.get("Message", "").partition("\nRequestId:")[0]  # Azure's goes on in further lines
     detail = " ".join(filter(None, (status and status[1], code, message)))
     if not tags:
-        detail = text.rpartition(" - ")[2]
+        detail = text.rpartition(" - ")[2] + ("" if status else _cause(source))
     return Refusal(
         status=int(status[1]) if status else 0, code=code, detail=" ".join(detail.split())[:300], text=text
     )
+
+
+def _cause(source: str) -> str:
+    """Return why no request was sent as the end of a sentence, or "" where that is not known."""
+    if (found := _CAUSE.search(source)) is None:
+        return ""
+    certificate, what, word, address, message = found.groups()
+    if certificate:
+        return f": certificate {what}"
+    return f": {_IN_WORDS[word] if word else message}" + (f" ({address})" if address else "")
 
 
 def is_missing_object(error: BaseException) -> bool:

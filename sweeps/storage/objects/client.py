@@ -264,9 +264,11 @@ class ObjectClient(ABC):
         if (fault := self.fault(said, url)) is not None:
             return fault
         if "certificate" in said.detail and not said.status:
-            return StoreUnavailable(
+            fault_class = StoreUnavailable if self.answered else InputError
+            return fault_class(
                 f"{url}: the storage service's certificate is not trusted ({said.detail}); "
-                "check the machine's clock and its proxy"
+                "check the clock and the proxy of this machine, or let SSL_CERT_FILE "
+                "(for gs:// REQUESTS_CA_BUNDLE, too) name a file with the authority's certificate"
             )
         if said.is_passing:
             self.answered = self.answered or said.status > 0

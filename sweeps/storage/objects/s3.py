@@ -120,7 +120,7 @@ class ETagClient(ObjectClient):
                 headers = error.headers
                 error.close()
             except (OSError, http.client.HTTPException) as error:
-                raise Transient(str(error), in_doubt=False) from None
+                raise self.verdict(Refusal(status=0, code="", detail=str(error)), url) from None
             self.clock.observe(headers.get("Date"), sent, self.clock.local())
             return {key.lower(): value for key, value in headers.items()}
 

@@ -498,6 +498,43 @@ def test_a_request_that_stalled_is_worth_a_retry():
     assert isinstance(found, Transient)
 
 
+@pytest.mark.parametrize(
+    ("certificate", "says"),
+    [
+        ("UnknownIssuer", "certificate UnknownIssuer"),
+        ("Other(\n    OtherError(\n        CaUsedAsEndEntity", "certificate CaUsedAsEndEntity"),
+        ('NotValidForNameContext {\n  presented: [\n  "a"', "certificate NotValidForNameContext"),
+    ],
+)
+def test_untrusted_certificate_is_said_at_once(certificate, says):
+    error = OSError(
+        "Generic S3 error: Error performing GET https://s3/k in 1ms - HTTP error: error sending request\n\n"
+        f"Debug source:\nGeneric {{ error: InvalidCertificate(\n  {certificate},\n  ) }}"  # of obstore 0.12.1
+    )
+    found = S3Client("bucket", endpoint=None, retries=QUICK).verdict(refusal_of(error), "s3://bucket/k")
+    assert isinstance(found, InputError)
+    assert re.search(rf"not trusted \(.*{says}\); .*SSL_CERT_FILE", str(found))
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        ("http://127.0.0.1:9", r"Connection refused \(127\.0\.0\.1:9\)"),
+        ("https", "no TLS is spoken there, http:// may be meant"),
+        ("hang", "timed out"),
+    ],
+)
+def test_silence_has_its_cause(s3, url, endpoint, says):
+    if endpoint == "hang":
+        s3.faults.add(Fault(action="hang", times=None))
+    endpoint = {"https": s3.door("a").replace("http:", "https:"), "hang": s3.door("a")}.get(
+        endpoint, endpoint
+    )
+    with pytest.raises(StoreUnavailable, match=rf"\(last: HTTP error: error sending request: {says}\)"):
+        ObjectStore(url, endpoint=endpoint, retries=SHORT).read("k")
+
+
 def test_obstore_is_imported_only_by_a_request():
     code = (
         "import sys; from sweeps.storage.urls import open_store; open_store('s3://bucket/x'); "
