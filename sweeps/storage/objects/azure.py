@@ -17,6 +17,7 @@ _ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 _ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
 _CREDENTIALS = re.compile(
     r"169\.254\.|token request|account get-access-token|Invalid Access Key|UnauthorizedManagedIdentity"
+    r"|SAS query"
 )
 _SIGN_IN = (
     "set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, "

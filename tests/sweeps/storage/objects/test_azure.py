@@ -122,6 +122,13 @@ def test_a_wrong_account_key_is_one_line(doors, url, monkeypatch, key, says):
     assert "\n" not in str(caught.value)
 
 
+def test_unfit_sas_token_is_one_line_at_once(doors, url, monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "nonsense")
+    with pytest.raises(InputError, match=r"Missing component in SAS query pair.*AZURE_STORAGE_SAS_TOKEN"):
+        at(doors, url).read("k")
+
+
 def test_a_service_principal_goes_before_a_sas_token(monkeypatch):
     """Doctor names what obstore takes, whose service of tokens is not there."""
     for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"):
