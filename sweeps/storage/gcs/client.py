@@ -68,6 +68,7 @@ class GoogleClient(ObjectClient):
                 f"gs://{bucket}: {given!r} is not the URL of a storage service; "
                 "correct or unset STORAGE_EMULATOR_HOST"
             )
+        self.is_google = given in ("", "default")
         self._signing_in = threading.Lock()
         self._session: Any = None  # google-auth's, with the credentials
         self._signed_out = True  # other threads go on with the old session meanwhile
@@ -173,6 +174,11 @@ class GoogleClient(ObjectClient):
             return self.denied(said)(
                 f"{url}: access denied ({said.detail}); "
                 f"give this account roles/storage.objectUser on gs://{self.bucket}"
+            )
+        if not self.is_google and not said.is_passing:
+            return InputError(
+                f"{url}: the storage service refused ({said.detail}); STORAGE_EMULATOR_HOST has to name "
+                "one that speaks Google's XML API as well as its JSON API"
             )
         if "credential error" in said.text:
             return InputError(f"{url}: {said.detail}; correct the variable GOOGLE_… that says so")

@@ -5,20 +5,25 @@ Records carry a unique token, so that no two writers write the same bytes.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sweeps.errors import Conflict
+from sweeps.errors import AlreadyExists, Conflict, InputError
 from sweeps.storage.bucket_url import GS, parse_url
 from sweeps.storage.gcs.client import GoogleClient, object_path
-from sweeps.storage.keys import checked_prefix
+from sweeps.storage.keys import COPYING_KEY, SWEEP_KEY, checked_prefix
 from sweeps.storage.objects.answers import not_a_service
 from sweeps.storage.objects.bucket import BucketStore, Object
 from sweeps.storage.retries import RetryPolicy, Transient
 from sweeps.text import json_reader
 
 _PAGE = 1000  # the service's limit
+_NO_CONDITIONS = (
+    "the service that STORAGE_EMULATOR_HOST names has no conditional writes (x-goog-if-generation-match), "
+    "without which two workers could take one trial; use one that has them"
+)
 _ITEMS = "items(name,generation,updated,timeCreated,size,md5Hash),nextPageToken"
 
 
@@ -41,6 +46,11 @@ class GcsStore(BucketStore):
         bucket, prefix = parse_url(url, (GS,))
         client = GoogleClient(bucket, endpoint=endpoint, retries=retries or RetryPolicy())
         super().__init__(url, prefix, client)
+
+    def create(self, key: str, data: bytes) -> str:
+        if key in (SWEEP_KEY, COPYING_KEY) and not self.client.is_google:
+            self._check_conditions()
+        return super().create(key, data)
 
     def replace(self, key: str, data: bytes, expected: str) -> str:
         if not _is_generation(expected):
@@ -93,6 +103,21 @@ class GcsStore(BucketStore):
 
     def clear(self, kept: Sequence[str]) -> None:
         """Do nothing: deleted objects leave nothing behind."""
+
+    def _check_conditions(self) -> None:
+        """Try whether a service that is not Google's heeds what a write expects. Raises `InputError`."""
+        key = f"probe-{secrets.token_hex(8)}"
+        self._write(key, b"probe", None, AlreadyExists)
+        try:
+            if not (self._puts(key, b"again", None) or self._puts(key, b"again", "1")):
+                try:
+                    self.delete(key, "1")  # fake-gcs-server does it
+                except Conflict:
+                    return
+            raise InputError(f"{self.url}: {_NO_CONDITIONS}")
+        finally:
+            if (found := self._fetch(key)) is not None:
+                self.discard(key, found[1])
 
     def _pages(self, start: str, kind: str, **options: str) -> Iterator[Any]:
         """Yield the entries of this kind of a listing, with one request per thousand."""

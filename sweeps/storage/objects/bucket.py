@@ -229,6 +229,21 @@ class BucketStore(ABC):
         self.client.written = True
         return version
 
+    def _puts(self, key: str, stored: bytes, expected: str | None) -> bool:
+        """Return whether the service accepts new bytes for an object that has to have this version."""
+
+        def attempt() -> bool:
+            try:
+                self._put(key, stored, expected)
+            except Exception as error:  # obstore's, by their names
+                if not is_refusal(error):
+                    raise
+                found = self._fetch(key)  # an earlier attempt may have been accepted, and its answer lost
+                return found is not None and found[0] == stored
+            return True
+
+        return self.client.retry(attempt, self.location(key))
+
     def _write(self, key: str, stored: bytes, expected: str | None, conflict: type[StoreConflict]) -> str:
         """Write over a version, or for None where there is no object."""
         where = self.location(checked_key(key))

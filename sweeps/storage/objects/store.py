@@ -16,7 +16,6 @@ from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict, Sw
 from sweeps.storage.bucket_url import AZ, S3, parse_url
 from sweeps.storage.keys import COPYING_KEY, SWEEP_KEY, checked_key, checked_prefix
 from sweeps.storage.objects import settings
-from sweeps.storage.objects.answers import is_refusal
 from sweeps.storage.objects.azure import AzureClient
 from sweeps.storage.objects.bucket import BucketStore, Object
 from sweeps.storage.objects.s3 import NO_CHANGES, NO_CONDITIONS, NO_SERVICE, ETagClient, S3Client
@@ -234,18 +233,3 @@ class ObjectStore(BucketStore):
             self._records.pop(key, None)
         self.discard(key, version)
         log.debug("%s: conditional writes work (%s)", self.url, version)
-
-    def _puts(self, key: str, stored: bytes, expected: str | None) -> bool:
-        """Return whether the service accepts new bytes for an object that has to have this version."""
-
-        def attempt() -> bool:
-            try:
-                self._put(key, stored, expected)
-            except Exception as error:  # obstore's, by their names
-                if not is_refusal(error):
-                    raise
-                found = self._fetch(key)  # an earlier attempt may have been accepted, and its answer lost
-                return found is not None and found[0] == stored
-            return True
-
-        return self.client.retry(attempt, self.location(key))

@@ -20,6 +20,7 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
+from sweeps.experiment import Experiment
 from sweeps.storage.base import NotFound
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.objects.answers import Refusal
@@ -166,6 +167,18 @@ class TestRefusals:
             store.create("k", b"one")
         assert "\n" not in str(caught.value)
         assert statuses(gcs, "insert") == [403]
+
+    def test_emulator_that_ignores_what_writes_expect_keeps_no_sweep(self, gcs, store, space, monkeypatch):
+        monkeypatch.setattr("fake_gcs.objects._check", lambda *present, reading: None)
+        with pytest.raises(InputError, match="no conditional writes") as caught:
+            Experiment.create(store, space)
+        assert "\n" not in str(caught.value)
+        assert store.list("") == []
+
+    def test_emulator_without_the_xml_api_keeps_no_sweep(self, gcs, store, space):
+        gcs.faults.add(Fault(action="status", status=400, operation="insert", times=None))
+        with pytest.raises(InputError, match=r"400 .*STORAGE_EMULATOR_HOST .*XML API"):
+            Experiment.create(store, space)
 
     def test_unknown_caller_learns_how_to_sign_in(self, gcs, store, monkeypatch):
         monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
