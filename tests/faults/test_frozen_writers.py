@@ -35,11 +35,11 @@ class Freezing(LocalStore):
         super().__init__(root, lock_timeout_s=0.5)
         self._freeze_at, self._content = key, content
 
-    def _write(self, path: Path, data: bytes, above: int | None) -> str:
+    def _write(self, path: Path, data: bytes, above: int, *, new: bool) -> str:
         if self._content and path.match(f"*/{self._freeze_at}") and self._content in data:
             self._content = b""
             os.kill(os.getpid(), signal.SIGSTOP)
-        return super()._write(path, data, above)
+        return super()._write(path, data, above, new=new)
 
 
 def worker_process(folder: str, key: str, content: bytes) -> None:

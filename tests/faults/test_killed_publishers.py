@@ -38,7 +38,7 @@ def test_workers_are_killed_at_every_write_of_a_publication(of_either) -> None:
     stories = of_either
     at = [story["at"] for story in stories if story["killed"]]
     assert {"open weights", "open optimizer", "open stage.json"} <= set(at)
-    assert any(point.startswith("os.rename") and "manifest.json" in point for point in at)
+    assert any(point.startswith("os.link") and "manifest.json" in point for point in at)
     assert at[-2:] == ["after the manifest", "after the heartbeat"]
     assert [story["killed"] for story in stories].count(False) == 1  # past the last write
 
