@@ -287,6 +287,7 @@ class Sweep:
             )
         self._store: Store = experiment.store
         self._space: Space = experiment.space
+        self._stored = experiment.amendments.stored
         self._local = threading.local()
         self._local.mine = (os.getpid(), experiment)
 
@@ -311,7 +312,7 @@ class Sweep:
         """Return the sweep as the rest of this package has it, for this thread of this process."""
         process, experiment = getattr(self._local, "mine", (0, None))
         if experiment is None or process != os.getpid():
-            experiment = Experiment(self._store, self._space)
+            experiment = Experiment(self._store, self._space, stored=self._stored)
             self._local.mine = (os.getpid(), experiment)
         return experiment
 

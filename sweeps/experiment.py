@@ -41,13 +41,19 @@ class Experiment:
     Args:
         silence: what this process knows of lost workers; None: nothing yet.
         records: those that are known; None: none yet.
+        stored: bytes and version of its `sweep.json`; None: as it is when it is first read.
     """
 
     def __init__(
-        self, store: Store, space: Space, silence: Silence | None = None, records: Records | None = None
+        self,
+        store: Store,
+        space: Space,
+        silence: Silence | None = None,
+        records: Records | None = None,
+        stored: tuple[bytes, str] | None = None,
     ) -> None:
         self.store, self.written = store, space
-        self.amendments = Amendments(store, space)
+        self.amendments = Amendments(store, space, stored)
         self._records = Records(store) if records is None else records
         self.silence = silence or Silence(space.lease.expire_s)
         self.allocator = Allocator(store, space, self._records, self.amendments, self.silence)
@@ -75,7 +81,7 @@ class Experiment:
         except ValueError as error:
             raise InputError(f"{space.name!a}: this search space cannot be stored: {error}") from None
         try:
-            store.create(SWEEP_KEY, data)
+            version = store.create(SWEEP_KEY, data)
         except AlreadyExists:
             if not skip_if_exists:
                 raise InputError(
@@ -86,7 +92,7 @@ class Experiment:
             existing = cls.open(store)
             existing.require_same(written)
             return existing
-        return cls(store, space)
+        return cls(store, space, stored=(data, version))
 
     @classmethod
     def open(cls, store: Store) -> Experiment:
@@ -98,7 +104,7 @@ class Experiment:
         """
         began = time.monotonic()
         try:
-            data, _ = store.read(SWEEP_KEY)
+            data, version = store.read(SWEEP_KEY)
         except NotFound:
             raise SweepNotFound(
                 f"{store.url}: no sweep here; make one with `sweep init SPACE.yaml`, "
@@ -109,14 +115,14 @@ class Experiment:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
             raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
-        found = cls(store, opened)
+        found = cls(store, opened, stored=(data, version))
         found.amendments.load()
         found.silence.note_answer(began)
         return found
 
     def for_thread(self) -> Experiment:
         """Return the sweep for another thread, which shares no cache and begins with what this one knows."""
-        return Experiment(self.store, self.space, self.silence, self._records.copy())
+        return Experiment(self.store, self.space, self.silence, self._records.copy(), self.amendments.stored)
 
     def extend(self, changes: Mapping[str, float | None], *, by: str) -> Amendment:
         """Change limits of the sweep for all workers, from their next claim on, and return the record of it.

@@ -24,6 +24,7 @@ from sweeps.operations.status import chooser, running_rows, status_document
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Fixed, Space
 from sweeps.stages import sharing
+from sweeps.storage.keys import SWEEP_KEY
 from sweeps.text.columns import FOR_PEOPLE, metric_column, parameter_column
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
@@ -210,6 +211,8 @@ def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
     from rich.text import Text
 
     def status_now() -> list[str]:
+        (stored,) = experiment.store.read_many([SWEEP_KEY])
+        experiment.amendments.require_same_sweep(stored)
         experiment.amendments.load()
         records = redact_trials(experiment.readable_trials()[0])
         return [escape_controls(line) for line in live_lines(experiment, records, rate)]

@@ -242,11 +242,12 @@ class CurveCache:
 
     def __init__(self, files: RunFiles) -> None:
         self._files = files
-        self._known: OrderedDict[tuple[int, int], _File] = OrderedDict()
+        self._known: OrderedDict[tuple[int, int, float], _File] = OrderedDict()
 
     def curves(self, record: Trial) -> Curves | None:
         """Return the curves of the present or last attempt; None if it has written none."""
-        key = (record.trial, record.attempt)
+        # Another sweep of the same name has trials of the same numbers.
+        key = (record.trial, record.attempt, record.created)
         known = self._known.get(key)
         start = 0 if known is None else known.until
         found = self._files.content(record, METRICS_FILE, start=start, most=_AT_ONCE)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from sweeps.errors import DamagedObject, StoreUnavailable, SweepNotFound
+from sweeps.errors import DamagedObject, StoreUnavailable, SweepClosed, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.operations.limits import amendment_lines
 from sweeps.search.confirm import rounds
@@ -104,16 +104,24 @@ class SweepReader:
             StoreUnavailable: the store does not answer, or has lost records that it had.
             DamagedObject: `sweep.json` cannot be read.
         """
-        if self._experiment is None:
-            self._experiment = Experiment.open(self.store)
-            listing = True
-        else:
+        if self._experiment is not None:
             try:  # a folder that is not mounted looks like one without records
-                self.store.read(SWEEP_KEY)
+                stored = self.store.read(SWEEP_KEY)
             except NotFound:
                 raise SweepNotFound(f"{self.store.url}: the sweep is not there now") from None
-        changed = self._read_listed() if listing else self._read_open()
-        return self._assemble(self._experiment, changed)
+            try:
+                self._experiment.amendments.require_same_sweep(stored)
+            except SweepClosed:  # it was deleted, and one of the same name made
+                self._experiment = None
+        opens = self._experiment is None
+        if self._experiment is None:
+            self._experiment, self._history, self._known = (
+                Experiment.open(self.store),
+                History(self.store),
+                {},
+            )
+        changed = self._read_listed() if listing or opens else self._read_open()
+        return self._assemble(self._experiment, changed or opens)
 
     def reread(self, indices: Sequence[int]) -> View:
         """Read these records again and return the sweep, after an action has changed them."""

@@ -2,7 +2,8 @@
 
 `sweep.json` is written once. `sweep extend`, `rename` and `archive` each add an object, which is never
 changed; in the order of their numbers, a later one wins. Before each claim a worker reads the number after
-the last that it knows: in a bucket a read costs a tenth of a listing.
+the last that it knows, and `sweep.json`, to see that the sweep is the same: in a bucket a read costs a tenth
+of a listing.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
-from sweeps.errors import AlreadyExists, DamagedObject, InputError
+from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepClosed
 from sweeps.space.definition import Budget, Space, Stop
 from sweeps.space.domain import no_stop
 from sweeps.storage.base import NotFound, Store
+from sweeps.storage.keys import SWEEP_KEY
 from sweeps.text import json_reader
 from sweeps.trials import storable
 from sweeps.trials.redaction import redacted_line
@@ -134,14 +136,19 @@ def amended(space: Space, made: Iterable[Amendment]) -> Space:
 class Amendments:
     """Amendments of one sweep, for one thread.
 
+    Args:
+        written: the space of `sweep.json`.
+        stored: bytes and version of that object; None: as it is when it is first read.
+
     Attributes:
         space: the space with those that are known.
         made: the amendments, by number.
         damaged: those that cannot be read.
+        stored: as above.
     """
 
-    def __init__(self, store: Store, written: Space) -> None:
-        self._store, self._written = store, written
+    def __init__(self, store: Store, written: Space, stored: tuple[bytes, str] | None = None) -> None:
+        self._store, self._written, self.stored = store, written, stored
         self._last = 0
         self.space = written
         self.made: tuple[Amendment, ...] = ()
@@ -154,13 +161,48 @@ class Amendments:
         return bool(last)
 
     def refresh(self) -> Space:
-        """Read new amendments and return the space with them. Raises `DamagedObject` for any of them."""
+        """Read new amendments and return the space with them.
+
+        Raises:
+            DamagedObject: any of them cannot be read.
+            SweepClosed: see `require_same_sweep`.
+        """
+        new, stored = self._store.read_many([key(self._last + 1), SWEEP_KEY])
+        self.require_same_sweep(stored)
+        return self._read_new() if new is not None or self.damaged else self.space
+
+    def _read_new(self) -> Space:
         while not self.damaged:
             try:
                 self._append(self._fetch(self._last + 1))
             except NotFound:
                 return self.space
         raise self.damaged[0]
+
+    def require_same_sweep(self, stored: tuple[bytes, str] | None) -> None:
+        """Check that the sweep is still the one that was opened: another may have its name by now.
+
+        A worker that waited meanwhile would run the trials of that one with the program of this one.
+
+        Args:
+            stored: bytes and version of `sweep.json` now; None: it is not there.
+
+        Raises:
+            SweepClosed: the sweep is gone.
+        """
+        if stored is None:
+            raise SweepClosed(
+                "stopped", f"{self._store.url} is gone: somebody has renamed or deleted the sweep"
+            )
+        data, version = self.stored or stored
+        # A file that was restored has the same bytes; in a bucket they end in blanks that differ.
+        if version != stored[1] and data.rstrip() != stored[0].rstrip():
+            raise SweepClosed(
+                "stopped",
+                f"{self._store.url} is another sweep now: somebody has deleted the one that was opened here, "
+                "and made one of the same name; start this again",
+            )
+        self.stored = stored
 
     def load(self) -> None:
         """List and read the amendments; what cannot be read is left out, in `damaged`."""
@@ -195,7 +237,7 @@ class Amendments:
         if changes.get(GAIN) is not None and (why := no_stop(self._written)):
             raise InputError(f"{self._store.url}: {GAIN} {why}")
         while True:
-            self.refresh()
+            self._read_new()
             number = self._last + 1
             if number > MOST:
                 raise InputError(f"{self._store.url}: it was changed {MOST} times; make a new sweep")
@@ -203,7 +245,7 @@ class Amendments:
                 self._store.create(key(number), encoded(changes, by, self._store.now()))
             except AlreadyExists:
                 continue
-            self.refresh()
+            self._read_new()
             return next(amendment for amendment in self.made if amendment.number == number)
 
     def _fetch(self, number: int) -> Amendment:

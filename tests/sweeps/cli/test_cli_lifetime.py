@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -268,6 +269,22 @@ def test_piped_watch_writes_changes(sweep, space_file):
     assert first[3] == "\n"
     assert second[2] == "trials  1 of 5: 1 running\n"
     assert "trial 0" in second[3]
+
+
+def test_watch_ends_where_another_sweep_has_the_name(sweep, space_file):
+    url = sweep("init", str(space_file)).out.strip()
+    command = [sys.executable, "-m", "sweeps", "status", "--watch", "--every", "0.2", "--storage", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        try:
+            assert watching.stdout.readline()
+            space_file.write_text(space_file.read_text().replace("run_cap: 5", "run_cap: 6"))
+            sweep("delete", "--storage", url, "--yes")
+            sweep("init", str(space_file))
+            _, err = watching.communicate(timeout=60)
+        finally:
+            watching.kill()
+    assert watching.returncode == 1
+    assert re.search(r"\Asweep: error: .*toy is (gone|another sweep now): .*\n\Z", err)
 
 
 class TestBudgetThatNothingCountsTowards:

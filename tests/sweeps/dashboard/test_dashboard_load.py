@@ -270,6 +270,23 @@ def test_a_folder_that_is_not_mounted_for_a_while_loses_nothing(tmp_path, space,
     run(test())
 
 
+@pytest.mark.parametrize("trials", [1, 3])
+def test_another_sweep_of_the_same_name_is_shown_as_it_is(tmp_path, space, lists_often, trials):
+    make_sweep(tmp_path, space, record(0), record(1))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            await until(served, "Which x and n give the lowest loss?")
+            shutil.rmtree(tmp_path / "toy")
+            other = replace(space, objectives=(replace(space.objectives[0], goal="maximize"),))
+            make_sweep(tmp_path, other, *map(record, range(trials)))
+            page = await until(served, "Which x and n give the highest loss?", f"pick trial {trials - 1}")
+            assert "Not read since" not in page
+            assert f"pick trial {trials}" not in page
+
+    run(test())
+
+
 @pytest.mark.parametrize("gone", ["toy/trials", "toy"])
 def test_error_of_a_listing_stands_until_one_succeeds(tmp_path, space, lists_often, gone):
     make_sweep(tmp_path, space, record(0), record(1))

@@ -366,6 +366,29 @@ class TestSteering:
         assert work(experiment, watcher=diary)[0].ended == {"completed": 8}
         assert "is paused" in diary.events[0][1]
 
+    @pytest.mark.parametrize("alike", [False, True])
+    def test_waiting_worker_runs_no_other_sweep_of_the_same_name(self, experiment, monkeypatch, alike):
+        monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.01)
+        store, space = experiment.store, experiment.space
+        control.write(store, "paused", "me")
+        diary = Diary()
+
+        def make_another(why: str) -> None:
+            Diary.waiting(diary, why)
+            for entry in store.list(""):
+                store.delete(entry.key, entry.version)
+            function = "objectives_for_tests:paraboloid" if alike else "objectives_for_tests:recorded"
+            Experiment.create(store, replace(space, program=replace(space.program, function=function)))
+
+        diary.waiting = make_another
+        tally, _ = work(experiment, watcher=diary)
+        # With the same space, it is the same work.
+        assert tally.ended == ({"completed": 8} if alike else {})
+        assert len(Experiment.open(store).trials()) == (8 if alike else 0)
+        if not alike:
+            assert diary.events[-1][0] == "closed"
+            assert "is another sweep now" in diary.events[-1][1]
+
     @pytest.mark.parametrize("waits", ["paused", "for others"])
     def test_short_outages_while_a_worker_waits_for_days_do_not_add_up(self, experiment, monkeypatch, waits):
         monkeypatch.setattr(loop, "retry_delays", lambda: iter([0.0] * 2))
