@@ -6,6 +6,7 @@
     │   ├── CannotStart             the sweep's program, on this machine or in this folder
     │   └── SweepNotFound           no sweep at this URL
     ├── EnvironmentFault        1   the machine, the disk or the network is at fault
+    │   ├── DiskFailed              a disk under a trial's program; the attempt counts as lost
     │   ├── StoreUnavailable        the store cannot be read or written
     │   │   ├── Busy                    one object is locked by another process
     │   │   └── WriteRefused            this process has no permission to write: retries are useless
@@ -90,6 +91,10 @@ class SweepNotFound(InputError):
 
 class EnvironmentFault(SweepError):
     """A fault of the machine, the disk or the network, not of the input."""
+
+
+class DiskFailed(EnvironmentFault):
+    """A disk that failed, or was full, under a trial's program, by the program's last words."""
 
 
 class StoreUnavailable(EnvironmentFault):

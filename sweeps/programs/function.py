@@ -16,7 +16,15 @@ from typing import Any
 from sweeps.errors import CannotStart, Interrupted
 from sweeps.programs import live_trial, process
 from sweeps.programs.base import Program
-from sweeps.programs.result import OUT_OF_MEMORY, Failed, Outcome, Preempted, check_metrics, network_was_lost
+from sweeps.programs.result import (
+    OUT_OF_MEMORY,
+    Failed,
+    Outcome,
+    Preempted,
+    check_metrics,
+    disk_failed,
+    network_was_lost,
+)
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Space, Value, to_plain
 from sweeps.space.overrides import to_overrides
@@ -110,7 +118,7 @@ def failure_of(error: BaseException) -> Failed:
     except Exception:  # noqa: BLE001 - it calls methods of the user's classes
         lines = "(no traceback: the exception cannot be printed)"
     failure: Failure = "out_of_memory" if OUT_OF_MEMORY.search(message) else "crashed"
-    retryable = failure == "crashed" and network_was_lost(lines)
+    retryable = failure == "crashed" and (network_was_lost(lines) or disk_failed(lines))
     return Failed(error=f"{message}\n{lines}", failure=failure, retryable=retryable)
 
 

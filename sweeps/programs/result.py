@@ -52,7 +52,12 @@ _LOST_WORDS = re.compile(
     r"|ncclRemoteError|ncclSystemError|watchdog caught collective operation timeout)",
     re.IGNORECASE,
 )
-_LOST_LINES = 5  # the message of such an exception may have several lines
+_DISK_FAILED = re.compile(
+    r"\b(?:no space left on device|disk quota exceeded|read-only file system|input/output error"
+    r"|stale (?:nfs )?file handle|transport endpoint is not connected)",
+    re.IGNORECASE,
+)
+_LAST_LINES = 5  # the message of such an exception may have several lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,7 @@ class Failed:
     """Failure of the program. The first line of `error` says how, the rest is the end of its log.
 
     Args:
-        retryable: whether another attempt may succeed: a signal ended it, or the network was lost.
+        retryable: whether another attempt may succeed: a signal ended it, or network or disk failed.
     """
 
     error: str
@@ -275,11 +280,19 @@ def classify_exit(status: int, output: str, argv: Sequence[str]) -> Failed | Not
         return Failed(error=error, failure="out_of_memory", retryable=True)
     if OUT_OF_MEMORY.search(output):
         return Failed(error=error, failure="out_of_memory")
-    retryable = signum is not None or network_was_lost(output)
+    retryable = signum is not None or network_was_lost(output) or disk_failed(output)
     return Failed(error=error, failure="crashed", retryable=retryable)
 
 
 def network_was_lost(output: str) -> bool:
     """Return whether the end of a program's output, or a traceback, reports a lost connection."""
-    end = "\n".join(output.splitlines()[-_LOST_LINES:])
+    end = "\n".join(output.splitlines()[-_LAST_LINES:])
     return bool(_LOST_EXCEPTION.search(end) or _LOST_WORDS.search(end))
+
+
+def disk_failed(output: str) -> bool:
+    """Return whether the end of a program's output, or a traceback, reports a disk that is full or fails.
+
+    Afterwards there may be space again: what the program could not write it has removed.
+    """
+    return bool(_DISK_FAILED.search("\n".join(output.splitlines()[-_LAST_LINES:])))

@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from sweeps.errors import (
     DamagedObject,
+    DiskFailed,
     EnvironmentFault,
     IllegalTransition,
     Interrupted,
@@ -31,7 +32,7 @@ from sweeps.errors import (
 )
 from sweeps.experiment import Experiment
 from sweeps.programs.base import Program, cannot_start
-from sweeps.programs.result import Completed, Failed, NotStarted, Preempted
+from sweeps.programs.result import Completed, Failed, NotStarted, Preempted, disk_failed
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Value
 from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
@@ -276,6 +277,13 @@ class TrialRun:
             outcome = Failed(error=error, failure="crashed", retryable=True)
         if isinstance(outcome, Failed):
             require_writable(heartbeat.folder)  # in a folder without write access any program fails
+            if outcome.retryable and disk_failed(outcome.error):
+                # The next trial would end here in the same way, and this one perhaps anywhere: so it counts.
+                words = outcome.error.rstrip().rpartition("\n")[2]
+                raise DiskFailed(
+                    f"a disk failed under the program of trial {self.record.trial} ({words}); free that disk "
+                    "or mend it, and start this worker again: the trial goes on from its last checkpoint"
+                )
         return outcome
 
     def _event(
@@ -323,9 +331,10 @@ class TrialRun:
         return ended.status
 
     def _hand_back(self, error: BaseException) -> None:
-        """Release the trial without counting the attempt: another worker may be able to run it."""
+        """Release the trial: another worker may be able to run it. Only a failed disk counts."""
+        most = self.experiment.space.lease.max_attempts if isinstance(error, DiskFailed) else None
         try:
-            self.experiment.apply(self.record.trial, self._release(_in_one_line(error)))
+            self.experiment.apply(self.record.trial, self._release(_in_one_line(error), most))
             self.handed_back = True
         except SweepError as failure:
             log.warning("trial %d was not handed back, its lease will expire: %s", self.record.trial, failure)

@@ -91,6 +91,41 @@ def test_failure_in_an_unwritable_folder_costs_no_attempt(code, broken_disk):
     assert record.history[0].reason == "released"
 
 
+@pytest.mark.parametrize("words", ["no space left on device", "Stale file handle", "Disk quota exceeded"])
+def test_failure_by_a_disk_that_is_well_again_costs_an_attempt_and_no_trial(words):
+    """A disk has room for a probe and none for a checkpoint, or another program has just made some."""
+    sweep = Experiment.create(
+        MemoryStore(), space("sh", "-c", f"echo step 1; echo 'cannot write: {words}'; exit 1")
+    )
+    with pytest.raises(EnvironmentFault, match=rf"of trial 0 \(cannot write: {words}\)"):
+        run(sweep)
+    (record,) = sweep.trials()
+    assert (record.status, record.attempt, record.error) == ("pending", 1, None)
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault, match="of trial 0"):
+            run(sweep)
+    (record,) = sweep.trials()
+    assert record.status == "failed"  # else a program that cannot be served anywhere would end all workers
+    assert "cannot write" in record.error
+
+
+def test_function_on_a_full_disk_may_be_tried_again():
+    def full(parameters):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "shard-3.bin")
+
+    sweep = Experiment.create(MemoryStore(), space("true"))
+    with pytest.raises(EnvironmentFault, match="No space left on device"):
+        loop.work(sweep, stop=Stop(), watcher=Silent(), function=full)
+    assert [record.status for record in sweep.trials()] == ["pending"]
+
+
+def test_full_disk_that_the_program_has_outlived_is_not_its_end():
+    log = "echo No space left on device; seq 9; echo KeyError; exit 1"
+    sweep = Experiment.create(MemoryStore(), space("sh", "-c", log))
+    run(sweep)
+    assert {record.status for record in sweep.trials()} == {"failed"}
+
+
 def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
     sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true"))
     sweep.enqueue([{"x": 0.5, "mode": "fast"}], "me")
