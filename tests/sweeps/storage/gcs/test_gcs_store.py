@@ -647,6 +647,16 @@ class TestCredentials:
             assert "\n" not in str(caught.value)
 
 
+USES_TEMPORARY_FOLDER = """
+import sys
+from sweeps.storage.gcs.store import GcsStore
+store = GcsStore(sys.argv[1], endpoint=sys.argv[2])
+(store.folder("runs/000000") / "checkpoint").write_bytes(bytes(1000))
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
 class TestScratch:
     def test_scratch_folder_has_files_under_bucket_and_prefix(self, store, url, tmp_path, monkeypatch):
         monkeypatch.setenv("SWEEP_SCRATCH", str(tmp_path / "scratch"))
@@ -662,6 +672,36 @@ class TestScratch:
         del store
         gc.collect()
         assert not folder.exists()
+
+    def test_temporary_folder_of_a_killed_process_goes_with_the_next(self, gcs, url, tmp_path, monkeypatch):
+        monkeypatch.delenv("SWEEP_SCRATCH", raising=False)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        folders = {}
+        for name, dies in (("dead", True), ("living", False), ("young", True)):
+            before = set(tmp_path.iterdir())
+            process = subprocess.Popen(
+                [sys.executable, "-c", USES_TEMPORARY_FOLDER, url, gcs.url],
+                env={**os.environ, "TMPDIR": str(tmp_path)},
+                stdout=subprocess.PIPE,
+                stdin=subprocess.PIPE,
+            )
+            assert process.stdout.readline() == b"made\n"
+            (folders[name],) = set(tmp_path.iterdir()) - before
+            if dies:
+                process.kill()
+                process.communicate()
+            else:
+                living = process
+        for name in ("dead", "living"):
+            os.utime(folders[name] / ".in-use.lock", (1, 1))
+        try:
+            assert (folders["dead"] / "runs").is_dir()
+            own = GcsStore(url, endpoint=gcs.url).folder("runs/000000")
+            assert {name for name, folder in folders.items() if folder.exists()} == {"living", "young"}
+            assert own.is_relative_to(tmp_path)
+        finally:
+            living.communicate()
+        assert not folders["living"].exists()  # it has ended by itself
 
     def test_a_scratch_that_is_a_file_is_one_line(self, store, tmp_path, monkeypatch):
         (tmp_path / "file").write_text("x")
