@@ -266,7 +266,11 @@ class TrainerProgram(CommandProgram):
             if lines[-1].startswith(_NOT_HERE):
                 return NotStarted(detail=lines[-1].removeprefix(_NOT_HERE))
             return Failed(error=f"config refused: {lines[-1]}\n{output}", failure="bad_config")
-        return super().read_exit(status, output, argv)
+        read = super().read_exit(status, output, argv)
+        # It always says why it ends: without a word, its log was on a disk that was full for a moment.
+        if isinstance(read, Failed) and (status == _EXIT_CONFIG or not output):
+            return replace(read, retryable=True)
+        return read
 
     def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
         count = self.space.program.processes

@@ -259,6 +259,22 @@ class TestCommands:
         assert outcome.failure == "crashed"
 
     @pytest.mark.parametrize(
+        ("status", "output", "retryable"),
+        [
+            (2, "", True),
+            (2, "preflight: memory below 4.20 MiB", True),
+            (1, "", True),
+            (1, "trainer: error: the loss hook failed", False),
+            (2, "trainer: error: stage2.lr: too high", False),
+            (70, "trainer: diverged: loss is nan", False),
+        ],
+    )
+    def test_trainer_that_could_not_say_why_it_ends_is_tried_again(self, space, status, output, retryable):
+        """Its log was on a disk that was full for a moment."""
+        outcome = TrainerProgram(space).read_exit(status, output, ["python", "-m", "trainer"])
+        assert outcome.retryable is retryable
+
+    @pytest.mark.parametrize(
         ("code", "retryable"),
         [
             ("raise KeyError('lr')", False),
