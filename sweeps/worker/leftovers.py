@@ -45,8 +45,18 @@ def remove_leftovers(experiment: Experiment) -> None:
                 pass  # nobody uses it; not held while the bucket answers, as its worker may come to want it
             if experiment.trial(int(trial)).attempt > int(attempt):
                 with lock.acquire(timeout=0):
-                    shutil.rmtree(folder)
+                    remove_run(folder)
                 log.info("removed %s, which a killed worker has left", folder)
+
+
+def remove_run(folder: Path) -> None:
+    """Remove the folder of an attempt as far as that is possible, and its trial's, if that is empty then.
+
+    Before each claim a worker looks through what is there.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
 
 
 def _lock(folder: Path) -> FileLock:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +41,7 @@ from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker.heartbeat import HeartbeatThread
-from sweeps.worker.leftovers import hold
+from sweeps.worker.leftovers import hold, remove_run
 from sweeps.worker.resuming import CHECKPOINTS, checkpoint_progress, fetch_checkpoints
 
 log = logging.getLogger(__name__)
@@ -250,7 +249,7 @@ class TrialRun:
         )
         if lock is not None:
             if not missing:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_run(folder)
             lock.release()
 
     def _run_program(

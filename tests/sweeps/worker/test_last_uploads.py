@@ -71,6 +71,7 @@ def test_runs_that_are_in_the_bucket_leave_nothing_on_the_disk(experiment, tmp_p
     assert work(experiment, objective).ended == {"completed": 2}
     assert (uploaded(experiment, 0), uploaded(experiment, 1)) == (True, True)
     assert files(tmp_path / "disk") == []
+    assert list(experiment.store.folder("runs").iterdir()) == []
 
 
 @pytest.mark.parametrize("is_in_use", [False, True], ids=["killed", "still there"])
@@ -94,6 +95,7 @@ def test_folders_of_killed_workers_go_once_their_trials_are_taken_over(
     ).ended == {"completed": 1}
     kept = [path.parent.parent.parent.name for path in tmp_path.rglob("weights")]
     assert sorted(kept) == ["000000", "000001"][0 if is_in_use else 1 :]
+    assert sorted(path.name for path in experiment.store.folder("runs").iterdir()) == sorted(kept)
     if lock is not None:
         lock.release()
 
