@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
@@ -46,6 +46,8 @@ def fetch_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
                 if fetch_files(store, prefix, incoming, below=f"{CHECKPOINTS}/"):
                     (incoming / CHECKPOINTS).rename(folder / CHECKPOINTS)
                     log.info("trial %d resumes from the checkpoints of attempt %d", record.trial, attempt)
+                    if not store.is_remote:
+                        remove_checkpoints(folder, range(1, attempt))  # nobody would look at those again
                     return attempt
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
@@ -57,6 +59,18 @@ def fetch_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
             "SWEEP_SCRATCH name a folder that you may write to"
         ) from error
     return None
+
+
+def remove_checkpoints(folder: Path, attempts: Iterable[int]) -> None:
+    """Remove the checkpoints of other attempts at a trial, as far as that is possible.
+
+    A machine that is preempted every hour would leave those of each attempt in the folder of the sweep.
+
+    Args:
+        folder: of this attempt.
+    """
+    for attempt in attempts:
+        shutil.rmtree(folder.with_name(f"attempt-{attempt}") / CHECKPOINTS, ignore_errors=True)
 
 
 def checkpoint_progress(folder: Path, names: Sequence[str]) -> tuple[int, int]:

@@ -42,7 +42,7 @@ from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.leftovers import hold, remove_run
-from sweeps.worker.resuming import CHECKPOINTS, checkpoint_progress, fetch_checkpoints
+from sweeps.worker.resuming import CHECKPOINTS, checkpoint_progress, fetch_checkpoints, remove_checkpoints
 
 log = logging.getLogger(__name__)
 
@@ -220,6 +220,8 @@ class TrialRun:
                     with contextlib.suppress(SweepError):  # the report will fail in the same way
                         self.experiment.apply(self.record.trial, last)
                 end = self._report(self._event(outcome, heartbeat, stages))
+                if end == "completed" and not self.experiment.store.is_remote:  # no retry will want them
+                    remove_checkpoints(heartbeat.folder, range(1, self.record.attempt))
                 self.uploads.begin(lambda: self._end_upload(uploader, heartbeat.folder, end, lock))
                 if end not in FINISHED:  # this worker may be the next one to claim it
                     self.uploads.wait()

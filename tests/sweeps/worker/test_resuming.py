@@ -98,6 +98,29 @@ def test_the_newest_attempt_that_has_left_any_counts(stores) -> None:
     assert there(folder) == NEXT
 
 
+def test_checkpoints_that_nobody_will_look_at_go(stores) -> None:
+    """A machine that is preempted every hour would leave its checkpoints each time."""
+    here, elsewhere = stores
+    folders = [leave(here, 1, FIRST | {"log.txt": "words"}), leave(here, 2, NEXT | {"log.txt": "words"})]
+    folder = elsewhere.folder(run_prefix(3, 3))
+    assert fetch_checkpoints(elsewhere, claimed(3), folder) == 2
+    assert [(folder / "checkpoints").exists() for folder in folders] == [here.is_remote, True]
+    assert all((folder / "log.txt").exists() for folder in folders)
+
+
+@pytest.mark.parametrize("status", [0, 70], ids=["completed", "diverged"])
+def test_completed_trial_leaves_no_checkpoints_of_lost_attempts(tmp_path: Path, space, status: int) -> None:
+    code = "mkdir -p $SWEEP_RUN_DIR/checkpoints; echo x > $SWEEP_RUN_DIR/checkpoints/$0; "
+    first = f"{code} [ -e $SWEEP_RUN_DIR/../attempt-2 ] && {{ echo '{{\"loss\": 1}}' > $SWEEP_RUN_DIR/result.json; exit {status}; }}; kill -9 $$"
+    program = Program(kind="command", command=("sh", "-c", first, "${trial}", "${args}"))
+    sweep = Experiment.create(LocalStore(tmp_path / "store"), replace(space, program=program, run_cap=1))
+    work(sweep, stop=Stop(), watcher=Silent())
+    (record,) = sweep.trials()
+    assert (record.status, record.attempt) == ("failed" if status else "completed", 2)
+    kept = {path.parent.name for path in (tmp_path / "store" / "runs" / "000000").glob("*/checkpoints")}
+    assert kept == ({"attempt-1", "attempt-2"} if status else {"attempt-2"})
+
+
 def test_earlier_attempts_files_do_not_change(stores) -> None:
     here, elsewhere = stores
     left = leave(here, 1, FIRST)
