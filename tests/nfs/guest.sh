@@ -3,7 +3,7 @@
 set -u
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 here=$(dirname "$0")
-fail() { echo "guest: ready"; echo "guest: $1"; poweroff -f; }
+fail() { echo "guest: $1"; poweroff -f; }
 
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -178,7 +178,7 @@ program:
   command: [sh, -c, 'echo $SWEEP_RUN_DIR >> {starts}; sleep 0.3; echo "{{\\"loss\\": 1}}" > $SWEEP_RUN_DIR/result.json', "${{args}}"]
 search: {{method: random}}
 parameters: {{x: {{min: 0.0, max: 1.0}}}}
-run_cap: 8
+run_cap: 6
 lease: {{heartbeat_s: 1, expire_s: 5}}
 """
 
@@ -203,12 +203,10 @@ def test_workers_of_both_clients_do_every_trial_once(folders, tmp_path):
     assert [worker.returncode for worker in workers] == [0, -signal.SIGKILL, 0]
     store = LocalStore(folders[1] / "shared")
     records = [json.loads(store.read(entry.key)[0]) for entry in store.list("trials/")]
-    assert [record["status"] for record in records] == ["completed"] * 8
+    assert [record["status"] for record in records] == ["completed"] * 6
     begun = [line.partition("/shared/")[2] for line in starts.read_text().splitlines()]
     attempts = set(begun)
     assert len(attempts) == len(begun)
     assert {
         f"runs/{index:06}/attempt-{record['attempt']}" for index, record in enumerate(records)
     } <= attempts
-    with _sweep(1, folders[1], "doctor") as doctor:
-        assert "nothing is wrong" in doctor.communicate()[0]
