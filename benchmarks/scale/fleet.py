@@ -393,7 +393,7 @@ class Fleet:
                 if attempt.reason not in ("expired", "released") or following is None:
                     continue
                 how, at = self.gone.get(attempt.worker, ("cut", math.inf))
-                if EPOCH + at > attempt.end:
+                if EPOCH + at > following:  # an expired attempt ends at its last heartbeat
                     report.events["taken from the living"] += 1
                 else:
                     report.takeovers[how].append(following - EPOCH - at)

@@ -24,7 +24,7 @@ from typing import NoReturn, TypeVar
 from sweeps.errors import AlreadyExists, Busy, Conflict, DamagedObject, StoreUnavailable, WriteRefused
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.keys import checked_key, checked_prefix
-from sweeps.text.atomic_file import Draft, sync_folder
+from sweeps.text.atomic_file import Draft, steady_times, sync_folder
 from sweeps.text.regular_file import MAX_BYTES, kind_of
 
 LOCK_TIMEOUT_S = 5.0
@@ -176,7 +176,7 @@ class LocalStore:
                 os.utime(probe)  # stamped by the server
             except FileNotFoundError:
                 self._root.mkdir(parents=True, exist_ok=True)
-                Path(probe).touch()
+                open(probe, "ab", opener=steady_times).close()
             return os.stat(probe).st_mtime  # noqa: PTH116 - as above
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):

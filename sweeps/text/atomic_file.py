@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +14,27 @@ from typing import Self
 OWNER_ONLY = 0o600
 OWNER_EXECUTABLE = 0o700
 BY_UMASK = 0o666
+
+
+def steady_times(path: str, flags: int) -> int:
+    """Open a file, for `opener` of `open`, so that its modification time stays once it is written.
+
+    A client of NFS 4.2 to which the server has delegated a file (Linux 7.2) keeps the times of its writes to
+    itself, and when another machine opens the file, the server sets a time of its own. With O_DIRECT a client
+    asks for no delegation.
+    """
+    direct = getattr(os, "O_DIRECT", 0)
+    try:
+        descriptor = os.open(path, flags | direct, BY_UMASK)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(
+            path, flags & ~os.O_EXCL, BY_UMASK
+        )  # a file system without it has made the file by now
+    if direct:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~direct)
+    return descriptor
 
 
 class Draft:
@@ -30,10 +53,10 @@ class Draft:
     def __enter__(self) -> Self:
         try:
             self._draft.unlink(missing_ok=True)  # were it a pipe, opening it would block
-            self.file = self._draft.open("xb+")
+            self.file = open(self._draft, "xb+", opener=steady_times)
         except FileExistsError:  # left by a killed writer on another machine: NFS did not know of it at once
             self._draft.unlink(missing_ok=True)
-            self.file = self._draft.open("xb+")
+            self.file = open(self._draft, "xb+", opener=steady_times)
         return self
 
     def commit(self, *, new: bool = False) -> os.stat_result:

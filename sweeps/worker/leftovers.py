@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def remove_leftovers(experiment: Experiment) -> None:
     Those go on from what is in the bucket, so nobody reads the folders any more. The folder of a trial's
     last attempt stays, as it may have files that could not be uploaded.
     """
-    for folder in experiment.store.folder("runs").glob("*/attempt-*"):
+    for folder in _attempts(experiment.store.folder("runs")):
         trial, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
         if not (trial.isdecimal() and attempt.isdecimal()):
             continue
@@ -47,6 +48,12 @@ def remove_leftovers(experiment: Experiment) -> None:
                 with lock.acquire(timeout=0):
                     remove_run(folder)
                 log.info("removed %s, which a killed worker has left", folder)
+
+
+def _attempts(runs: Path) -> Iterator[Path]:
+    for trial in list(runs.iterdir()):
+        with suppress(OSError):  # no folder, or an upload has just ended and removed it
+            yield from list(trial.glob("attempt-*"))
 
 
 def remove_run(folder: Path) -> None:

@@ -483,8 +483,10 @@ class TestRun:
         assert sweep.experiment.trial(0).status == "pending"
 
     @pytest.mark.parametrize("becomes", ["SystemExit", "a result"])
-    def test_ctrl_c_that_a_library_caught_does_the_same(self, sweep, becomes):
+    def test_ctrl_c_that_a_library_caught_does_the_same(self, sweep, becomes, request):
         """Lightning exits with 1; its older versions return from `fit`, as if training were over."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
+        request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
         def function(parameters):
             try:

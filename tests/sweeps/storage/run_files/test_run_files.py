@@ -351,6 +351,7 @@ class TestHalfUploads:
         assert fetch(other) == {"ck/a": b"1", "ck/b": b"2"}
 
     def test_what_an_unwritten_manifest_names_is_not_overwritten(self, gcs, store, other):
+        store.create("trials/000012.json", b"{}")  # else the refusal is for good
         uploads, folder = rounds(store), store.folder(PREFIX)
         denied = gcs.faults.add(
             Fault(action="status", operation="insert", name="*manifest.json", status=403, times=None)
