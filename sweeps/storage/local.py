@@ -222,6 +222,7 @@ class LocalStore:
         missing: list[Path] = []
         try:
             for folder in (path.parent, lock.parent):
+                self._refresh(folder)
                 missing += takewhile(lambda each: not each.exists(), (folder, *folder.parents))
                 if not folder.is_dir():
                     folder.mkdir(parents=True, exist_ok=True)
@@ -270,11 +271,9 @@ class LocalStore:
     def _refresh(self, folder: Path) -> None:
         """Make a client of NFS ask the server for the names in a folder, and in those above it."""
         inner = folder.relative_to(self._root).parts
-        for depth in range(len(inner) + 1):
-            try:
-                os.close(os.open(self._root.joinpath(*inner[:depth]), os.O_RDONLY | os.O_DIRECTORY))
-            except OSError:
-                return  # whoever uses the folder will say why it cannot be opened
+        for each in (self._root.parent, *(self._root.joinpath(*inner[:n]) for n in range(len(inner) + 1))):
+            with suppress(OSError):  # whoever uses the folder will say why it cannot be opened
+                os.close(os.open(each, os.O_RDONLY | os.O_DIRECTORY))
 
     def _check(self, key: str, path: Path, expected: str) -> os.stat_result:
         """Return the status of the version `expected`; raise `Conflict` if another one is present."""
