@@ -37,6 +37,8 @@ def run(space, tmp_path: Path, record=RECORD, **changes):
 
 @pytest.fixture
 def listening(keep_signals) -> Stop:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # another test may have left its own handler
+        signal.signal(number, signal.SIG_DFL)
     stop = Stop()
     stop.listen()
     return stop
