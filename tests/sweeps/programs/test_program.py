@@ -37,7 +37,8 @@ def run(space, tmp_path: Path, record=RECORD, **changes):
 
 @pytest.fixture
 def listening(keep_signals) -> Stop:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # another test may have left its own handler
+    # Another test may have left its own handlers.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     stop = Stop()
     stop.listen()
