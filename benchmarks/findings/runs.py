@@ -36,7 +36,7 @@ class Run:
         sem: standard error of the difference between `final` and the teacher's loss on the same text.
         text_sem: standard error of `final` over texts.
         by_sequence: the held-out loss of each sequence, of which `final` is the mean.
-        documents: number of the document of each.
+        documents: number of the document of each; empty where the tokenizer has no end of text.
     """
 
     condition: Condition
@@ -158,7 +158,7 @@ def read_run(folder: Path, condition: Condition, seed: int, *, early_steps: int)
         sem=metrics["final_loss_sem"],
         text_sem=metrics["final_loss_text_sem"],
         by_sequence=tuple(held_out["losses"]["final"]),
-        documents=tuple(held_out["documents"]["final"]),
+        documents=tuple(held_out.get("documents", {}).get("final", ())),
         effective_steps=metrics["effective_steps"],
         seconds=metrics["train_seconds"],
         device=provenance["device"],
