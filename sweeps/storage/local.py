@@ -106,9 +106,8 @@ class LocalStore:
 
     def create(self, key: str, data: bytes) -> str:
         with self._key_lock(key) as path:
-            self._refresh(path.parent)
             try:
-                if os.path.lexists(path):
+                if os.path.lexists(path):  # what NFS does not know of yet, the draft's link will meet
                     raise FileExistsError
                 version = self._write(path, data, above=self._last_deleted(key), new=True)
             except FileExistsError:

@@ -14,6 +14,8 @@ from typing import Self
 OWNER_ONLY = 0o600
 OWNER_EXECUTABLE = 0o700
 BY_UMASK = 0o666
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What file systems without hard links say: FAT the first, network mounts and FUSE the others."""
 
 
 def steady_times(path: str, flags: int) -> int:
@@ -29,9 +31,8 @@ def steady_times(path: str, flags: int) -> int:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(
-            path, flags & ~os.O_EXCL, BY_UMASK
-        )  # a file system without it has made the file by now
+        # A file system without O_DIRECT has made the file by now.
+        return os.open(path, flags & ~os.O_EXCL, BY_UMASK)
     if direct:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~direct)
     return descriptor
@@ -68,6 +69,7 @@ class Draft:
 
         Raises:
             FileExistsError: `new`, and the file exists.
+            OSError: the file cannot be written; what `path` had stays.
         """
         with self.file:
             self.file.flush()
@@ -76,11 +78,13 @@ class Draft:
         if new:
             try:
                 os.link(self._draft, self._path)
-            except FileExistsError:
-                raise
-            except OSError:  # no hard links here
-                pass
+            except OSError as error:
+                made = self._draft.stat().st_nlink > 1  # but a server's first answer was lost
+                if not made and error.errno not in _NO_HARD_LINKS:
+                    raise
             else:
+                made = True
+            if made:
                 return status  # the draft's own name goes in `__exit__`
         self._draft.replace(self._path)
         self._committed = True

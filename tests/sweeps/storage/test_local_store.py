@@ -194,6 +194,27 @@ class TestClientOfNfs:
         assert store.read("k") == (b"x", version)
         assert all_files(tmp_path / "store") == {"k": b"x"}
 
+    def test_link_that_fails_otherwise_replaces_nothing(self, store, tmp_path, monkeypatch):
+        def fail(*_: object) -> None:
+            Path(store.location("k")).write_bytes(b"theirs")  # just made by another machine
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "link", fail)
+        with pytest.raises(StoreUnavailable):
+            store.create("k", b"ours")
+        assert all_files(tmp_path / "store") == {"k": b"theirs"}
+
+    def test_link_whose_answer_was_lost_is_ours(self, store, monkeypatch):
+        real = os.link
+
+        def lose_the_answer(old: Path, new: Path) -> None:
+            real(old, new)
+            raise FileExistsError  # to the second request
+
+        monkeypatch.setattr(os, "link", lose_the_answer)
+        version = store.create("k", b"x")
+        assert store.read("k") == (b"x", version)
+
     @pytest.fixture
     def stale(self, store, tmp_path, monkeypatch):
         """Open the old file of `k` twice, though another machine has replaced it: returns its version."""
