@@ -51,6 +51,9 @@ class LocalStore:
         self._root = Path(root).absolute()
         self._base = str(self._root)
         self._lock_timeout_s = lock_timeout_s
+        self._device: int | None = None
+        with suppress(OSError):  # whoever uses the folder will say why it cannot
+            self._device = self._root.stat().st_dev
 
     def location(self, key: str) -> str:
         return os.path.join(self.url, key)  # noqa: PTH118 - keeps the `./` that the user typed
@@ -59,10 +62,11 @@ class LocalStore:
         # This runs for every record: plain system calls take half of the time of a file object and a `Path`.
         path = f"{self._base}/{checked_key(key)}"
         try:
-            if (found := self._open(path, _content)) is not None:
-                return found
-        except FileNotFoundError:
-            pass
+            try:
+                if (found := self._open(path, _content)) is not None:
+                    return found
+            except FileNotFoundError:
+                self._require_mounted()
         except OSError as error:
             if error.errno not in (errno.ENXIO, errno.ELOOP):  # a socket, links in a circle
                 self._unavailable("read", Path(path), error)
@@ -139,6 +143,8 @@ class LocalStore:
         self._refresh(folder)
         try:
             found = [_present(self._path(key)) for key in keys]
+            if None in found:
+                self._require_mounted()
         except OSError as error:
             self._unavailable("list", folder, error)
         return [None if each is None or stat.S_ISDIR(each.st_mode) else _version(each) for each in found]
@@ -163,9 +169,11 @@ class LocalStore:
                 for each in _walk(folder, f"{base}/" if base else "")
                 if each[0].startswith(prefix)
             )
-            return [each for each in found if each is not None]
+            if not (kept := [each for each in found if each is not None]):
+                self._require_mounted()
         except OSError as error:
             self._unavailable("list", Path(folder), error)
+        return kept
 
     def now(self) -> float:
         """Return the file system's time in seconds since the epoch: a network mount has its server's."""
@@ -174,6 +182,7 @@ class LocalStore:
             try:
                 os.utime(probe)  # stamped by the server
             except FileNotFoundError:
+                self._require_mounted()
                 self._root.mkdir(parents=True, exist_ok=True)
                 open(probe, "ab", opener=steady_times).close()
             return os.stat(probe).st_mtime  # noqa: PTH116 - as above
@@ -185,6 +194,8 @@ class LocalStore:
     def folder(self, prefix: str) -> Path:
         folder = self._path(prefix)
         try:
+            if not folder.is_dir():
+                self._require_mounted()
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._unavailable("make", folder, error)
@@ -224,6 +235,7 @@ class LocalStore:
                 self._refresh(folder)
                 missing += takewhile(lambda each: not each.exists(), (folder, *folder.parents))
                 if not folder.is_dir():
+                    self._require_mounted()
                     folder.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(lock, timeout=self._lock_timeout_s):
                 try:
@@ -273,6 +285,26 @@ class LocalStore:
         for each in (self._root.parent, *(self._root.joinpath(*inner[:n]) for n in range(len(inner) + 1))):
             with suppress(OSError):  # whoever uses the folder will say why it cannot be opened
                 os.close(os.open(each, os.O_RDONLY | os.O_DIRECTORY))
+
+    def _require_mounted(self) -> None:
+        """Check, where something is missing, that the folder's file system has not been unmounted.
+
+        A worker would take the sweep for deleted, and end; or write a second one below the mount point.
+
+        Raises:
+            OSError: it has been, since this store was opened.
+        """
+        for folder in (self._root, *self._root.parents):
+            try:
+                device = folder.stat().st_dev
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if self._device in (device, None):
+                return
+            if folder == self._root and any(folder.iterdir()):  # mounted again, with another number
+                self._device = device
+                return
+            raise OSError(errno.ENODEV, "its file system is not mounted any more")
 
     def _check(self, key: str, path: Path, expected: str) -> os.stat_result:
         """Return the status of the version `expected`; raise `Conflict` if another one is present."""

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from sweeps.errors import Busy, InputError, Interrupted, NothingToAsk, StoreUnavailable, SweepClosed
+from sweeps.errors import (
+    InputError,
+    Interrupted,
+    NothingToAsk,
+    StoreUnavailable,
+    SweepClosed,
+    WriteRefused,
+)
 from sweeps.experiment import Experiment
 from sweeps.programs.function import Function
 from sweeps.programs.kinds import program_of
@@ -185,8 +192,7 @@ class _NextTrial:
                 log.warning("%s", error)
             except StoreUnavailable as error:
                 delay = next(delays, None)
-                may_recover = isinstance(error, Busy) or self.experiment.store.is_remote  # not a local folder
-                if delay is None or not may_recover:
+                if delay is None or isinstance(error, WriteRefused):
                     raise
                 log.warning("asking failed, trying again: %s", error)
                 self.stop.sleep(delay)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable
+from sweeps.storage.base import NotFound
 from sweeps.storage.local import LocalStore
 
 
@@ -292,3 +296,59 @@ def test_object_created_after_a_deletion_has_a_higher_version(store):
     assert int(store.create("a/k", b"x")) > ahead
     with pytest.raises(Conflict):
         store.delete("a/k", str(ahead))
+
+
+class TestUnmounted:
+    """A link to a folder on another device is the mount; without it, the path ends on this device."""
+
+    @pytest.fixture
+    def mount(self, tmp_path: Path) -> Iterator[Path]:
+        here = tmp_path.stat().st_dev
+        others = (Path(name) for name in ("/dev/shm", "/var/tmp") if Path(name).is_dir())
+        elsewhere = next((each for each in others if each.stat().st_dev != here), None)
+        if elsewhere is None:
+            pytest.skip("there is no second file system to write to")
+        with tempfile.TemporaryDirectory(dir=elsewhere) as folder:
+            mount = tmp_path / "mount"
+            mount.symlink_to(folder)
+            yield mount
+
+    def test_sweep_is_neither_empty_nor_deleted_nor_begun_anew(self, mount: Path) -> None:
+        LocalStore(mount / "sweep").create("trials/000000.json", b"x")
+        store = LocalStore(mount / "sweep")
+        version = store.read("trials/000000.json")[1]
+        device = mount.readlink()
+        mount.unlink()
+        for use in (
+            lambda: store.read("trials/000000.json"),
+            lambda: store.read_many(["sweep.json"]),
+            lambda: store.list(""),
+            lambda: store.keys("trials/"),
+            lambda: store.versions(["trials/000000.json"]),
+            lambda: store.create("trials/000001.json", b"y"),
+            lambda: store.replace("trials/000000.json", b"y", version),
+            lambda: store.delete("trials/000000.json", version),
+            lambda: store.folder("runs/000000"),
+            store.now,
+        ):
+            with pytest.raises(StoreUnavailable, match="not mounted any more"):
+                use()
+        assert list(mount.parent.iterdir()) == []
+        mount.symlink_to(device)
+        assert store.read("trials/000000.json") == (b"x", version)
+
+    def test_folder_that_came_back_on_another_device_is_used(self, mount: Path) -> None:
+        LocalStore(mount / "sweep").create("k", b"x")
+        store = LocalStore(mount / "sweep")
+        mount.unlink()
+        LocalStore(mount / "sweep").create("k", b"x")
+        with pytest.raises(NotFound):
+            store.read("other")
+
+    def test_deleted_folder_is_not_taken_for_it(self, tmp_path: Path) -> None:
+        LocalStore(tmp_path / "storage" / "sweep").create("k", b"x")
+        store = LocalStore(tmp_path / "storage" / "sweep")
+        shutil.rmtree(tmp_path / "storage")
+        assert store.list("") == []
+        with pytest.raises(NotFound):
+            store.read("k")

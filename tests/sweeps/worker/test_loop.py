@@ -13,7 +13,15 @@ from dataclasses import replace
 import pytest
 from memory_store import MemoryStore
 
-from sweeps.errors import Busy, CannotStart, DamagedObject, InputError, Interrupted, StoreUnavailable
+from sweeps.errors import (
+    Busy,
+    CannotStart,
+    DamagedObject,
+    InputError,
+    Interrupted,
+    StoreUnavailable,
+    WriteRefused,
+)
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Brake, Budget, Lease, Program
@@ -579,6 +587,24 @@ class TestTheMachineIsAtFault:
         monkeypatch.setattr(Experiment, "apply", away)
         with pytest.raises(StoreUnavailable):
             work(experiment)
+
+    def test_folder_without_answer_is_asked_again_unless_writing_is_forbidden(self, experiment, monkeypatch):
+        """A mounted folder has outages as a bucket does, and a worker of a week outlasts them."""
+        monkeypatch.setattr(loop, "retry_delays", lambda: iter([0.0] * 3))
+        answers = [StoreUnavailable("stale file handle"), StoreUnavailable("not mounted any more")]
+        real = Experiment.ask
+
+        def ask(self, worker, **options):
+            if answers:
+                raise answers.pop()
+            return real(self, worker, **options)
+
+        monkeypatch.setattr(Experiment, "ask", ask)
+        assert not experiment.store.is_remote
+        assert work(experiment, max_trials=1)[0].ended == {"completed": 1}
+        answers.append(WriteRefused("read-only file system"))
+        with pytest.raises(WriteRefused):
+            work(experiment, max_trials=1)
 
     def test_pauses_grow_and_end(self):
         pauses = list(trial_run.retry_delays())
