@@ -147,8 +147,7 @@ def work(
                     return Tally(ended=ended, preempted_by=preempted_by, handed_back=handed_back)
                 ended[end] += 1
                 if end == "completed" and ended[end] == 1:
-                    done = experiment.trial(record.trial)
-                    for metric in budget.unreported(experiment.space, [done]):
+                    for metric in budget.unreported(experiment.space, [trial_run.record]):
                         log.warning(
                             "trial %d reports no %s: budget.%s does not count it, and never ends the sweep "
                             "if no trial reports any",

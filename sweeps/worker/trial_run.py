@@ -35,6 +35,7 @@ from sweeps.programs.result import Completed, Failed, NotStarted, Preempted, dis
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Value
 from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
+from sweeps.storage.base import NotFound
 from sweeps.storage.run_files.mirror import Uploader
 from sweeps.text.shorten import shown_bytes
 from sweeps.transfer.attempt import TrialStages
@@ -151,6 +152,7 @@ class TrialRun:
         uploads: ends the upload of a finished trial; its owner waits for it.
 
     Attributes:
+        record: as it was claimed; as it ended, once that is reported.
         handed_back: whether other workers can claim the trial again.
     """
 
@@ -325,6 +327,7 @@ class TrialRun:
         except IllegalTransition as refused:
             self.watcher.dropped(self.record, refused.why)
             return "dropped"
+        self.record = ended
         self.watcher.ended(ended)
         self.handed_back = ended.status == "pending"
         if ended.status == "pending" or ended.status == "running":
@@ -355,13 +358,17 @@ def report(experiment: Experiment, record: Trial, event: lifecycle.Event, stop: 
     its trial: another worker's attempt would end in the same way.
 
     Raises:
-        IllegalTransition: the report comes too late: another worker has the trial, or a person ended it.
+        IllegalTransition: the report comes too late: another worker has the trial, a person ended it, or the
+            sweep is gone.
     """
     delays = retry_delays()
     expires = time.monotonic() + experiment.space.lease.expire_s
     while True:
         try:
             return experiment.apply(record.trial, event)
+        except NotFound:
+            why = "its record is gone: somebody has renamed or deleted the sweep"
+            raise IllegalTransition(record.trial, "gone", type(event).__name__, why) from None
         except UnstorableRecord as error:
             if isinstance(event, lifecycle.Fail) and event.failure == "bad_config":
                 raise

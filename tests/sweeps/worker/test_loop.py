@@ -397,6 +397,21 @@ class TestSteering:
             assert diary.events[-1][0] == "closed"
             assert "is another sweep now" in diary.events[-1][1]
 
+    @pytest.mark.parametrize("when", ["started", "ended"])
+    def test_worker_leaves_a_sweep_that_is_deleted_under_its_trial(self, experiment, when):
+        store, diary = experiment.store, Diary()
+
+        def delete(record: Trial) -> None:
+            for entry in store.list(""):
+                store.delete(entry.key, entry.version)
+
+        setattr(diary, when, delete)
+        tally, _ = work(experiment, watcher=diary)
+        assert tally.ended == ({"dropped": 1} if when == "started" else {"completed": 1})
+        assert diary.events[-1][0] == "closed"
+        assert "is gone: somebody has renamed or deleted the sweep" in diary.events[-1][1]
+        assert store.list("") == []
+
     @pytest.mark.parametrize("waits", ["paused", "for others"])
     def test_short_outages_while_a_worker_waits_for_days_do_not_add_up(self, experiment, monkeypatch, waits):
         monkeypatch.setattr(loop, "retry_delays", lambda: iter([0.0] * 2))
