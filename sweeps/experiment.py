@@ -270,7 +270,8 @@ class Experiment:
 
         Raises:
             InputError: the run cap leaves no room for them.
-            StoreUnavailable: others were creating trials for minutes.
+            StoreUnavailable: others were creating trials for minutes; or others did while this process stood
+                still for longer than its lease, and the message says how many are stored.
         """
         self.amendments.refresh()  # the run cap may have been raised
         return enqueue(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from sweeps.errors import AlreadyExists, InputError
+from sweeps.errors import AlreadyExists, InputError, StoreUnavailable
 from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
 from sweeps.space.fidelity import is_at_target
@@ -41,39 +41,50 @@ def enqueue(
 
     Raises:
         InputError: the run cap leaves no room for them.
-        StoreUnavailable: others held the lease all the time.
+        StoreUnavailable: others held the lease all the time; or the lease was lost after some of them were
+            stored, and the run cap leaves no room for the rest.
     """
     with lease.hold_in_turn(worker, patience_s=PATIENCE_S, then="enqueue again when they are done"):
-        present = records.all()
         domain = Domain(space)
-        known = {domain.identity(record.parameters): record for record in present} if skip_if_exists else {}
         keys = [domain.identity(configuration) for configuration in configurations]
-        count = [is_at_target(space, configuration) for configuration in configurations]
-        new = [key for key, counts in zip(keys, count, strict=True) if counts and key not in known]
-        wanted = len(dict.fromkeys(new)) if skip_if_exists else len(new)
-        own = budget.run_cap_count(space, present)
-        if wanted and space.run_cap is not None and own + wanted > space.run_cap:
-            raise InputError(
-                f"{store.url}: {counted(wanted, 'more trial')} would be {own + wanted}, and run_cap is "
-                f"{space.run_cap}; enqueue fewer, or raise the cap with `sweep extend`"
-            )
+        counts = [is_at_target(space, configuration) for configuration in configurations]
+        present = records.all()
+        known = {domain.identity(record.parameters): record for record in present} if skip_if_exists else {}
         found: list[Trial] = []
-        index = 0
+
+        def require_room() -> None:
+            rest = zip(keys[len(found) :], counts[len(found) :], strict=True)
+            new = [key for key, is_counted in rest if is_counted and key not in known]
+            wanted = len(dict.fromkeys(new)) if skip_if_exists else len(new)
+            own = budget.run_cap_count(space, present)
+            if wanted and space.run_cap is not None and own + wanted > space.run_cap:
+                problem = (
+                    f"{store.url}: {counted(wanted, 'more trial')} would be {own + wanted}, and run_cap is "
+                    f"{space.run_cap}; enqueue fewer, or raise the cap with `sweep extend`"
+                )
+                if not found:
+                    raise InputError(problem)
+                raise StoreUnavailable(f"{problem}; {len(found)} of {len(keys)} are enqueued already")
+
+        require_room()
         for key, configuration in zip(keys, configurations, strict=True):
             while key not in known or not skip_if_exists:
-                index = free_index(store, present, least=index)
                 fresh = Trial(
-                    trial=index,
+                    trial=free_index(store, present),
                     status="pending",
                     parameters=dict(configuration),
                     generator="enqueued",
                     created=store.now(),
                 )
-                index += 1
                 try:
                     known[key] = records.create(fresh)
+                    present.append(known[key])
                     break
                 except AlreadyExists:
                     log.info("trial %d was created by a worker that took the lease over", fresh.trial)
+                    present = records.all()
+                    if skip_if_exists:
+                        known |= {domain.identity(record.parameters): record for record in present}
+                    require_room()
             found.append(known[key])
         return found

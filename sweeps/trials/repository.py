@@ -25,7 +25,7 @@ ENDED_S = 10.0
 """Seconds for which a worker may take ended records for unchanged: only a person changes them, by a retry."""
 
 
-def free_index(store: Store, records: Sequence[Trial], *, least: int = 0) -> int:
+def free_index(store: Store, records: Sequence[Trial]) -> int:
     """Return the next trial's index: behind all records, and behind files of a trial whose record is lost.
 
     A record that was moved to `quarantine/` or removed leaves the files of its runs, which may have its
@@ -33,13 +33,17 @@ def free_index(store: Store, records: Sequence[Trial], *, least: int = 0) -> int
 
     Args:
         records: all of them, in index order.
-        least: the smallest index to return.
+
+    Returns:
+        The index. If others have made that trial since `records` were read, `create` refuses it.
 
     Raises:
         StoreUnavailable: the files cannot be listed.
     """
-    index = max(least, records[-1].trial + 1 if records else 0)
-    while store.list(trial.runs_prefix(index)):
+    index = records[-1].trial + 1 if records else 0
+    # A caller that stood still until its lease was lost sees files of a trial that it does not know: with the
+    # next index it would store that trial's parameters once more, beyond the run cap.
+    while store.list(trial.runs_prefix(index)) and store.read_many([trial.key(index)]) == [None]:
         index += 1
     return index
 

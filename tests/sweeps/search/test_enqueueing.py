@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from memory_store import MemoryStore
 
-from sweeps.errors import InputError, SweepClosed
+from sweeps.errors import InputError, StoreUnavailable, SweepClosed
 from sweeps.experiment import Experiment
 from sweeps.search import enqueueing
 from sweeps.search.allocation import ASK_KEY
@@ -171,3 +171,25 @@ def test_an_index_that_a_stalled_worker_took_is_left_to_it(choices, monkeypatch)
     monkeypatch.setattr(experiment.store, "create", late)
     assert [record.trial for record in experiment.enqueue([OWN], "me")] == [1]
     assert [record.parameters["x"] for record in experiment.trials()] == [3, 2]
+
+
+@pytest.mark.parametrize(("stored_before", "raised"), [(0, InputError), (1, StoreUnavailable)])
+def test_the_cap_holds_when_the_lease_was_lost_meanwhile(choices, monkeypatch, stored_before, raised):
+    experiment = Experiment.create(MemoryStore(), replace(choices, run_cap=3))
+    create = experiment.store.create
+
+    def late(key, data):
+        if (
+            key == f"trials/{stored_before:06d}.json"
+        ):  # here it stood still, and another worker made all others
+            monkeypatch.setattr(experiment.store, "create", create)
+            for index in range(stored_before, 3):
+                made = data.replace(b'"trial": %d' % stored_before, b'"trial": %d' % index)
+                create(f"trials/{index:06d}.json", made.replace(b'"x": ', b'"x": 1'))
+        return create(key, data)
+
+    monkeypatch.setattr(experiment.store, "create", late)
+    with pytest.raises(raised, match="run_cap is 3") as refused:
+        experiment.enqueue([{**OWN, "x": 0}, {**OWN, "x": 1}], "me")
+    assert len(experiment.trials()) == 3
+    assert ("; 1 of 2 are enqueued already" in str(refused.value)) == bool(stored_before)
