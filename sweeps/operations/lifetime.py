@@ -49,9 +49,16 @@ def contents(experiment: Experiment) -> removal.Stock:
 
 
 def delete(experiment: Experiment, by: str) -> None:
-    """Remove a sweep with all that it holds, for good. Raises `InputError` while workers live."""
+    """Remove a sweep with all that it holds, for good.
+
+    Raises:
+        InputError: workers live; where one came at this moment, the sweep is stopped, so that it leaves.
+        StoreUnavailable: some of it is left; the next call goes on.
+    """
     require_idle(experiment, "deleted")  # again: a person may have thought for a while
-    removal.remove(experiment.store, by)
+    control.write(experiment.store, "stopped", by)
+    require_idle(experiment, "deleted")  # a worker that saw no stop has a trial or the lease by now
+    removal.remove(experiment.store)
 
 
 def require_idle(experiment: Experiment, verb: str) -> None:

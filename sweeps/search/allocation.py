@@ -19,8 +19,7 @@ from sweeps.search import stop_rule
 from sweeps.search.confirm import rounds
 from sweeps.search.grid import Grid
 from sweeps.space.definition import Space, Value
-from sweeps.storage.base import NotFound, Store
-from sweeps.storage.keys import SWEEP_KEY
+from sweeps.storage.base import Store
 from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.amendments import Amendments
 from sweeps.trials.lease import ObjectLease, Silence
@@ -110,7 +109,7 @@ class Allocator:
             if searching and by_ax and not (complete and self.is_full(records)):
                 self._ax()  # takes seconds to import: before the lease, workers may do it side by side
             with self.lease.held(worker) as mine:
-                if mine and (made := self.create_claimed(claim, searching=searching, check=not complete)):
+                if mine and (made := self.create_claimed(claim, searching=searching)):
                     others = len(rivals)
                     if rivals and self._space.search.method == "random":
                         # This worker looked at the lease rarely, and saw few of those that had it meanwhile.
@@ -278,21 +277,19 @@ class Allocator:
 
     # ---- new trials, created while holding the ask lease
 
-    def create_claimed(
-        self, claim: lifecycle.Claim, *, searching: bool = True, check: bool = False
-    ) -> Trial | None:
+    def create_claimed(self, claim: lifecycle.Claim, *, searching: bool = True) -> Trial | None:
         """Generate the next candidate and store it as running.
 
         Args:
             searching: whether it may be one of the search; otherwise only one of the confirmation.
-            check: whether nobody has checked yet, on all records, that the sweep is open.
 
         Returns:
             The trial, or None if the sweep is full, a trial became claimable, or its index was taken.
         """
         records = self._records.all(trust_ended_s=ENDED_S)
-        if check:
-            self._must_be_open(records)
+        # Again: while this worker imported Ax or waited for the lease, the sweep may have been deleted and
+        # another made of its name. Nobody deletes or renames it while the lease is held.
+        self._must_be_open(records)
         if self._claimable(_wanted(self._records.unsettled(), confirming=not searching)):
             return None
         return self._create(records, claim, searching=searching)
@@ -309,13 +306,6 @@ class Allocator:
 
         A repeat that the confirmation waits for comes before a new candidate of the search, if `repeats`.
         """
-        if not records:
-            try:
-                self._store.read(SWEEP_KEY)
-            except NotFound:  # while this worker waited
-                raise SweepClosed(
-                    "stopped", f"{self._store.url} is gone: somebody has renamed or deleted the sweep"
-                ) from None
         index = free_index(self._store, records)
         generator: Generator
         if repeats and (repeat := self._repeat(records)) is not None:

@@ -1,6 +1,6 @@
 """Removal of a whole sweep, for `sweep delete`, and who must have left before.
 
-The sweep is stopped first, and `sweep.json` goes last: a removal that is cut short leaves a stopped sweep,
+The sweep is stopped before, and `sweep.json` goes last: a removal that is cut short leaves a stopped sweep,
 and the next one finishes it. A worker that waited meanwhile finds no `sweep.json`, and leaves.
 """
 
@@ -70,9 +70,8 @@ def stock(experiment: Experiment) -> Stock:
     )
 
 
-def remove(store: Store, by: str) -> None:
-    """Stop the sweep, then remove all of its objects. Raises StoreUnavailable; the next call goes on."""
-    control.write(store, "stopped", by)
+def remove(store: Store) -> None:
+    """Remove all objects of a stopped sweep. Raises StoreUnavailable; the next call goes on."""
     remove_objects(store)
     root = local_root(store)
     if root is not None:

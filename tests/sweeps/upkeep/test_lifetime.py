@@ -11,6 +11,7 @@ from fake_gcs import Fault
 
 from sweeps.errors import InputError, StoreUnavailable, SweepNotFound
 from sweeps.experiment import Experiment
+from sweeps.operations.lifetime import delete
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.urls import join, open_store
@@ -20,7 +21,7 @@ from sweeps.upkeep import renaming
 from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.doctor import examine
 from sweeps.upkeep.inventory import survey
-from sweeps.upkeep.removal import living, remove, stock
+from sweeps.upkeep.removal import living, stock
 from sweeps.upkeep.renaming import rename
 from sweeps.upkeep.repair import carry_out
 
@@ -171,7 +172,8 @@ def test_a_deleted_sweep_leaves_nothing_and_its_neighbour_stays(url, sweep, spac
     assert dict(there.trials) == {"completed": 1, "pending": 1}
     assert there.size > 3000
     assert there.files >= 5
-    remove(sweep.store, "ada")
+    sweep.allocator.lease.settle()
+    delete(sweep, "ada")
     assert open_store(join(url, "toy")).list("") == []
     with pytest.raises(SweepNotFound):
         open_at(url, "toy")
@@ -185,21 +187,22 @@ def test_interrupted_deletion_leaves_a_stopped_sweep(gcs, monkeypatch, space) ->
     url = f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
     found = Experiment.create(open_store(join(url, "toy")), space)
     found.ask("w", leased=False)
-    delete, calls = type(found.store).delete, []
+    found.allocator.lease.settle()
+    remove, calls = type(found.store).delete, []
 
     def once(self, key, expected):
         if calls:
             raise KeyboardInterrupt
         calls.append(key)
-        return delete(self, key, expected)
+        return remove(self, key, expected)
 
     with monkeypatch.context() as patched:
         patched.setattr(type(found.store), "delete", once)
         with pytest.raises(KeyboardInterrupt):
-            remove(found.store, "ada")
+            delete(found, "ada")
     again = open_at(url, "toy")
     assert control.read(again.store) == "stopped"
-    remove(again.store, "ada")
+    delete(again, "ada")
     assert again.store.list("") == []
 
 
