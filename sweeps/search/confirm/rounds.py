@@ -51,24 +51,27 @@ def of_store(store: Store, records: list[Trial]) -> tuple[Plan, Standing] | None
 def standing(plan: Plan, records: list[Trial]) -> Standing:
     """Return the state of the confirmation. All rounds are judged anew, each by the results until then."""
     repeats = plan.repeats(records)
-    racing = tuple(finalist.trial for finalist in plan.finalists)
     left: dict[int, str] = {}
-    begun = spent = 0  # rounds and repeats
+    for (trial, seed), record in repeats.items():
+        if has_failed(record):
+            left.setdefault(trial, f"failed with seed {seed} (trial {record.trial})")
+    # Whoever failed cannot win, however good its other repeats: nobody leaves because of them.
+    failed = frozenset(left)
+    unfinished = tuple(r for (trial, _), r in repeats.items() if trial in failed and not r.finished)
+    racing = tuple(finalist.trial for finalist in plan.finalists if finalist.trial not in failed)
+    begun = 0  # rounds
     why = ""
     while racing and begun < len(plan.seeds):
-        block = _block(plan, racing, begun, spent)
-        if plan.trials is not None and (not block or spent + len(block) > plan.trials):
+        block = _block(plan, racing, begun, repeats)
+        due = tuple(key for key in block if key not in repeats)
+        if not block or (plan.trials is not None and due and len(repeats) + len(due) > plan.trials):
             why = f"the next round would exceed the budget of {plan.trials} repeats"
             break
-        begun, spent = plan.seeds.index(block[-1][1]) + 1, spent + len(block)
-        due = tuple(key for key in block if key not in repeats)
+        begun = plan.seeds.index(block[-1][1]) + 1
         running = tuple(repeats[key] for key in block if key in repeats and not repeats[key].finished)
         if due or running:
+            running += unfinished
             return Standing(round=begun, racing=racing, left=left, due=due, open=running, records=repeats)
-        for trial, seed in block:
-            if has_failed(repeats[trial, seed]):
-                left.setdefault(trial, f"failed with seed {seed} (trial {repeats[trial, seed].trial})")
-        racing = tuple(trial for trial in racing if trial not in left)
         if len(racing) > 1:
             from sweeps.search.confirm import (
                 race,  # scipy, which a sweep without a confirmation need not load
@@ -76,9 +79,12 @@ def standing(plan: Plan, records: list[Trial]) -> Standing:
 
             judged = {key: record for key, record in repeats.items() if key[1] in plan.seeds[:begun]}
             results = losses(plan, judged, plan.metric)
+            results = {trial: runs for trial, runs in results.items() if trial not in failed}
             staying = race.remaining(results, seeds=len(plan.seeds), error_rate=plan.error_rate)
             left |= {t: f"could not win any more after round {begun}" for t in racing if t not in staying}
             racing = tuple(trial for trial in racing if trial in staying)
+    if unfinished:
+        return Standing(round=begun, racing=racing, left=left, open=unfinished, records=repeats)
     if not racing:
         why = "no finalist is left"
     return Standing(round=begun, racing=racing, left=left, finished=True, why=why, records=repeats)
@@ -94,10 +100,13 @@ def losses(plan: Plan, repeats: Mapping[tuple[int, int], Trial], metric: str) ->
     return found
 
 
-def _block(plan: Plan, racing: tuple[int, ...], begun: int, spent: int) -> list[tuple[int, int]]:
+def _block(
+    plan: Plan, racing: tuple[int, ...], begun: int, repeats: Mapping[tuple[int, int], Trial]
+) -> list[tuple[int, int]]:
     """Return the repeats that run at once: a round, two at the start, all in the budget for the last one."""
     if len(racing) == 1:
-        budget = len(plan.seeds) if plan.trials is None else plan.trials - spent
-        return [(racing[0], seed) for seed in plan.seeds[begun:][:budget]]
+        block = [(racing[0], seed) for seed in plan.seeds[begun:]]
+        others = sum(key not in block for key in repeats)
+        return block if plan.trials is None else block[: max(0, plan.trials - others)]
     count = 2 if begun == 0 else 1
     return [(trial, seed) for seed in plan.seeds[begun : begun + count] for trial in racing]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sweeps.search.confirm.plan import Finalist, Plan
 from sweeps.search.confirm.rounds import losses, standing
-from sweeps.trials.record import Trial
+from sweeps.trials.record import Trial, has_failed
 
 SEARCHED = 20
 """Index of the first repeat."""
@@ -119,13 +119,38 @@ class TestRounds:
         if leaves:
             assert end.left[1] == "failed with seed 101 (trial 24)"
 
+    @pytest.mark.parametrize("seed", [100, 101, 102, 104])
+    def test_nobody_leaves_because_of_a_finalist_that_failed(self, seed):
+        of = plan()
+
+        def outcome(trial, at):
+            if (trial, at) == (1, seed):  # the best by far, without which 0 and 2 are alike
+                return {"status": "failed", "failure": "diverged", "error": "loss is nan"}
+            return by_quality(trial, at)
+
+        records = run(of, outcome)
+        end = standing(of, records)
+        assert (end.racing, set(end.left), end.why) == ((0, 2), {1}, "")
+        assert {key for key in keys(of, records) if key[0] != 1} == {
+            (i, at) for i in (0, 2) for at in of.seeds
+        }
+        assert max(at for trial, at in keys(of, records) if trial == 1) == max(seed, 100)
+
+    def test_it_ends_only_once_the_repeats_of_failed_finalists_have(self):
+        of = plan()
+        failed = {"status": "failed", "failure": "crashed", "error": "x"}
+        records = [repeat(of, 20 + i, (i, 100), **failed) for i in range(3)]
+        running = repeat(of, 23, (0, 101), status="running", worker="w")
+        now = standing(of, [*records, running])
+        assert (now.finished, now.due, now.open) == (False, (), (running,))
+
     def test_when_all_of_them_fail_nobody_is_left(self):
         of = plan()
         records = run(
             of, lambda trial, seed: {"status": "failed", "failure": "crashed", "error": "no such key"}
         )
         end = standing(of, records)
-        assert (len(records), end.finished, end.racing, end.due) == (6, True, (), ())
+        assert (len(records), end.finished, end.racing, end.due) == (3, True, (), ())
         assert end.why == "no finalist is left"
         again = [replace(record, status="pending", error=None, failure=None) for record in records]
         assert not standing(of, again).finished, "after `sweep retry` it goes on"
@@ -178,15 +203,10 @@ def test_whatever_happens_it_ends_and_no_repeat_runs_twice(finalists, seeds, bud
         assert now.due
         assert {trial for trial, _ in now.due} <= set(now.racing)
         assert not {trial for trial, _ in now.due} & set(now.left)
-        block = [
-            repeat(of, SEARCHED + len(records) + i, key, **outcome(*key)) for i, key in enumerate(now.due)
-        ]
-        random.shuffle(block)  # whichever worker was faster
-        for at in range(len(block)):
-            assert set(standing(of, [*records, *block[:at]]).due) == {
-                key for key in now.due if key not in keys(of, [*records, *block[:at]])
-            }
-        records += block
+        key = random.choice(now.due)  # whichever worker was faster
+        records.append(repeat(of, SEARCHED + len(records), key, **outcome(*key)))
+        gone = set(now.due) - {key} - set(standing(of, records).due)
+        assert all(has_failed(records[-1]) and trial == key[0] for trial, _ in gone)
     found = keys(of, records)
     assert len(found) == len(set(found)) <= min(finalists * seeds, budget or 99)
     assert standing(of, records[::-1]) == standing(of, records), "the order of the results is no matter"
