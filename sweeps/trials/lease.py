@@ -137,7 +137,7 @@ class ObjectLease:
         warned = ""
         while not done.wait(self._heartbeat_s):
             try:
-                if self._version is None or not self._write(holder, self._version):
+                if not self._write(holder, self._version):
                     self._version = None  # taken over: the lease is the new holder's
                     return
             except Exception as error:  # noqa: BLE001 - no error may end the renewals of a held lease

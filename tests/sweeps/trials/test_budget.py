@@ -73,6 +73,11 @@ def test_lost_attempts_have_cost_device_time_too():
     assert spent([lost], 3 * HOUR).device_hours == 3
 
 
+def test_each_host_and_process_of_a_trial_costs_device_time():
+    space = replace(SPACE, program=replace(SPACE.program, processes=4))
+    assert budget.spent(space, [done(0), replace(done(1), nodes=2)], HOUR).device_hours == 4 * (1 + 2)
+
+
 def test_nothing_runs_between_the_last_heartbeat_and_a_takeover_days_later():
     """A worker dies after an hour, and nobody looks for 60: the device ran for one."""
     record = apply(trial(0, "pending"), Claim(worker="w"), 0.0)

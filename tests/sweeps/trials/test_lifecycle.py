@@ -57,6 +57,7 @@ def test_claim_sets_worker_attempt_and_heartbeat():
         200.0,
         200.0,
     )
+    assert apply(pending(), Claim(worker="w1", nodes=2), 200.0).nodes == 2
 
 
 def test_a_curve_and_its_kind_change_together():
@@ -110,6 +111,7 @@ def test_failed_trial_keeps_error_and_history_line():
         "diverged\nat step 3",
         "diverged",
     )
+    assert trial.history[0].reason == "failed"
 
 
 def test_released_trial_keeps_index_and_parameters():
@@ -136,7 +138,8 @@ def test_a_silent_worker_loses_its_trial_only_after_the_lease():
 def test_a_heartbeat_from_the_future_is_no_sign_of_life():
     """A clock that was wrong once must not keep a trial for ever."""
     ahead = apply(running(), Heartbeat(worker="w1", attempt=1), 1e9)
-    assert apply(ahead, EXPIRE, 300.0).status == "pending"
+    taken = apply(ahead, EXPIRE, 300.0)
+    assert (taken.status, taken.history[-1].end) == ("pending", 300.0)
 
 
 def test_a_trial_lost_too_often_fails_with_the_whole_story():
@@ -302,6 +305,9 @@ def test_retry_forgives_earlier_attempts():
     assert crash(crash(trial)).status == "pending"
     assert crash(crash(crash(trial))).status == "failed"
     assert len(crash(trial).history) == 4
+    stop = StopEarly(worker="w1", attempt=1, metrics={"loss": 2.0}, predicted={"loss": 1.0})
+    again = apply(apply(running(), stop, 300.0), Retry(by="me"), 301.0)
+    assert (again.metrics, again.predicted) == ({}, {})
 
 
 def test_the_last_attempt_says_who_had_it_tried_again():
@@ -319,8 +325,11 @@ def test_only_what_ended_badly_can_be_tried_again(trial):
 
 
 def test_an_early_stop_keeps_its_reason():
-    trial = apply(running(), StopEarly(worker="w1", attempt=1, metrics={}, detail="worse than half"), 210.0)
+    predicted = {"loss": 1.0, "loss_sem": 0.1}
+    stop = StopEarly(worker="w1", attempt=1, metrics={}, predicted=predicted, detail="worse than half")
+    trial = apply(running(), stop, 210.0)
     assert (trial.status, trial.history[-1].detail) == ("early_stopped", "worse than half")
+    assert trial.predicted == predicted
 
 
 def test_abandoning_ends_a_pending_and_a_running_trial():
@@ -335,6 +344,18 @@ STAGES = (
     StageRun(name="two", key=OTHER, cost=1.0, snapshot=True),
     StageRun(name="three", key="", cost=1.0),
 )
+POINTS = (
+    StageRun(name="three", key="d" * 64, cost=0.5, step=7, snapshot=True),
+    StageRun(name="three", key="e" * 64, cost=0.2, step=3),
+)
+
+
+def test_the_next_attempt_begins_with_what_is_stored():
+    trial = apply(running(), Heartbeat(worker="w1", attempt=1, stages=STAGES, points=POINTS), 210.0)
+    trial = apply(trial, Heartbeat(worker="w1", attempt=1), 220.0)
+    assert (trial.stages, trial.points) == (STAGES, POINTS)
+    trial = apply(apply(trial, Release(worker="w1", attempt=1), 230.0), Claim(worker="w2"), 240.0)
+    assert (trial.stages, trial.points) == (STAGES[:2], POINTS[:1])
 
 
 @pytest.mark.parametrize(
@@ -349,10 +370,12 @@ STAGES = (
     ids=lambda event: type(event).__name__,
 )
 def test_forget_changes_only_the_stored_flag(end):
-    trial = apply(running(), Heartbeat(worker="w1", attempt=1, stages=STAGES), 210.0)
+    trial = apply(running(), Heartbeat(worker="w1", attempt=1, stages=STAGES, points=POINTS), 210.0)
     before = apply(trial, end, 300.0)
     after = apply(before, Forget(key=KEY), 900.0)
     assert after == replace(before, stages=(replace(STAGES[0], snapshot=False), *STAGES[1:]))
+    point = (replace(POINTS[0], snapshot=False), POINTS[1])
+    assert apply(before, Forget(key=POINTS[0].key), 900.0) == replace(before, points=point)
     with pytest.raises(IllegalTransition, match="aaaaaaaaaaaa"):
         apply(after, Forget(key=KEY), 901.0)
 
