@@ -103,7 +103,7 @@ def _problem(name: str, value: object) -> str:
 def _is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return abs(value) <= sys.float_info.max  # false for NaN, and no error for integers beyond floats
+    return value <= sys.float_info.max  # false for NaN, and no error for integers beyond floats
 
 
 def limits(space: Space) -> dict[str, float | None]:
@@ -216,7 +216,6 @@ class Amendments:
                 damaged.append(error)
             except NotFound:
                 continue  # somebody has just removed it
-            self._last = number
         self.damaged = tuple(damaged)
 
     def _append(self, amendment: Amendment) -> None:

@@ -47,7 +47,8 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
     if not ended or ended[0].status != "failed":
         return ""
     last, reason = ended[0], _reason(ended[0])
-    row = next((i for i, record in enumerate(ended) if _reason(record) != reason), len(ended))
+    others = (i for i, r in enumerate(ended) if r.status != "failed" or _reason(r) != reason)
+    row = next(others, len(ended))
     has_completed = any(record.status == "completed" for record in _ended_trials(records))
     if last.failure in _EXPECTED:
         limit = 0 if has_completed else limits.later
@@ -88,11 +89,9 @@ def _ended_trials(records: Sequence[Trial]) -> list[Trial]:
     return list(filter(has_ended, records))
 
 
-def _reason(record: Trial) -> tuple[str, str]:
-    """Return the cause of a failure, equal for equal causes, and something unique for other trials."""
-    if record.status != "failed":
-        return record.status, str(record.trial)
-    return record.failure or "", error_pattern(_error(record))
+def _reason(record: Trial) -> tuple[str | None, str]:
+    """Return the cause of a failure, equal for equal causes."""
+    return record.failure, error_pattern(_error(record))
 
 
 def _error(record: Trial) -> str:

@@ -94,7 +94,9 @@ def estimate(selection: Losses, test: Losses, first: Mapping[int, float], *, lev
     final = _posterior(test) if tested else selected
     column = final.candidates.index(winner)
     low, high = final.interval(column, level)
-    known = math.isfinite(first.get(winner, math.nan))
+    luck = first[winner] - means[winner] if math.isfinite(first.get(winner, math.nan)) else None
+    if luck is not None and abs(luck) <= EQUAL * abs(means[winner]):
+        luck = 0.0
     return Estimate(
         winner=winner,
         mean=float(final.expected()[column]),
@@ -103,7 +105,7 @@ def estimate(selection: Losses, test: Losses, first: Mapping[int, float], *, lev
         on_test=tested,
         chances=dict(zip(selected.candidates, map(float, selected.chances()), strict=True)),
         means=means,
-        luck=first[winner] - means[winner] if known else None,
+        luck=luck,
     )
 
 

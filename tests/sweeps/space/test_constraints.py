@@ -107,6 +107,8 @@ def test_multiplying_an_inequality_says_the_same(linear: Linear, by: float) -> N
 def test_the_boundary_counts_as_inside_despite_rounding() -> None:
     assert parse("a + b <= 0.3").holds({"a": 0.1, "b": 0.2})
     assert not parse("a + b <= 0.3").holds({"a": 0.1, "b": 0.2001})
+    assert parse("a - b <= 0").holds({"a": 1e12 + 1, "b": 1e12}), "relative to the largest term"
+    assert not parse("a - b <= 0").holds({"a": 1e-7, "b": 0.0})
 
 
 @given(st.text(max_size=60))

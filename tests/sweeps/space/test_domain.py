@@ -126,6 +126,16 @@ def test_value_between_two_steps_is_a_misfit():
     assert stepped.misfit({"t": 0.4, "f": 50}) == "t is 0.4, outside of its range or values"
     assert stepped.misfit({"t": 0.3, "f": 75}) == "f is 75, outside of its range or values"
     assert stepped.misfit({"t": 0.3, "f": 10**400}) is not None
+    assert stepped.misfit({"t": 0.3}) == "f is missing"
+
+
+def test_a_bound_is_met_despite_rounding():
+    only = domain(X)
+    least, most = float(X.min), float(X.max)
+    for inside in (least - 1e-10 * (most - least), most + 1e-10 * (most - least)):
+        assert only.has("x", inside)
+    for outside in (least - 1e-8 * (most - least), most + 1e-8 * (most - least)):
+        assert not only.has("x", outside)
 
 
 def test_stepped_ranges_are_enumerated():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import golden_messages
 import numpy as np
@@ -46,6 +47,8 @@ def test_a_document_is_read_as_a_file_is(given):
     assert given.parameter("mode") == Fixed(name="mode", value="yes")
     of_numpy = {"x": {"values": (np.int64(1), np.int64(3))}}
     assert space_of(DOCUMENT | {"parameters": of_numpy}, "here").parameter("x").values == (1, 3)
+    others = MappingProxyType({"x": MappingProxyType({"values": (Path("a/b"), np.array("c"))})})
+    assert space_of(DOCUMENT | {"parameters": others}, "here").parameter("x").values == ("a/b", "c")
     function = space_of(DOCUMENT | {"program": {"function": "a:b"}}, "here").program
     assert function.function == "a:b"
 
@@ -90,6 +93,11 @@ def test_words_have_the_parameters_type(given):
         "flag": False,
         "mode": "yes",
     }
+    odd = space_of(DOCUMENT | {"parameters": {"t": {"values": ["", "~", "x", "2"]}}}, "here")
+    words = ("", "~", "x", '"x"', "2", "'2'")
+    assert [configuration_of_words(odd, [f"t={word}"], "here")["t"] for word in words] == [
+        *("", "~", "x", "x", "2", "2")
+    ]
 
 
 def test_wrong_words_are_refused_as_the_page_says(given):

@@ -297,6 +297,8 @@ def test_constraints_on_several_parameters_stay_as_they_stand() -> None:
         (Range(name="x", min=8, max=80, kind="int", log=True), 25),
         (Range(name="x", min=1.0, max=4.0, kind="float"), 2.5),
         (Range(name="x", min=-1e100, max=1e100, kind="float"), 0.0),
+        (Range(name="x", min=0.1, max=0.9, kind="float", step=0.2), 0.5),
+        (Range(name="x", min=50, max=400, kind="int", step=100), 250),
         (Choice(name="x", values=(1, 2, 4), ordered=True), 2),
         (Choice(name="x", values=(1, 2, 4, 8), ordered=True), 2),
         (Choice(name="x", values=("b", "a")), "b"),

@@ -112,6 +112,16 @@ def test_without_snapshots_there_is_nothing_to_judge():
     assert judge(SPACE, [done(0, 0.5, 1.0, snapshot=False)]) == []
 
 
+def test_what_goes_takes_no_room_from_what_follows():
+    records = [done(0, 0.1, 1.0), done(1, 0.5, 2.0), done(2, 0.9, 3.0)]
+    sizes = {key_of(0.1): 2**30, key_of(0.5): 5 * 2**30, key_of(0.9): 2**30}
+    assert kept(limited(SPACE, keep_gib=2.0), records, sizes=sizes) == [0.1, 0.9]
+
+
+def test_of_equally_good_ends_the_latest_stays():
+    assert kept(limited(SPACE, keep=1), [done(0, 0.1, 1.0), done(1, 0.5, 1.0)]) == [0.5]
+
+
 def test_publishers_and_users_of_a_key_are_listed():
     """Published, used, removed, and published again by a later trial."""
     records = [
@@ -200,6 +210,9 @@ def test_every_reason_is_given_in_words():
     assert why(limited(SPACE, keep=2), records)[2] == "not among the 2 best"
     sizes = dict.fromkeys(map(key_of, (0.1, 0.5, 0.9)), 2**30)
     assert why(limited(SPACE, keep_gib=1.5), records, sizes=sizes)[1] == "beyond 1.5 GiB"
+    grid = {"to_come": [{"x": 0.9, "n": 1, "mode": "fast"}] * 2, "sizes": sizes}
+    assert why(limited(SPACE, keep_gib=1.5), records, **grid)[0] == "for 2 trials to come"
+    assert why(limited(SPACE, keep_gib=0.5), records, **grid)[0] == "beyond 0.5 GiB"
     assert why(SPACE, records, ended=True)[1] == "the sweep has ended, others are better"
     waiting = [replace(done(i, 0.5, status="running"), stages=()) for i in range(3, 8)]
     assert why(SPACE, [*records, *waiting])[1] == "needed by trials 3, 4, 5 and 2 more"

@@ -39,6 +39,14 @@ def test_a_snapshot_of_its_own_was_paid_for():
     assert (costs.paid(record), costs.reused(record)) == (260, ())
 
 
+def test_the_part_until_a_branch_was_paid_by_the_other_trial():
+    stage = StageRun(name="s0", key="", cost=200.0, branched_from=3, branched_at=40, saved=80.0)
+    branch, own = trial(5, stages=(stage,)), trial(3, stages=(stage,))  # 3 went on from its own checkpoint
+    assert (costs.paid(branch), costs.branched(branch)) == (120, (stage,))
+    assert (costs.paid(own), costs.branched(own)) == (200, ())
+    assert compute([own, branch]) == Compute(nominal=400, paid=320, reused=0, branched=1, branch_saved=80)
+
+
 def test_a_sweep_that_reused_nothing_has_nothing_to_say():
     assert compute([]) is None
     assert (
