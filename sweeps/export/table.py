@@ -141,10 +141,10 @@ def flat_parameter(record: Trial, name: str) -> bool | int | float | str | None:
 
 def seconds(record: Trial) -> float | None:
     """Return the seconds that the last attempt took, or has taken until its last heartbeat."""
-    end = record.ended if record.ended is not None else record.heartbeat
-    if record.started is None or end is None:
-        return None
-    return max(0.0, end - record.started)
+    start, end = record.started, record.ended if record.ended is not None else record.heartbeat
+    if record.finished and record.history:  # a trial may end days later: as lost, or abandoned while it waits
+        start, end = record.history[-1].start, record.history[-1].end
+    return None if start is None or end is None else max(0.0, end - start)
 
 
 def attempts_seconds(record: Trial) -> float | None:

@@ -8,7 +8,7 @@ from analysis.report.contents import contents
 from analysis.summaries.costs import Rate, cost
 from sweeps.export import table
 from sweeps.space.definition import Objective, Program, Range, Space
-from sweeps.trials.lifecycle import Claim, Complete, Heartbeat, Release, apply, holder
+from sweeps.trials.lifecycle import Abandon, Claim, Complete, Expire, Heartbeat, Release, apply, holder
 from sweeps.trials.record import Trial
 
 SPACE = Space(
@@ -55,6 +55,16 @@ def test_a_trial_of_one_attempt_has_its_seconds_alone() -> None:
     record = apply(record, Complete(**holder(record), metrics={"loss": 1.0}), 95.0)
     assert (table.seconds(record), table.machine_seconds(record)) == (90.0, None)
     assert "machine_seconds" not in table.document(SPACE, "sweep", [record, fresh(1)])
+
+
+def test_nothing_runs_until_somebody_looks_days_later() -> None:
+    record = apply(fresh(0), Claim(worker="w"), 0.0)
+    record = apply(record, Heartbeat(**holder(record)), 3600.0)
+    lost = apply(record, Expire(after_s=60, max_attempts=1), 1e6)
+    assert (lost.status, table.seconds(lost), table.machine_seconds(lost)) == ("failed", 3600.0, None)
+    waiting = apply(record, Release(**holder(record)), 4000.0)
+    assert (table.seconds(waiting), table.machine_seconds(waiting)) == (None, 4000.0)
+    assert table.seconds(apply(waiting, Abandon(by="me"), 1e6)) == 4000.0
 
 
 def test_a_trial_that_waits_after_a_preemption_has_cost_too() -> None:
