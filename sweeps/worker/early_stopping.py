@@ -74,7 +74,7 @@ def _rivals(
     if len(space.objectives) == 1:
         return others
     stages = Stages(space)
-    if not stages.names or cost_metric(stages, Outcomes(space), records) is None:
+    if cost_metric(stages, Outcomes(space), records) is None:
         return []
     own = _cost(stages, record)
     return [other for other in others if _cost(stages, other) <= own]

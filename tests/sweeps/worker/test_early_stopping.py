@@ -131,7 +131,13 @@ class TestHyperband:
         assert not self.stopped(space, trial(9, "running", descent(5, floor=99.0)), five())
         assert not self.stopped(space, trial(9, "running", descent(20, floor=99.0)), five()[:2])
         assert not self.stopped(space, trial(9, "running", descent(20, floor=99.0)), five("running"))
-        assert not self.stopped(space, trial(9, "running", descent(50, floor=99.0)), five(last_step=25))
+        late = trial(9, "running", descent(50, floor=99.0))
+        assert not self.stopped(space, late, five(last_step=25))
+        assert not self.stopped(space, late, [*five(last_step=25), *five()[:2]])
+        assert self.stopped(space, late, [*five(last_step=25), *five()[2:]])
+        assert self.stopped(space, late, five(last_step=30))
+        resumed = trial(9, "running", descent(50, floor=99.0)[7:])  # from step 35: nothing is known of 30
+        assert not self.stopped(space, resumed, five())
 
     def test_the_reason_names_loss_step_and_share(self, space: Space):
         stopping = replace(space, early_terminate=self.RUNGS)
@@ -276,6 +282,11 @@ class TestWhenNobodyIsStopped:
     def test_its_own_record_among_the_others_is_not_one_of_them(self, stopping):
         others = [*five()[:2], replace(self.BAD, status="completed")]
         assert should_stop(stopping, self.BAD, others) is None
+
+    def test_one_that_has_logged_nothing_yet_is_not_compared(self, stopping):
+        silent = [trial(20, "running", ()), replace(five()[0], trial=21, curve=())]
+        assert should_stop(stopping, self.BAD, [*five()[:2], *silent]) is None
+        assert should_stop(stopping, self.BAD, [*five(), *silent]) is not None
 
     def test_by_curve_nothing_imports_torch_or_ax(self):
         code = (
