@@ -213,7 +213,7 @@ class _Reader:
         if kind == "q_log_uniform_values":
             return self._multiples_on_log_scale(body, entries, low, high)
         if kind == "q_uniform":
-            return found | self._multiples(entries, low, high)
+            return found | self._multiples(body, entries, low, high)
         return found | ({"distribution": _BOUNDED[kind]} if kind else {})
 
     def _normal(self, body: Cursor, entries: Mapping[str, Cursor], kind: str) -> dict[str, Any]:
@@ -221,22 +221,31 @@ class _Reader:
         sd = float(entries["sigma"].number()) if "sigma" in entries else 1.0
         name, log = _UNBOUNDED[kind]
         low, high = mean - WIDTH * sd, mean + WIDTH * sd
+        if log and high > _LARGEST_EXPONENT:
+            raise body.refusal(
+                f"mu and sigma are those of the logarithm: {WIDTH:g} sigma above mu is e^{high:g}, too large"
+            )
         self.notes.append(f"{body.path}: cut off {WIDTH:g} standard deviations from the mean.")
         if kind == "q_normal":
-            steps = self._multiples(entries, low, high)
+            steps = self._multiples(body, entries, low, high)
             name = "int_normal" if isinstance(steps["step"], int) else name
         else:
             steps = {"min": math.exp(low) if log else low, "max": math.exp(high) if log else high}
         return {**steps, "distribution": name, "mu": mean, "sigma": sd}
 
-    def _multiples(self, entries: Mapping[str, Cursor], low: float, high: float) -> dict[str, Any]:
-        """Return the multiples of q within the bounds, as W&B rounds to them."""
-        size = entries["q"].number() if "q" in entries else 1
+    def _multiples(
+        self, body: Cursor, entries: Mapping[str, Cursor], low: float, high: float
+    ) -> dict[str, Any]:
+        """Return the multiples of q (else of 1) within the bounds, as W&B rounds to them."""
+        size, at = (entries["q"].number(), entries["q"]) if "q" in entries else (1, body)
         if size <= 0:
-            raise entries["q"].refusal("is not above 0")
-        first, last = math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9)
+            raise at.refusal("is not above 0")
+        try:
+            first, last = math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9)
+        except OverflowError:
+            raise at.refusal("has too many multiples of q: between the bounds") from None
         if first >= last:
-            raise entries["q"].refusal("leaves fewer than two values between min and max")
+            raise at.refusal(f"leaves fewer than two multiples of {size:g}, its q:, between the bounds")
         exact = (lambda at: at * size) if isinstance(size, int) else (lambda at: float(f"{at * size:.12g}"))
         return {"min": exact(first), "max": exact(last), "step": size}
 
@@ -244,7 +253,7 @@ class _Reader:
         self, body: Cursor, entries: Mapping[str, Cursor], low: float, high: float
     ) -> dict[str, Any]:
         """Return the multiples of q within the bounds, to which W&B rounds a logarithmic value."""
-        steps = self._multiples(entries, low, high)
+        steps = self._multiples(body, entries, low, high)
         first, last, size = steps["min"], steps["max"], steps["step"]
         if first <= 0:
             raise entries["min"].refusal("a logarithmic range must stay above zero")
@@ -272,7 +281,10 @@ class _Reader:
         if "min_iter" in entries:
             first: float = entries["min_iter"].number()
         elif "max_iter" in entries and "s" in entries:
-            first = entries["max_iter"].number() / eta ** entries["s"].integer(least=1)
+            if eta <= 1:
+                raise entries["eta"].refusal("is not above 1")
+            first = entries["max_iter"].number() * math.exp(-entries["s"].integer(least=1) * math.log(eta))
+            first = float(f"{first:.12g}")
         else:
             raise section.refusal("write min_iter:, the first step at which trials are stopped")
         self.notes.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
@@ -54,7 +55,13 @@ def test_parameters_of_every_kind_mean_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "first"), [("min_iter: 9", 9.0), ("s: 2, max_iter: 27", 3.0), ("min_iter: 4, eta: 2", 4.0)]
+    ("written", "first"),
+    [
+        ("min_iter: 9", 9.0),
+        ("s: 2, max_iter: 27", 3.0),
+        ("s: 9000, max_iter: 27", 0.0),
+        ("min_iter: 4, eta: 2", 4.0),
+    ],
 )
 def test_hyperband_starts_at_the_same_step(written: str, first: float) -> None:
     early = space(
@@ -150,6 +157,32 @@ def test_quantised_values_stay_whole() -> None:
 def test_distribution_without_equal_is_named(kind: str) -> None:
     with pytest.raises(SpaceError, match=f"parameters.a.distribution: `{kind}`"):
         space(f"a: {{distribution: {kind}, a: 1, b: 2}}")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "early", "problem"),
+    [
+        ("{distribution: log_normal, mu: 512, sigma: 100}", "", "a: mu and sigma are those of the logarithm"),
+        ("{distribution: log_normal, sigma: 1000}", "", "a: mu and sigma are those of the logarithm"),
+        ("{distribution: q_uniform, min: 0.2, max: 0.8}", "", "a: leaves fewer than two multiples of 1"),
+        ("{distribution: q_normal, mu: 0.5, sigma: 0.01}", "", "a: leaves fewer than two multiples of 1"),
+        (
+            "{distribution: q_uniform, min: 0, max: 0.5, q: 0.6}",
+            "",
+            "a.q: leaves fewer than two multiples of 0.6",
+        ),
+        ("{distribution: q_uniform, min: 0, max: 1.0, q: 1.0e-320}", "", "a.q: has too many multiples"),
+        ("{distribution: q_normal, sigma: 1.0e+308}", "", "a: has too many multiples"),
+        (
+            "{value: 1}",
+            "{type: hyperband, max_iter: 27, s: 2, eta: 0}",
+            "early_terminate.eta: is not above 1",
+        ),
+    ],
+)
+def test_numbers_that_leave_no_range_are_refused(parameter: str, early: str, problem: str) -> None:
+    with pytest.raises(SpaceError, match=re.escape(problem)):
+        space(f"a: {parameter}", f"early_terminate: {early}\n" if early else "")
 
 
 def test_problem_is_cited_where_the_user_wrote_it() -> None:
