@@ -40,7 +40,7 @@ class StageCosts:
         def positive(parameters: Mapping[str, Value]) -> tuple[float, ...]:
             if modelled is None:
                 stated = self._stages.costs(parameters) or {}
-                found = tuple(max(stated[name], 0.0) for name in self._stages.names)
+                found = tuple(stated[name] for name in self._stages.names)
             else:
                 found = modelled(parameters)
             least = SMALLEST * math.fsum(found) or 1.0

@@ -88,6 +88,12 @@ def test_an_option_that_takes_longer_is_predicted_to():
     assert found(parameters(kind="b"))[0] > 3 * found(parameters(kind="a"))[0]
 
 
+def test_parameters_of_a_later_stage_say_nothing_of_an_earlier_one():
+    records = [trial(parameters(lr=at / 4), 10.0 * (1 + at), 20.0) for at in range(5)]
+    found = costs().known(records)
+    assert found(parameters(lr=0.0))[0] == found(parameters(lr=1.0))[0]
+
+
 def test_a_reused_stage_is_not_counted_again():
     records = [trial(parameters(), 10.0, 20.0), trial(parameters(), 1000.0, 20.0, reused=True)]
     assert costs().known(records)(parameters()) == pytest.approx((10.0, 20.0))

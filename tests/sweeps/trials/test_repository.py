@@ -130,7 +130,9 @@ def test_failure_of_the_trial_that_ended_last_is_known_after_every_change():
             if record.status in events:
                 if draw.random() < 0.5:
                     mine.all()
+                mine.last_failed()  # from here on it is kept up to date, and not found anew
                 writer.apply(record.trial, events[record.status])
+                mine.read(draw.choice(writer.known()).trial)  # perhaps one that ended earlier
                 seen[mine.last_failed()] += 1
                 assert mine.last_failed() == brake.last_failed(mine.known())
     assert min(seen[True], seen[False]) > 50
