@@ -15,6 +15,9 @@ COSTS = np.array([[0.0, 1.0], [1.0, 0.0], [0.2, 0.2], [0.3, 0.3], [1.0, 1.0], [0
 
 def test_front_has_what_nothing_beats():
     assert on_front(COSTS).tolist() == [True, True, True, False, False, True]
+    assert on_front(np.array([[1.0, 1.0], [1.0, 2.0], [2.0, 1.0], [1.0, 1.0]])).tolist() == [
+        *(True, False, False, True)
+    ]
 
 
 def test_best_trials_are_whole_fronts():

@@ -94,6 +94,17 @@ def test_deleted_steps_and_steps_in_decay_are_unusable():
         points=tuple(replace(run, snapshot=False) for run in first.points),
     )
     assert lengths(grid.in_order([gone, *others])[0]) == (0, 50, 10)
+    for one_kind in (replace(gone, points=first.points), replace(gone, stages=first.stages)):
+        assert lengths(grid.in_order([one_kind, *others])[0]) == (0, 100, 10)
+    late = tuple(run for run in first.points if run.name == "two" and run.step == 32)
+    assert lengths(grid.in_order([replace(gone, points=late), *others])[0]) == (0, 50, 10)
+
+
+def test_what_a_longer_one_will_open_comes_last():
+    running = started(next(p for p in Grid(SPACE).in_order([]) if lengths(p) == (1, 100, 40)), 0)
+    order = [lengths(p) for p in Grid(SPACE).in_order([running])]
+    assert order[0] == (0, 100, 40)
+    assert order.index((1, 100, 10)) < order.index((0, 50, 10))
 
 
 def test_the_next_longest_opens_a_trunk_whose_first_trial_failed():
