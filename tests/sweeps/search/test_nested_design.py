@@ -116,6 +116,7 @@ def test_best_first_stage_in_all_objectives_is_shared():
     assert chosen([trial(0, 0.1, 1.0, 1.0), trial(1, 0.2, 1.0, 2.0)]) == 1
     again = [trial(0, 0.1, 3.0), trial(1, 0.2, 2.0), trial(2, 0.1, 1.0, snapshot=False)]
     assert chosen(again) == 0
+    assert chosen([trial(0, 0.1, 1.0), trial(1, 0.2, 2.0), trial(2, 0.1, 3.0, snapshot=False)]) == 0
 
 
 def test_unstored_best_is_passed_over():

@@ -117,4 +117,6 @@ def test_only_completed_trials_with_the_metric_count():
         done(3, 0.4, 2.0, metrics={"steps": 1.0, "loss": None}),
         done(4, 0.5, 2.5),
     ]
-    assert trials(chosen(SPACE, records)) == [4, 0]
+    found = chosen(SPACE, records)
+    assert trials(found) == [4, 0]
+    assert found.note.startswith("3 results ")
