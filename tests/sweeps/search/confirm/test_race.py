@@ -176,3 +176,11 @@ def test_clear_losers_save_runs() -> None:
     found = [race(rng, [0, 0.5, 6, 6, 6], [1] * 5, 6) for _ in range(40)]
     assert sum(left for left, _ in found) == 0
     assert np.mean([runs for _, runs in found]) < 0.72  # without the three losers after round 2 it is 0.6
+
+
+@pytest.mark.parametrize("share", [0.999, 1.001])
+def test_the_limit_is_dunnetts(share):
+    """Three candidates in two of four rounds: the residuals' variance is 4 / 2, with two degrees of freedom."""
+    limit = dunnett(2, 2, 0.05 / (4 - 2)) * math.sqrt(2.0 * (1 / 2 + 1 / 2))
+    losses = {0: {1: 1.0, 2: -1.0}, 1: {1: -0.9, 2: 1.1}, 2: {1: share * limit, 2: share * limit}}
+    assert remaining(losses, seeds=4) == ({0, 1, 2} if share < 1 else {0, 1})
