@@ -14,7 +14,7 @@ from memory_store import MemoryStore
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.search.optimizer import Optimizer
-from sweeps.search.stop_rule import FEWEST, KEY, Expectation, Standing
+from sweeps.search.stop_rule import FEWEST, KEY, MOST, Expectation, Standing, applies
 from sweeps.space.definition import Search, Space, Stop
 from sweeps.trials import lifecycle
 from sweeps.trials.record import Trial
@@ -52,6 +52,23 @@ def gains(monkeypatch) -> Gains:
         Optimizer, "optimum", lambda self, *given, **options: stated.optimum(*given, **options)
     )
     return stated
+
+
+def test_enough_results_and_not_too_many_trials_are_judged(space):
+    def done(index: int) -> Trial:
+        parameters = {"x": 0.5, "n": 3, "mode": "fast"}
+        metrics = {"loss": 1.0, "memory": 1.0}
+        return Trial(
+            trial=index, status="completed", parameters=parameters, generator="sobol", metrics=metrics
+        )
+
+    records = [done(index) for index in range(FEWEST)]
+    assert applies(space, records)
+    for none in ({"generator": "confirm"}, {"status": "early_stopped"}, {"metrics": {"loss": None}}):
+        assert not applies(space, [*records[1:], replace(records[0], **none)])
+    assert not applies(replace(space, outcome_constraints=("memory <= 2",)), records)
+    assert applies(space, [done(index) for index in range(MOST)])
+    assert not applies(space, [done(index) for index in range(MOST + 1)])
 
 
 def run(experiment: Experiment, count: int, worker: str = "w") -> int:
