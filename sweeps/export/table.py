@@ -35,7 +35,7 @@ from sweeps.text.columns import (
 from sweeps.trials import costs, stage_run
 from sweeps.trials.objectives import costs as own_costs
 from sweeps.trials.objectives import numbers, within_constraints
-from sweeps.trials.record import STATUSES, Trial
+from sweeps.trials.record import STATUSES, Trial, has_failed
 
 SCHEMA = 1
 CONFIRM, MIN_RUNS = "confirm", 2
@@ -221,17 +221,19 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
         space: of the sweep; the means must be within its outcome constraints.
 
     Returns:
-        The record of the trial that was confirmed; None without two completed runs of any.
+        The record of the trial that was confirmed; None without two completed runs of any. One that failed
+        with a fresh seed is not confirmed.
     """
     metric, sign, is_within = space.objectives[0].metric, space.objectives[0].sign, within_constraints(space)
     found: list[tuple[float, Trial]] = []
     done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
     domain = Domain(space)
     repeats = [(_without_seed(domain, r), numbers(r.metrics)) for r in done if r.generator == CONFIRM]
+    failed = [_without_seed(domain, r) for r in trials if r.generator == CONFIRM and has_failed(r)]
     for record in done:
         own = _without_seed(domain, record)
         runs = [metrics for configuration, metrics in repeats if configuration == own]
-        if record.generator == CONFIRM or len(runs) < MIN_RUNS:
+        if record.generator == CONFIRM or len(runs) < MIN_RUNS or own in failed:
             continue
         common = set(runs[0]).intersection(*runs)
         means = {name: statistics.fmean(run[name] for run in runs) for name in common}

@@ -132,6 +132,11 @@ def test_the_best_by_fresh_seeds_is_not_the_luckiest() -> None:
     # Trial 2 has one fresh run, which confirms nothing, however lucky.
     assert export.best_confirmed(SPACE, [*searched, *runs, fresh(7, 1.0, 7, 1.0)]) == searched[1]
     assert export.best_confirmed(SPACE, [*searched, *runs[:3]]) == searched[0]
+    # Whoever failed with a fresh seed cannot win; whose machine was lost can.
+    other = fresh(7, 1.0, 9, 0.2)
+    for failure, best in (("exit_code", searched[0]), ("lost", searched[1])):
+        failed = replace(other, status="failed", failure=failure, metrics={})
+        assert export.best_confirmed(SPACE, [*searched, *runs, failed]) == best
 
 
 @pytest.mark.parametrize(
