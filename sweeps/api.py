@@ -31,7 +31,7 @@ from sweeps.storage.urls import name_of
 from sweeps.text.columns import PARAMETER
 from sweeps.text.counted import counted
 from sweeps.text.python_words import words
-from sweeps.trials import record
+from sweeps.trials import brake, record
 from sweeps.trials.amendments import GAIN
 from sweeps.trials.redaction import redact_trials
 from sweeps.worker.loop import identity
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from sweeps.operations.answer import Answer
     from sweeps.operations.planning import Plan
+    from sweeps.trials import control
 
 
 P = ParamSpec("P")
@@ -57,14 +58,20 @@ def in_python(function: Callable[P, T]) -> Callable[P, T]:
         except SpaceError:  # it speaks of keys, which a dict has, too
             raise
         except SweepError as error:
-            if isinstance(error, SweepClosed) and error.state == "braked":
-                raise  # it quotes what the user's program printed
-            error.args = tuple(words(each) if isinstance(each, str) else each for each in error.args)
+            braked = isinstance(error, SweepClosed) and error.state == "braked"
+            into = _braked_words if braked else words
+            error.args = tuple(into(each) if isinstance(each, str) else each for each in error.args)
             if isinstance(error, SweepClosed):
-                error.message = words(error.message)
+                error.message = into(error.message)
             raise
 
     return call
+
+
+def _braked_words(message: str) -> str:
+    """Return the message with its remedy in Python's words: before that it quotes the user's program."""
+    quoted = message.removesuffix(brake.REMEDY)
+    return quoted + words(message[len(quoted) :])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -485,6 +492,48 @@ class Sweep:
         return operations.present(self.experiment)
 
     @in_python
+    def pause(self) -> None:
+        """Hand out no trials for now: workers finish what they have, and wait for `resume`.
+
+        Examples:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "pauses"})
+            >>> sweep.pause()
+            >>> sweep.status()["state"]
+            'paused'
+        """
+        self._set_state("paused")
+
+    @in_python
+    def resume(self) -> None:
+        """Hand out trials again, after `pause` or `stop`, or once the sweep has paused itself.
+
+        Examples:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "resumes"})
+            >>> sweep.stop()
+            >>> sweep.resume()
+            >>> sweep.run(lambda parameters: parameters["x"], n_trials=1)
+            {'completed': 1}
+        """
+        self._set_state("running")
+
+    @in_python
+    def stop(self) -> None:
+        """Hand out no more trials: workers, `run` among them, finish the trial that they have and leave.
+
+        Examples:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "ends"})
+            >>> def loss(trial):
+            ...     sweep.stop()
+            ...     return trial.parameters["x"]
+            >>> sweep.run(loss)
+            {'completed': 1}
+        """
+        self._set_state("stopped")
+
+    @in_python
     def confirm(
         self,
         function: Callable[[Any], Any] | None = None,
@@ -707,6 +756,11 @@ class Sweep:
         if not found:
             raise self._without_result(records)
         return [_result(each) for each in found]
+
+    def _set_state(self, state: control.State) -> None:
+        from sweeps.operations.control import set_state, user_name
+
+        set_state(self._store, state, user_name())
 
     def _records(self) -> list[record.Trial]:
         """Return the trials that can be read, without secrets; a warning names each that cannot."""

@@ -16,6 +16,7 @@ from sweeps.errors import InputError, SweepClosed
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.overrides import to_overrides
+from sweeps.text.python_words import words
 from sweeps.trials import brake, control
 from sweeps.trials.record import Trial
 from sweeps.worker.loop import Limits, Tally, work
@@ -35,11 +36,19 @@ class _Shared(Limits):
 
 
 class _Log(Watcher):
-    """Watcher that writes to the log of Python: failures as warnings, the rest for whoever wants it."""
+    """Watcher that writes to the log of Python: failures as warnings, the rest for whoever wants it.
+
+    A failure has its traceback where it is the first of its kind: the line at fault would stand in the
+    record alone, and a cell of a notebook shows no more than this.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
 
     def tell(self, event: str, record: Trial | None, why: str) -> None:
         if record is None:
-            log.warning("%s", why)
+            if not why.endswith(brake.REMEDY):  # `run` raises that
+                log.warning("%s", words(why))
         elif event == "started":
             log.info("trial %d started: %s", record.trial, " ".join(to_overrides(record.parameters)))
         elif event == "dropped":
@@ -47,7 +56,10 @@ class _Log(Watcher):
         elif record.error is None:
             log.info("trial %d %s: %s", record.trial, record.status, dict(record.metrics))
         else:
-            log.warning("trial %d %s: %s", record.trial, record.status, record.error.partition("\n")[0])
+            kind, first_line = brake.error_pattern(record.error), record.error.partition("\n")[0]
+            shown = first_line if kind in self._seen else record.error
+            self._seen.add(kind)
+            log.warning("trial %d %s: %s", record.trial, record.status, shown)
 
 
 def run_trials(
@@ -70,10 +82,11 @@ def run_trials(
         raise InputError(f"run: {function!r:.80} is no function")
     tickets = iter(range(n_trials)) if n_trials is not None else itertools.count()
     stops = [Stop() for _ in range(workers)]
+    watcher = _Log()
 
     def one(stop: Stop) -> Tally:
         limits = _Shared(leave_when_braked=True, tickets=tickets, confirming=confirming)
-        return work(opened(), stop=stop, watcher=_Log(), limits=limits, function=function)
+        return work(opened(), stop=stop, watcher=watcher, limits=limits, function=function)
 
     if workers == 1:
         with stops[0].overhearing():

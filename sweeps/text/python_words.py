@@ -21,6 +21,8 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"point --storage(?: and --name)? at one", "give the folder of one to sweeps.open"),
     (r"`sweep status --storage [^`]+`|`sweep status`", "`sweep.status()`"),
     (r"`sweep trials`", "`sweep.trials()`"),
+    (r"run `sweep resume`", "call `sweep.resume()`"),
+    (r"`sweep (pause|resume|stop)`", r"`sweep.\1()`"),
     (r"`sweep extend`", "`sweep.extend(run_cap=…)`"),
     (r"`sweep confirm`", "`sweep.confirm()`"),
     (r"\bSay --name with one of", "Say name= with one of"),

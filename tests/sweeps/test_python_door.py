@@ -452,10 +452,44 @@ class TestRun:
         assert sweep.run(function, n_trials=4, workers=2) == {"completed": 4}
         assert len(sweep.experiment.trials()) == 4
 
-    def test_enough_failures_pause_the_sweep(self, sweep):
-        with pytest.raises(sweeps.SweepClosed, match="sweep resume"):
+    def test_enough_failures_pause_the_sweep_until_it_is_resumed(self, sweep, clock):
+        with pytest.raises(sweeps.SweepClosed, match=r"sweep\.resume\(\)"):
             sweep.run(lambda parameters: 1 / 0)
         assert [record.failure for record in sweep.experiment.trials()] == ["crashed"] * 3
+        clock.advance(1)
+        sweep.resume()
+        assert sweep.run(lambda parameters: 1.0) == {"completed": 3}
+
+    def test_what_a_braked_sweep_quotes_is_left_as_it_is(self, sweep):
+        def function(parameters):
+            raise RuntimeError("call `sweep status`")
+
+        with pytest.raises(sweeps.SweepClosed, match=r"call `sweep status`; .*sweep\.resume\(\)") as caught:
+            sweep.run(function)
+        assert caught.value.message == str(caught.value)
+
+    def test_first_failure_of_a_kind_shows_its_line(self, sweep, caplog):
+        def function(parameters):
+            raise RuntimeError("no data" if parameters["x"] < 3 else "out of data")
+
+        with pytest.raises(sweeps.SweepClosed):
+            sweep.run(function)
+        shown = [entry.getMessage() for entry in caplog.records]
+        kinds = [message.partition("\n")[0].partition(": ")[2] for message in shown]
+        assert set(kinds) == {"RuntimeError: no data", "RuntimeError: out of data"}
+        for nth, (kind, message) in enumerate(zip(kinds, shown, strict=True)):
+            assert ("in function" in message) == (kind not in kinds[:nth]), message
+
+    def test_a_switch_of_its_own(self, sweep, caplog):
+        sweep.pause()
+        with pytest.raises(sweeps.SweepClosed, match=r"paused; `sweep\.resume\(\)`"):
+            sweep.ask()
+        sweep.resume()
+        trial = sweep.ask()
+        sweep.stop()
+        assert sweep.tell(trial, 1.0) == "completed"
+        assert sweep.run(lambda parameters: 1.0) == {}
+        assert caplog.messages == [f"{sweep.url} is stopped; `sweep.resume()` opens it again"]
 
     def test_a_function_that_is_asked_to_stop_returns_no_result(self, grid, monkeypatch):
         quick = replace(

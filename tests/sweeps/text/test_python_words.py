@@ -16,6 +16,7 @@ from sweeps.text.python_words import words
             "`sweep extend --expected-gain 0.1 --storage here/x` raises it",
             "`sweep.extend(expected_gain=0.1)` raises it",
         ),
+        ("fix the cause, then run `sweep resume`", "fix the cause, then call `sweep.resume()`"),
         ("st--big-store/a--name b: no sweep here", "st--big-store/a--name b: no sweep here"),
     ],
 )
