@@ -19,7 +19,7 @@ from analysis.report.trunk_layout import layouts
 from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Goal
 from analysis.summaries import budget as budgets
-from analysis.summaries.compute import column_of, measure_of
+from analysis.summaries.compute import MEASURES, column_of, measure_of
 from analysis.summaries.many_objective import many_objective_front
 from analysis.summaries.paired import Paired, compare_trials
 from analysis.summaries.reuse import Reuse, reuse
@@ -51,14 +51,14 @@ TRIALS = "trials.csv"
 EXAMPLE = Path(__file__).parent / "examples" / "stage19_length_sweep.csv"
 
 
-def load(path: str, compute: str = "effective_steps") -> tuple[TrialsTable, str]:
-    """Read the table in a file, and find the column of a measure of compute.
+def read_trials(path: str) -> TrialsTable:
+    """Read the table in a file, with effective steps where its lengths say them.
 
     Without TRIALS, it says how to make it and reads the example that ships with the package. Another path
     has to be there.
 
     Raises:
-        AnalysisError: no trial is completed; or see `TrialsTable.open` and `compute.column_of`.
+        AnalysisError: no trial is completed; or see `TrialsTable.open`.
     """
     pd.set_option("display.max_colwidth", None)  # show warnings and verdicts in full
     if path == TRIALS and not Path(path).exists():
@@ -71,8 +71,29 @@ def load(path: str, compute: str = "effective_steps") -> tuple[TrialsTable, str]
     if not table.completed.any():
         problem = "there are no trials yet" if not len(table) else "no trial is completed yet"
         raise TableError(path, f"{problem}; run `sweep export` again when some are")
-    table = table.with_effective_steps()
-    return table, column_of(compute, table)
+    return table.with_effective_steps()
+
+
+def load(path: str, compute: str = "effective_steps") -> tuple[TrialsTable, str]:
+    """Read the table in a file as `read_trials` does, and find the column of compute.
+
+    Args:
+        compute: a measure of compute, or any column of numbers.
+
+    Raises:
+        AnalysisError: the table has no values of it; or see `read_trials`.
+    """
+    table = read_trials(path)
+    try:
+        return table, column_of(compute, table)
+    except AnalysisError as error:
+        if table.is_known(compute):
+            return table, compute
+        there = [name for name, measure in MEASURES.items() if any(map(table.is_known, measure.columns))]
+        known = ", ".join(repr(name) for name in there)
+        raise AnalysisError(
+            f"{error}; set `compute` to {f'{known}, or ' if known else ''}a column of numbers"
+        ) from None
 
 
 def tradeoff(
@@ -174,8 +195,12 @@ def what_buys(
     return pd.DataFrame(rows).set_index(x)
 
 
-def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) -> Picture | str:
+def iso_compute(
+    table: TableLike, y: str, amounts: Sequence[float], out: str, goal: Goal = "minimize"
+) -> Picture | str:
     """Draw the loss along every split of each budget; saved as `iso_compute.png` and `.svg`."""
+    if goal != "minimize":
+        return f"The split is fitted to a loss, and more of {y} is better."
     table = TrialsTable.from_frame(table).configurations
     if table.length_columns is None:
         return "The table has no lengths of the two stages."

@@ -18,6 +18,7 @@ import pandas as pd
 
 from analysis.errors import AnalysisError, MissingColumn
 from analysis.table import PARAMETER, TableLike, TrialsTable, is_confirming
+from analysis.table.files import OWN_COLUMNS
 from sweeps.text.counted import counted
 
 NORMAL_95 = 1.959963984540054
@@ -115,11 +116,14 @@ def compare_trials(table: TableLike, parameter: str, a: object, b: object, metri
     Raises:
         MissingColumn: there is no such parameter, or no such metric.
         NotNumeric: the metric is not a column of numbers.
-        AnalysisError: no two trials make a pair, or a trial has two partners.
+        AnalysisError: the table is no sweep's, no two trials make a pair, or a trial has two partners.
     """
     column, table = PARAMETER + parameter, TrialsTable.from_frame(table)
-    if not table.is_sweep or column not in table:
+    if column not in table:
         raise MissingColumn(column, table.columns)
+    if not table.is_sweep:
+        absent = ", ".join(sorted(OWN_COLUMNS - set(table.columns)))
+        raise AnalysisError(f"the table is no sweep's, as `sweep export` writes it: it lacks {absent}")
     values = table.numbers(metric).astype("float64")
     done = table.completed & np.isfinite(values.to_numpy()) & ~is_confirming(table)
     trials, values = table.frame[done], values[done]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from analysis.errors import AnalysisError
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "analysis" / "notebooks").glob("*.ipynb"))
 SPACE = """\
@@ -113,8 +115,59 @@ def test_without_a_table_they_show_the_example_and_say_so(
 
 def test_another_table_has_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from analysis import notebook
-    from analysis.errors import AnalysisError
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AnalysisError, match=r"trails\.csv"):
         notebook.load("trails.csv")
+
+
+OWN = """trial,status,attempt,generator,worker,seconds,error,param.seed,param.wide,accuracy,energy
+0,completed,1,grid,a,4,,0,1,0.50,1
+1,completed,1,grid,a,6,,0,2,0.75,2
+2,completed,1,grid,a,8,,1,1,0.52,3
+3,completed,1,grid,a,9,,1,2,0.78,4
+"""
+"""A sweep of a function: nothing of stages, and a metric of which more is better."""
+
+
+def run_notebook(name: str, **parameters: Any) -> dict[str, Any]:
+    """Run the cells as papermill does, which sets parameters after the cell of that tag; return all names."""
+    names: dict[str, Any] = {}
+    for cell in cells(ROOT / "analysis" / "notebooks" / f"{name}.ipynb"):
+        exec(compile("".join(cell["source"]), name, "exec"), names)
+        if "parameters" in cell["metadata"].get("tags", ()):
+            names |= parameters
+    return names
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("trials.csv").write_text(OWN)
+    return tmp_path
+
+
+@pytest.mark.parametrize("compute", ["seconds", "energy"])
+@pytest.mark.parametrize(("goal", "front"), [("maximize", (0, 1, 3)), ("minimize", (0,))])
+def test_metric_to_maximize_and_a_column_of_ones_own(
+    own: Path, compute: str, goal: str, front: tuple[int, ...]
+) -> None:
+    names = run_notebook("pareto", compute=compute, y="accuracy", goal=goal)
+    assert (names["result"].x, names["result"].front) == (compute, front)
+
+
+def test_efficiency_of_a_metric_to_maximize(own: Path) -> None:
+    names = run_notebook("efficiency", compute="energy", y="accuracy", goal="maximize", baseline=0.4)
+    assert names["result"].most_efficient == 1  # 0.35 for 2; the others have 0.10, 0.04 and 0.095 for 1
+
+
+def test_table_without_the_measure_says_which_it_has(own: Path) -> None:
+    with pytest.raises(AnalysisError, match=r"report no effective_steps: .*; set `compute` to 'seconds', or"):
+        run_notebook("pareto", y="accuracy")
+    with pytest.raises(AnalysisError, match=r"compute 'hours' is unknown; .*; set `compute` to"):
+        run_notebook("pareto", y="accuracy", compute="hours")
+
+
+def test_ablation_needs_no_compute(own: Path) -> None:
+    names = run_notebook("ablation", y="accuracy", questions=[["wide", 2, 1]])
+    assert [paired.mean for _, paired in names["pairs"]] == [pytest.approx(0.255)]

@@ -107,6 +107,8 @@ def test_what_makes_no_pairs_is_refused(table: pd.DataFrame) -> None:
         compare_trials(table, "nothing", 1, 2, "final_loss")
     with pytest.raises(AnalysisError, match="ambiguous"):
         compare_trials(table.assign(**{"param.seed": 0}), "stage1_9.max_steps", 100, 0, "final_loss")
+    with pytest.raises(AnalysisError, match=r"no sweep's.*lacks generator"):
+        compare_trials(table.drop(columns="generator"), "seed", 0, 1, "final_loss")
 
 
 def test_of_a_confirmed_configuration_only_the_fresh_runs_count(confirmed: dict[str, Any]) -> None:
