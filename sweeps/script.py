@@ -43,7 +43,7 @@ def parameters(
 
     Args:
         defaults: by name, for names with dots: `{"optimizer.lr": 0.01}`.
-        argv: words of the command line; None: those of this process.
+        argv: words of the command line; None: those of this process, and none in a notebook.
         more: further defaults.
 
     Examples:
@@ -53,7 +53,7 @@ def parameters(
     """
     known = {**(defaults or {}), **more}
     found = dict(known)
-    for key, text, is_quoted in _pairs(sys.argv[1:] if argv is None else argv, known):
+    for key, text, is_quoted in _pairs(_command_line() if argv is None else argv, known):
         if known and key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             _refuse(f"{key}: no such parameter; {f'did you mean {close[0]}?' if close else _list(known)}")
@@ -100,6 +100,11 @@ def finish(metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
     part = folder / f".result.json.{os.getpid()}.part"
     part.write_text(text + "\n", encoding="utf-8")
     part.replace(folder / "result.json")
+
+
+def _command_line() -> list[str]:
+    """Return the words that follow the script's name; those of a notebook's kernel are no script's."""
+    return [] if sys.argv[0].endswith("kernel_launcher.py") else sys.argv[1:]
 
 
 def _folder() -> Path | None:

@@ -68,6 +68,14 @@ def test_a_value_has_the_type_of_its_default(argv, found):
     assert [type(value) for value in read.values()] == [type(value) for value in found.values()]
 
 
+@pytest.mark.parametrize("kernel", ["ipykernel_launcher.py", "colab_kernel_launcher.py"])
+def test_in_a_notebook_they_are_the_defaults(monkeypatch, kernel):
+    monkeypatch.setattr(sys, "argv", [f"/env/site-packages/{kernel}", "-f", "/run/kernel-1.json"])
+    assert parameters(lr=0.1) == {"lr": 0.1}
+    monkeypatch.setattr(sys, "argv", ["train.py", "lr=0.2"])  # as `%run train.py lr=0.2` there
+    assert parameters(lr=0.1) == {"lr": 0.2}
+
+
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
