@@ -294,6 +294,8 @@ class Sweep:
             )
         self._store: Store = experiment.store
         self._space: Space = experiment.space
+        # A pickle may be read after a change of the working folder.
+        self._address = self.url if "://" in self.url else os.path.abspath(self.url)  # noqa: PTH100 - keeps links
         self._stored = experiment.amendments.stored
         self._local = threading.local()
         self._local.mine = (os.getpid(), experiment)
@@ -302,7 +304,7 @@ class Sweep:
         return f"sweeps.open({self.url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_existing, (self.url,)
+        return open_existing, (self._address,)
 
     @property
     def url(self) -> str:

@@ -89,10 +89,11 @@ class Experiment:
                     f"`sweep worker --storage {shlex.quote(store.url)}`, "
                     "or choose another name in the search space file or another --storage"
                 ) from None
-            existing = cls.open(store)
-            existing.require_same(written)
-            return existing
-        return cls(store, space, stored=(data, version))
+        else:
+            return cls(store, space, stored=(data, version))
+        existing = cls.open(store)
+        existing.require_same(written)
+        return existing
 
     @classmethod
     def open(cls, store: Store) -> Experiment:

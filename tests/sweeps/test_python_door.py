@@ -399,6 +399,14 @@ class TestProcessesAndThreads:
         assert again.url == sweep.url
         assert (again.ask().index, sweep.ask().index) == (0, 1)
 
+    def test_a_pickle_is_read_after_a_change_of_the_folder(self, grid, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        sweep = sweeps.Sweep(Experiment.create(LocalStore("sweep"), grid))
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir("elsewhere")
+        again = pickle.loads(pickle.dumps(sweep))
+        assert (again.ask().index, sweep.ask().index) == (0, 1)
+
     def test_trial_may_end_in_another_thread(self, sweep):
         trials = []
         asking = [threading.Thread(target=lambda: trials.append(sweep.ask())) for _ in range(3)]
@@ -614,10 +622,11 @@ class TestCreate:
         more = sweeps.create(GRID | {"run_cap": 4}, storage=tmp_path, skip_if_exists=True)
         assert more.run(lambda parameters: 1.0) == {"completed": 2}
         assert "run_cap 2 → 4" in capsys.readouterr().err
-        with pytest.raises(sweeps.InputError, match=r"parameters\.x\.values: "):
+        with pytest.raises(sweeps.InputError, match=r"parameters\.x\.values: ") as caught:
             sweeps.create(
                 GRID | {"parameters": {"x": {"values": [1, 2]}}}, storage=tmp_path, skip_if_exists=True
             )
+        assert caught.value.__context__ is None  # a notebook would show that traceback first
 
     @pytest.mark.parametrize(
         ("space", "message"),
