@@ -1,8 +1,9 @@
 """A sweep from Python: create or open it, ask for trials or run a function, and read the results.
 
-What `import sweeps` offers; each name is imported when it is first used. Ax comes with the first candidate
-of a search, pandas with the first table. `api_trial` is a trial that was asked for, `api_run` the loop of
-`Sweep.run`, `text.python_words` the wording of errors.
+What `import sweeps` offers; each name is imported when it is first used. Ax, which takes seconds, comes where
+`create` checks a space that is to be searched and with the first candidate, pandas with the first table.
+`api_trial` is a trial that was asked for, `api_run` the loop of `Sweep.run`, `text.python_words` the wording
+of errors.
 """
 
 from __future__ import annotations
