@@ -99,7 +99,7 @@ class Staircase:
     """Incremental front of points with two costs; `hypervolume` measures the area under it."""
 
     def __init__(self) -> None:
-        self.first: list[float] = []  # ascending
+        self.first: list[float] = []  # ascending; of two steps that begin alike the earlier has no width
         self.second: list[float] = []  # strictly descending
 
     def add(self, first: float, second: float) -> bool:
@@ -115,8 +115,6 @@ class Staircase:
         start = bisect_right(self.first, first)
         if start and self.second[start - 1] <= second:
             return None, start
-        if start and self.first[start - 1] == first:
-            start -= 1
         end = start
         while end < len(self.second) and self.second[end] >= second:
             end += 1
