@@ -21,7 +21,6 @@ import numpy as np
 
 from analysis.errors import AnalysisError
 from analysis.statistics.pareto import Floats
-from sweeps.text.counted import counted
 
 EXPONENTS = (0.02, 4.0)
 """Range of the exponents. Below it, the law looks like a logarithm; above it, like a step."""
@@ -77,7 +76,7 @@ def fit(
     """Fit the law by least squares, with `b` not negative.
 
     Args:
-        s: [N, K] positive.
+        s: [N, K] positive, of more points than the 1 + 2·K parameters.
         y: [N] finite.
         sem: [N] positive standard errors, by which points are weighted; if the points scatter more than that,
             the errors are scaled up by one common factor. None: one unknown noise level for all.
@@ -85,16 +84,10 @@ def fit(
         draws: D, bootstrap draws.
 
     Raises:
-        AnalysisError: there are no more points than parameters, which leaves nothing to estimate the error
-            from.
+        AnalysisError: the points span too many orders of magnitude.
     """
     points, terms = s.shape
     freedom = points - (2 * terms + 1)
-    if freedom < 1:
-        raise AnalysisError(
-            f"{counted(points, 'point')} cannot determine a law of {2 * terms + 1} parameters and its "
-            f"uncertainty; {2 * terms + 2} or more are needed"
-        )
     size = float(np.abs(y).max()) or 1.0  # squares of what a program may report overflow
     y, sem = y / size, None if sem is None else sem / size
     scale = np.exp(np.log(s).mean(axis=0))
