@@ -25,7 +25,9 @@ def surface(stage1_9: np.ndarray, stage2: np.ndarray) -> np.ndarray:
 
 
 def test_the_length_sweeps_curve_is_scipys() -> None:
-    found = fit_curve(STEPS, LOSSES).parameters()
+    curve = fit_curve(STEPS, LOSSES)
+    assert [curve.holds(x) for x in (299, 300, 2200, 2201)] == [False, True, True, False]
+    found = curve.parameters()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reference, _ = optimize.curve_fit(
@@ -103,6 +105,8 @@ def test_scatter_beyond_errors_widens_the_interval() -> None:
     wide = fit_curve(STEPS, LOSSES, np.full(5, 0.3))
     reach = {name: c.predict(800)[2] - c.predict(800)[1] for name, c in (("n", narrow), ("w", wide))}
     assert 0.1 < reach["n"][0] < reach["w"][0]
+    unknown = fit_curve(STEPS, LOSSES, [0.0, 0.3, 0.3, 0.3, 0.3])  # no point is exact
+    assert unknown.predict(800) == fit_curve(STEPS, LOSSES).predict(800)
 
 
 def test_a_loss_has_no_negative_floor() -> None:
@@ -127,9 +131,10 @@ def test_too_little_for_a_curve_is_refused(x: list[float], y: list[float]) -> No
         fit_curve(x, y)
 
 
-def test_equal_losses_are_a_flat_curve() -> None:
-    for values in fit_curve(STEPS, np.full(5, 3.0), draws=20).predict([1.0, 1e6]):
-        assert values == pytest.approx([3.0, 3.0])
+@pytest.mark.parametrize("loss", [3.0, 0.0, 1e200])
+def test_equal_losses_are_a_flat_curve(loss: float) -> None:
+    for values in fit_curve(STEPS[:4], np.full(4, loss), draws=20).predict([1.0, 1e6]):
+        assert values == pytest.approx([loss, loss])
 
 
 def test_a_surface_without_noise_comes_back_with_its_split() -> None:
