@@ -79,8 +79,8 @@ def test_curve_through_the_front_if_more_varies(lengths: pd.DataFrame) -> None:
     assert found.value < 3.4
 
 
-def test_seeds_are_no_other_parameter(lengths: pd.DataFrame) -> None:
-    table = lengths.assign(**{"param.seed": range(len(lengths))})
+def test_seeds_and_what_is_equal_everywhere_do_not_vary(lengths: pd.DataFrame) -> None:
+    table = lengths.assign(**{"param.seed": range(len(lengths)), "param.stage2.optimizer.lr": 1e-3})
     assert answer(table, x="effective_steps", y="final_loss", budget=300).through == "all 12 completed trials"
 
 

@@ -99,6 +99,12 @@ def test_trunk_without_its_first_trial(branched: dict[str, Any]) -> None:
     assert (second.trial, second.reach) == (1, 80)
 
 
+def test_a_branch_shows_how_far_the_trial_that_it_left_had_come(branched: dict[str, Any]) -> None:
+    branched["trials"][0]["trunk_points"] = []
+    (best, _) = found(branched).trunks
+    assert [(b.trials, b.leaves) for b in best.branches][2:] == [((0,), 160), ((1, 3), 80)]
+
+
 def test_larger_values_are_better_if_the_goal_says_so(branched: dict[str, Any]) -> None:
     totals = found(branched, "maximize")
     assert [trunk.trial for trunk in totals.trunks] == [4, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ def test_with_errors_every_word_has_a_chance(sweep: dict[str, Any]) -> None:
 
 
 def test_efficiency_interval_of_loss_and_baseline(sweep: dict[str, Any]) -> None:
+    worse = copy.deepcopy(sweep["trials"][0]) | {"trial": 9}  # without Stage 1.9 too: not the baseline
+    worse["parameters"]["stage2.max_steps"] *= 2
+    worse["metrics"] |= {"final_loss": 5.0, "final_loss_sem": 0.7, "effective_steps": 120}
+    sweep["trials"].append(worse)
     found = of_lengths(from_document(sweep))
     # Trial 1: 0.4 better in 110 steps; errors 0.012 and the baseline's 0.02.
     assert found.trials[1].efficiency == pytest.approx(0.4 / 1.1)
