@@ -55,8 +55,8 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     keys = [name for name in table.parameters if name not in (seed, *others)]
     # Of a configuration that fresh runs have confirmed, only these count.
     fresh = np.isin(table.trials, list(chain.from_iterable(table.configurations.repeats.runs.values())))
-    texts = np.array(configuration_keys(table), dtype=object)
-    confirmed = np.isin(texts.astype(str), sorted(set(texts[fresh])))
+    texts = np.array(configuration_keys(table), dtype=np.str_)
+    confirmed = np.isin(texts, texts[fresh])
     table = table.take(table.completed & (fresh | ~confirmed))
     done = table.frame
     metrics = [

@@ -87,7 +87,7 @@ def _errors(entries: Mapping[int, Mapping[str, object]], own: str, other: str) -
         a, b = theirs - theirs.mean(), reference - reference.mean()
         if a @ b >= SAME_TEXT * math.sqrt((a @ a) * (b @ b)) > 0 or np.allclose(a, b):
             difference = ours - reference
-            sums = np.bincount(groups, difference - difference.mean(), minlength=size)
+            sums = np.bincount(groups, difference - difference.mean())
             found[trial] = np.asarray(scale * sums, dtype=np.float64)
     return found
 
