@@ -19,9 +19,11 @@ from trainer.quant.weights import ternary_weight
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-def layer(dtype: torch.dtype = torch.float32, *, bias: bool = True) -> tuple[nn.Linear, TernaryLinear]:
+def layer(
+    dtype: torch.dtype = torch.float32, *, bias: bool = True, outputs: int = 16
+) -> tuple[nn.Linear, TernaryLinear]:
     torch.manual_seed(0)
-    linear = nn.Linear(24, 16, bias=bias).to(dtype)
+    linear = nn.Linear(24, outputs, bias=bias).to(dtype)
     return linear, TernaryLinear(copy.deepcopy(linear), Lambda(), BITNET)
 
 
@@ -77,8 +79,10 @@ def test_at_lambda_zero_it_is_bit_equal_to_a_linear_layer(dtype: torch.dtype, bi
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_at_lambda_one_weights_have_exactly_three_values(dtype: torch.dtype) -> None:
-    _, ternary = layer(dtype)
-    values = ternary.effective_weight().unique()
+    linear, ternary = layer(dtype, outputs=4096)
+    weight = ternary.effective_weight()
+    assert torch.equal(weight, absmean(linear.weight.float()).to(dtype))  # the codes that an export packs
+    values = weight.unique()
     assert values.numel() == 3
     assert values[1] == 0
     assert values[0] == -values[2]
