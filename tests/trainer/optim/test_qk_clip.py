@@ -142,6 +142,7 @@ def test_bounds_growing_logits_in_training(llama: Build, configure) -> None:
     for tau in (3.0, 1e6):
         readings = train(llama().train(), configure("muonclip", lr=0.05, muonclip={"tau": tau}), 30)
         logits[tau] = [each["qk_max_logit"] for each in readings][10:]
+        assert any(each["qk_clipped_heads"] for each in readings) == (tau == 3.0)
     assert max(logits[1e6]) > 2 * 3.0
     assert max(logits[3.0]) < 1.5 * 3.0  # one step may go above; the clip after it brings it back
 
