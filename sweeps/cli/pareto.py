@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,7 @@ from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 
 if TYPE_CHECKING:
+    from analysis.statistics.pareto import Goal
     from analysis.summaries.budget import Answer
     from analysis.summaries.costs import Rate
     from analysis.summaries.many_objective import ManyObjectiveFront
@@ -51,6 +52,11 @@ class _Answers:
 @click.option("--compute", metavar="MEASURE", help="effective_steps, flops, seconds or usd: instead of --x.")
 @price_options
 @click.option("--y", metavar="COLUMN", help="Loss. Default: the first objective.")
+@click.option(
+    "--goal",
+    type=click.Choice(["minimize", "maximize"]),
+    help="Of --y. Default: the objective's, or minimize.",
+)
 @click.option(
     "--baseline", type=float, metavar="LOSS", help="The loss without Stage 1.9, for the efficiency."
 )
@@ -113,6 +119,7 @@ def _answer(
     x: str | None,
     compute: str | None,
     y: str | None,
+    goal: Goal | None,
     baseline: float | None,
     budget: float | None,
     chances: bool,
@@ -129,11 +136,11 @@ def _answer(
     frame = with_price(frame, rate) if rate else frame
     x = column_of(compute, frame) if compute else x
     if space is not None:
-        front = sweep_front(space, frame, x, y, baseline)
+        front = sweep_front(space, frame, x, y, baseline, goal)
     elif x is None or y is None:
         raise InputError("--table needs --x COLUMN and --y COLUMN")
     else:
-        front = summary.pareto(frame, x=x, y=y, baseline=baseline)
+        front = summary.pareto(frame, x=x, y=y, baseline=baseline, y_goal=goal or "minimize")
     objectives = None
     if space is not None and not (x or y):  # None for fewer than three
         goals = [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives]
@@ -143,8 +150,7 @@ def _answer(
         if budget is None
         else budgets.answer(frame, x=front.x, y=front.y, budget=budget, y_goal=front.y_goal)
     )
-    goal = "minimize" if space is None else space.objectives[0].goal
-    shared = reuse(frame, front.y, goal)
+    shared = reuse(frame, front.y, front.y_goal)
     return _Answers(frame=frame, front=front, objectives=objectives, bought=bought, shared=shared)
 
 
@@ -179,7 +185,12 @@ def _print_tables(answers: _Answers, *, chances: bool) -> None:
 
 
 def sweep_front(
-    space: Space, frame: TrialsTable, x: str | None, y: str | None, baseline: float | None
+    space: Space,
+    frame: TrialsTable,
+    x: str | None,
+    y: str | None,
+    baseline: float | None,
+    goal: Goal | None = None,
 ) -> ParetoResult:
     """Return the front of a sweep's table.
 
@@ -187,6 +198,7 @@ def sweep_front(
         x: column of compute; None: the second objective, or a measure of compute.
         y: column of loss; None: the first objective.
         baseline: the loss without Stage 1.9, for the efficiency.
+        goal: of `y`; None: the objective's, or minimize.
 
     Raises:
         InputError: there is no column for one of the axes.
@@ -203,11 +215,14 @@ def sweep_front(
             "metrics; name two columns with --x and --y"
         )
     x_column, y_column = x or (axes or ("", ""))[0], y or (axes or ("", ""))[1]
-    goal: dict[str, Literal["minimize", "maximize"]] = {
-        "x_goal": goals.get(x_column, "minimize"),
-        "y_goal": goals.get(y_column, "minimize"),
-    }
-    return compute(frame, x=x_column, y=y_column, baseline=baseline, **goal)
+    return compute(
+        frame,
+        x=x_column,
+        y=y_column,
+        baseline=baseline,
+        x_goal=goals.get(x_column, "minimize"),
+        y_goal=goal or goals.get(y_column, "minimize"),
+    )
 
 
 def print_front(result: ParetoResult, uncertainty: Uncertainty | None = None) -> None:

@@ -184,6 +184,12 @@ class TestPareto:
             "knee": None,
         }  # fmt: skip
 
+    def test_more_of_a_column_may_be_better(self, sweep, tmp_path):
+        (tmp_path / "t.csv").write_text("cost,accuracy\n1,0.3\n2,0.5\n3,0.4\n")
+        asked = ("pareto", "--table", "t.csv", "--x", "cost", "--y", "accuracy", "--format", "json")
+        assert json.loads(sweep(*asked).out)["front"] == [0]
+        assert json.loads(sweep(*asked, "--goal", "maximize").out)["front"] == [0, 1]
+
     def test_rows_that_did_not_complete_are_named(self, sweep, tmp_path):
         head = "number;value;params_lr;state\n"
         (tmp_path / "t.csv").write_text(head + "0;0,5;0,1;COMPLETE\n1;0,1;0,2;PRUNED\n2;0,25;0,3;COMPLETE\n")
