@@ -212,9 +212,9 @@ def test_the_surrogate_finds_the_minimum_of_a_valley():
 def test_no_trial_is_left_to_chance_once_the_optimum_in_a_corner_was_tried():
     """There the maximiser finds the same corner again and again."""
     records = search(
-        space(real("x"), integer("n", 1, 8)), lambda p: float(p["x"]) - math.log(float(p["n"])), 12
+        space(real("x"), integer("n", 1, 8)), lambda p: float(p["x"]) - math.log(float(p["n"])), 9
     )
-    assert {"x": 0.0, "n": 8} in [record.parameters for record in records]
+    assert {"x": 0.0, "n": 8} in [record.parameters for record in records[:6]]
     assert {record.generator for record in records[3:]} == {"botorch"}
 
 
@@ -257,7 +257,7 @@ def test_sobol_phase_ignores_failed_and_baseline():
     assert generators == ["sobol", "sobol", "sobol", "sobol", "botorch"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_the_first_design_tries_every_option(seed: int):
     """Two seeds in fifteen left one of three options out, and the surrogate did not try it in 30 trials."""
     kinds, modes = ("x", "y", "z"), ("fast", "slow")
@@ -359,9 +359,9 @@ def test_parameter_constraints_are_kept_exactly(constraints: tuple[str, ...], ho
     searched = space(
         real("x"), real("y"), integer("n", 1, 40), integer("w", 1, 500), parameter_constraints=constraints
     )
-    found = Optimizer(searched).generate(10)
+    found = Optimizer(searched).generate(5)
     assert all(holds(candidate.parameters) for candidate in found)
-    assert len({tuple(candidate.parameters.items()) for candidate in found}) == 10
+    assert len({tuple(candidate.parameters.items()) for candidate in found}) == 5
 
 
 @pytest.mark.slow
