@@ -60,12 +60,26 @@ def figures(sweep: Any, branched: Any, mattered: Any) -> dict[str, Figure]:
     }
 
 
+def json_lines(value: Any, depth: int = 0) -> str:
+    """Return JSON with each value that fits in a line on one, so that a difference is read at once."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) + depth <= 110 or not isinstance(value, dict | list):
+        return line
+    if isinstance(value, dict):
+        inner = [f"{json.dumps(key)}: {json_lines(each, depth + 1)}" for key, each in value.items()]
+    else:
+        inner = [json_lines(each, depth + 1) for each in value]
+    begin, end = line[0], line[-1]
+    pad = "\n" + " " * depth
+    return f"{begin}{pad} {f',{pad} '.join(inner)}{pad}{end}"
+
+
 def test_specifications_are_those_that_were_looked_at(sweep: Any, branched: Any, mattered: Any) -> None:
     """After a change: UPDATE_FIGURES=1, and view each picture that differs."""
     for name, figure in figures(sweep, branched, mattered).items():
         path = GOLDEN / f"{name}.json"
         if os.environ.get("UPDATE_FIGURES"):
-            path.write_text(json.dumps(figure.spec, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            path.write_text(json_lines(figure.spec) + "\n", encoding="utf-8")
         assert json.loads(figure.to_json()) == json.loads(path.read_text(encoding="utf-8")), name
 
 
