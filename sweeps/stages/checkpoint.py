@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +116,21 @@ class SharedKeys:
 # ---- keys of commands and functions; the trainer has its own
 
 
+# What a key has of a program. Not all fields: a new one would give each stage another key, and so old and new
+# workers of one sweep would share nothing.
+_OF_PROGRAM = ("kind", "overrides", "command", "function", "processes", "nodes")
+
+
+def _program(space: Space) -> dict[str, Any]:
+    return {name: getattr(space.program, name) for name in _OF_PROGRAM}
+
+
 def end_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, str]:
     """Return the key of the end of each stage but the last, by its name."""
     return {
         name: _digest(
             {
-                "program": asdict(space.program),
+                "program": _program(space),
                 "parameters": {n: v for n, v in parameters.items() if stages.position(n) <= position},
                 "stage": name,
             }
@@ -141,7 +150,7 @@ def trunk_keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) ->
             for n, v in parameters.items()
             if stages.position(n) <= position and not stages.is_tail(n, position)
         }
-        document = {"program": asdict(space.program), "parameters": common, "stage": name, "part": "trunk"}
+        document = {"program": _program(space), "parameters": common, "stage": name, "part": "trunk"}
         found[name] = TrunkKey(key=_digest(document), until=until)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sweeps.programs import process
 from sweeps.programs.kinds import program_of
 from sweeps.programs.signals import Stop
-from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage
+from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage, Trunk
 from sweeps.stages import stage_runs
 from sweeps.stages.stage_runs import Reported
 from sweeps.trials.record import Trial
@@ -72,6 +72,31 @@ def test_a_key_belongs_to_one_program() -> None:
     assert len({program_of(space).shared_keys(parameters).ends["a"] for space in spaces}) == len(spaces)
     renamed = replace(SPACE, name="again", run_cap=3, objectives=(Objective(metric="accuracy"),))
     assert program_of(renamed).shared_keys(parameters).ends == program_of(SPACE).shared_keys(parameters).ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterProgram(Program):
+    """Program with a field that a later version has added."""
+
+    timeout_s: float | None = None
+
+
+def test_keys_stay_the_same_in_later_versions() -> None:
+    """Old and new workers of one sweep share stages: change these keys only with what programs compute."""
+    space = replace(
+        SPACE,
+        stages=(
+            Stage(name="a", parameters=("a.*",), cost="1"),
+            Stage(name="b", parameters=("b.*",), cost="b.steps", trunk=Trunk(length="b.steps", decay=0.25)),
+        ),
+    )
+    later = replace(space, program=LaterProgram(kind="command", command=space.program.command))
+    for each in (space, later):
+        keys = program_of(each).shared_keys({"a.lr": 0.5, "b.steps": 80})
+        assert keys.ends == {"a": "81f593ada0b4dca9a1087345c31e263988743840d1d60c79727017a394b29c06"}
+        trunk = keys.trunks["b"]
+        assert trunk.key == "2ca575cb2d7620f56868b9555cf9b3f810df3100836a81a3e5fd5bbad5738913"
+        assert trunk.until == 60
 
 
 def test_key_ignores_order_and_inactive_parameters() -> None:
