@@ -66,6 +66,7 @@ class Checkpoints(CheckpointPolicy):
         self._config_sha256, self._found, self._peak_memory = config_sha256, found, peak_memory
         self._compile_seconds = compile_seconds
         self._measured = dict(found.manifest.measured) if found else {}
+        self._kept: dict[str, Mapping[str, Any]] = {}
         self._traces: dict[str, Stateful] = {}
         self._done: dict[str, int] = {}  # optimizer steps of each stage
         self._restored = found is None  # until then the weights are not the run's
@@ -97,6 +98,15 @@ class Checkpoints(CheckpointPolicy):
         if name not in self._measured:
             self._measured[name] = measure()
         return self._measured[name]
+
+    def keep(self, name: str, values: Mapping[str, Any]) -> bool:
+        """Write these values into each checkpoint, and return whether those of all attempts so far have them.
+
+        If not, none are written: no later attempt has the values of all.
+        """
+        same = self._found is None or self._found.manifest.values.get(name) == values
+        self._kept[name] = values if same else {}
+        return same
 
     def position(self) -> tuple[str, float] | None:
         """Return stage and step of the checkpoint that the run goes on from; None without one.
@@ -222,7 +232,7 @@ class Checkpoints(CheckpointPolicy):
         """Begin to write the run as it is now, as a checkpoint or as `begin` does, with more values."""
         parts: dict[str, Stateful] = {**stage.parts.lasting, **stage.parts.passing, **self._traces}
         states = {name: part.state() for name, part in parts.items()}
-        values = {name: state.values for name, state in states.items()} | dict(more or {})
+        values = {name: state.values for name, state in states.items()} | self._kept | dict(more or {})
         tensors = {
             f"{part}/{name}": tensor
             for part, state in states.items()

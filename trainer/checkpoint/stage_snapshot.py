@@ -49,6 +49,7 @@ from trainer.distributed.ranks import ALONE, Ranks
 
 SCHEMA = 1
 _REUSED, _STEPS, _SECONDS, _USD, _EARLIER = "reused", "steps", "seconds", "usd", "usd_of_earlier"
+_KEYS = "keys"  # the name among `values` of a checkpoint of the keys that the run had
 _STEP = re.compile(r"0|[1-9][0-9]{0,11}", re.ASCII)
 
 _ORDER = ("stage1_9", "stage2", "stage3", "recovery")
@@ -162,6 +163,14 @@ class StageSnapshots:
         self._trunks, self._every = dict(trunks), dict(every)
         self._root, self._write, self._checkpoints = root, write, checkpoints
         self._warn, self._ranks = warn, ranks
+        self._kept = {"ends": self.keys, "trunks": {name: trunk.key for name, trunk in trunks.items()}}
+        # The keys are of this code and these libraries. Weights that others have begun are not what they say.
+        self._is_of_keys = checkpoints.keep(_KEYS, self._kept)
+        if not self._is_of_keys and (self.keys or trunks) and ranks.first:
+            warn(
+                "the run goes on from a checkpoint of another version of the trainer or its libraries: "
+                "no other trial will start from it"
+            )
 
     def candidates(self) -> list[Place]:
         """Return the places that the run may start from, the furthest first.
@@ -226,7 +235,11 @@ class StageSnapshots:
             noted = {_REUSED: float(origin_.reused), _STEPS: origin_.steps, _SECONDS: origin_.seconds}
             measured[_name(stage)] = noted | ({} if origin_.usd is None else {_USD: origin_.usd})
         manifest = dataclasses.replace(manifest, measured=measured)
-        self._checkpoints.start_from(dataclasses.replace(found, manifest=manifest))
+        values = {**manifest.values, _KEYS: self._kept}
+        self._checkpoints.start_from(
+            dataclasses.replace(found, manifest=dataclasses.replace(manifest, values=values))
+        )
+        self._is_of_keys = self._checkpoints.keep(_KEYS, self._kept)
         return True
 
     def write(
@@ -238,13 +251,13 @@ class StageSnapshots:
             identity: called in the first process with the key, if something is written.
             numbers: called there likewise.
         """
-        if self._write and stage in self.keys:
+        if self._write and stage in self.keys and self._is_of_keys:
             self._save(Place(stage=stage, step=None, key=self.keys[stage]), identity, numbers)
 
     def is_due(self, stage: str, step: int) -> bool:
         """Return whether there is to be a point after a step of the stage."""
         every, trunk = self._every.get(stage, 0), self._trunks.get(stage)
-        if not every or trunk is None or step > trunk.until:
+        if not every or trunk is None or step > trunk.until or not self._is_of_keys:
             return False
         regular = step % every == 0 if isinstance(every, int) else step in every
         return regular or step == trunk.until

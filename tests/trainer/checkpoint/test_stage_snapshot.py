@@ -214,6 +214,38 @@ def test_interrupted_run_leaves_the_same_snapshot(
     assert stages_of(folder)[0]["reused"] is False
 
 
+def test_run_begun_by_another_version_is_not_shared(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its key would say that this version computed all of it. Nor is it once the first one is back."""
+    given = (*SHORT, WRITE, "stage2.trunk_every=1", "checkpoint.every_steps=1")
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.api.code_version", lambda: "1.0.0+src.old")
+        with pytest.raises(PreemptedError):
+            attempt(tmp_path, *given, end=terminate, at=1)
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path, *given, end=terminate, at=1)
+    assert "another version of the trainer" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.api.code_version", lambda: "1.0.0+src.old")
+        attempt(tmp_path, *given)
+    folder = tmp_path / SNAPSHOTS_FOLDER
+    assert not folder.exists() or not list(folder.iterdir())
+
+
+def test_resumed_run_that_starts_from_a_snapshot_is_shared(
+    attempt: Attempt, publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the other version's is left in it."""
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.api.code_version", lambda: "1.0.0+src.old")
+        with pytest.raises(PreemptedError):
+            attempt(tmp_path, *SHORT, end=terminate, at=1)
+    publish(tmp_path)
+    attempt(tmp_path, *SHORT, "stage2.trunk_every=1")
+    assert [path.name for path in (tmp_path / SNAPSHOTS_FOLDER).glob("stage2@*")]
+
+
 @pytest.mark.parametrize(
     "at", [pytest.param(0, id="before"), pytest.param(2, id="within", marks=pytest.mark.slow)]
 )
