@@ -12,11 +12,14 @@ import math
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
+from sweeps.space.definition import Value
+from sweeps.space.stages import Stages
 from sweeps.stages import stage_runs
 from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys, Unfit, clause, details
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
@@ -101,7 +104,34 @@ class CheckpointFetch:
                 log.warning(message, self._record.trial, checkpoint.name, clause(error), otherwise)
             finally:
                 shutil.rmtree(self._incoming(checkpoint), ignore_errors=True)
+        with suppress(EnvironmentFault):
+            self._note_other_versions(stages)
         return None
+
+    def _note_other_versions(self, stages: int) -> None:
+        """Say it where another trial has stored the end of a stage with equal parameters under another key.
+
+        Keys have the versions of the trainer's code and libraries. Nothing else would say why a sweep costs
+        more after an update of some machines.
+        """
+        where = Stages(self._experiment.space)
+
+        def until(record: Trial, position: int) -> dict[str, Value]:
+            return {n: v for n, v in record.parameters.items() if where.position(n) <= position}
+
+        for record in self._experiment.recent_trials():
+            for run in record.snapshots:
+                key = self._shared.ends.get(run.name)
+                if run.step is not None or key in (None, run.key):
+                    continue
+                position = self._names.index(run.name)
+                if position >= stages and until(record, position) == until(self._record, position):
+                    log.warning(
+                        "trial %d: trial %d has stored the end of %s with these parameters, by another "
+                        "version of the trainer, torch or transformers; it is computed again: update all",
+                        *(self._record.trial, record.trial, run.name),
+                    )
+                    return
 
     def _candidates(self, stages: int, steps: int) -> Iterator[Checkpoint]:
         """Yield what the trial might start from, the furthest first."""

@@ -22,6 +22,7 @@ from transfers import bucket, warnings
 
 from sweeps.errors import Interrupted
 from sweeps.experiment import Experiment
+from sweeps.programs import base
 from sweeps.programs.kinds import program_of
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space, Stage
@@ -166,6 +167,22 @@ def test_a_failed_trial_leaves_its_first_stage_to_others(staged, two_stages) -> 
     run(sweep)
     assert first(sweep.trial(1)).reused_from == 0
     assert two_stages.computed == [1.0]
+
+
+def test_stage_of_another_version_is_computed_again_and_said(sweep, two_stages, monkeypatch, caplog) -> None:
+    """As by a worker whose trainer was updated: its keys differ for the same parameters."""
+    run(sweep)
+    own = base.end_keys
+    later = {"first": "f" * 64}
+    monkeypatch.setattr(base, "end_keys", lambda *given: own(*given) | later)
+    run(sweep, 2)
+    old, new, third = sweep.trials()
+    assert two_stages.computed == [1.0, 1.0]
+    assert [first(record).reused_from for record in (old, new, third)] == [None, None, 1]
+    (warning,) = warnings(caplog)
+    assert warning.startswith(
+        "trial 1: trial 0 has stored the end of first with these parameters, by another version"
+    )
 
 
 def test_a_stage_of_another_key_is_not_published(sweep, two_stages, monkeypatch, caplog) -> None:
