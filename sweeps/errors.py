@@ -11,6 +11,7 @@
     │   │   ├── Busy                    one object is locked by another process
     │   │   └── WriteRefused            this process has no permission to write: retries are useless
     │   └── DamagedObject           an object in the store is not what was written there
+    │       └── NewerObject     2   a later version wrote it
     ├── SweepClosed             1   no trial is handed out: paused, braked, stopped, or out of budget
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
     ├── SurrogateFailed         1   the model of the search cannot be fitted to the results
@@ -126,9 +127,39 @@ class DamagedObject(EnvironmentFault):
 
     def __init__(self, key: str, reason: str, location: str) -> None:
         self.key, self.reason, self.location = key, reason, location
-        super().__init__(f"{location}: damaged record ({reason}); {_REMEDIES.get(key, _REPAIR)}")
+        super().__init__(f"{location}: {self.clause()}")
+
+    def clause(self) -> str:
+        """Return what is wrong, and what to do."""
+        return f"damaged record ({self.reason}); {_REMEDIES.get(self.key, _REPAIR)}"
 
 
+class NewerFormat(ValueError):
+    """Content with a schema, or a key, that only a later version can know."""
+
+
+class NewerObject(DamagedObject):
+    """An object of a later version: nothing is wrong with it, and this version must leave it alone."""
+
+    exit_status = EXIT_INPUT
+
+    def clause(self) -> str:
+        """Return what is wrong, and what to do."""
+        return f"a later version of stagesweep wrote this ({self.reason}); {UPDATE}"
+
+
+def unreadable(key: str, error: Exception, location: str, reason: str = "") -> DamagedObject:
+    """Return the error of an object whose content was refused with `error`.
+
+    Args:
+        reason: for a damaged one, in place of the error's message.
+    """
+    if isinstance(error, NewerFormat):
+        return NewerObject(key, str(error), location)
+    return DamagedObject(key, reason or str(error), location)
+
+
+UPDATE = "update this machine: pip install -U stagesweep"
 _REPAIR = (
     "put the original back, or let `sweep repair --yes` move it to quarantine/ (`sweep doctor` says more)"
 )

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepError, SweepNotFound
+from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepError, SweepNotFound, unreadable
 from sweeps.search.allocation import Allocator
 from sweeps.search.enqueueing import enqueue
 from sweeps.search.stop_rule import REMEDY, Standing
@@ -115,7 +115,7 @@ class Experiment:
             opened = space_json.read(data)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-            raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
+            raise unreadable(SWEEP_KEY, error, store.location(SWEEP_KEY), reason) from None
         found = cls(store, opened, stored=(data, version))
         found.amendments.load()
         found.silence.note_answer(began)

@@ -77,7 +77,7 @@ class _LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         status = super().invoke(ctx)
-        return EXIT_FAILED if ctx.meta.get("sweeps.damaged") else status
+        return ctx.meta.get("sweeps.damaged") or status
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

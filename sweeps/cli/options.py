@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from sweeps.cli.output import notify
+from sweeps.errors import EXIT_DONE
 from sweeps.experiment import Experiment
 from sweeps.operations.opening import open_sweep
 from sweeps.trials.record import Trial
@@ -75,10 +76,12 @@ def sweep_option(function: F) -> F:
 def readable(experiment: Experiment) -> list[Trial]:
     """Return the trials that can be read, without secrets.
 
-    What cannot be read is said on stderr, and the command will exit with status 1.
+    What cannot be read is said on stderr, and the command will exit with status 1, or 2 if a later version
+    wrote it.
     """
     records, damaged = experiment.readable_trials()
     for error in (*experiment.amendments.damaged, *damaged):
         notify(f"error: {error}; it is left out here")
-        click.get_current_context().meta[DAMAGED] = True
+        meta = click.get_current_context().meta
+        meta[DAMAGED] = max(meta.get(DAMAGED, EXIT_DONE), error.exit_status)
     return redact_trials(records)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def show_trial(sweep: Sweep, index: int, lines: int, style: str) -> None:
             "created": record.created,
             "started": record.started,
             "ended": record.ended,
-            "history": [asdict(attempt) for attempt in record.history],
+            "history": [attempt.document() for attempt in record.history],
             "log": redact(log),
             "files": _location(store, record) if record.attempt else None,
             "record": store.location(records.key(record.trial)),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from sweeps.errors import DamagedObject, StoreUnavailable, SweepClosed, SweepNotFound
+from sweeps.errors import DamagedObject, StoreUnavailable, SweepClosed, SweepNotFound, unreadable
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.operations.limits import amendment_lines
 from sweeps.search.confirm import rounds
@@ -174,7 +174,7 @@ class SweepReader:
                     unfit[index] = ""
                 else:
                     key = trial.key(index)
-                    reason = DamagedObject(key, str(record), self.store.location(key))
+                    reason = unreadable(key, record, self.store.location(key))
                     self._known[index] = (new[index][1], None, str(reason))
             for index, record in zip(fresh, redact_trials(fresh.values()), strict=True):
                 self._known[index] = (new[index][1], record, "")

@@ -161,9 +161,9 @@ def _stored(store: Store) -> tuple[Expectation | None, str | None]:
     except NotFound:
         return None, None
     try:
-        document = dict(json_reader.parse(data))
-        if document.pop("schema") != SCHEMA:
-            raise ValueError("another schema")
+        document = json_reader.parse(data)
+        json_reader.require_schema(document, SCHEMA)
+        del document["schema"]
         found = typed.read(Expectation, document)
     except (ValueError, KeyError, TypeError) as error:
         log.warning("%s: not read (%s); it is found anew", store.location(KEY), error)

@@ -150,8 +150,7 @@ def read(data: bytes) -> Space:
         KeyError, TypeError, ValueError, AttributeError, OverflowError: it is none of this version's.
     """
     document = json_reader.parse(data)
-    if document["schema"] != SCHEMA:
-        raise ValueError(f"schema is {document['schema']!r}, this version reads {SCHEMA}")
+    json_reader.require_schema(document, SCHEMA)
     space = from_json(document["space"])
     if (wrong := problem(space)) is not None:
         raise ValueError(wrong)

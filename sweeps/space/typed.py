@@ -6,9 +6,12 @@ It takes 0.1 s to import and to build the schemas, and then reads 10,000 records
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
+
+from sweeps.errors import NewerFormat
 
 T = TypeVar("T")
 
@@ -37,6 +40,22 @@ ReadOnly = Annotated[Mapping[str, T], _ReadOnly]
 """Mapping that is read-only in what `read` returns."""
 
 
+def with_later(kind: type, document: Any) -> Any:
+    """Return a JSON object with the keys that only a later version knows under `later`, a field of `kind`.
+
+    So a record that an earlier version rewrites keeps them.
+    """
+    if not isinstance(document, dict) or not (unknown := document.keys() - _names(kind)):
+        return document
+    later = {name: document[name] for name in document if name in unknown}
+    return {name: value for name, value in document.items() if name not in unknown} | {"later": later}
+
+
+@cache
+def _names(kind: Any) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind)) - {"later"}
+
+
 def read(kind: Callable[..., T], document: Any, where: str = "") -> T:
     """Return a dataclass with the fields of a JSON object.
 
@@ -46,7 +65,8 @@ def read(kind: Callable[..., T], document: Any, where: str = "") -> T:
         where: name of the object, for messages.
 
     Raises:
-        ValueError: it has other fields, or one is not of its type; the message is one clause.
+        NewerFormat: it has a field that is not known here.
+        ValueError: a field is missing, or not of its type; the message is one clause.
     """
     try:
         made: T = _reader(kind)(document)
@@ -55,7 +75,12 @@ def read(kind: Callable[..., T], document: Any, where: str = "") -> T:
 
         if not isinstance(error, ValidationError):
             raise
-        raise ValueError(_clause(error.errors(), document, where)) from None
+        errors: Any = error.errors()
+        unknown = [each for each in errors if each["type"] == "unexpected_keyword_argument"]
+        if unknown:
+            place, _ = _place(unknown[0]["loc"][1:], document, where)
+            raise NewerFormat(f"unknown field: {place.removeprefix('.')}") from None
+        raise ValueError(_clause(errors, document, where)) from None
     return made
 
 
@@ -74,8 +99,8 @@ def _reader(kind: Callable[..., T]) -> Callable[[Any], T]:
 def _clause(errors: Any, document: Any, where: str) -> str:
     """Return the first error in words: `history[0].worker is 1, not a text`."""
     first, *_ = places = [_place(error["loc"][1:], document, where) for error in errors]
-    if errors[0]["type"] in ("missing", "unexpected_keyword_argument"):
-        return f"unexpected or missing field: {first[0].removeprefix('.')}"
+    if errors[0]["type"] == "missing":
+        return f"missing field: {first[0].removeprefix('.')}"
     # One error for each type that it could have had, with the type's name at the end of its place.
     expected = [_expected_type(error) for error, place in zip(errors, places, strict=True) if place == first]
     return f"{first[0].removeprefix('.')} is {first[1]!r:.80}, not {' or '.join(dict.fromkeys(expected))}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sweeps.errors import NewerFormat
 from sweeps.text.regular_file import MAX_BYTES, open_regular
 
 
@@ -32,6 +33,22 @@ def parse(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
     except ValueError as error:
         hint = " (such as half of a surrogate pair)" if "hex escape" in str(error) else ""
         raise ValueError(f"not JSON: {error}{hint}") from None
+
+
+def require_schema(document: Any, schema: int) -> None:
+    """Make sure that a document is an object of this schema.
+
+    Raises:
+        NewerFormat: it has a higher one.
+        ValueError: it is something else.
+    """
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for all bad data
+    if (written := document.get("schema")) == schema and not isinstance(written, bool):
+        return
+    is_newer = isinstance(written, int) and written > schema
+    kind = NewerFormat if is_newer else ValueError
+    raise kind(f"schema is {written!r:.80}, this version reads {schema}")
 
 
 def read(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:

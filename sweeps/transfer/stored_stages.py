@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeps.errors import Conflict, DamagedObject, StoreUnavailable
+from sweeps.errors import Conflict, DamagedObject, NewerFormat, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import manifest
@@ -25,7 +25,6 @@ from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
 from sweeps.storage.run_files.opening import open_client
 from sweeps.storage.urls import local_path
-from sweeps.text import json_reader
 from sweeps.text.regular_file import open_regular
 
 STAGES = "stages/"
@@ -236,12 +235,7 @@ def _manifest(content: tuple[bytes, str] | None) -> Manifest:
         return Manifest(files=manifest.decode(data), version=version)
     except ValueError as error:
         problem = f"its manifest cannot be read: {error}"
-        try:
-            schema = json_reader.parse(data)["schema"]
-        except (ValueError, KeyError, TypeError):
-            schema = None
-        is_newer = isinstance(schema, int) and schema > manifest.SCHEMA
-        return Manifest(version=version, problem=problem, is_newer=is_newer)
+        return Manifest(version=version, problem=problem, is_newer=isinstance(error, NewerFormat))
 
 
 # ---- files

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
-from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepClosed
+from sweeps.errors import AlreadyExists, DamagedObject, InputError, NewerFormat, SweepClosed, unreadable
 from sweeps.space.definition import Budget, Space, Stop
 from sweeps.space.domain import no_stop
 from sweeps.storage.base import NotFound, Store
@@ -70,11 +70,12 @@ def encoded(changes: Mapping[str, Change], by: str, at: float) -> bytes:
 def decoded(number: int, data: bytes) -> Amendment:
     """Return the amendment in these bytes. Raises ValueError for what this version does not write."""
     document = json_reader.parse(data)
-    if not isinstance(document, dict) or not isinstance(document.get("changes"), dict):
+    json_reader.require_schema(document, SCHEMA)
+    changes, by, at = document.get("changes"), document.get("by"), document.get("at")
+    if not isinstance(changes, dict):
         raise ValueError("it holds no changes")  # noqa: TRY004 - one error type for all bad data
-    if (schema := document.get("schema")) != SCHEMA:
-        raise ValueError(f"schema is {schema!r}, this version reads {SCHEMA}")
-    changes, by, at = document["changes"], document.get("by"), document.get("at")
+    if unknown := changes.keys() - {NAME, ARCHIVED, *LIMITS}:
+        raise NewerFormat(f"it changes {', '.join(sorted(unknown))!a}")
     if problem := next(filter(None, (_problem(*change) for change in changes.items())), ""):
         raise ValueError(problem)
     return Amendment(
@@ -92,7 +93,7 @@ def _problem(name: str, value: object) -> str:
     if name == ARCHIVED:
         return "" if isinstance(value, bool) else f"{name} is neither true nor false"
     if name not in LIMITS:
-        return f"{name!a} cannot be changed; update this machine if a later version wrote it"
+        return f"{name!a} cannot be changed"
     if value is None:
         return ""
     if not _is_number(value) or value <= 0:
@@ -253,4 +254,4 @@ class Amendments:
         try:
             return decoded(number, data)
         except ValueError as error:
-            raise DamagedObject(name, str(error), self._store.location(name)) from None
+            raise unreadable(name, error, self._store.location(name)) from None

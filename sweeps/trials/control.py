@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from sweeps.errors import DamagedObject, StoreConflict
+from sweeps.errors import StoreConflict, unreadable
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader
 from sweeps.trials import storable
@@ -73,11 +73,13 @@ def switch(store: Store) -> Switch:
         return Switch()
     try:
         document = json_reader.parse(data)
-        state = document["state"]
-    except (ValueError, KeyError, TypeError):
-        state = None
-    if state not in get_args(State):
-        raise DamagedObject(KEY, "state is none of " + ", ".join(get_args(State)), store.location(KEY))
+        # A person may have left the schema out.
+        json_reader.require_schema({"schema": 1, **document}, 1)
+        if (state := document["state"]) not in get_args(State):
+            raise ValueError
+    except (ValueError, KeyError, TypeError) as error:
+        reason = "state is none of " + ", ".join(get_args(State))
+        raise unreadable(KEY, error, store.location(KEY), reason) from None
     by, at, why = (document.get(name) for name in ("by", "at", "why"))  # missing, or edited badly: defaults
     return Switch(
         state=state,

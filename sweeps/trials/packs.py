@@ -179,8 +179,7 @@ def _decode(data: bytes, number: int, sweep: str) -> dict[int, Content]:
     line, _, rest = plain.partition(b"\n")
     document = json_reader.parse(line)
     try:
-        if document["schema"] != SCHEMA:
-            raise ValueError(f"schema is not {SCHEMA}")
+        json_reader.require_schema(document, SCHEMA)
         if document["sweep"] != sweep:
             raise ValueError("it is a copy of another sweep's")
         records, at = {}, 0

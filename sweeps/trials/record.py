@@ -58,6 +58,13 @@ class Attempt:
     end: float
     reason: Reason
     detail: str = ""
+    later: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def document(self) -> dict[str, Any]:
+        """Return the attempt as JSON has it."""
+        document = asdict(self)
+        document |= document.pop("later")
+        return document
 
     def __str__(self) -> str:
         message = f"attempt {self.attempt} by {self.worker} {self.reason}"
@@ -92,6 +99,7 @@ class Trial:
         history: ended attempts, oldest first.
         forgiven: number of attempts that no longer count as lost, since a user asked for a retry.
         write: token that no other stored version of any record has.
+        later: what a later version has added, by name; it is kept, in attempts and stages, too.
     """
 
     trial: Count
@@ -117,6 +125,7 @@ class Trial:
     history: tuple[Attempt, ...] = ()
     forgiven: Count = 0
     write: str = ""
+    later: ReadOnly[Any] = field(default_factory=dict)
 
     @property
     def snapshots(self) -> tuple[StageRun, ...]:
@@ -161,7 +170,9 @@ def encode(record: Trial, token: str) -> bytes:
         UnstorableRecord: it could not be read back: NaN, infinity, a lone surrogate, a name that is no text.
     """
     try:
-        document = asdict(replace(record, write=token, parameters={}, metrics={}, predicted={}, progress={}))
+        mappings = ("parameters", "metrics", "predicted", "progress", "later")
+        empty: dict[str, Any] = {"history": (), "stages": (), "points": (), **{name: {} for name in mappings}}
+        document = asdict(replace(record, write=token, **empty))
         document |= {
             "parameters": dict(record.parameters),
             "metrics": dict(record.metrics),
@@ -169,7 +180,9 @@ def encode(record: Trial, token: str) -> bytes:
             "progress": dict(record.progress),
             "stages": stage_run.encode(record.stages),
             "points": stage_run.encode(record.points),
+            "history": [attempt.document() for attempt in record.history],
         }
+        document |= document.pop("later") | record.later
         for name, default in OPTIONAL.items():  # left out, so that earlier versions read it too
             if document[name] == (list(default) if isinstance(default, tuple) else default):
                 del document[name]
@@ -187,16 +200,18 @@ def decode(data: bytes) -> Trial:
     """Return the record in the bytes that `encode` wrote.
 
     Raises:
+        NewerFormat: it has a later schema.
         ValueError: `encode` does not write this; the message says what does not fit, as one clause.
     """
     document = json_reader.parse(data)
-    if not isinstance(document, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for all bad data
-    if document.pop("schema", None) != SCHEMA:
-        raise ValueError(f"schema is not {SCHEMA}")
+    json_reader.require_schema(document, SCHEMA)
+    del document["schema"]
     if "history" not in document:
-        raise ValueError("unexpected or missing field: history")
-    record = typed.read(Trial, document)
+        raise ValueError("missing field: history")
+    for name, kind in (("history", Attempt), ("stages", StageRun), ("points", StageRun)):
+        if isinstance(entries := document.get(name), list):
+            document[name] = [typed.with_later(kind, entry) for entry in entries]
+    record = typed.read(Trial, typed.with_later(Trial, document))
     if problem := _contradiction(record):
         raise ValueError(problem)
     return record

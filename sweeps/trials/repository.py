@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter, itemgetter
 
-from sweeps.errors import Conflict, DamagedObject, StoreConflict
+from sweeps.errors import Conflict, DamagedObject, StoreConflict, unreadable
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.trials import brake, lifecycle, packs, storable
@@ -331,7 +331,7 @@ class Records:
 
     def _damaged_object(self, index: int, error: ValueError) -> DamagedObject:
         key = trial.key(index)
-        return DamagedObject(key, str(error), self._store.location(key))
+        return unreadable(key, error, self._store.location(key))
 
 
 def _is_settled(record: Trial) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sweeps.space.definition import Number
@@ -27,6 +27,7 @@ class StageRun:
         branched_from: trial from whose trunk this trial branched off in the stage; None: it began the stage.
         branched_at: steps of the stage until there.
         saved: the part of `cost` until there, which this trial did not pay.
+        later: what a later version has added, by name.
     """
 
     name: str
@@ -40,6 +41,7 @@ class StageRun:
     branched_from: int | None = None
     branched_at: int | None = None
     saved: Number = 0.0
+    later: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 OPTIONAL: Mapping[str, Any] = {"step": None, "branched_from": None, "branched_at": None, "saved": 0.0}
@@ -48,8 +50,12 @@ OPTIONAL: Mapping[str, Any] = {"step": None, "branched_from": None, "branched_at
 
 def encode(stages: Iterable[StageRun]) -> list[dict[str, Any]]:
     """Return the stages as a record's JSON has them."""
-    entries = map(asdict, stages)
-    return [{k: v for k, v in entry.items() if k not in OPTIONAL or v != OPTIONAL[k]} for entry in entries]
+    documents = []
+    for entry in map(asdict, stages):
+        later = entry.pop("later")
+        written = {k: v for k, v in entry.items() if k not in OPTIONAL or v != OPTIONAL[k]}
+        documents.append(written | later)
+    return documents
 
 
 def problem(stage: StageRun) -> str:

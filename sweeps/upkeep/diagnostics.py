@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from sweeps.errors import UPDATE, NewerObject
 from sweeps.experiment import Experiment
 from sweeps.programs.result import RESULT_FILE
 from sweeps.search.allocation import ASK_KEY
@@ -32,7 +33,6 @@ from sweeps.upkeep.repair import Finding, Level, RepairStep, mend_checkpoint, mo
 _FORGOTTEN_S = 24 * 3600.0
 _REPAIR = "`sweep repair --yes`"
 _REPAIR_IT = "`sweep repair`"
-_UPDATE = "update this machine: pip install -U stagesweep"
 _PUT_BACK = f"put the original back, or let {_REPAIR} move it to {QUARANTINE}"
 _SEE_LIMITS = "`sweep status` shows which limits hold, and `sweep extend` sets others"
 
@@ -51,7 +51,14 @@ def examine(experiment: Experiment, survey: Survey) -> list[Finding]:
 
 
 def plan(experiment: Experiment, survey: Survey) -> list[RepairStep]:
-    """Return the steps that repair the sweep; foreign objects and newer records are left alone."""
+    """Return the steps that repair the sweep; foreign objects are left alone.
+
+    Raises:
+        NewerObject: a later version wrote an object. What it says is not known here: to mend the rest might
+            remove what it needs, such as a snapshot.
+    """
+    if (newer := next((found for found in survey.unreadable if found.is_newer), None)) is not None:
+        raise NewerObject(newer.key, newer.reason, experiment.store.location(newer.key))
     return [step for finding in examine(experiment, survey) for step in finding.steps]
 
 
@@ -62,10 +69,11 @@ def _unreadable(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
         reason, where = found.reason, store.location(found.key)
         of_limits, is_record = found.key.startswith(amendments.PREFIX), found.index is not None
         if found.is_newer:
-            what = f"a later version wrote the record of trial {found.index} ({reason})"
-            if of_limits:
-                what = f"a later version has changed this sweep ({reason}); workers stop at it"
-            yield Finding(kind="newer", what=what, where=where, remedy=_UPDATE)
+            what = f"a later version wrote the record of trial {found.index}"
+            if not is_record:
+                what = f"a later version has changed this sweep: {found.key}"
+            what = f"{what} ({reason}); workers stop at it"
+            yield Finding(kind="newer", what=what, where=where, remedy=UPDATE)
             continue
         if not reason:
             yield Finding(
@@ -381,7 +389,7 @@ def _checkpoints(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
         match found.state:
             case "newer":
                 what = f"a later version wrote the snapshot {short}; here the stage is computed anew"
-                remedy = _UPDATE
+                remedy = UPDATE
             case "damaged":
                 level = "problem" if found.trials else "note"
                 what = f"no trial can start from the snapshot {short}: {found.reason}"

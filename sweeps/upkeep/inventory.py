@@ -11,14 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweeps.errors import DamagedObject
+from sweeps.errors import DamagedObject, NewerFormat, NewerObject
 from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm.plan import KEY as CONFIRM_KEY
 from sweeps.search.confirm.plan import stored_plan
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import local_path
-from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.transfer import stored_stages
 from sweeps.trials import amendments, control, lease, lifecycle, packs
@@ -165,11 +164,15 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
             switch = control.switch(store)
         except DamagedObject as error:
             data, version = store.read(control.KEY)
-            unreadable.append(Unreadable(key=control.KEY, reason=error.reason, data=data, version=version))
+            newer = isinstance(error, NewerObject)
+            unreadable.append(
+                Unreadable(key=control.KEY, reason=error.reason, is_newer=newer, data=data, version=version)
+            )
     try:
         stored_plan(store)
     except DamagedObject as error:
-        unreadable.append(Unreadable(key=CONFIRM_KEY, reason=error.reason))
+        newer = isinstance(error, NewerObject)
+        unreadable.append(Unreadable(key=CONFIRM_KEY, reason=error.reason, is_newer=newer))
     return Survey(
         now=now,
         trials=tuple(trials),
@@ -216,7 +219,7 @@ def _records(store: Store, keys: Mapping[int, str]) -> tuple[list[Trial], list[U
             trials.append(result)
             continue
         data, version = read[index]
-        newer = _is_newer(data, trial.SCHEMA)
+        newer = isinstance(result, NewerFormat)
         unreadable.append(
             Unreadable(
                 key=keys[index], reason=str(result), index=index, is_newer=newer, data=data, version=version
@@ -242,18 +245,9 @@ def _unreadable_amendments(store: Store) -> tuple[list[Unreadable], list[str]]:
         except DamagedObject as error:
             found.append(Unreadable(key=key, reason=error.reason))
         except ValueError as error:
-            newer = _is_newer(data, amendments.SCHEMA)
+            newer = isinstance(error, NewerFormat)
             found.append(Unreadable(key=key, reason=str(error), is_newer=newer, data=data, version=version))
     return found, [key for key, match in listed.items() if match is None]
-
-
-def _is_newer(data: bytes, schema: int) -> bool:
-    """Return whether a document says that it has a later schema than this."""
-    try:
-        written = json_reader.parse(data)["schema"]
-    except (ValueError, KeyError, TypeError):
-        return False
-    return isinstance(written, int) and written > schema
 
 
 def ask_lock(store: Store) -> tuple[Lock, str] | None:

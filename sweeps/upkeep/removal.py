@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sweeps.errors import Conflict, StoreUnavailable
+from sweeps.errors import Conflict, NewerObject, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
@@ -39,9 +39,15 @@ class Stock:
 
 
 def living(experiment: Experiment) -> tuple[str, ...]:
-    """Return the workers that sent a heartbeat within the lease; idle ones send none."""
+    """Return the workers that sent a heartbeat within the lease; idle ones send none.
+
+    Raises:
+        NewerObject: a later version wrote a record; its worker may be alive.
+    """
     now, expire_s = experiment.store.now(), experiment.space.lease.expire_s
-    records, _ = experiment.readable_trials()
+    records, damaged = experiment.readable_trials()
+    if newer := next((error for error in damaged if isinstance(error, NewerObject)), None):
+        raise newer
     workers = [
         record.worker or "somebody"
         for record in records

@@ -24,6 +24,7 @@ from sweeps.errors import (
     EnvironmentFault,
     IllegalTransition,
     Interrupted,
+    NewerObject,
     StoreUnavailable,
     SweepError,
     UnstorableRecord,
@@ -232,6 +233,7 @@ class TrialRun:
                 stages.close(0)
                 # A stop request or a fault of the machine ends the worker, and the trial keeps its attempts.
                 is_fault = isinstance(error, OSError | SweepError) and not isinstance(error, DamagedObject)
+                is_fault = is_fault or isinstance(error, NewerObject)  # this worker is too old for any trial
                 if is_fault or not isinstance(error, Exception):
                     self._hand_back(error)
                     raise

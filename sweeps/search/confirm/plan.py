@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
-from sweeps.errors import DamagedObject
+from sweeps.errors import unreadable
 from sweeps.space import typed
 from sweeps.space.definition import Value
 from sweeps.space.typed import ReadOnly
@@ -106,7 +106,7 @@ def stored_plan(store: Store) -> tuple[Plan, str] | None:
         return decoded(data), version
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-        raise DamagedObject(KEY, reason, store.location(KEY)) from None
+        raise unreadable(KEY, error, store.location(KEY), reason) from None
 
 
 def store_plan(store: Store, plan: Plan, expected: str | None) -> None:
@@ -131,9 +131,9 @@ def decoded(data: bytes) -> Plan:
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it cannot be one of this version.
     """
-    document = dict(json_reader.parse(data))
-    if (schema := document.pop("schema")) != SCHEMA:
-        raise ValueError(f"schema is {schema!r}, this version reads {SCHEMA}")
+    document = json_reader.parse(data)
+    json_reader.require_schema(document, SCHEMA)
+    del document["schema"]
     plan = typed.read(Plan, document)
     if problem := _problem(plan):
         raise ValueError(problem)

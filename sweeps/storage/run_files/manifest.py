@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import IO
+from typing import IO, Any
 
 from sweeps.storage.keys import checked_key
 from sweeps.text import json_reader
@@ -99,16 +99,17 @@ def encode(files: Files) -> bytes:
 def decode(data: bytes) -> dict[str, Stored]:
     """Return the files that a manifest names. Raises `ValueError` for what `encode` does not write."""
     document = json_reader.parse(data)
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ValueError(f"it is not a manifest of schema {SCHEMA}")
+    json_reader.require_schema(document, SCHEMA)
     files = document.get("files")
     if not isinstance(files, dict):
         raise ValueError("it names no files")  # noqa: TRY004 - one error type for all bad data
     found: dict[str, Stored] = {}
     for name, entry in files.items():
-        if not isinstance(entry, dict) or {key: type(value) for key, value in entry.items()} != _FIELDS:
+        # A later version may have added others.
+        known: dict[str, Any] = {key: entry.get(key) for key in _FIELDS} if isinstance(entry, dict) else {}
+        if {key: type(value) for key, value in known.items()} != _FIELDS:
             raise ValueError(f"{name!r}: its entry has other fields")
-        stored = Stored(**entry)
+        stored = Stored(**known)
         if (
             stored.size < 0
             or not _GENERATION.fullmatch(stored.generation)
