@@ -59,7 +59,8 @@ def test_every_field_of_a_record_is_documented():
     documented = set(
         re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in rows("Fields of a trial's record")))
     )
-    assert documented == {field.name for field in dataclasses.fields(Trial)} | {"schema"}
+    # `later` has what this version has no name for.
+    assert documented == {field.name for field in dataclasses.fields(Trial)} - {"later"} | {"schema"}
 
 
 def test_every_event_is_documented():
