@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sweeps.text.atomic_file import atomic_write
 from trainer.checkpoint.manifest import Manifest, UnusableError, verified
+from trainer.result import code_version
 
 FOLDER = "checkpoints"
 LATEST = "latest"
@@ -89,7 +90,10 @@ def newest(root: Path, config_sha256: str, warn: Callable[[str], None]) -> Found
         try:
             manifest = verified(path)
             if manifest.config_sha256 != config_sha256:
-                raise UnusableError("it is of another configuration")
+                # A version with more keys has another digest for the same overrides.
+                theirs = manifest.code_version
+                by = "" if theirs == code_version() else f", or of other keys: version {theirs} wrote it"
+                raise UnusableError(f"it is of another configuration{by}")
         except UnusableError as error:
             warn(f"checkpoint {path.name} cannot be used ({error})")
             unusable.append(path)

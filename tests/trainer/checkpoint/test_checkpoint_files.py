@@ -153,7 +153,10 @@ def test_one_of_another_configuration_is_not_gone_on_from(root: Path, tmp_path: 
     found = newest(root, "mine", warnings.append)
     assert found is not None
     assert found.path.name == "00000030"
-    assert warnings[0].startswith("checkpoint 00000040 ")
+    assert warnings[0] == (
+        "checkpoint 00000040 cannot be used (it is of another configuration, or of other keys: "
+        "version 1 wrote it)"
+    )
 
 
 def test_no_checkpoints_is_no_warning(tmp_path: Path) -> None:
