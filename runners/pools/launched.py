@@ -51,8 +51,11 @@ def read(folder: Path) -> Launched | None:
     Raises:
         RunnerError: the file is not a record that this version reads.
     """
+    remedy = "remove it if no pool of this sweep runs"
     try:
         document = from_json(read_regular(folder / FILE))
+        if isinstance(document["schema"], int) and document["schema"] > SCHEMA:
+            remedy = "a later version of stagesweep wrote it; update this machine: pip install -U stagesweep"
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema is {document['schema']!r}, this version reads {SCHEMA}")
         document["pool"]["folder"] = str(folder)
@@ -64,7 +67,7 @@ def read(folder: Path) -> Launched | None:
         problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = str(error)
-    raise RunnerError(f"{folder / FILE}: {problem}; remove it if no pool of this sweep runs")
+    raise RunnerError(f"{folder / FILE}: {problem}; {remedy}")
 
 
 def remove(folder: Path) -> None:

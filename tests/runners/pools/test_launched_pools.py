@@ -42,6 +42,14 @@ def test_what_is_not_legible_is_told_in_one_line(text: str, tmp_path: Path) -> N
         launched.read(tmp_path)
 
 
+def test_file_of_a_later_version_is_not_to_be_removed(tmp_path: Path) -> None:
+    """Its pool runs, and this is all that `sweep down` knows of it."""
+    (tmp_path / launched.FILE).write_text('{"schema": 2}')
+    with pytest.raises(RunnerError, match="a later version of stagesweep wrote it") as caught:
+        launched.read(tmp_path)
+    assert "remove" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("workers", "two"), ("command", "sweep"), ("environment", [1]), ("secrets", [1]), ("spot", 0)],
