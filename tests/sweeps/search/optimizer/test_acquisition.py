@@ -233,9 +233,12 @@ def test_no_change_of_one_option_is_better(ranges: int, metrics: list[str]) -> N
         at_held = acquisition.optimize_at(held)
     assert {column: float(at_held[0, column]) for column in held} == held
     for found, free in ((acquisition.found, groups), (at_held, groups[1:])):
-        best = float(acquisition.values(found)[0])
+        others = [found]
         for columns in free:
             for at in columns:
-                other = found.clone()
-                other[:, columns], other[:, at] = 0.0, 1.0
-                assert float(acquisition.values(other)[0]) <= best + 1e-5
+                others.append(found.clone())
+                others[-1][:, columns], others[-1][:, at] = 0.0, 1.0
+        with silence("ax"):  # some need jitter, depending on the version of torch
+            best, *values = (float(acquisition.values(each)[0]) for each in others)
+        assert values
+        assert max(values) <= best + 1e-5
