@@ -10,6 +10,7 @@ rounds over all forms; and the root mean square difference, in nats, of the log 
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import statistics
@@ -22,6 +23,7 @@ from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from trainer.data.encoder import Encoder
 from trainer.export.checkpoint import export
@@ -119,12 +121,15 @@ class InTransformers:
 
     @torch.no_grad()
     def speed(self, prompt: Sequence[int], generated: int) -> tuple[float, float]:
+        # transformers 5.24 has renamed the argument, and warns of the old name.
+        known = inspect.signature(self._model.forward).parameters
+        cache = {"cache" if "cache" in known else "past_key_values": DynamicCache()}
         began = time.perf_counter()
-        found = self._model(input_ids=torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
+        found = self._model(input_ids=torch.tensor([prompt]), use_cache=True, logits_to_keep=1, **cache)
         read = time.perf_counter()
         for _ in range(generated):
             token = found.logits[:, -1:].argmax(-1)
-            found = self._model(input_ids=token, past_key_values=found.past_key_values, use_cache=True)
+            found = self._model(input_ids=token, use_cache=True, **cache)
         done = time.perf_counter()
         return len(prompt) / (read - began), generated / (done - read)
 
