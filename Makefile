@@ -43,7 +43,7 @@ quickstart: $(STAMP)
 	@$(BIN)/sweep quickstart
 
 test: $(STAMP) bubblewrap
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 20
 
 # The sandbox of the C++ evaluation is built on it. Installed where there is apt-get; elsewhere its tests skip.
 bubblewrap:

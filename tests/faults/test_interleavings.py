@@ -41,7 +41,7 @@ from sweeps.trials.lease import Silence
 CASES = (
     TwoWorkers, Enqueued, Extended, Switched, GivenUp, Failing, ToldToGo, Asked, Confirmed, PlannedTwice, InBucket, Shared, Deleted,
 )  # fmt: skip
-SINGLE, PAIRS = 20, 6
+SINGLE, PAIRS = 8, 3
 """Schedules of one deviation, and of two, that the quick test tries of each case."""
 
 

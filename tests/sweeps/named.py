@@ -62,7 +62,7 @@ def _record(trial: int, parameters: Sequence[str], metrics: Sequence[str], stage
         created=1.0,
         started=10.0,
         ended=11.5 + trial,
-        history=(Attempt(attempt=1, worker="host-1", start=10.0, end=11.5, reason="completed"),),
+        history=(Attempt(attempt=1, worker="host-1", start=10.0, end=11.5 + trial, reason="completed"),),
         stages=(StageRun(name="x", key="ab" * 32, cost=3.0, seconds=1.0),) if staged else (),
     )
 
