@@ -92,7 +92,7 @@ test-slow: $(STAMP) bubblewrap
 
 # Opens the report and the dashboard in Chromium: the system's, or the one that CHROMIUM names.
 test-browser: $(STAMP)
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser $$(grep -rl --include='*.py' 'mark\.browser' tests)
 
 # A sweep through a virtual Slurm cluster in namespaces of its own: a minute. Installs Slurm where there is apt-get.
 SLURM := slurmctld slurmd munged srun unshare nsenter ip
