@@ -9,7 +9,7 @@
     │   ├── DiskFailed              a disk under a trial's program; the attempt counts as lost
     │   ├── StoreUnavailable        the store cannot be read or written
     │   │   ├── Busy                    one object is locked by another process
-    │   │   └── WriteRefused            no further try mends it, such as for want of permission
+    │   │   └── WriteRefused            retrying is useless: no permission, or a file where a folder belongs
     │   └── DamagedObject           an object in the store is not what was written there
     │       └── NewerObject     2   a later version wrote it
     ├── SweepClosed             1   no trial is handed out: paused, braked, stopped, or out of budget
@@ -115,7 +115,7 @@ class Busy(StoreUnavailable):
 
 
 class WriteRefused(StoreUnavailable):
-    """What no further try of this process mends: read-only, no permission, a file where a folder belongs."""
+    """An error that retrying cannot mend: read-only, no permission, or a file where a folder belongs."""
 
 
 class DamagedObject(EnvironmentFault):

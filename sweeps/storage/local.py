@@ -34,8 +34,8 @@ _TRIES = 8
 """Of 4,000 reads of a file that eight processes kept replacing over NFS, one failed after five tries."""
 T = TypeVar("T")
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-_FOR_GOOD = (*_FORBIDDEN, errno.EFBIG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP)
-"""What no further try mends: no permission, or something else where a file or a folder belongs."""
+_PERMANENT = (*_FORBIDDEN, errno.EFBIG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP)
+"""Errors that retrying cannot mend: no permission, or a file where a folder belongs, or the reverse."""
 
 
 class LocalStore:
@@ -347,7 +347,7 @@ class LocalStore:
 
     def _unavailable(self, verb: str, path: Path, error: OSError) -> NoReturn:
         what = error.strerror or type(error).__name__
-        kind = WriteRefused if error.errno in _FOR_GOOD else StoreUnavailable
+        kind = WriteRefused if error.errno in _PERMANENT else StoreUnavailable
         raise kind(f"{path}: cannot {verb}: {what.lower()}; {_advice(error, verb)}") from error
 
 

@@ -15,7 +15,7 @@ OWNER_ONLY = 0o600
 OWNER_EXECUTABLE = 0o700
 BY_UMASK = 0o666
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What file systems without hard links say: FAT the first, network mounts and FUSE the others."""
+"""Errors of `link` on file systems without hard links: FAT the first, network mounts and FUSE the others."""
 
 
 def steady_times(path: str, flags: int) -> int:

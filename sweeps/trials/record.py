@@ -182,7 +182,8 @@ def encode(record: Trial, token: str) -> bytes:
             "points": stage_run.encode(record.points),
             "history": [attempt.document() for attempt in record.history],
         }
-        document |= document.pop("later") | record.later
+        del document["later"]
+        document |= record.later
         for name, default in OPTIONAL.items():  # left out, so that earlier versions read it too
             if document[name] == (list(default) if isinstance(default, tuple) else default):
                 del document[name]
