@@ -8,9 +8,10 @@ time and yields only inside `Simulation.wait`, so that a run depends on its seed
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import simpy
 from greenlet import getcurrent, greenlet
@@ -193,15 +194,16 @@ def simulated_time(simulation: Simulation) -> Iterator[None]:
         def Event() -> Flag:
             return Flag(simulation)
 
-    before: list[tuple[Any, str, object]] = []
-    try:
-        for name in MODULES:
-            module = importlib.import_module(name)
-            for attribute, new in (("time", Time), ("threading", Threading)):
-                if hasattr(module, attribute):
-                    before.append((module, attribute, getattr(module, attribute)))
-                    setattr(module, attribute, new)
+    with replace_modules(MODULES, time=Time, threading=Threading):
         yield
-    finally:
-        for module, attribute, old in before:
-            setattr(module, attribute, old)
+
+
+@contextmanager
+def replace_modules(users: Sequence[str], **replacements: object) -> Iterator[None]:
+    """Replace modules, such as `time`, in each of the modules `users` that imports them."""
+    with ExitStack() as stack:
+        for user in map(importlib.import_module, users):
+            for name, replacement in replacements.items():
+                if hasattr(user, name):
+                    stack.enter_context(mock.patch.object(user, name, replacement))
+        yield

@@ -16,7 +16,6 @@ Few deviations from one order find most faults: Musuvathi and Qadeer (2007) for 
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,13 +27,13 @@ from greenlet import getcurrent, greenlet
 from memory_store import MemoryStore
 
 from benchmarks.scale.engine import MODULES as MODULES_THAT_WAIT
-from benchmarks.scale.engine import Killed
+from benchmarks.scale.engine import Killed, replace_modules
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.base import Entry
+from sweeps.storage.base import Entry, NotFound
 
 MODULES = (*MODULES_THAT_WAIT, "sweeps.storage.run_files.exchange", "sweeps.transfer.fetching")
 MOST_STEPS = 4000
-"""Of one schedule: more is a livelock."""
+"""A schedule with more steps counts as a livelock."""
 FAULTS = ("freeze", "kill", "lose", "fail")
 
 
@@ -253,7 +252,7 @@ class SimulatedStore(MemoryStore):
         def each(key):
             try:
                 return read(key)
-            except Exception:
+            except NotFound:
                 return None
 
         return self._do("read_many", " ".join(keys), lambda: [each(key) for key in keys])
@@ -304,7 +303,7 @@ class SimulatedStore(MemoryStore):
 
 
 @contextmanager
-def simulated(simulation: Simulation) -> Iterator[None]:  # noqa: C901 - small classes
+def simulated_time(simulation: Simulation) -> Iterator[None]:
     """Give the worker's modules the clock and the threads of a simulation."""
 
     class Time:
@@ -350,18 +349,8 @@ def simulated(simulation: Simulation) -> Iterator[None]:  # noqa: C901 - small c
         pass
 
     Threading.Thread, Threading.Event = Blocking, Event
-    before: list[tuple[Any, str, object]] = []
-    try:
-        for name in MODULES:
-            module = importlib.import_module(name)
-            for attribute, new in (("time", Time), ("threading", Threading)):
-                if hasattr(module, attribute):
-                    before.append((module, attribute, getattr(module, attribute)))
-                    setattr(module, attribute, new)
+    with replace_modules(MODULES, time=Time, threading=Threading):
         yield
-    finally:
-        for module, attribute, old in before:
-            setattr(module, attribute, old)
 
 
 def one_by_one(options: list[tuple[str, ...]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What workers and people do at the same time in `test_interleavings.py`, and what must hold whatever the order."""
+"""Scenarios for `test_interleavings.py`: who runs at the same time, and the invariants that each checks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from interleaving import FAULTS, Process, SimulatedStore, Simulation, Violation, simulated
+from interleaving import FAULTS, Process, SimulatedStore, Simulation, Violation, simulated_time
 from memory_store import MemoryStore
 
 from sweeps.errors import InputError, StoreUnavailable, SweepClosed
@@ -165,7 +166,7 @@ class Case:
     def run(self) -> Case:
         random.seed(0)
         logging.disable(logging.CRITICAL)
-        with substitutes(self), simulated(self.simulation):
+        with substitutes(self), simulated_time(self.simulation):
             try:
                 self.prepare(Experiment.create(self.store, self.space))
                 self.start()
@@ -580,7 +581,7 @@ class PlannedTwice(Confirmed):
                 "seeds": 2,
                 "bounds": (),
             }
-            with patched(finalists, "_predictions", lambda space, records: ({}, "not here")):
+            with mock.patch.object(finalists, "_predictions", return_value=({}, "not here")):
                 self.plans.append(
                     plan_confirmation(experiment, options, again=False, by="x", on_notice=lambda line: None)
                 )
@@ -593,10 +594,10 @@ class PlannedTwice(Confirmed):
             )
 
         self.plans: list[Plan] = []
-        self.simulation.start("p1", lambda: self.tried(plan))
-        self.simulation.start("p2", lambda: self.tried(plan))
+        self.simulation.start("p1", lambda: self.attempt(plan))
+        self.simulation.start("p2", lambda: self.attempt(plan))
 
-    def tried(self, act: Callable[[Experiment], object]) -> None:
+    def attempt(self, act: Callable[[Experiment], object]) -> None:
         with suppress(StoreUnavailable):
             act(Experiment.open(self.store))
 
@@ -718,13 +719,3 @@ class Deleted(Case):
         strange = [record for record in self.records() if record.parameters["x"] not in (7, 8)]
         self.require(not strange, "the new sweep has no trial of the old one", strange)
         super().finish()
-
-
-@contextmanager
-def patched(where: Any, name: str, value: object) -> Iterator[None]:
-    before = getattr(where, name)
-    setattr(where, name, value)
-    try:
-        yield
-    finally:
-        setattr(where, name, before)

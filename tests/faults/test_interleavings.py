@@ -158,14 +158,14 @@ def pass_over_trials(patch: pytest.MonkeyPatch) -> None:
 def trust_old_check(patch: pytest.MonkeyPatch) -> None:
     create_claimed, check = allocation.Allocator.create_claimed, allocation.Allocator._must_be_open
 
-    def unchecked(self, claim, **named):
+    def skip_check(self, claim, **named):
         patch.setattr(allocation.Allocator, "_must_be_open", lambda self, records: None)
         try:
             return create_claimed(self, claim, **named)
         finally:
             patch.setattr(allocation.Allocator, "_must_be_open", check)
 
-    patch.setattr(allocation.Allocator, "create_claimed", unchecked)
+    patch.setattr(allocation.Allocator, "create_claimed", skip_check)
 
 
 def take_number_of_another(patch: pytest.MonkeyPatch) -> None:
@@ -200,9 +200,9 @@ def take_number_of_another(patch: pytest.MonkeyPatch) -> None:
 def test_broken_protocol_is_noticed(
     break_it: Callable[[pytest.MonkeyPatch], None], case, deviation, monkeypatch
 ):
-    tried = [each for each in schedules(case, None, range(0)) if each.endswith(deviation)]
+    single = [each for each in schedules(case, None, range(0)) if each.endswith(deviation)]
     break_it(monkeypatch)
-    assert any(is_noticed(case(schedule)) for schedule in tried)
+    assert any(is_noticed(case(schedule)) for schedule in single)
 
 
 def is_noticed(case: Case) -> bool:

@@ -1,4 +1,4 @@
-"""What the repeats of a confirmation say: winner, interval, and luck, whatever the goal."""
+"""The answer of a confirmation, for either goal: winner, interval, and how much selection flattered it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sweeps.search.confirm.answer import answer
 from sweeps.search.confirm.rounds import standing
 
 
-def measured(trial: int, seed: int) -> dict[str, dict[str, float]]:
+def result_of(trial: int, seed: int) -> dict[str, dict[str, float]]:
     loss = by_quality(trial, seed)["loss"]
     return {"metrics": {"final_loss": loss, "test_loss": loss + 1.0}, "status": "completed"}
 
 
 def test_winner_has_the_interval_of_the_test_text_and_the_luck_of_its_first_number():
     of = replace(plan(), finalists=tuple(replace(f, first=2.9) for f in plan().finalists))
-    end = standing(of, run(of, measured))
+    end = standing(of, run(of, result_of))
     found = answer(of, end)
     assert found.rows[0].finalist.trial == found.winner.finalist.trial == 1
     assert (found.metric, found.on_test, found.equal) == ("test_loss", True, False)
@@ -34,13 +34,15 @@ def test_winner_has_the_interval_of_the_test_text_and_the_luck_of_its_first_numb
 
 def test_a_goal_to_maximize_is_the_mirror_image():
     def mirrored(trial, seed):
-        return measured(trial, seed) | {
-            "metrics": {n: -v for n, v in measured(trial, seed)["metrics"].items()}
+        return result_of(trial, seed) | {
+            "metrics": {n: -v for n, v in result_of(trial, seed)["metrics"].items()}
         }
 
     of = plan()
     up = replace(of, goal="maximize", finalists=tuple(replace(f, first=-f.first) for f in of.finalists))
-    low, high = (answer(each, standing(each, run(each, by))) for each, by in ((of, measured), (up, mirrored)))
+    low, high = (
+        answer(each, standing(each, run(each, by))) for each, by in ((of, result_of), (up, mirrored))
+    )
     assert (high.mean, high.low, high.high) == (-low.mean, -low.high, -low.low)
     assert (high.luck, high.winner.chance) == (low.luck, low.winner.chance)
     assert [(r.finalist.trial, r.mean, r.test) for r in high.rows] == [
