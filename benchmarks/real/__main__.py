@@ -6,9 +6,10 @@
     forms [RUN_DIR]    size, speed and exactness of each form that the student of a run of `train` with
                        save_model=true leaves in; without RUN_DIR, of one that is trained for 2 + 2 steps
     answer             docs/explanation/answer.md from the stored records of the sweeps `answer_*.yaml`
-    sweep              train the sweep of the answer on this machine's GPU (`answer_sweep`): `--minutes` of
-                       `--workers` at once; its records go to `--records`. It gets nothing from anywhere:
-                       the model must be in real/smollm2_16k, and the text in real/text.jsonl
+    sweep              train the sweep of the answer (`answer_sweep`) on this machine's GPU, or its smaller
+                       form `--on-cpu`: `--minutes` of `--workers` at once; it goes on after `--records`, and
+                       adds to them. It gets nothing from anywhere: on a GPU the model must be in
+                       real/smollm2_16k, on a CPU in real/model.gguf, and the text in real/text.jsonl
 
 Both come to 140 MB of downloads and 700 MB in the trainer's cache, once. The model is SmolLM2-135M-Instruct
 (Apache-2.0), dequantised from Q4_1: figures of it are not those of the model on the hub. The text is prose,
@@ -48,6 +49,7 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=9.0, help="of `sweep`")
     parser.add_argument("--workers", type=int, default=9, help="of `sweep`, on one GPU at once")
+    parser.add_argument("--on-cpu", action="store_true", help="`sweep` by the protocol for processors")
     parser.add_argument("--storage", default="sweep-store", help="of `sweep`")
     parser.add_argument("--records", type=Path, default=Path("answer.csv"), help="of `sweep`")
     arguments = parser.parse_args()
@@ -55,7 +57,11 @@ def main() -> None:
         from benchmarks.real import answer_sweep
 
         answer_sweep.train(
-            arguments.storage, arguments.records, minutes=arguments.minutes, workers=arguments.workers
+            arguments.storage,
+            arguments.records,
+            minutes=arguments.minutes,
+            workers=arguments.workers,
+            protocol=answer_sweep.CPU if arguments.on_cpu else answer_sweep.CUDA,
         )
         return
     if arguments.command == "answer":

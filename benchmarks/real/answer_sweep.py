@@ -1,9 +1,10 @@
-"""The sweep that docs/explanation/answer.md needs, trained in one go: `python -m benchmarks.real sweep`.
+"""The sweep for docs/explanation/answer.md, in one go or in several: `python -m benchmarks.real sweep`.
 
-One sweep of enqueued trials in three phases, each begun when the one before it has ended: the rates of both
-stages, for Stage 2 alone and after a Stage 1.9 of equal compute; the lengths over three seeds, each way with
-its own best rates; then lambda's start and saliency. Within a phase trials come seed by seed: a run that
-ends early has whole comparisons of fewer seeds. The records are written after each phase and at the end.
+Trials are enqueued in phases, each begun when the one before it has ended: the rates of both stages, for
+Stage 2 alone and after a Stage 1.9 of equal compute; the lengths, seed by seed, each way with its own best
+rates; both lengths at the ends with rates beside the best; then lambda's start and saliency. A run that ends
+early has whole comparisons of fewer seeds. The records are written after each phase and at the end, and a
+phase leaves out the trials that they have: the next machine needs this one file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ import pandas as pd
 import sweeps
 
 Point = dict[str, Any]
+Rates = tuple[float, float]
+"""Learning rates of Stage 1.9 and Stage 2."""
 
 RATE_1_9, RATE_2 = "stage1_9.optimizer.lr", "stage2.optimizer.lr"
 STEPS_1_9, STEPS_2 = "stage1_9.max_steps", "stage2.max_steps"
 LAMBDA, SALIENCY = "stage2.lambda_warmup.start", "stage1_9.saliency.enabled"
 
-RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+RATES = tuple(round(1e-4 * 2**power, 4) for power in range(9))
 LENGTHS = (50, 100, 200, 400)
 STEPS = 200
 """Steps of Stage 2 after a Stage 1.9."""
@@ -42,19 +46,64 @@ def alone(length: int) -> int:
     return STEPS + round(length * 4 / 3)
 
 
-SETTING = (
-    *("model=hf", "model.name=real/smollm2_16k"),
-    *("data=text", "data.files=real/text.jsonl", "data.text_key=text", "data.sequence_length=256"),
-    *("data.held_out_fraction=0.04", "data.held_out_tokens=131072"),
-    *("data.test_fraction=0.005", "data.test_tokens=4096", "stage1_9.batch_size=12", "stage2.batch_size=12"),
-    *("device=cuda", "device.threads=1", "device.dtype=bfloat16", "device.compile=layers"),
-    *("eval.batches=4", "eval.batch_size=64", "eval.at=[]", "samples.enabled=false"),
-    *("stage1_9.trunk_every=[35,70,140]", "force=true"),
+ALONE = (STEPS, *map(alone, LENGTHS))
+
+
+def _trunk(steps: Sequence[int]) -> list[int]:
+    """Return the steps at which the learning rate of runs of these lengths begins to fall."""
+    return [length - round(0.3 * length) for length in steps]
+
+
+COMMON = (
+    *("model=hf", "data=text", "data.files=real/text.jsonl", "data.text_key=text"),
+    *("device.threads=1", "device.dtype=bfloat16", "device.compile=layers"),
+    *("eval.at=[]", "samples.enabled=false", "force=true"),
+    f"stage1_9.trunk_every={_trunk(LENGTHS[:-1])}",
+    f"stage2.trunk_every={_trunk(ALONE[:-1])}",
 )
-"""Overrides of all trials."""
 
 
-def space(setting: Sequence[str] = SETTING) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Protocol:
+    """What is trained on one kind of machine.
+
+    Attributes:
+        setting: overrides of all trials.
+        first: rates from which the search begins, by whether there is a Stage 1.9.
+    """
+
+    setting: tuple[str, ...]
+    first: Mapping[bool, Rates]
+
+
+CUDA = Protocol(
+    setting=(
+        *COMMON,
+        *("model.name=real/smollm2_16k", "device=cuda"),
+        *("data.sequence_length=256", "stage1_9.batch_size=12", "stage2.batch_size=12"),
+        *("data.held_out_fraction=0.04", "data.held_out_tokens=131072"),
+        *("data.test_fraction=0.005", "data.test_tokens=4096"),
+        *("eval.batches=4", "eval.batch_size=64"),
+    ),
+    first={False: (3.2e-3, 3.2e-3), True: (3.2e-3, 3.2e-3)},
+)
+"""For a machine that reaches no registry: a model that takes little, Muon."""
+
+CPU = Protocol(
+    setting=(
+        *COMMON,
+        *("model.name=real/model.gguf", "device=cpu"),
+        *("data.sequence_length=128", "stage1_9.batch_size=8", "stage2.batch_size=8"),
+        *("optimizer@stage1_9.optimizer=adamw", "optimizer@stage2.optimizer=adamw"),
+        *("eval.batches=16", "eval.batch_size=8"),
+    ),
+    first={False: (8e-4, 4e-4), True: (8e-4, 4e-4)},
+)
+"""For a processor with quick products in bfloat16. Batches are small, where Muon's own products would be half
+of a step, so the optimizer is AdamW."""
+
+
+def space(setting: Sequence[str]) -> dict[str, Any]:
     """Return the sweep's definition."""
     return {
         "name": "answer",
@@ -62,7 +111,7 @@ def space(setting: Sequence[str] = SETTING) -> dict[str, Any]:
         "program": {"trainer": {"overrides": list(setting)}},
         "parameters": {
             STEPS_1_9: {"values": [0, *LENGTHS], "ordered": True},
-            STEPS_2: {"values": sorted({STEPS, *map(alone, LENGTHS)}), "ordered": True},
+            STEPS_2: {"values": list(ALONE), "ordered": True},
             RATE_1_9: {"values": list(RATES), "ordered": True},
             RATE_2: {"values": list(RATES), "ordered": True},
             LAMBDA: {"values": [0.0, 0.75, 1.0], "ordered": True},
@@ -71,46 +120,115 @@ def space(setting: Sequence[str] = SETTING) -> dict[str, Any]:
         },
         "search": {"method": "random"},
         "run_cap": 1,
-        "snapshots": {"keep": 12, "keep_gib": 14},
+        "snapshots": {"keep": 40, "keep_gib": 30},
     }
 
 
-def point(stage1_9: int, stage2: int, rates: Mapping[bool, tuple[float, float]], seed: int = 0) -> Point:
-    """Return a trial; `rates` has those of both stages by whether there is a Stage 1.9."""
-    first, second = rates[stage1_9 > 0]
+def point(stage1_9: int, stage2: int, rates: Rates, seed: int = 0) -> Point:
+    """Return a trial."""
     return {
-        **{STEPS_1_9: stage1_9, STEPS_2: stage2, RATE_1_9: first, RATE_2: second},
+        **{STEPS_1_9: stage1_9, STEPS_2: stage2, RATE_1_9: rates[0], RATE_2: rates[1]},
         **{LAMBDA: 0.75, SALIENCY: False, "seed": seed},
     }
 
 
-def phases(trials: Any) -> Iterator[list[Point]]:
-    """Yield the trials of each phase.
+def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> Iterator[list[Point]]:
+    """Yield the trials of each phase, without those that the table has.
 
     Args:
-        trials: returns the sweep's table; asked once the trials of the phase before it have ended.
+        trials: returns the table of trials; asked once the trials of the phase before it have ended.
+        first: rates from which the search begins, by whether there is a Stage 1.9.
     """
-    middle = RATES[len(RATES) // 2]
-    pairs = [{True: (first, second), False: (middle, second)} for second in RATES for first in RATES[1::2]]
-    yield [
-        *(point(0, alone(MIDDLE), pair) for pair in pairs[::2]),
-        *(point(MIDDLE, STEPS, pair) for pair in pairs),
-    ]
+
+    def missing(points: list[Point]) -> list[Point]:
+        table = trials()
+        return [each for each in points if not is_in(table, each)]
+
+    middle = {False: (0, alone(MIDDLE)), True: (MIDDLE, STEPS)}
+    while points := [
+        point(*middle[after], rates)
+        for after in (True, False)
+        for rates in rates_to_try(trials(), after_stage1_9=after, first=first[after])
+    ]:
+        yield points
     table = trials()
     rates = {each: best_rates(table, after_stage1_9=each) for each in (False, True)}
-    yield [
-        point(*lengths, rates, seed)
-        for seed in SEEDS
-        for lengths in [(0, STEPS), *(each for n in LENGTHS for each in ((n, STEPS), (0, alone(n))))]
-    ]
+
+    def lengths(of: Sequence[int], seed: int) -> list[Point]:
+        # The longest first: shorter runs start from its trunk.
+        both = [point(length, STEPS, rates[True], seed) for length in reversed(of)]
+        return [
+            each
+            for pair in zip(both, (point(0, alone(n), rates[False], seed) for n in reversed(of)), strict=True)
+            for each in pair
+        ]
+
+    for seed in SEEDS:
+        yield missing([*lengths(LENGTHS[:-1], seed), point(0, STEPS, rates[False], seed)])
+    yield missing([each for seed in SEEDS for each in lengths(LENGTHS[-1:], seed)])
+    ends = [(LENGTHS[0], STEPS), (LENGTHS[-1], STEPS), (0, ALONE[0]), (0, ALONE[-1])]
+    yield missing(
+        [point(*each, near) for each in ends for near in _beside(rates[each[0] > 0], second_only=True)]
+    )
     length = best_length(trials(), rates[True])
     changes: list[Point] = [{LAMBDA: 0.0}, {LAMBDA: 1.0}, {SALIENCY: True}]
-    yield [point(length, STEPS, rates, seed) | change for seed in SEEDS for change in changes]
+    yield missing([point(length, STEPS, rates[True], seed) | change for seed in SEEDS for change in changes])
 
 
-def best_rates(table: pd.DataFrame, *, after_stage1_9: bool) -> tuple[float, float]:
-    """Return the rates of the lowest completed loss, with a Stage 1.9 before Stage 2 or without one."""
-    own = table[(table.status == "completed") & ((table[f"param.{STEPS_1_9}"] > 0) == after_stage1_9)]
+def ended(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials that have a result or have failed, each point once."""
+    if table.empty:
+        return table
+    parameters = [name for name in table if name.startswith("param.")]
+    return table[table["status"].isin(["completed", "failed"])].drop_duplicates(parameters)
+
+
+def is_in(table: pd.DataFrame, wanted: Point) -> bool:
+    """Return whether the table has a trial of this point."""
+    return not table.empty and bool(_like(table, wanted).any())
+
+
+def _like(table: pd.DataFrame, wanted: Point) -> pd.Series:
+    found = pd.Series(True, index=table.index)
+    for name, value in wanted.items():
+        found &= table[f"param.{name}"] == value
+    return found
+
+
+def _beside(rates: Rates, *, second_only: bool = False) -> list[Rates]:
+    """Return the next lower and higher rates of Stage 2, and of Stage 1.9 with Stage 2's as it is."""
+
+    def near(rate: float) -> list[float]:
+        at = RATES.index(rate)
+        return [*RATES[max(at - 1, 0) : at], *RATES[at + 1 : at + 2]]
+
+    first = [] if second_only else [(each, rates[1]) for each in near(rates[0])]
+    return [(rates[0], each) for each in near(rates[1])] + first
+
+
+def rates_to_try(table: pd.DataFrame, *, after_stage1_9: bool, first: Rates) -> list[Rates]:
+    """Return what is not known beside the best rates of seed 0; nothing once they are the best of all beside.
+
+    Steps are of a factor of 2. Without a Stage 1.9 its rate stays at what the search begins with.
+    """
+    lengths = (MIDDLE, STEPS) if after_stage1_9 else (0, alone(MIDDLE))
+    try:
+        best = best_rates(table, after_stage1_9=after_stage1_9)
+    except SystemExit:
+        best = first
+    near = [best, *_beside(best, second_only=not after_stage1_9)]
+    return [rates for rates in near if not is_in(table, point(*lengths, rates))]
+
+
+def best_rates(table: pd.DataFrame, *, after_stage1_9: bool) -> Rates:
+    """Return the rates of the lowest completed loss of seed 0 at the middle length, or of its FLOPs alone.
+
+    Raises:
+        SystemExit: no such trial completed.
+    """
+    lengths = (MIDDLE, STEPS) if after_stage1_9 else (0, alone(MIDDLE))
+    wanted = {STEPS_1_9: lengths[0], STEPS_2: lengths[1], "seed": 0, LAMBDA: 0.75, SALIENCY: False}
+    own = table if table.empty else table[_like(table, wanted) & (table["status"] == "completed")]
     if own.empty:
         raise SystemExit(
             f"no trial {'with' if after_stage1_9 else 'without'} Stage 1.9 completed: see `sweep trials`"
@@ -119,36 +237,36 @@ def best_rates(table: pd.DataFrame, *, after_stage1_9: bool) -> tuple[float, flo
     return float(best[f"param.{RATE_1_9}"]), float(best[f"param.{RATE_2}"])
 
 
-def best_length(table: pd.DataFrame, rates: tuple[float, float]) -> int:
+def best_length(table: pd.DataFrame, rates: Rates) -> int:
     """Return the length of Stage 1.9 with the lowest mean loss over the seeds at these rates."""
-    own = table[
-        (table.status == "completed")
-        & (table[f"param.{STEPS_1_9}"] > 0)
-        & (table[f"param.{RATE_1_9}"] == rates[0])
-        & (table[f"param.{RATE_2}"] == rates[1])
-    ]
+    wanted = {STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], LAMBDA: 0.75, SALIENCY: False}
+    own = table[_like(table, wanted) & (table["status"] == "completed") & (table[f"param.{STEPS_1_9}"] > 0)]
     return int(own.groupby(f"param.{STEPS_1_9}")["final_loss"].mean().idxmin())
 
 
-def train(
-    storage: str, records: Path, *, minutes: float, workers: int, setting: Sequence[str] = SETTING
-) -> None:
+def train(storage: str, records: Path, *, minutes: float, workers: int, protocol: Protocol) -> None:
     """Train the phases with so many workers at once, for so many minutes, and write the records.
 
-    What runs when the time is over is handed back; called again with the same storage, it goes on.
+    What runs when the time is over is handed back; called again with the same storage, it goes on, and with
+    another storage but the same records after the last trial that they have.
     """
     ends = time.monotonic() + minutes * 60
-    sweep = sweeps.create(space(setting), storage=storage, skip_if_exists=True)
-    for points in phases(sweep.trials):
+    earlier = pd.read_csv(records) if records.exists() else pd.DataFrame()
+    sweep = sweeps.create(space(protocol.setting), storage=storage, skip_if_exists=True)
+
+    def trials() -> pd.DataFrame:
+        return ended(pd.concat([sweep.trials(), earlier], ignore_index=True))
+
+    for points in phases(trials, protocol.first):
         known = len(sweep.trials())
         sweep.extend(run_cap=known + len(points))
         added = {sweep.enqueue(each, skip_if_exists=True) for each in points}
-        sweep.extend(run_cap=len(sweep.trials()))
+        sweep.extend(run_cap=max(len(sweep.trials()), 1))
         is_ended = run_workers(sweep.url, workers, ends)
         table = sweep.trials()
-        table.to_csv(records, index=False)
-        ended = table[table.trial.isin(added) & (table.status == "completed")]
-        print(f"{len(ended)} of {len(added)} trials of this phase completed", flush=True)
+        trials().to_csv(records, index=False)
+        completed = table.trial.isin(added) & (table.status == "completed")
+        print(f"{completed.sum()} of {len(added)} trials of this phase completed", flush=True)
         if not is_ended:
             print(f"the {minutes:g} minutes are over; the same command goes on")
             return

@@ -1,9 +1,9 @@
-"""benchmarks.real.answer_sweep: its trials are valid, paired by compute and seed, and begin with the best rates."""
+"""benchmarks.real.answer_sweep: its trials fit the sweep, are paired by compute and seed, and have the best rates."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -11,66 +11,132 @@ import pytest
 
 import sweeps
 from benchmarks.real import answer_sweep
-from benchmarks.real.answer_sweep import LAMBDA, RATE_1_9, RATE_2, SALIENCY, STEPS_1_9, STEPS_2, Point
+from benchmarks.real.answer_sweep import (
+    LAMBDA,
+    RATE_1_9,
+    RATE_2,
+    RATES,
+    SALIENCY,
+    STEPS_1_9,
+    STEPS_2,
+    Point,
+    Rates,
+    phases,
+)
 
 SMALL = ("model=tiny", "data=stdlib", "device=cpu")
 
-BEST = {True: (1e-3, 4e-3), False: (2e-3, 8e-3)}
+BEST: dict[bool, Rates] = {True: (1.6e-3, 3.2e-3), False: (8e-4, 1e-4)}
+FIRST: dict[bool, Rates] = {True: (8e-4, 4e-4), False: (8e-4, 4e-4)}
 
 
 def loss(point: Point) -> float:
     """Return a loss that is lowest at `BEST`, and at 200 steps of Stage 1.9."""
     first, second = BEST[point[STEPS_1_9] > 0]
-    return abs(point[RATE_1_9] - first) + abs(point[RATE_2] - second) + abs(point[STEPS_1_9] - 200) / 1e6
+    return (
+        abs(math.log2(point[RATE_1_9] / first))
+        + abs(math.log2(point[RATE_2] / second))
+        + abs(point[STEPS_1_9] - 200) / 1e6
+    )
 
 
-@pytest.fixture
-def phases() -> list[list[Point]]:
-    """Return the trials of the three phases, with the losses of `loss`."""
-    rows: list[dict[str, object]] = []
+def rows(points: list[Point]) -> list[dict[str, object]]:
+    """Return the table's rows of completed trials, with the losses of `loss`."""
+    return [
+        {f"param.{name}": value for name, value in point.items()}
+        | {"status": "completed", "final_loss": loss(point)}
+        for point in points
+    ]
 
-    def found() -> Iterator[list[Point]]:
-        for points in answer_sweep.phases(lambda: pd.DataFrame(rows)):
-            for point in points:
-                row = {f"param.{name}": value for name, value in point.items()}
-                rows.append(row | {"status": "completed", "final_loss": loss(point)})
-            yield points
 
-    return list(found())
+def trained(earlier: list[Point]) -> list[list[Point]]:
+    """Return the trials of every phase that has any, when those of earlier sessions are known."""
+    known = rows(earlier)
+    found = []
+    for points in phases(lambda: pd.DataFrame(known), FIRST):
+        known.extend(rows(points))
+        found.append(points)
+    return [points for points in found if points]
+
+
+def later(found: list[list[Point]]) -> list[list[Point]]:
+    """Return the phases after the search for rates."""
+    return [
+        points for points in found if {(p[STEPS_1_9], p[STEPS_2]) for p in points} - {(100, 200), (0, 333)}
+    ]
+
+
+FOUND = trained([])
 
 
 @pytest.mark.slow
-def test_trials_of_each_phase_fit_the_sweep(phases: list[list[Point]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", [answer_sweep.CUDA, answer_sweep.CPU], ids=["cuda", "cpu"])
+def test_trials_of_each_phase_fit_the_sweep(protocol: answer_sweep.Protocol, tmp_path: Path) -> None:
+    assert set(protocol.first[True] + protocol.first[False]) <= set(RATES)
     sweep = sweeps.create(answer_sweep.space(SMALL), storage=str(tmp_path))
-    points = [phases[0][0], phases[1][-1], *phases[2][-2:]]  # each takes a quarter of a second
+    points = [FOUND[0][0], later(FOUND)[0][-1], *FOUND[-1][-2:]]  # each takes a quarter of a second
     sweep.extend(run_cap=len(points))
     assert [sweep.enqueue(point) for point in points] == list(range(len(points)))
 
 
-def test_rates_are_tried_at_equal_compute_with_stage_1_9_and_without(phases: list[list[Point]]) -> None:
-    assert {(point[STEPS_1_9], point[STEPS_2]) for point in phases[0]} == {(0, 333), (100, 200)}
-    for steps in (0, 100):
-        assert {p[RATE_2] for p in phases[0] if p[STEPS_1_9] == steps} == set(answer_sweep.RATES)
+def test_rates_are_tried_at_equal_compute_until_the_best_has_both_neighbours() -> None:
+    tried = [
+        point for points in FOUND for point in points if point[STEPS_2] in (200, 333) and not point["seed"]
+    ]
+    for length, after in ((100, True), (0, False)):
+        at = {(p[RATE_1_9], p[RATE_2]) for p in tried if p[STEPS_1_9] == length and p[LAMBDA] == 0.75}
+        assert BEST[after] in at
+    both = {(p[RATE_1_9], p[RATE_2]) for p in FOUND[0] if p[STEPS_1_9]}
+    assert both == {(8e-4, 4e-4), (8e-4, 2e-4), (8e-4, 8e-4), (4e-4, 4e-4), (1.6e-3, 4e-4)}
+    beside = {(1.6e-3, 1.6e-3), (1.6e-3, 6.4e-3), (8e-4, 3.2e-3), (3.2e-3, 3.2e-3)}
+    assert beside <= {(p[RATE_1_9], p[RATE_2]) for p in tried if p[STEPS_1_9] == 100}
 
 
-def test_lengths_are_trained_with_the_best_rates_of_each_way_for_all_seeds(phases: list[list[Point]]) -> None:
-    assert {(p[STEPS_1_9] > 0, p[RATE_1_9], p[RATE_2]) for p in phases[1]} == {
+def test_a_rate_at_the_end_of_the_list_has_one_neighbour() -> None:
+    known = pd.DataFrame(rows([answer_sweep.point(0, 333, (8e-4, each)) for each in RATES[:2]]))
+    assert answer_sweep.rates_to_try(known, after_stage1_9=False, first=FIRST[False]) == []
+
+
+def test_lengths_are_trained_with_the_best_rates_of_each_way_seed_by_seed() -> None:
+    seeds = later(FOUND)[:3]
+    assert [{p["seed"] for p in points} for points in seeds] == [{0}, {1}, {2}]
+    assert {(p[STEPS_1_9] > 0, p[RATE_1_9], p[RATE_2]) for points in seeds for p in points} == {
         (after, *rates) for after, rates in BEST.items()
     }
-    lengths = Counter((p[STEPS_1_9], p[STEPS_2]) for p in phases[1])
-    assert set(lengths.values()) == {3}
-    assert lengths.keys() >= {(0, 200), (0, 267), (0, 733), (50, 200), (400, 200)}
-    assert [p["seed"] for p in phases[1]] == sorted(p["seed"] for p in phases[1])
+    lengths = Counter((p[STEPS_1_9], p[STEPS_2]) for points in FOUND for p in points)
+    for length in (0, 50, 200, 400):
+        assert lengths[length, 200] >= 3
+        assert lengths[0, answer_sweep.alone(length)] >= 3
 
 
-def test_last_phase_changes_one_thing_at_the_best_length(phases: list[list[Point]]) -> None:
-    base = answer_sweep.point(200, 200, BEST)
-    for point in phases[2]:
+def test_rates_beside_the_best_are_tried_at_both_ends_of_the_lengths() -> None:
+    ends = later(FOUND)[4]
+    assert {(p[STEPS_1_9], p[STEPS_2]) for p in ends} == {(50, 200), (400, 200), (0, 200), (0, 733)}
+    assert {p[RATE_2] for p in ends if p[STEPS_1_9]} == {1.6e-3, 6.4e-3}
+
+
+def test_last_phase_changes_one_thing_at_the_best_length() -> None:
+    base = answer_sweep.point(200, 200, BEST[True])
+    for point in FOUND[-1]:
         changed = {name for name in base if point[name] != base[name]} - {"seed"}
         assert changed in ({LAMBDA}, {SALIENCY})
 
 
+def test_another_session_goes_on_where_the_records_end() -> None:
+    everything = [point for points in FOUND for point in points]
+    assert trained(everything) == []
+    half = everything[: len(everything) // 2]
+    missing = [point for points in trained(half) for point in points]
+    assert sorted(map(str, half + missing)) == sorted(map(str, everything))
+
+
+def test_records_have_each_trial_once_when_it_ended() -> None:
+    point = rows([answer_sweep.point(0, 333, (8e-4, 4e-4))])[0]
+    table = pd.DataFrame([point | {"trial": 0}, point | {"status": "running"}, point | {"trial": 7}])
+    assert list(answer_sweep.ended(table)["trial"]) == [0]
+
+
 def test_without_a_completed_trial_no_rates_are_made_up() -> None:
-    failed = pd.DataFrame([{f"param.{STEPS_1_9}": 0, "status": "failed", "final_loss": float("nan")}])
+    failed = pd.DataFrame(rows([answer_sweep.point(0, 333, (8e-4, 4e-4))])).assign(status="failed")
     with pytest.raises(SystemExit, match="no trial without Stage"):
         answer_sweep.best_rates(failed, after_stage1_9=False)
