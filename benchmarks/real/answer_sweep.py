@@ -1,10 +1,10 @@
 """The sweep for docs/explanation/answer.md, in one go or in several: `python -m benchmarks.real sweep`.
 
 Trials are enqueued in phases, each begun when the one before it has ended: the rates of both stages, for
-Stage 2 alone and after a Stage 1.9 of equal compute; the lengths, seed by seed, each way with its own best
-rates; both lengths at the ends with rates beside the best; then lambda's start and saliency. A run that ends
-early has whole comparisons of fewer seeds. The records are written after each phase and at the end, and a
-phase leaves out the trials that they have: the next machine needs this one file.
+Stage 2 alone and after a Stage 1.9 of equal compute; some lengths, seed by seed, each way with its own best
+rates, then the others; the shortest and the longest with rates beside the best; lambda's start and saliency.
+A run that ends early has whole comparisons of fewer lengths. The records are written after each phase and at
+the end, and a phase leaves out the trials that they have: the next machine needs this one file.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ LAMBDA, SALIENCY = "stage2.lambda_warmup.start", "stage1_9.saliency.enabled"
 
 RATES = tuple(round(1e-4 * 2**power, 4) for power in range(9))
 LENGTHS = (50, 100, 200, 400)
+LENGTH_PHASES = ((200, 50), (100,), (400,))
+"""The lengths in the order in which all seeds are trained, since a session may end at any time."""
 STEPS = 200
 """Steps of Stage 2 after a Stage 1.9."""
 SEEDS = (0, 1, 2)
@@ -154,18 +156,18 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
     table = trials()
     rates = {each: best_rates(table, after_stage1_9=each) for each in (False, True)}
 
-    def lengths(of: Sequence[int], seed: int) -> list[Point]:
-        # The longest first: shorter runs start from its trunk.
-        both = [point(length, STEPS, rates[True], seed) for length in reversed(of)]
-        return [
-            each
-            for pair in zip(both, (point(0, alone(n), rates[False], seed) for n in reversed(of)), strict=True)
-            for each in pair
+    def lengths(steps: Sequence[int], seed: int) -> list[Point]:
+        pairs = [
+            (point(length, STEPS, rates[True], seed), point(0, alone(length), rates[False], seed))
+            for length in steps
         ]
+        return [each for pair in pairs for each in pair]
 
-    for seed in SEEDS:
-        yield missing([*lengths(LENGTHS[:-1], seed), point(0, STEPS, rates[False], seed)])
-    yield missing([each for seed in SEEDS for each in lengths(LENGTHS[-1:], seed)])
+    # Longer lengths before shorter ones, which start from their trunk.
+    for steps in LENGTH_PHASES:
+        for seed in SEEDS:
+            yield missing(lengths(steps, seed))
+    yield missing([point(0, STEPS, rates[False], seed) for seed in SEEDS])
     ends = [(LENGTHS[0], STEPS), (LENGTHS[-1], STEPS), (0, ALONE[0]), (0, ALONE[-1])]
     yield missing(
         [point(*each, near) for each in ends for near in _beside(rates[each[0] > 0], second_only=True)]

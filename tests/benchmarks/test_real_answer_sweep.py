@@ -100,17 +100,19 @@ def test_a_rate_at_the_end_of_the_list_has_one_neighbour() -> None:
 def test_lengths_are_trained_with_the_best_rates_of_each_way_seed_by_seed() -> None:
     seeds = later(FOUND)[:3]
     assert [{p["seed"] for p in points} for points in seeds] == [{0}, {1}, {2}]
+    for points in seeds:
+        assert [(p[STEPS_1_9], p[STEPS_2]) for p in points] == [(200, 200), (0, 467), (50, 200), (0, 267)]
     assert {(p[STEPS_1_9] > 0, p[RATE_1_9], p[RATE_2]) for points in seeds for p in points} == {
         (after, *rates) for after, rates in BEST.items()
     }
     lengths = Counter((p[STEPS_1_9], p[STEPS_2]) for points in FOUND for p in points)
-    for length in (0, 50, 200, 400):
+    for length in (0, 50, 100, 200, 400):
         assert lengths[length, 200] >= 3
         assert lengths[0, answer_sweep.alone(length)] >= 3
 
 
 def test_rates_beside_the_best_are_tried_at_both_ends_of_the_lengths() -> None:
-    ends = later(FOUND)[4]
+    ends = FOUND[-2]
     assert {(p[STEPS_1_9], p[STEPS_2]) for p in ends} == {(50, 200), (400, 200), (0, 200), (0, 733)}
     assert {p[RATE_2] for p in ends if p[STEPS_1_9]} == {1.6e-3, 6.4e-3}
 
