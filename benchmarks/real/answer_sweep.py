@@ -2,9 +2,9 @@
 
 Trials are enqueued in phases, each begun when the one before it has ended: the rates of both stages, for
 Stage 2 alone and after a Stage 1.9 of equal compute; some lengths, seed by seed, each way with its own best
-rates, then the others; the shortest and the longest with rates beside the best; lambda's start and saliency.
-A run that ends early has whole comparisons of fewer lengths. The records are written after each phase and at
-the end, and a phase leaves out the trials that they have: the next machine needs this one file.
+rates, then the others; the shortest and the longest with rates beside the best; then `CHANGES`. A run that
+ends early has whole comparisons of fewer lengths. The records are written after each phase and at the end,
+and a phase leaves out the trials that they have: the next machine needs this one file.
 """
 
 from __future__ import annotations
@@ -28,6 +28,16 @@ Rates = tuple[float, float]
 RATE_1_9, RATE_2 = "stage1_9.optimizer.lr", "stage2.optimizer.lr"
 STEPS_1_9, STEPS_2 = "stage1_9.max_steps", "stage2.max_steps"
 LAMBDA, SALIENCY = "stage2.lambda_warmup.start", "stage1_9.saliency.enabled"
+DISTANCE, CE_WEIGHT = "stage1_9.loss_type", "stage1_9.lm_loss_weight"
+
+SETTINGS: Point = {LAMBDA: 0.75, SALIENCY: False, DISTANCE: "mse_normalized", CE_WEIGHT: 0.5}
+"""What is changed last, one at a time: the trainer's own values."""
+CHANGES: list[Point] = [
+    *({LAMBDA: start} for start in (0.0, 1.0)),
+    {SALIENCY: True},
+    *({CE_WEIGHT: weight} for weight in (0.25, 0.75)),
+    *({DISTANCE: name} for name in ("cosine", "kl")),
+]
 
 RATES = tuple(round(1e-4 * 2**power, 4) for power in range(9))
 LENGTHS = (50, 100, 200, 400)
@@ -118,6 +128,8 @@ def space(setting: Sequence[str]) -> dict[str, Any]:
             RATE_2: {"values": list(RATES), "ordered": True},
             LAMBDA: {"values": [0.0, 0.75, 1.0], "ordered": True},
             SALIENCY: {"values": [False, True]},
+            DISTANCE: {"values": ["mse_normalized", "cosine", "kl"]},
+            CE_WEIGHT: {"values": [0.25, 0.5, 0.75], "ordered": True},
             "seed": {"values": list(SEEDS)},
         },
         "search": {"method": "random"},
@@ -130,7 +142,8 @@ def point(stage1_9: int, stage2: int, rates: Rates, seed: int = 0) -> Point:
     """Return a trial."""
     return {
         **{STEPS_1_9: stage1_9, STEPS_2: stage2, RATE_1_9: rates[0], RATE_2: rates[1]},
-        **{LAMBDA: 0.75, SALIENCY: False, "seed": seed},
+        **SETTINGS,
+        "seed": seed,
     }
 
 
@@ -173,24 +186,30 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
         [point(*each, near) for each in ends for near in _beside(rates[each[0] > 0], second_only=True)]
     )
     length = best_length(trials(), rates[True])
-    changes: list[Point] = [{LAMBDA: 0.0}, {LAMBDA: 1.0}, {SALIENCY: True}]
-    yield missing([point(length, STEPS, rates[True], seed) | change for seed in SEEDS for change in changes])
+    yield missing([point(length, STEPS, rates[True], seed) | each for each in CHANGES for seed in SEEDS])
 
 
 def ended(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials that have a result or have failed, each point once."""
+    """Return the trials that have a result or have failed, each point once.
+
+    Records may lack a parameter of `SETTINGS` that was added after them: they have its value there.
+    """
     if table.empty:
         return table
+    for name, value in SETTINGS.items():
+        column = f"param.{name}"
+        table = table.assign(**{column: table[column].fillna(value) if column in table else value})
     parameters = [name for name in table if name.startswith("param.")]
     return table[table["status"].isin(["completed", "failed"])].drop_duplicates(parameters)
 
 
 def is_in(table: pd.DataFrame, wanted: Point) -> bool:
     """Return whether the table has a trial of this point."""
-    return not table.empty and bool(_like(table, wanted).any())
+    return not table.empty and bool(like(table, wanted).any())
 
 
-def _like(table: pd.DataFrame, wanted: Point) -> pd.Series:
+def like(table: pd.DataFrame, wanted: Point) -> pd.Series:
+    """Return by row whether the trial has these values."""
     found = pd.Series(True, index=table.index)
     for name, value in wanted.items():
         found &= table[f"param.{name}"] == value
@@ -229,8 +248,8 @@ def best_rates(table: pd.DataFrame, *, after_stage1_9: bool) -> Rates:
         SystemExit: no such trial completed.
     """
     lengths = (MIDDLE, STEPS) if after_stage1_9 else (0, alone(MIDDLE))
-    wanted = {STEPS_1_9: lengths[0], STEPS_2: lengths[1], "seed": 0, LAMBDA: 0.75, SALIENCY: False}
-    own = table if table.empty else table[_like(table, wanted) & (table["status"] == "completed")]
+    wanted = {STEPS_1_9: lengths[0], STEPS_2: lengths[1], "seed": 0, **SETTINGS}
+    own = table if table.empty else table[like(table, wanted) & (table["status"] == "completed")]
     if own.empty:
         raise SystemExit(
             f"no trial {'with' if after_stage1_9 else 'without'} Stage 1.9 completed: see `sweep trials`"
@@ -241,8 +260,8 @@ def best_rates(table: pd.DataFrame, *, after_stage1_9: bool) -> Rates:
 
 def best_length(table: pd.DataFrame, rates: Rates) -> int:
     """Return the length of Stage 1.9 with the lowest mean loss over the seeds at these rates."""
-    wanted = {STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], LAMBDA: 0.75, SALIENCY: False}
-    own = table[_like(table, wanted) & (table["status"] == "completed") & (table[f"param.{STEPS_1_9}"] > 0)]
+    wanted = {STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], **SETTINGS}
+    own = table[like(table, wanted) & (table["status"] == "completed") & (table[f"param.{STEPS_1_9}"] > 0)]
     return int(own.groupby(f"param.{STEPS_1_9}")["final_loss"].mean().idxmin())
 
 
@@ -266,7 +285,7 @@ def train(storage: str, records: Path, *, minutes: float, workers: int, protocol
         sweep.extend(run_cap=max(len(sweep.trials()), 1))
         is_ended = run_workers(sweep.url, workers, ends)
         table = sweep.trials()
-        trials().to_csv(records, index=False)
+        trials().drop(columns=["stages", "trunk_points"], errors="ignore").to_csv(records, index=False)
         completed = table.trial.isin(added) & (table.status == "completed")
         print(f"{completed.sum()} of {len(added)} trials of this phase completed", flush=True)
         if not is_ended:

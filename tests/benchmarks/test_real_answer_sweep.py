@@ -12,11 +12,11 @@ import pytest
 import sweeps
 from benchmarks.real import answer_sweep
 from benchmarks.real.answer_sweep import (
+    DISTANCE,
     LAMBDA,
     RATE_1_9,
     RATE_2,
     RATES,
-    SALIENCY,
     STEPS_1_9,
     STEPS_2,
     Point,
@@ -119,9 +119,9 @@ def test_rates_beside_the_best_are_tried_at_both_ends_of_the_lengths() -> None:
 
 def test_last_phase_changes_one_thing_at_the_best_length() -> None:
     base = answer_sweep.point(200, 200, BEST[True])
-    for point in FOUND[-1]:
-        changed = {name for name in base if point[name] != base[name]} - {"seed"}
-        assert changed in ({LAMBDA}, {SALIENCY})
+    changes = [{name for name in base if point[name] != base[name]} - {"seed"} for point in FOUND[-1]]
+    assert all(len(changed) == 1 for changed in changes)
+    assert set.union(*changes) == set(answer_sweep.SETTINGS)
 
 
 def test_another_session_goes_on_where_the_records_end() -> None:
@@ -136,6 +136,14 @@ def test_records_have_each_trial_once_when_it_ended() -> None:
     point = rows([answer_sweep.point(0, 333, (8e-4, 4e-4))])[0]
     table = pd.DataFrame([point | {"trial": 0}, point | {"status": "running"}, point | {"trial": 7}])
     assert list(answer_sweep.ended(table)["trial"]) == [0]
+
+
+def test_records_without_a_later_setting_have_its_first_value() -> None:
+    point = answer_sweep.point(0, 333, (8e-4, 4e-4))
+    earlier = pd.DataFrame(rows([point])).drop(columns=f"param.{DISTANCE}")
+    assert answer_sweep.is_in(answer_sweep.ended(earlier), point)
+    both = pd.concat([earlier, pd.DataFrame(rows([point | {DISTANCE: "kl"}]))])
+    assert list(answer_sweep.ended(both)[f"param.{DISTANCE}"]) == ["mse_normalized", "kl"]
 
 
 def test_without_a_completed_trial_no_rates_are_made_up() -> None:
