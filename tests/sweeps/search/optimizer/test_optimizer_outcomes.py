@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 from torch.utils import cpp_extension
 
+from sweeps.search.determinism import silence
 from sweeps.search.optimizer import Optimizer, surrogate
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import Objective, Program, Range, Search, Space, Value
+from sweeps.trials.objectives import within_constraints
 from sweeps.trials.record import Attempt, Status, Trial
 
 LOSS = (Objective(metric="loss"),)
@@ -207,6 +210,69 @@ def test_two_objectives_spread_over_the_front(constraints: tuple[str, ...]):
 def test_a_constraint_over_several_metrics_is_taken():
     report = lambda i, p: ("completed", {"loss": p["x"], "a": p["x"], "b": p["y"]})  # noqa: E731
     assert generators(search(space(constraints=("a + 2*b >= 0.5", "b <= 0.9")), report, 5)) == "sssbb"
+
+
+def within_for_ax(searched: Space, records: list[Trial]) -> list[bool]:
+    """Return whether each result is within the outcome constraints, both as the search transforms them."""
+    optimizer = Optimizer(searched)
+    optimizer.observe(records)
+    with silence("ax"):
+        adapter = optimizer._fitted()
+        config, data = adapter._optimization_config.clone(), adapter.get_training_data()
+        for transform in adapter.transforms.values():
+            config = transform.transform_optimization_config(config, adapter, None)
+            data = transform.transform_experiment_data(data)
+    means = data.observation_data["mean"]
+    within = np.ones(len(records), dtype=bool)
+    for each in config.outcome_constraints:
+        excess = sum(weight * means[name].to_numpy() for name, weight in each.metric_weights) - each.bound
+        within &= excess >= 0.0 if each.op.name == "GEQ" else excess <= 0.0
+    return within.tolist()
+
+
+BETWEEN = ("mem <= 40", "mem >= 10")
+
+
+def memory(i: int, p: Mapping[str, float]) -> Report:
+    return ("completed", {"loss": 2 - p["x"] + 0.1 * p["y"], "mem": 100 * p["x"] + 5 * p["y"]})
+
+
+def times(p: Mapping[str, float], train: float) -> Report:
+    return ("completed", {"loss": 2 - p["x"], "train": train, "test": 30 * p["y"] + 1})
+
+
+@pytest.mark.parametrize(
+    ("constraints", "report"),
+    [
+        (("mem <= 40",), memory),
+        (BETWEEN, memory),
+        (("train + test <= 20",), lambda i, p: times(p, 8 * p["x"] + 1)),
+        (("train - test <= 0",), lambda i, p: times(p, 99.0 if i == 3 else p["x"])),
+        (("train <= 0.7", "train + test <= 20"), lambda i, p: times(p, p["x"])),
+    ],
+    ids=["one", "both-sides", "sum", "difference-outlier", "alone-and-in-sum"],
+)
+def test_results_within_the_constraints_are_so_for_the_search(
+    constraints: tuple[str, ...], report: Callable[[int, Mapping[str, float]], Report]
+):
+    searched, random = space(constraints=constraints), np.random.default_rng(1)
+    records = []
+    for index in range(10):
+        point = {name: float(random.random()) for name in "xy"}
+        status, metrics = report(index, point)
+        records.append(
+            Trial(trial=index, status=status, parameters=point, generator="sobol", metrics=metrics)
+        )
+    own = [within_constraints(searched)(record.metrics) for record in records]
+    assert {True, False} == set(own)
+    assert within_for_ax(searched, records) == own
+
+
+def test_a_metric_is_kept_between_two_bounds():
+    """The loss falls to the right, memory rises with it, from 10 to 40 it is allowed."""
+    asked = [r for r in search(space(constraints=BETWEEN), memory, 8) if r.generator == "botorch"]
+    assert len(asked) >= 4
+    assert sum(within_constraints(space(constraints=BETWEEN))(r.metrics) for r in asked[1:]) >= len(asked) - 2
 
 
 @pytest.mark.slow
