@@ -39,7 +39,7 @@ from sweeps.search.optimizer.rows import ModelRows, metric_scale
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
 from sweeps.search.optimizer.transfer import SourceModel
-from sweeps.search.optimizer.transforms import UNCUT
+from sweeps.search.optimizer.transforms import FOR_ANALYSES, UNCUT
 from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes
 from sweeps.search.random_search import SOBOL_ATTEMPTS, any_of, remaining_configurations
@@ -531,7 +531,7 @@ class Optimizer:
     def view(self) -> SurrogateView:
         """Return a view of a fresh fit to all results. Raises one of SURROGATE_FAILURES."""
         with one_thread(), silence("ax"), seeded(stable_seed(self._search.seed, "view")):
-            adapter = self._fitted(batched=False)
+            adapter = self._fitted(batched=False, transforms=FOR_ANALYSES)
             records = {trial.index: index for index, trial in self._ax_trials.items()}
             return SurrogateView(
                 adapter,

@@ -99,3 +99,6 @@ TRANSFORMS = [mended for each in MBM_X_trans + Y_trans for mended in _MENDED.get
 
 UNCUT = [transform for transform in TRANSFORMS if transform is not CutOutliers]
 """The same but for one: a source foresees high losses, which Ax cuts off."""
+
+FOR_ANALYSES = [transform for transform in TRANSFORMS if transform is not Bilog]
+"""The same without bends: of a metric with a bound they state means and noise in its own unit, too."""

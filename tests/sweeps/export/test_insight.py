@@ -192,6 +192,25 @@ def test_intervals_of_left_out_results_hold_them() -> None:
     assert np.median([row["predicted_sd"] for row in rows]) == pytest.approx(0.1, rel=0.25)
 
 
+def test_intervals_of_a_metric_with_an_outcome_constraint_have_its_own_unit() -> None:
+    """The search bends results around the bound: those of 0 to 20 under a bound of 60 to a few units."""
+    bounded = replace(SPACE, outcome_constraints=("memory <= 60",), parameters=SPACE.parameters[:1])
+    random = np.random.default_rng(3)
+    trials = []
+    for index in range(24):
+        lr = float(10 ** random.uniform(-3, -1))
+        memory = 10 * (math.log10(lr) + 3) + 5 * random.standard_normal()
+        metrics = {"loss": loss(lr, "linear"), "memory": memory}
+        trials.append(
+            Trial(trial=index, status="completed", parameters={"lr": lr}, generator="sobol", metrics=metrics)
+        )
+    rows = insight(bounded, trials)["metrics"]["memory"]["cross_validation"]
+    spreads = np.array([row["predicted_sd"] for row in rows])
+    misses = np.array([row["observed"] - row["predicted"] for row in rows])
+    assert spreads.mean() > 0.7 * np.sqrt(np.mean(misses**2))
+    assert (np.abs(misses) <= 1.96 * spreads).sum() >= 21
+
+
 @pytest.mark.parametrize("count", [0, 1, LEAST - 1])
 def test_too_few_results_are_reported(count: int, records: list[Trial]) -> None:
     found = insight(SPACE, [records[0]] * count)
