@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from analysis.labels import number
+from analysis.statistics.pareto import Goal
 from sweeps.dashboard.curves import thin
 
 WIDTH, HEIGHT = 320, 220
@@ -161,12 +162,14 @@ def scatter(
     title: str,
     x: str,
     y: str,
+    goal: Goal = "minimize",
     log: tuple[bool, bool] = (False, False),
     names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Markup:
     """Return points, those of the front larger and joined, as an SVG element.
 
     Args:
+        goal: of x.
         log: whether x and y are logarithmic, even where their values do not ask for it.
         names: texts at places 0, 1, 2, and so on of x and y; () for numbers.
     """
@@ -184,7 +187,9 @@ def scatter(
     marks = Markup("").join(
         Markup('<circle class="front" cx="{}" cy="{}" r="4"/>').format(*_pixel(p, across, up)) for p in front
     )
-    path = _path(Line(name="", points=sorted(front), steps=True), across, up)
+    # From the best x on: the best y for no worse an x improves at a point, not before it.
+    steps = sorted(front, reverse=goal == "maximize")
+    path = _path(Line(name="", points=steps, steps=True), across, up)
     line = Markup('<path class="front-line" d="{}"/>').format(path) if len(front) > 1 else Markup("")
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}{}</svg>').format(
         WIDTH, HEIGHT, title, _axes(across, up, x, y), pale, line, marks

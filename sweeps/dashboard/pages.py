@@ -264,4 +264,7 @@ def _picture(found: fronts.Points) -> object:
     if not found.xs:
         return "No completed trial has both."
     title = f"{found.y} against {found.x}"
-    return scatter(pale, front, title=title, x=found.x, y=found.y, log=found.log, names=found.names)
+    goal, _ = found.goals
+    return scatter(
+        pale, front, title=title, x=found.x, y=found.y, goal=goal, log=found.log, names=found.names
+    )

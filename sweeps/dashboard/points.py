@@ -164,6 +164,7 @@ def document(found: Points) -> dict[str, object]:
         "xs": short(found.xs),
         "ys": short(found.ys),
         "front": found.front,
+        "goals": found.goals,
         "log": found.log,
         "names": found.names,
     }

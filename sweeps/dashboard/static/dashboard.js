@@ -297,9 +297,10 @@ class Plot {
     }
     pixels.globalAlpha = 1; pixels.fillStyle = pixels.strokeStyle = accent; pixels.lineWidth = 1.5;
     pixels.beginPath();
-    this.data.front.forEach((at, nth) => {
+    const fromBest = this.data.goals[0] === "maximize" ? [...this.data.front].reverse() : this.data.front;
+    fromBest.forEach((at, nth) => {
       const x = this.x(px[at]), y = this.y(py[at]);
-      if (nth) { pixels.lineTo(x, this.y(py[this.data.front[nth - 1]])); pixels.lineTo(x, y); } else pixels.moveTo(x, y);
+      if (nth) { pixels.lineTo(x, this.y(py[fromBest[nth - 1]])); pixels.lineTo(x, y); } else pixels.moveTo(x, y);
     });
     pixels.stroke();
     for (const at of this.data.front) {

@@ -10,7 +10,7 @@ import pytest
 from served_dashboard import make_sweep, record
 
 from sweeps.dashboard import sharing
-from sweeps.dashboard.charts import Line, chart, scale_of
+from sweeps.dashboard.charts import Line, chart, scale_of, scatter
 from sweeps.dashboard.curves import Curves
 from sweeps.dashboard.reader import SweepReader
 from sweeps.space.definition import Choice, Fidelity
@@ -136,3 +136,15 @@ def test_best_over_compute_is_within_the_constraints(tmp_path, space) -> None:
     folder = make_sweep(tmp_path, bounded, *(record(i, metrics=found) for i, found in enumerate(metrics)))
     found = sharing.search(SweepReader(folder).refresh(listing=True))
     assert [value for _, value in found.best] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("goal", "front"),
+    [("minimize", [(1.0, 30.0), (2.0, 10.0)]), ("maximize", [(1.0, 10.0), (2.0, 30.0)])],
+)
+def test_between_two_points_of_a_front_its_line_has_the_worse_y(goal, front) -> None:
+    """No trial that is as good in x has a better one."""
+    drawn = str(scatter([], front, title="t", x="x", y="y", goal=goal))
+    marks = re.findall(r'class="front" cx="([^"]+)" cy="([^"]+)"', drawn)
+    better, worse = sorted(marks, key=lambda mark: -float(mark[1]))  # pixels go down
+    assert f'class="front-line" d="M{worse[0]} {worse[1]}H{better[0]}V{better[1]}"' in drawn

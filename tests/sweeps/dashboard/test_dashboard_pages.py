@@ -114,7 +114,7 @@ def test_the_front_and_its_points_follow_the_axes_in_the_address(tmp_path, space
             assert points == {
                 "x": "steps", "y": "loss", "trials": [0, 1, 2],
                 "xs": [10, 20, 30], "ys": [3, 2, 4], "front": [0, 1], "log": [False, False],
-                "names": [[], []],
+                "goals": ["minimize", "minimize"], "names": [[], []],
             }  # fmt: skip
             other = json.loads(await served.page("/sweep/toy/points.json?x=param.n&y=steps"))
             assert (other["x"], other["xs"], other["front"]) == ("param.n", [1, 2, 3], [])
