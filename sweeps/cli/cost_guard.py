@@ -86,7 +86,7 @@ def cost_of(pool: Pool, workers: int, experiment: Experiment) -> str:
         return f"{hourly}; the sweep has no run_cap, so its total cost is not known"
     # The rest of the sweep, by the mean time of its completed trials.
     rate = Rate(name="", usd_per_hour=pool.dollars_per_hour / pool.nodes, kind="", dated="")  # of a host
-    rows = [table.cost_row(record) for record in experiment.trials()]
+    rows = table.cost_rows(experiment.space, experiment.trials())
     estimate = cost(rows, experiment.space.run_cap, rate)
     if estimate.expected is None:
         return f"{hourly}; what the sweep costs is known when its first trial is done"

@@ -139,7 +139,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         from sweeps.cli.snapshots import status_line
 
         lines.append(f"stages  {status_line(experiment, records)}")
-    if line := _cost_line(most, records, rate):
+    if line := _cost_line(space, most, records, rate):
         lines.append(f"cost    {line}")
     if (planned := rounds.of_store(experiment.store, list(records))) is not None:
         lines.append(f"confirm {confirmation.progress_line(*planned)}")
@@ -152,12 +152,11 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     return lines
 
 
-def _cost_line(cap: int | None, records: Sequence[Trial], rate: Rate | None) -> str:
+def _cost_line(space: Space, cap: int | None, records: Sequence[Trial], rate: Rate | None) -> str:
     """Return dollars so far, and expected for so many trials, in words; "" if no cost is known."""
     from analysis.summaries.costs import cost
 
-    rows = [table.cost_row(record) for record in records if record.generator != "imported"]
-    estimate = cost(rows, cap, rate)
+    estimate = cost(table.cost_rows(space, records), cap, rate)
     if rate is None and not estimate.so_far:
         return ""
     expected = (

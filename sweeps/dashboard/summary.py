@@ -72,7 +72,7 @@ def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
         "run_cap": space.run_cap,
         "state": state_of(view),
         "limits": [(name, used[name], limit) for name, limit in most.items()],
-        "cost": cost([table.cost_row(record) for record in records], cap, rate),
+        "cost": cost(table.cost_rows(space, records), cap, rate),
         "hours_left": _hours_left(space, records, cap),
         "best": best,
         "confirmation": "" if view.confirmation is None else progress_line(*view.confirmation),

@@ -108,17 +108,24 @@ def stage_costs(record: Trial) -> dict[str, Any]:
     return columns
 
 
-def cost_row(record: Trial) -> dict[str, Any]:
-    """Return what `analysis.summaries.costs` needs of a trial, for whoever does not make the whole table."""
-    return {
-        "trial": record.trial,
-        "status": record.status,
-        "generator": record.generator,
-        "metrics": record.metrics,
-        "seconds": seconds(record),
-        **({} if (took := machine_seconds(record)) is None else {"machine_seconds": took}),
-        **stage_costs(record),
-    }
+def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return what `analysis.summaries.costs` needs of the trials that the sweep has paid for.
+
+    It is for whoever does not make the whole table.
+    """
+    own = [each for each in trials if each.generator != "imported"]
+    return [
+        {
+            "trial": record.trial,
+            "status": record.status,
+            "generator": record.generator,
+            "metrics": record.metrics,
+            "seconds": seconds(record),
+            **({} if (took := machine_seconds(record)) is None else {"machine_seconds": took}),
+            **stage_costs(record),
+        }
+        for record in marked_by_fidelity(space, own)
+    ]
 
 
 def flat(record: Trial) -> dict[str, Any]:

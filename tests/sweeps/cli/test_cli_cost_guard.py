@@ -7,15 +7,28 @@ import sys
 from pathlib import Path
 
 import pytest
+from published import put
 
 from runners.pools import launched
 from runners.pools.pool import Pool
-from sweeps.cli import cost_guard, launch
+from sweeps.cli import cost_guard, launch, show
 from sweeps.experiment import Experiment
 from sweeps.operations.pools import folder, place_of
+from sweeps.space.space_file import loads
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Complete
+from sweeps.trials.record import Attempt, Trial
 
+FIDELITY = """\
+name: case
+objectives: [{metric: loss}]
+program: {function: "m:f"}
+parameters:
+  lr: {min: 0.0, max: 1.0}
+  size: {values: [1, 2]}
+fidelity: {size: {cost: [0.1, 1]}}
+run_cap: 10
+"""
 PRICED = ("launch", "local", "--devices", "none", "--price", "RunPod H100")
 
 
@@ -42,6 +55,32 @@ def test_dollars_per_hour_and_remaining_cost(sweep, space_file, started, monkeyp
     # Four trials of half an hour are left: 4 x 0.5 x 2.89, shared by two workers.
     assert "$5.78 and 1.0 hours" in sweep(*PRICED, "--workers", "2").err
     assert started == [3, 2]
+
+
+def test_a_users_own_trials_below_the_target_are_cheap_and_not_under_the_run_cap(tmp_path):
+    """Four trials at the target took an hour, two below it 6 minutes: six of an hour are left."""
+    space = loads(FIDELITY, "space.yaml")
+    experiment = Experiment.create(LocalStore(tmp_path / "case"), space)
+    for index in range(6):
+        hours, size, generator = (1.0, 2, "sobol") if index < 4 else (0.1, 1, "enqueued")
+        attempt = Attempt(attempt=1, worker="w", start=0.0, end=3600 * hours, reason="completed")
+        record = Trial(
+            trial=index,
+            status="completed",
+            parameters={"lr": index / 10, "size": size},
+            generator=generator,
+            metrics={"loss": 1.0, "usd": 10 * hours},
+            history=(attempt,),
+            started=0.0,
+            ended=3600 * hours,
+        )
+        put(experiment.store, record)
+    lines = show.status_lines(experiment, experiment.trials())
+    assert any("$42.00 so far, about $102.00 when all 10 are done" in line for line in lines)
+    pool = Pool(
+        name="case", storage="x", folder=tmp_path, workers=2, command=("true",), dollars_per_hour=10.0
+    )
+    assert "about $60.00 and 3.0 hours for what is left" in cost_guard.cost_of(pool, 2, experiment)
 
 
 def test_above_the_limit_nothing_starts_without_a_yes(sweep, space_file, started, monkeypatch):

@@ -43,7 +43,7 @@ def test_earlier_attempts_and_hosts_have_cost_too(nodes: int) -> None:
     document = table.document(SPACE, "sweep", [record])
     assert document["trials"][0]["seconds"] == 1800.0
     assert document["machine_seconds"] == {"0": 9000.0 * nodes}
-    for found in (contents(document, rate=RATE).cost, cost([table.cost_row(record)], 2, RATE)):
+    for found in (contents(document, rate=RATE).cost, cost(table.cost_rows(SPACE, [record]), 2, RATE)):
         assert found.so_far == pytest.approx(7.5 * nodes)
         assert found.expected == pytest.approx(2 * 7.5 * nodes)
 
@@ -70,7 +70,7 @@ def test_nothing_runs_until_somebody_looks_days_later() -> None:
 def test_a_trial_that_waits_after_a_preemption_has_cost_too() -> None:
     record = apply(fresh(0), Claim(worker="w"), 0.0)
     record = apply(record, Release(**holder(record)), 3600.0)
-    assert cost([table.cost_row(record)], None, RATE).so_far == pytest.approx(3.0)
+    assert cost(table.cost_rows(SPACE, [record]), None, RATE).so_far == pytest.approx(3.0)
     record = apply(record, Claim(worker="w"), 7200.0)
     record = apply(record, Heartbeat(**holder(record)), 9000.0)
-    assert cost([table.cost_row(record)], None, RATE).so_far == pytest.approx(4.5)
+    assert cost(table.cost_rows(SPACE, [record]), None, RATE).so_far == pytest.approx(4.5)
