@@ -186,6 +186,10 @@ def _split(rows: TrialsTable, y: str, budget: float) -> _Split:
         return _Split()
     stage1_9, stage2 = (rows.numbers(column) for column in rows.length_columns)
     fixed1_9, fixed2 = stage1_9.nunique() == 1, stage2.nunique() == 1
+    lacking = int((~np.isfinite(stage1_9 + stage2)).sum())  # a choice may switch a length off
+    if lacking and (fixed1_9 or fixed2):
+        reason = f"one stage has no length in {lacking} of {counted(len(rows), 'trial')}"
+        return _Split(warnings=[f"the split between the stages is unknown: {reason}"])
     if fixed2 and not fixed1_9:
         second = int(stage2.iloc[0])
         return _one_length(int((budget - float(stage2.iloc[0])) // STAGE1_9_WEIGHT), second)

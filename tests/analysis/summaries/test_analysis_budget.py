@@ -91,6 +91,31 @@ def test_without_enough_pairs_the_curve_still_answers(lengths: pd.DataFrame) -> 
     assert any("the split between the stages is unknown" in warning for warning in found.warnings)
 
 
+def test_without_a_length_in_some_trials_the_curve_still_answers() -> None:
+    """A length that a choice switches on is no number in the trials that chose otherwise."""
+    pairs = [(None, 50), (None, 100), (50, 100), (50, 200), (50, 400), (50, 800)]
+    losses = [5.6, 5.0, 4.6, 4.3, 4.0, 3.85]
+    rows = [
+        {
+            "trial": at,
+            "status": "completed",
+            "generator": "sobol",
+            "final_loss": loss,
+            "effective_steps": 2 * (first or 0) + second,
+            "param.recipe": "plain" if first is None else "aligned",
+            "param.stage1_9.max_steps": first,
+            "param.stage2.max_steps": second,
+        }
+        for at, ((first, second), loss) in enumerate(zip(pairs, losses, strict=True))
+    ]
+    found = answer(pd.DataFrame(rows), x="effective_steps", y="final_loss", budget=600)
+    assert 3.85 < found.value < 4.6
+    assert found.stage1_9 is found.stage2 is None
+    assert any(
+        "split between the stages is unknown: one stage has no length in 2 of 6" in w for w in found.warnings
+    )
+
+
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_budget_that_is_none_is_refused(budget: float, lengths: pd.DataFrame) -> None:
     with pytest.raises(AnalysisError, match="give a positive number"):
