@@ -110,7 +110,7 @@ NOTES = (
     Note(
         "efficient",
         "Most efficient",
-        "highest (baseline − column {y}) per {unit} of column {x}; the baseline is the best {y} among "
+        "highest ({gain}) per {unit} of column {x}; the baseline is the best {y} among "
         "completed trials with 0 in column param.stage1_9.max_steps",
         condition="baseline",
     ),
@@ -229,7 +229,10 @@ def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
 def column_source(column: str, page: Contents) -> str:
     """Return the source of a cell of the table, and of its error, if it has one."""
     if column == "usd" and page.priced_by_time:
-        source = f"column usd: column seconds / 3600 × {page.cost.basis}"
+        taken = "column seconds"
+        if page.reuse is not None:
+            taken = f"({taken} + seconds of {_reused(page.reuse)})"
+        source = f"column usd: {taken} / 3600 × {page.cost.basis}"
     elif column == "effective_steps":
         source = f"column effective_steps: {STEPS}"
     elif column == "trial":
@@ -277,7 +280,10 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
 def _texts(page: Contents) -> Mapping[str, object]:
     """Return what stands for the fields of the notes, as far as the page has the parts."""
     constraints = " (within the sweep's outcome constraints: field best_trial of the export)"
-    by_time = "column seconds, the time of each trial's last attempt, at the price"
+    by_time = (
+        "field machine_seconds (all attempts of a trial, on all its hosts), or column seconds where there "
+        "was one of each, at the price"
+    )
     fields: dict[str, object] = {
         "parameter": PARAMETER,
         "steps": STEPS,
@@ -319,12 +325,13 @@ def _texts(page: Contents) -> Mapping[str, object]:
         error = " and ".join(errors)
         fields |= {"x": x, "y": y, "unit": measure_of(x).unit, "draws": chances.draws, "error": error}
         fields |= {"paired": paired, "seeds": seeds, "through": "" if part.fit is None else part.fit.through}
+        ends = ["baseline", f"column {y}"]
+        fields["gain"] = " − ".join(ends if part.result.y_goal == "minimize" else reversed(ends))
         fields["bars"] = f"; bars are {error}, where there is one" if error else ""
     if page.reuse is not None:
         fields |= _reuse_texts(page.table, page.reuse)
         if not page.priced_by_time:
-            saved = " and of saved parts, in proportion to the cost" if page.reuse.branches else ""
-            fields["dollars"] = f"{fields['dollars']}, less the usd of reused stages in column stages{saved}"
+            fields["dollars"] = f"{fields['dollars']}, less the usd of {_reused(page.reuse)}"
     if page.many_objectives is not None:
         fields["all_chances"] = ""
         if draws := page.many_objectives.result.draws:
@@ -333,6 +340,12 @@ def _texts(page: Contents) -> Mapping[str, object]:
                 "in its column NAME_sem"
             )
     return fields
+
+
+def _reused(reuse: Reuse) -> str:
+    """Return where it stands what trials did not compute themselves."""
+    saved = " and of saved parts, in proportion to the cost" if reuse.branches else ""
+    return f"reused stages in column stages{saved}"
 
 
 def _reuse_texts(table: TrialsTable, reuse: Reuse) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from analysis.report.contents import contents
-from analysis.report.footnotes import notes
+from analysis.report.footnotes import column_source, notes
 from analysis.report.report import render
 from analysis.summaries.costs import rate
 
@@ -25,6 +25,7 @@ FIELDS = {
     "held_out",
     "next",
     "log_parameters",
+    "machine_seconds",
 }
 """Of the export document, that the page shows."""
 
@@ -182,7 +183,24 @@ def test_a_number_without_a_source_is_found() -> None:
 def test_a_price_and_a_report_are_told_apart(sweep: dict[str, Any]) -> None:
     at_a_price = notes(contents(sweep, rate("RunPod A100")), ())["cost"].source
     assert "column seconds" in at_a_price
+    assert "field machine_seconds" in at_a_price  # of all attempts and hosts, where these are several
     assert "column usd" in notes(contents(in_dollars(sweep)), ())["cost"].source
+
+
+def test_dollars_at_a_price_have_the_time_of_reused_stages(
+    sweep: dict[str, Any], shared: dict[str, Any], branched: dict[str, Any]
+) -> None:
+    price = rate("RunPod A100")
+    sources = [column_source("usd", contents(document, price)) for document in (sweep, shared, branched)]
+    reused = "column seconds + seconds of reused stages in column stages"
+    taken = ["column seconds", f"({reused})", f"({reused} and of saved parts, in proportion to the cost)"]
+    assert sources == [f"column usd: {each} / 3600 × {price}" for each in taken]
+
+
+def test_efficiency_is_the_gain_whatever_the_goal(sweep: dict[str, Any]) -> None:
+    more = sweep | {"objectives": [{"metric": "final_loss", "goal": "maximize"}]}
+    for document, gain in ((sweep, "baseline − column final_loss"), (more, "column final_loss − baseline")):
+        assert f"highest ({gain}) per" in notes(contents(document), ())["efficient"].source
 
 
 def test_steps_come_with_their_formula(sweep: dict[str, Any]) -> None:
