@@ -106,8 +106,9 @@ def logs(runner: str | None, worker: str | None, lines: int, sweep: Sweep) -> No
     with translated_errors():
         for engine, pool_ in _pools(sweep.open(), runner):
             engines.require(engine)
-            for line in engines.runner(engine).logs(pool_, worker, lines):
-                echo(line)
+            found = [*engines.runner(engine).logs(pool_, worker, lines)]
+            if found:
+                echo("\n".join(found))  # at once: no line of a private key is recognised by itself
 
 
 @click.command()

@@ -35,7 +35,8 @@ def show_trial(sweep: Sweep, index: int, lines: int, style: str) -> None:
     """Show all about trial INDEX: parameters, metrics, attempts, error, log, and how to run it again."""
     experiment = sweep.open()
     (record,) = redact_trials([experiment.trial(index)])
-    log = log_tail(experiment.store, record, lines)
+    # Before it is split: no line of a private key is recognised by itself.
+    log = redact(log_tail(experiment.store, record, lines))
     if style == "json":
         store = experiment.store
         document = {
@@ -46,7 +47,7 @@ def show_trial(sweep: Sweep, index: int, lines: int, style: str) -> None:
             "started": record.started,
             "ended": record.ended,
             "history": [attempt.document() for attempt in record.history],
-            "log": redact(log),
+            "log": log,
             "files": _location(store, record) if record.attempt else None,
             "record": store.location(records.key(record.trial)),
             "command": _command_line(experiment, record),
@@ -110,7 +111,7 @@ def _lines(experiment: Experiment, record: Trial, log: str) -> Iterator[str]:
         yield f"error    {record.failure.replace('_', ' ')}" if record.failure else "error"
         first, _, traceback = record.error.partition("\n")
         yield f"  {first}"
-        if traceback.strip() not in redact(log):  # else the end of the log follows, which has the same lines
+        if traceback.strip() not in log:  # else the end of the log follows, which has the same lines
             yield from (f"  {line}" for line in traceback.splitlines())
     if is_remote(experiment.store.url) or Path(_location(experiment.store, record)).is_dir():
         yield f"files    {_location(experiment.store, record)}"

@@ -13,11 +13,20 @@ from pathlib import Path
 import pytest
 
 from sweeps.experiment import Experiment
+from sweeps.operations.pools import folder, place_of
+from sweeps.programs.base import LOG_FILE
 from sweeps.storage.local import LocalStore
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete, Fail
 
 SECRET = "s3cr3t-of-postgres"
+KEY_LINES = ("b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ", "QyNTUxOQAAACDabcdefghijklmnopqrstuvwxyz0123")
+LOG = "\n".join(
+    (
+        "reads the key", "-----BEGIN OPENSSH PRIVATE KEY-----", *KEY_LINES, "-----END OPENSSH PRIVATE KEY-----",
+        f"connects {SECRET}", "ends",
+    )
+)  # fmt: skip
 ESCAPES = "\x1b]0;owned\x07 [red]\x9b31m"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -51,6 +60,10 @@ def hostile(sweep, space_file, built_once, monkeypatch) -> str:
             metrics={f"m-{SECRET}": 1.0, f"at{ESCAPES}": 3.0},
         )  # fmt: skip
         Path(url, trial.key(2)).write_bytes(trial.encode(record, "old"))
+        pool = folder(place_of(experiment), "local")
+        for log in (Path(url, trial.run_prefix(2, 1), LOG_FILE), pool / "worker-1.log"):
+            log.parent.mkdir(parents=True)
+            log.write_text(f"{LOG}\n")
         return url
 
     url = built_once("hostile", build)
@@ -63,6 +76,7 @@ def hostile(sweep, space_file, built_once, monkeypatch) -> str:
     [
         ("trials",), ("trials", "--format", "csv"), ("trials", "--format", "json"), ("status",), ("best",),
         ("best", "--format", "csv"), ("best", "--format", "json"), ("status", "--format", "csv"),
+        ("show", "2"), ("show", "2", "--format", "json"), ("pool", "logs", "local"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -70,7 +84,8 @@ def test_no_escape_sequence_and_no_secret_is_printed(sweep, hostile, command):
     ran = sweep(*command, "--storage", hostile)
     assert ran.status == 0
     assert not CONTROL.search(ran.out + ran.err)
-    assert SECRET not in ran.out + ran.err
+    assert not any(secret in ran.out + ran.err for secret in (SECRET, *KEY_LINES))
+    assert not {"show", "logs"} & {*command} or "ends" in ran.out  # the log is there
 
 
 def test_an_error_with_markup_is_shown_to_the_letter(sweep, hostile):
