@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sweeps.errors import AlreadyExists, Conflict
-from sweeps.storage.base import Entry, NotFound
+from sweeps.storage.base import Entry, NotFound, Part
 from sweeps.storage.keys import checked_key, checked_prefix
 
 
@@ -42,6 +42,11 @@ class MemoryStore:
                 raise NotFound(key, self.location(key))
             data, version, _ = self._objects[key]
             return data, version
+
+    def read_part(self, key: str, start: int, most: int) -> Part:
+        data, version = self.read(key)
+        begin = start if start >= 0 else max(0, len(data) + start)
+        return Part(data[begin : begin + most], len(data), version)
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
         return [self._read_or_none(key) for key in keys]

@@ -9,15 +9,16 @@ from typing import Any
 import click
 
 from sweeps.cli.options import Sweep, count_option, sweep_option
-from sweeps.cli.output import document_option, echo, print_json
+from sweeps.cli.output import document_option, echo, notify, print_json
+from sweeps.errors import DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.programs.base import LOG_FILE
 from sweeps.programs.kinds import program_of
-from sweeps.programs.process import end_of, last_lines
+from sweeps.programs.process import end_of
 from sweeps.space.definition import cell_of
 from sweeps.stages import sharing
-from sweeps.storage.base import Store
+from sweeps.storage.base import NotFound, Store
 from sweeps.storage.urls import is_remote
 from sweeps.text.printable import escape_controls
 from sweeps.text.shorten import shorten, timestamp
@@ -72,15 +73,19 @@ def _command_line(experiment: Experiment, record: Trial) -> str:
 def log_tail(store: Store, record: Trial, lines: int) -> str:
     """Return the last lines of the log of the present or last attempt; "" if there are none.
 
-    In a bucket it is as old as the last upload of the run.
+    In a bucket it is as old as the last upload of the run. A notice says why a log cannot be read.
     """
     if not record.attempt or not lines:
         return ""
-    prefix = run_prefix(record.trial, record.attempt)
-    if is_remote(store.url):
-        found = store.read_many([f"{prefix}/{LOG_FILE}"])[0]
-        return "" if found is None else end_of(found[0], lines)
-    return last_lines(Path(store.location(f"{prefix}/{LOG_FILE}")), lines, max_bytes=400 * lines)
+    most = 400 * lines
+    try:
+        found = store.read_part(f"{run_prefix(record.trial, record.attempt)}/{LOG_FILE}", -most, most)
+    except (NotFound, DamagedObject):
+        return ""
+    except StoreUnavailable as error:
+        notify(f"the log is left out: {error}")
+        return ""
+    return end_of(found.data, lines, is_cut=found.size > most)
 
 
 def _location(store: Store, record: Trial, file: str = "") -> str:

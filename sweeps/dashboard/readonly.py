@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sweeps.errors import WriteRefused
-from sweeps.storage.base import Entry, Store
+from sweeps.storage.base import Entry, Part, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import local_path
 
@@ -39,6 +39,9 @@ class ReadOnlyStore:
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
         return self._store.read_many(keys)
+
+    def read_part(self, key: str, start: int, most: int) -> Part:
+        return self._store.read_part(key, start, most)
 
     def list(self, prefix: str) -> list[Entry]:
         return self._store.list(prefix)

@@ -7,29 +7,18 @@ import stat
 import time
 from collections import OrderedDict
 from pathlib import Path
-from typing import NamedTuple
 
 from sweeps.dashboard.readonly import folder_of
 from sweeps.errors import DamagedObject, SweepError
 from sweeps.programs.process import end_of
-from sweeps.storage.base import NotFound, Store
+from sweeps.storage.base import NotFound, Part, Store
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.redaction import redact
 
 FRESH_S = 5.0
 """Seconds for which a listing of an attempt's files is used again."""
-LARGEST = 64 * 1024**2
-"""Bytes of a file that is read at once; checkpoints are larger, and not read here."""
 _REMEMBERED = 256
 _MOST = 500
-
-
-class Content(NamedTuple):
-    """Bytes of a file from a position on; `version` changes when it is another file."""
-
-    data: bytes
-    size: int
-    version: str
 
 
 class RunFiles:
@@ -63,12 +52,15 @@ class RunFiles:
         return found
 
     def content(
-        self, record: Trial, name: str, *, attempt: int | None = None, start: int = 0, most: int = LARGEST
-    ) -> Content | None:
-        """Return a file's bytes; None if the attempt has no regular file of that very name.
+        self, record: Trial, name: str, *, most: int, attempt: int | None = None, start: int = 0
+    ) -> Part | None:
+        """Return a part of a file; None if the attempt has no regular file of that very name.
+
+        Of a folder its `version` is the file's identity: a file that only grows keeps it.
 
         Args:
             name: as `names` has it.
+            most: bytes to return at most.
             attempt: None for the present or last one.
             start: first byte; a negative number counts from the end.
         """
@@ -80,11 +72,9 @@ class RunFiles:
         if self._folder is not None:
             return _read_local(self._folder, key, start, most)
         try:
-            data, version = self._store.read(key)
+            return self._store.read_part(key, start, most)
         except (NotFound, DamagedObject, ValueError):
             return None
-        begin = start if start >= 0 else max(0, len(data) + start)
-        return Content(data[begin : begin + most], len(data), version)
 
     def tail(self, record: Trial, name: str, lines: int) -> str:
         """Return the last lines of a text file, without secrets; "" if there is none."""
@@ -96,7 +86,7 @@ class RunFiles:
         return "" if found is None else redact(end_of(found.data, lines, is_cut=found.size > most))
 
 
-def _read_local(folder: Path, key: str, start: int, most: int) -> Content | None:
+def _read_local(folder: Path, key: str, start: int, most: int) -> Part | None:
     """Return bytes of a file that lies in the folder itself: a link of a program's may lead to any file."""
     path = folder.joinpath(*key.split("/"))
     try:
@@ -110,7 +100,7 @@ def _read_local(folder: Path, key: str, start: int, most: int) -> Content | None
         if not stat.S_ISREG(about.st_mode):
             return None
         file.seek(start if start >= 0 else max(0, about.st_size + start))
-        return Content(file.read(most), about.st_size, f"{about.st_dev}.{about.st_ino}")
+        return Part(file.read(most), about.st_size, f"{about.st_dev}.{about.st_ino}")
 
 
 def _is_own(folder: Path, key: str) -> bool:

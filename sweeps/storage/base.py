@@ -29,6 +29,14 @@ class Entry(NamedTuple):
     updated: float
 
 
+class Part(NamedTuple):
+    """Bytes of an object from a position on, with the size of all of it and its version."""
+
+    data: bytes
+    size: int
+    version: str
+
+
 class Store(Protocol):
     """Storage of one sweep. Every method may raise `StoreUnavailable`."""
 
@@ -57,6 +65,19 @@ class Store(Protocol):
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
         """Return what `read` returns for each key, or None where there is no object, in few round trips."""
+
+    def read_part(self, key: str, start: int, most: int) -> Part:
+        """Return a part of a file of a run, whatever its size; past its end there are no bytes.
+
+        It is not for records, behind which a store may keep more bytes.
+
+        Args:
+            start: first byte; a negative number counts from the end.
+            most: bytes to return at most, one or more.
+
+        Raises:
+            NotFound, DamagedObject: as `read`.
+        """
 
     def create(self, key: str, data: bytes) -> str:
         """Write a new object and return its version. Raises `AlreadyExists`, nothing written."""

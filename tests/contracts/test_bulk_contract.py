@@ -10,7 +10,7 @@ import pytest
 from memory_store import MemoryStore
 from run_folders import download
 
-from sweeps.storage.base import Store
+from sweeps.storage.base import NotFound, Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.objects.store import ObjectStore
@@ -81,6 +81,36 @@ class TestBulkContract:
     def test_what_one_worker_uploaded_another_fetches_byte_for_byte(self, stores):
         assert upload(stores[0], self.FILES) == ()
         assert fetch(stores[1]) == self.FILES
+
+    def test_a_part_of_a_file_is_read_from_either_end(self, stores):
+        store, data = stores[1], bytes(range(256)) * 40
+        for name, content in {"log.txt": data, "empty": b""}.items():
+            if isinstance(store, MemoryStore):  # its run folders are on the disk, not among its objects
+                store.create(f"{PREFIX}/{name}", content)
+            else:
+                upload(stores[0], {name: content})
+        key = f"{PREFIX}/log.txt"
+        for start in (
+            0,
+            1,
+            255,
+            len(data) - 3,
+            len(data),
+            len(data) + 5,
+            -1,
+            -700,
+            -len(data),
+            -2 * len(data),
+        ):
+            begin = start if start >= 0 else max(0, len(data) + start)
+            for most in (1, 700, 2 * len(data)):
+                part = store.read_part(key, start, most)
+                assert (part.data, part.size) == (data[begin : begin + most], len(data))
+        assert part.version == next(entry.version for entry in store.list(key))
+        for start in (0, 3, -3):
+            assert store.read_part(f"{PREFIX}/empty", start, 10)[:2] == (b"", 0)
+        with pytest.raises(NotFound, match=r"nothing\.txt"):
+            store.read_part(f"{PREFIX}/nothing.txt", -3, 10)
 
     def test_fetching_twice_changes_nothing(self, stores):
         upload(stores[0], self.FILES)

@@ -5,7 +5,7 @@ DELETE /_control/faults    {"number": 3} or {}     → {}           one fault, o
 POST   /_control/settings  {"latency_s", "clock_skew_s", "one_write_per_second"}: any of them → {}
 POST   /_control/doors     {"name": "worker-1"}    → {"url": …}
 POST   /_control/buckets   {"name": "b"}           → {}
-GET    /_control/journal                           → {"bill": {…}, "entries": [[door, operation, name, status, fault], …]}
+GET    /_control/journal                           → {"bill": {…}, "entries": [[door, operation, name, status, fault, sent], …]}
 DELETE /_control/journal                           → {}
 """
 

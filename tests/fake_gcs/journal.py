@@ -30,13 +30,14 @@ CLASSES: dict[str, Billing] = {
 
 
 class Entry(NamedTuple):
-    """A request; status 0 where the connection was broken instead of a response."""
+    """A request; status 0 where the connection was broken instead of a response, `sent` the bytes of its body."""
 
     door: str
     operation: str
     name: str
     status: int
     fault: str
+    sent: int = 0
 
 
 class Journal:

@@ -114,11 +114,9 @@ class FakeGcs:
         except ApiError as error:  # could not even be classified
             reply, fault = failure(error), None
         broken = fault is not None and fault.action in ("lose_request", "lose_response")
-        self.journal.write(
-            Entry(
-                door, call.operation, call.name, 0 if broken else reply.status, fault.action if fault else ""
-            )
-        )
+        status, sent = (0, 0) if broken else (reply.status, 0 if call.method == "HEAD" else len(reply.body))
+        action = fault.action if fault else ""
+        self.journal.write(Entry(door, call.operation, call.name, status, action, sent))
         if broken and request.transport is not None:
             request.transport.abort()
         return self._response(reply)
@@ -156,4 +154,6 @@ class FakeGcs:
         from email.utils import formatdate
 
         headers = reply.headers | {"Date": formatdate(self.objects.now(), usegmt=True)}
+        if reply.status == 200:
+            headers["Content-Length"] = str(len(reply.body))  # aiohttp leaves it out after HEAD of no bytes
         return web.Response(status=reply.status, body=reply.body, headers=headers)

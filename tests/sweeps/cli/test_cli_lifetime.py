@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from fake_gcs import Fault
 
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
@@ -54,6 +55,29 @@ class TestShow:
         assert document["history"][0]["reason"] == "crashed"
         assert Path(document["files"]).is_dir()
         assert json.loads(sweep("show", "0", "--lines", "0", "--format", "json").out)["log"] == ""
+
+    @pytest.fixture
+    def bucket(self, sweep, space_file, gcs, monkeypatch) -> str:
+        """Return the URL of a sweep in a bucket, with a log of 16 MiB of trial 0."""
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        url = sweep("init", str(space_file), "--storage", f"gs://bucket/{uuid.uuid4().hex}").out.strip()
+        store = open_store(url)
+        Experiment.open(store).ask("worker")
+        store.create("runs/000000/attempt-1/log.txt", b"a line of a log\n" * 2**20 + b"the end\n")
+        return url
+
+    def test_of_a_large_log_in_a_bucket_only_the_end_is_read(self, sweep, bucket, gcs):
+        gcs.journal.clear()
+        ran = sweep("show", "0", "--storage", bucket)
+        assert "  the end\n" in ran.out
+        assert sum(entry.sent for entry in gcs.journal.entries()) < 2**20
+
+    @pytest.mark.parametrize("style", ["table", "json"])
+    def test_a_log_that_cannot_be_read_is_said_and_the_rest_is_shown(self, sweep, bucket, gcs, style):
+        gcs.faults.add(Fault(action="status", status=403, name="*log.txt", times=None))
+        ran = sweep("show", "0", "--storage", bucket, "--format", style)
+        assert (ran.status, "parameters" in ran.out, "the end" in ran.out) == (0, True, False)
+        assert "sweep: the log is left out: gs://bucket/" in ran.err
 
     def test_run_folder_can_be_imported(self, sweep, tmp_path):
         """As `sweep doctor` advises after a record was lost."""

@@ -352,6 +352,27 @@ def test_a_sweep_in_a_bucket_with_its_curves(gcs, space):
     run(test())
 
 
+def test_of_a_large_file_in_a_bucket_only_its_end_is_read(gcs, space):
+    def open_at(url: str) -> GcsStore:
+        return GcsStore(url, endpoint=gcs.url)
+
+    store = open_at("gs://bucket/large/toy")
+    Experiment.create(store, space)
+    put(store, record(0, "running"))
+    for name in ("log.txt", "model.safetensors"):
+        store.create(f"runs/000000/attempt-1/{name}", b"a line of a log\n" * 2**20 + b"the end\n")
+
+    async def test() -> None:
+        async with dashboard("gs://bucket/large/toy", only=True, open_at=open_at) as served:
+            gcs.journal.clear()
+            assert "the end" in await served.page("/sweep/toy/trial/0")
+            status, text = await served.get("/sweep/toy/trial/0/file?attempt=1&name=model.safetensors")
+            assert (status, text[-8:]) == (200, "the end\n")
+            assert sum(entry.sent for entry in gcs.journal.entries()) < 2**20
+
+    run(test())
+
+
 def test_pools_that_were_launched_from_here_are_shown(tmp_path, space):
     store = make_sweep(tmp_path, space)
     place = folder(Place(store.url, "toy"), "local")
