@@ -65,17 +65,22 @@ _PATH = re.compile(r"(?:~|\.{0,2}/|[A-Za-z]:\\)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _NO_SECRET = re.compile(
     r"(?i)(?:none|null|nil|true|false|yes|no|on|off|auto|disabled|enabled|optional|required|anonymous"
-    r"|\*+|\$[\w({].*|<[^<>]*>|%\(?\w+\)?[sd]?|…:?)\Z"
+    r"|\*+|…:?)\Z"
 )
+_PLACEHOLDER = re.compile(r"(?:\$[\w({].*|<[^<>]*>|%\(?\w+\)?[sd]?)\Z")
 _USERINFO = re.compile(r"(?<![\w+.-])[\w+.-]++://([^\s/'\"<>]*)@")
 _LONG, _MIXED = 8, 6  # a shorter value would occur in harmless words
 
 
 def may_be_shown(value: str) -> bool:
-    """Return whether a value is no secret, whatever its name: empty, a switch, a placeholder, a path.
+    """Return whether a text's value is no secret, whatever its name: empty, a switch, a placeholder, a path.
 
     A path or a URL is the location of a secret, which a user may need.
     """
+    return bool(_PLACEHOLDER.match(value)) or _is_harmless(value)
+
+
+def _is_harmless(value: str) -> bool:
     if not value or _NO_SECRET.match(value):
         return True
     if "://" in value:
@@ -87,7 +92,8 @@ def secret_values(environment: Mapping[str, str]) -> frozenset[str]:
     """Return the environment's secrets: values under secret names, and passwords in URLs under any name."""
     found = set()
     for name, value in environment.items():
-        if is_secret_name(name) and not may_be_shown(value):
+        # What looks like a placeholder is the value itself here, such as `$ecretPassw0rd`.
+        if is_secret_name(name) and not _is_harmless(value):
             found.add(value.strip())
         if "://" in value:
             found.update(match[1].partition(":")[2] for match in _USERINFO.finditer(value))

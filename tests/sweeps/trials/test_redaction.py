@@ -107,6 +107,13 @@ def test_a_variable_with_an_innocent_name_is_none(name):
     assert redact("told: 8-or-more", {name: "8-or-more"}) == "told: 8-or-more"
 
 
+@pytest.mark.parametrize("password", ["$ecretPassw0rd", "${ecretPassw0rd", "<angle123456>", "%percent123"])
+def test_a_value_that_begins_as_a_placeholder_is_a_secret_of_the_environment(password):
+    assert redact(f"told: {password}", {"DB_PASSWORD": password}) == "told: ***"
+    text = f"export DB_PASSWORD={password}"
+    assert redact(text, {}) == text  # there it is one
+
+
 def test_a_password_of_letters_alone_is_one_from_eight_on():
     assert redact("a test of secrets", {"PGPASSWORD": "test"}) == "a test of secrets"
     assert redact("a longword", {"PGPASSWORD": "longword"}) == "a ***"
