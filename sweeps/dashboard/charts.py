@@ -7,6 +7,7 @@ chooses the size of text by the width of the card, so that it is about 12 pixels
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,8 @@ class Scale:
             room = int(abs(self.end - self.start) / _NAME_HEIGHT)
             return [float(at) for at in range(0, len(self.names), -(-len(self.names) // room))]
         if self.log:
-            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            last = min(math.ceil(math.log10(self.high)), sys.float_info.max_10_exp)  # above it is no number
+            powers = range(math.floor(math.log10(self.low)), last + 1)
             shown: list[float] = []
             for factors in (
                 (1.0, 2.0, 5.0) if len(powers) <= 3 else (1.0,),
@@ -111,7 +113,7 @@ def scale_of(values: Sequence[float], start: float, end: float, *, log: bool | N
     if log and low > 0 and high > low:
         return Scale(low=low, high=high, start=start, end=end, log=True)
     room = 0.04 * (high - low) or 0.1 * abs(high) or 1.0
-    if not math.isfinite(room) or low - room == low:
+    if not math.isfinite((high + room) - (low - room)) or low - room == low:
         low, high, room = 0.0, 1.0, 0.0
     least = 0.0 if 0 <= low < room else low - room  # no negative ticks for what is never negative
     return Scale(low=least, high=high + room, start=start, end=end)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -17,6 +19,7 @@ from sweeps.space.definition import Choice, Fidelity
 from sweeps.trials.record import Attempt
 
 POINTS = [(step, 1.0 if step <= 20 else 4.0) for step in range(1, 41)]
+MOST = sys.float_info.max
 STAGES = [("stage1_9", 0.0), ("stage2", 20.0)]
 
 
@@ -53,6 +56,23 @@ def test_a_log_axis_is_chosen_by_its_values_or_asked_for() -> None:
     assert scale.at(0.004) == pytest.approx(50)
     assert scale.ticks() == [0.002, 0.003, 0.004, 0.006, 0.008]
     assert not scale_of([0.0, 1.0], 0, 100, log=True).log
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(2.0, MOST), (0.0, MOST), (-5.0, MOST), (-MOST, MOST), (-0.99 * MOST / 2, 0.99 * MOST / 2)],
+)
+def test_the_largest_numbers_can_be_drawn(low: float, high: float) -> None:
+    for scale in (scale_of([low, high], 0, 100, log=log) for log in (None, False)):
+        assert all(map(math.isfinite, scale.ticks()))
+        assert len(scale.ticks()) < 20
+    points = [(low, high), (high, low)]
+    assert "<svg" in chart([Line(name="loss", points=points)], title="t", x="steps", y="loss")
+    assert "<svg" in scatter(points, points[:1], title="t", x="a", y="b")
+
+
+def test_ticks_of_the_largest_numbers_are_powers_of_ten() -> None:
+    assert scale_of([2.0, MOST], 0, 100).ticks(3) == [1e1, 1e78, 1e155, 1e232]
 
 
 @pytest.mark.parametrize("near", [0.29111, 3.21e-5, 123_456.0])

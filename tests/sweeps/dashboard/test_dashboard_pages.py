@@ -6,6 +6,7 @@ import asyncio
 import html
 import json
 import re
+import sys
 import time
 from dataclasses import replace
 
@@ -326,6 +327,21 @@ def test_a_damaged_record_is_named_and_the_others_are_shown(tmp_path, space, mon
             while rows_of(await served.page("/sweep/toy")) != [0, 1, 2, 3]:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.3)
+
+    run(test())
+
+
+def test_pages_show_the_largest_number_there_is(tmp_path, space):
+    """numpy.nan_to_num makes it of an infinity."""
+    most = sys.float_info.max
+    store = make_sweep(tmp_path, space, record(0, loss=most), record(1, loss=2.0))
+    run_file(store, 1, "metrics.jsonl", [LINES[0], LINES[0] | {"loss": most}])
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            assert rows_of(await served.page("/sweep/toy")) == [0, 1]
+            assert "loss ends at 1.798e+308" in await served.page("/sweep/toy/trial/1")
+            assert "1.798e+308" in await served.page("/sweep/toy/trial/0")
 
     run(test())
 
