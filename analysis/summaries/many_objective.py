@@ -5,6 +5,7 @@ For two objectives see `summary.pareto`; knee and efficiency are only defined fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -44,7 +45,8 @@ class ManyObjectiveFront:
         trials: [N] indices of the trials that have a finite value for each.
         values: [N, K] in the columns' own units.
         front: positions of the trials that no other one beats, the best by the first objective first.
-        hypervolume: of the front; None without points, or if it would take too long (see MAX_SLICES).
+        hypervolume: of the front, infinite beyond the largest float; None without points, or if it would take
+            too long (see MAX_SLICES).
         reference: the reference point of the hypervolume; None without points.
         draws: number of draws of all values; 0 if no value has a standard error, or for too many trials.
         chances: [N] share of the draws in which each trial is on the front; empty without draws.
@@ -76,10 +78,11 @@ class ManyObjectiveFront:
 
     def to_json(self) -> dict[str, Any]:
         """Return the value of `objectives` in the document of `sweep pareto --format json`."""
+        is_finite = self.hypervolume is not None and math.isfinite(self.hypervolume)
         return {
             "metrics": [{"metric": o.metric, "goal": o.goal} for o in self.objectives],
             "front": [self.trials[at] for at in self.front],
-            "hypervolume": self.hypervolume,
+            "hypervolume": self.hypervolume if is_finite else None,  # JSON has no infinity
             "reference": None if self.reference is None else list(self.reference),
             **(
                 {"confirmed_by_seeds": {str(t): n for t, n in self.confirmed.items()}}

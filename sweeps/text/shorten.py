@@ -15,7 +15,7 @@ def shorten(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:.5g}" if abs(value) < 1e5 or value != int(value) else f"{value:.3e}"
+        return f"{value:.5g}" if abs(value) < 1e5 or not value.is_integer() else f"{value:.3e}"
     if isinstance(value, int) and abs(value) >= 10**7:
         return f"{value:.3e}"
     return "".join(c if c.isprintable() else " " for c in str(value))  # no escape codes of a program

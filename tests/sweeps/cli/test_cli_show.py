@@ -253,6 +253,25 @@ class TestPareto:
         alone = sweep("pareto", "--x", "memory", "--y", "loss", "--format", "json")
         assert "objectives" not in json.loads(alone.out)
 
+    def test_a_hypervolume_beyond_all_numbers_is_infinite(self, sweep, space_file, tmp_path):
+        rows = "0.1,1,fast,1e300,1e18,2\n0.2,2,fast,2,2e18,1\n0.3,3,fast,1.5,3e18,3\n"
+        (tmp_path / "t.csv").write_text(f"param.x,param.n,param.mode,loss,flops,memory\n{rows}")
+        three = "[{metric: loss}, {metric: flops}, {metric: memory}]"
+        space_file.write_text(space_file.read_text().replace("[{metric: loss, goal: minimize}]", three))
+        assert sweep("init", str(space_file)).status == 0
+        assert sweep("import", "t.csv").status == 0
+        ran = sweep("pareto")
+        assert (ran.status, ran.err) == (0, "")
+        assert "are on the front in all 3 objectives; hypervolume inf within (1.100e+300, " in ran.out
+        objectives = json.loads(sweep("pareto", "--format", "json").out)["objectives"]
+        assert (objectives["hypervolume"], objectives["reference"][0]) == (None, pytest.approx(1.1e300))
+
+    def test_with_chances_a_hypervolume_of_two_columns_may_be_infinite(self, sweep, tmp_path):
+        (tmp_path / "t.csv").write_text("cost,loss\n1000,1e308\n2000,3\n100,4\n")
+        ran = sweep("pareto", "--table", "t.csv", "--x", "cost", "--y", "loss", "--chances")
+        assert (ran.status, ran.err) == (0, "")
+        assert "hypervolume inf within the reference point (2190, 1.100e+308)" in ran.out
+
     def test_fronts_leave_out_what_is_outside_of_the_constraints(self, sweep, space_file, tmp_path):
         space_file.write_text(space_file.read_text() + 'outcome_constraints: ["memory <= 4"]\n')
         rows = "0.1,1,fast,3,1,20\n0.2,2,fast,1,5,30\n0.3,3,fast,2,2,30\n"  # the best takes too much memory

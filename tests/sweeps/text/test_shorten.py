@@ -31,6 +31,9 @@ def test_sizes_are_reported_in_the_unit_that_fits(count, expected):
         (123456.7, "1.2346e+05"),
         (12, "12"),
         (10**7, "1.000e+07"),
+        (float("inf"), "inf"),
+        (float("-inf"), "-inf"),
+        (float("nan"), "nan"),
         ("a\x1b[2J", "a [2J"),
     ],
 )
