@@ -22,7 +22,7 @@ from trainer.checkpoint.manifest import IDENTITY, TENSORS, WEIGHTS, Manifest
 from trainer.checkpoint.parts import EQUAL, MODEL, read
 from trainer.checkpoint.policy import CheckpointPolicy, Measured, Parts, StageCheckpoint
 from trainer.checkpoint.sharded import ALONE_SAVING, SaveGroup, own_share
-from trainer.checkpoint.state import Stateful
+from trainer.checkpoint.state import State, Stateful
 from trainer.checkpoint.writer import SHARD, HostCopies, Snapshot, Writer, contribute
 from trainer.config import CheckpointConfig
 from trainer.distributed.ranks import ALONE, Ranks
@@ -232,7 +232,8 @@ class Checkpoints(CheckpointPolicy):
         """Begin to write the run as it is now, as a checkpoint or as `begin` does, with more values."""
         parts: dict[str, Stateful] = {**stage.parts.lasting, **stage.parts.passing, **self._traces}
         states = {name: part.state() for name, part in parts.items()}
-        values = {name: state.values for name, state in states.items()} | self._kept | dict(more or {})
+        values = {name: self._values_of_all(state) for name, state in states.items()}
+        values |= self._kept | dict(more or {})
         tensors = {
             f"{part}/{name}": tensor
             for part, state in states.items()
@@ -250,6 +251,13 @@ class Checkpoints(CheckpointPolicy):
                 return
             copies = {file: self._copies[file].take(each) for file, each in files.items()}
         (begin or self._writer.begin)(self._snapshot(stage, values, copies))
+
+    def _values_of_all(self, state: State) -> Mapping[str, Any]:
+        """Return the values of a part, with the entries of all processes where each has its own."""
+        merged = dict(state.values)
+        for name in state.per_process:
+            merged[name] = {k: v for own in self._ranks.all_gather(merged[name]) for k, v in own.items()}
+        return merged
 
     def _snapshot(
         self,

@@ -34,11 +34,14 @@ class State:
     Args:
         tensors: the live ones, on any device; the caller copies them.
         values: plain values, as JSON can hold them.
+        per_process: names of those that map, and of which each process of a run has entries of its own; a
+            checkpoint has the entries of all.
         in_place: whether a checkpoint was read into the tensors that the part asked for (`ReadInPlace`).
     """
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    per_process: tuple[str, ...] = ()
     in_place: bool = False
 
 

@@ -9,7 +9,7 @@ all ranks together are the batch that a single process would have.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
@@ -53,9 +53,13 @@ class Feed(Iterator[Tensor]):
         self.close()
 
 
-def state_at(text: str, rows: int, **more: Any) -> State:
-    """Return the state after `rows` rows, of all ranks together, of the text with that digest."""
-    return State(values={"text": text, "rows": rows, **more})
+def state_at(text: str, rows: int, **per_process: Mapping[str, Any]) -> State:
+    """Return the state after `rows` rows, of all ranks together, of the text with that digest.
+
+    Args:
+        per_process: entries of this process, as of `State`.
+    """
+    return State(values={"text": text, "rows": rows, **per_process}, per_process=tuple(per_process))
 
 
 def rows_before(state: State, text: str) -> int:

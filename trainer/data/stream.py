@@ -20,7 +20,7 @@ from trainer.checkpoint.state import State, StateError
 from trainer.config.data import StreamConfig
 from trainer.data.corpus import TRAIN, Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
-from trainer.data.feed import BATCHES, Feed, rank_rows, rows_before, state_at
+from trainer.data.feed import Feed, rank_rows, rows_before, state_at
 from trainer.data.held_out import document_side, held_out, side_settings, training_sample
 from trainer.data.near_copies import NearCopies
 from trainer.data.prefetch import Prefetched
@@ -116,7 +116,10 @@ class StreamFeed(Feed):
     def restore(self, state: State) -> None:
         rows, lanes = rows_before(state, self._text), state.values.get("lanes")
         if not isinstance(lanes, dict) or not {str(number) for number in self._lanes} <= lanes.keys():
-            raise StateError(BATCHES, "it is that of another process's share of the text")
+            raise DataError(
+                "the checkpoint lacks positions of this process in the text, as earlier versions wrote those "
+                "of a run's first process alone; delete the run's checkpoints/ to start anew"
+            )
         before = {number: lane.state() for number, lane in self._lanes.items()}
         try:
             for number, lane in self._lanes.items():

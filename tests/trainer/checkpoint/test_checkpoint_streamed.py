@@ -5,40 +5,24 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from kept_runs import Attempt, KilledError, Uninterrupted, kill, outcome_of, terminate
+from streamed_parquet import files, streamed, write_part, write_parts
 
-from trainer import api
 from trainer.errors import DataError, PreemptedError
-
-
-def write(path: Path, first: int) -> None:
-    texts = [
-        " ".join(f"{number * step % 997}" for step in range(1, 21)) for number in range(first, first + 300)
-    ]
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=4)
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shards")
-    for part in range(2):
-        write(folder / f"{part}.parquet", 300 * part)
+    write_parts(folder)
     return folder
 
 
 @pytest.fixture
 def small(small: tuple[str, ...], shards: Path) -> tuple[str, ...]:
-    """The small run, on Parquet files. Chunks of 5 windows per lane end between batches and within them."""
-    source = ("data=parquet", files(shards), "data.held_out_tokens=400")
-    order = ("data.lanes=4", "data.shuffle_windows=20")
-    return (*source, *order, *(override for override in small if not override.startswith("data.max_bytes")))
-
-
-def files(folder: Path) -> str:
-    return f"data.files={api.quote(str(folder))}"
+    """The small run, on Parquet files."""
+    return streamed(small, shards)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +68,6 @@ def test_it_does_not_go_on_with_another_text(attempt: Attempt, tmp_path: Path, s
     changed = shutil.copytree(shards, tmp_path / "changed")
     with pytest.raises(PreemptedError):
         attempt(tmp_path / "run", files(changed), end=terminate, at=3)
-    write(changed / "1.parquet", 5000)
+    write_part(changed / "1.parquet", 5000)
     with pytest.raises(DataError, match="checkpoint"):
         attempt(tmp_path / "run", files(changed))

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from trainer_outcomes import TIMES, lines_without_times
 
-from trainer.api import METRICS_FILE, RESULT_FILE
+from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE
+from trainer.models.student_folder import WEIGHTS
 
 TIMEOUT_S = 90
 
@@ -81,6 +83,12 @@ def contribute(function: Callable[..., Any], place: tuple[int, int], meeting: Pa
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     torch.save(function(), out)
     dist.destroy_process_group()
+
+
+def outcome(folder: Path) -> tuple[bytes, dict[str, Any], list[dict[str, Any]]]:
+    """All that two runs on as many processes have in common, bit for bit: student, result and lines."""
+    numbers = {name: value for name, value in metrics(folder).items() if name not in TIMES}
+    return (folder / MODEL_FOLDER / WEIGHTS).read_bytes(), numbers, lines_without_times(folder / METRICS_FILE)
 
 
 _EXACT = ("stage", "step", "of", "lr", "lambda", "done")

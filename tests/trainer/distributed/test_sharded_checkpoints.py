@@ -22,7 +22,7 @@ from benchmarks.tensor_memory import peak_bytes
 from trainer.checkpoint import sharded, writer
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.layout import Found, listing, newest
-from trainer.checkpoint.parts import MODEL, RANDOM, Buffers, OptimizerState, Random, Weights
+from trainer.checkpoint.parts import BATCHES, MODEL, RANDOM, Buffers, OptimizerState, Random, Weights
 from trainer.checkpoint.policy import Parts
 from trainer.checkpoint.run_folder import open_checkpoint
 from trainer.checkpoint.state import State, StateError
@@ -93,6 +93,7 @@ class Run:
             "average": self.average,
             "buffers": Buffers(self.model),
             "optimizer": OptimizerState([self.optimizer], self.model),
+            BATCHES: Lanes(self.ranks),
         }
 
     def go(self, steps: int, each: Callable[[int], None] = lambda step: None) -> None:
@@ -116,6 +117,20 @@ class Run:
             for name, tensor in state.tensors.items()
         }
         return found | {"count": torch.tensor(self.average.state().values["count"])}
+
+
+class Lanes:
+    """Positions in a text, of which each process has its own, as streamed text has them."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def state(self) -> State:
+        own = {str(self._ranks.rank): [self._ranks.rank, 7]}
+        return State(values={"rows": 4, "lanes": own}, per_process=("lanes",))
+
+    def restore(self, state: State) -> None:
+        pass
 
 
 class Trace:
@@ -205,6 +220,19 @@ def test_processes_write_whole_files_when_asked_to(together: Together, tmp_path:
     for kind in KINDS:
         assert not found_in(tmp_path / kind).manifest.sharded
         assert_equal(resume(tmp_path)[kind][0], saved[0][kind])
+
+
+def save_once(root: Path, how: str, parallel: str) -> None:
+    Run(root, "adamw", how=how, parallel=parallel).go(1)
+
+
+@pytest.mark.parametrize(("how", "parallel"), [("whole", "ddp"), ("sharded", "fsdp")])
+def test_checkpoint_has_the_positions_of_all_processes(
+    how: str, parallel: str, together: Together, tmp_path: Path
+) -> None:
+    together(save_once, tmp_path, how, parallel)
+    values = found_in(tmp_path).manifest.values[BATCHES]
+    assert values == {"rows": 4, "lanes": {"0": [0, 7], "1": [1, 7]}}
 
 
 def bytes_of_a_save_and_a_load(root: Path, how: str) -> tuple[int, int, int, int]:

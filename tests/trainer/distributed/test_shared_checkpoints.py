@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shared_runs import Started, assert_the_same, lines, take_part_until_measured
+from shared_runs import Started, assert_the_same, lines, outcome, take_part_until_measured
+from streamed_parquet import streamed, write_parts
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -67,6 +69,31 @@ def test_two_processes_go_on_where_two_were_killed(
     assert first.startswith("preflight: ")
     assert second.startswith("going on after ")
     assert_the_same(folder, alone(tmp_path / "whole", *LONG))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_killed_run_on_streamed_text_goes_on_as_if_nothing_had_happened(
+    parallel: str, start: Start, alone: Alone, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    """On two processes bit for bit, and on one: each had lanes of its own."""
+    write_parts(tmp_path)
+    small = streamed(small, tmp_path)
+    overrides = (*LONG, f"device.parallel={parallel}", "checkpoint.every_steps=4", "save_model=true")
+    folder, unbroken, one = (tmp_path / name for name in ("run", "unbroken", "one"))
+    whole = start(unbroken, *overrides, common=small)
+    assert whole.end() == [0, 0], whole.output(0) + whole.output(1)
+    started = start(folder, *overrides, common=small)
+    wait_for_line(started, folder, 15)
+    for process in started.processes:
+        process.kill()
+    started.end()
+    shutil.copytree(folder, one)
+    again = start(folder, *overrides, common=small)
+    assert again.end() == [0, 0], again.output(0) + again.output(1)
+    assert again.output(0).splitlines()[1].startswith("going on after ")
+    assert outcome(folder) == outcome(unbroken)
+    assert_the_same(alone(one, *LONG, "save_model=true", common=small), unbroken)
 
 
 @pytest.mark.slow

@@ -7,16 +7,14 @@ import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from shared_runs import Started, assert_the_same, metrics
-from trainer_outcomes import TIMES, lines_without_times
+from shared_runs import Started, assert_the_same, metrics, outcome
+from streamed_parquet import streamed, write_parts
 from trainer_precision import FLOAT32
 
-from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE
+from trainer.api import RESULT_FILE
 from trainer.layout import SNAPSHOTS_FOLDER
-from trainer.models.student_folder import WEIGHTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes, each of which loads torch
 
@@ -26,11 +24,6 @@ SHORT = (
     *("stage1_9.max_steps=3", "stage1_9.saliency.enabled=true", "stage1_9.saliency.update_interval=1"),
     *("stage2.max_steps=3", "stage2.lambda_warmup.warmup_steps=2", "eval.at=[0.5,1.0]", "save_model=true"),
 )
-
-
-def outcome(folder: Path) -> tuple[bytes, dict[str, Any], list[dict[str, Any]]]:
-    numbers = {name: value for name, value in metrics(folder).items() if name not in TIMES}
-    return (folder / MODEL_FOLDER / WEIGHTS).read_bytes(), numbers, lines_without_times(folder / METRICS_FILE)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +59,20 @@ def test_two_processes_from_a_snapshot_end_as_from_scratch(
         assert outcome(damaged) == theirs
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_from_a_point_end_as_from_scratch(parallel: str, start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("parallel", "text"), [("ddp", "in memory"), ("fsdp", "in memory"), ("ddp", "streamed")]
+)
+def test_two_processes_from_a_point_end_as_from_scratch(
+    parallel: str, text: str, start: Start, small: tuple[str, ...], tmp_path: Path
+) -> None:
     """Each has a shard of the optimizer's state under FSDP, and its own rows of the text."""
+    if text == "streamed":
+        write_parts(tmp_path)
+        small = streamed(small, tmp_path)
 
     def run(name: str, *overrides: str) -> Path:
         given = (*SHORT, "eval.at=[]", f"device.parallel={parallel}", *overrides)
-        started = start(tmp_path / name, *given)
+        started = start(tmp_path / name, *given, common=small)
         assert started.end() == [0, 0], started.output(0) + started.output(1)
         assert started.output(1) == ""
         return tmp_path / name

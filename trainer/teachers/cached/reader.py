@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,8 @@ class CachedFeed(LabelledFeed[Targets]):
 
     def state(self) -> State:
         """Return the state of the text with the digests of the caches."""
-        return State(values={**self._source.state().values, **self._digests})
+        text = self._source.state()
+        return replace(text, values={**text.values, **self._digests})
 
     def restore(self, state: State) -> None:
         for name, digest in self._digests.items():

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -235,6 +236,14 @@ def test_a_checkpoint_of_another_cache_is_refused(
     with pytest.raises(DataError, match=r"teacher cache .*checkpoint"):
         feed.restore(State(values={**state.values, "teacher_cache": "another"}))
     assert feed.state() == state
+
+
+def test_positions_of_each_process_in_streamed_text_stay_marked(configured: Callable[..., Config]) -> None:
+    streamed = State(values={"rows": 8, "lanes": {"1": [0]}}, per_process=("lanes",))
+    text, cache = Mock(state=lambda: streamed), Mock(digest="0")
+    found = CachedFeed(text, cache, None, device=open_device(configured().device)).state()
+    assert (found.values["lanes"], found.values["teacher_cache"]) == ({"1": [0]}, "0")
+    assert found.per_process == ("lanes",)
 
 
 def test_recomputed_micro_batches_take_the_same_rows(
