@@ -251,7 +251,6 @@ def train_in(
                 )
             stop.ignore()
             save(outcome, config, folder, telemetry, checkpoints, context, _warn)
-            ranks.barrier()
     return outcome
 
 

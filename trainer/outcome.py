@@ -171,13 +171,14 @@ def save(
     """Write the result, save the student, call the evaluation hooks, and remove the checkpoints.
 
     A student that cannot be saved is a warning, as the run has its result. The checkpoints are kept then: the
-    same command goes on from there.
+    same command goes on from there. Processes that share the run leave each other here.
 
     Raises:
         TrainerError: the disk refuses the result.
         PreemptedError: a signal came while a hook scored the student.
     """
     ranks = context.device.ranks
+    resumable = checkpoints.resumable  # asked in all processes: they write until then, perhaps together
     if ranks.first:
         measured = {("final", "teacher"): outcome.held_out, ("test", "test_teacher"): outcome.test}
         sequences = {
@@ -192,8 +193,8 @@ def save(
             if on_text is not None and on_text.documents
         }
         path = folder / HELD_OUT_FILE
-        result.write_held_out(sequences, documents, path, resumable=checkpoints.resumable)
-        result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
+        result.write_held_out(sequences, documents, path, resumable=resumable)
+        result.write(outcome.result, folder / RESULT_FILE, resumable=resumable)
     saved = True
     if config.save_model:
         try:
@@ -207,16 +208,17 @@ def save(
                 )
         except Exception as error:  # noqa: BLE001 - whatever it is, the result was worth the training
             saved = False
-            again = "goes on from its checkpoint" if checkpoints.resumable else "trains anew"
+            again = "goes on from its checkpoint" if resumable else "trains anew"
             why = error if isinstance(error, TrainerError) else f"{type(error).__name__}: {error}"
             warn(
                 f"{RESULT_FILE} is written, but the student could not be saved ({why}); once that is mended, "
                 f"the same command {again}"
             )
+    ranks.leave()  # hooks may take longer than the others wait in a collective
     if ranks.first:
         scored = _score_student(outcome, config, folder, telemetry, context, warn)
         if scored.hooks:
-            result.write(scored, folder / RESULT_FILE, resumable=checkpoints.resumable)
+            result.write(scored, folder / RESULT_FILE, resumable=resumable)
         if saved:
             checkpoints.discard()
         telemetry.finish(scored)

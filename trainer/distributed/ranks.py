@@ -134,12 +134,18 @@ class Ranks:
     def barrier(self) -> None:
         self.any(False)
 
+    def leave(self) -> None:
+        """Leave the process group together: the last collective."""
+        if not self.alone:
+            self.barrier()
+            dist.destroy_process_group()
+
     def __enter__(self) -> Ranks:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Leave the process group; after an error without waiting, as the others may be gone."""
-        if not self.alone and error is None:
+        if not self.alone and error is None and dist.is_initialized():
             dist.destroy_process_group()
 
 

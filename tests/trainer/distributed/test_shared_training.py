@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shared_runs import Started, assert_the_same
+from shared_runs import TIMEOUT_S, Started, assert_the_same, metrics
 from trainer_precision import FLOAT32
 
 pytestmark = pytest.mark.timeout(600)  # several processes, each of which loads torch
@@ -75,6 +75,22 @@ def test_all_processes_diverge_at_the_same_step(start: Start, tmp_path: Path) ->
     assert started.end() == [70, 70], started.output(1)
     assert started.output(0).splitlines()[-1].startswith("trainer: diverged: ")
     assert started.output(1) == ""
+
+
+@pytest.mark.parametrize("how", ["whole", pytest.param("sharded", marks=pytest.mark.slow)])
+def test_nobody_waits_for_the_hooks_of_the_first(how: str, start: Start, tmp_path: Path) -> None:
+    """They may take longer than a process waits for another."""
+    folder = tmp_path / "run"
+    kept = ("save_model=true", "checkpoint.every_steps=1", f"checkpoint.format={how}")
+    started = start(folder, *kept, "device.parallel=ddp", "hooks.names=['shared_runs:exam']")
+    first, second = started.processes
+    second.join(TIMEOUT_S)
+    assert (first.exitcode, second.exitcode) == (None, 0), started.output(0) + started.output(1)
+    (folder / "go on").touch()
+    assert started.end() == [0, 0], started.output(0) + started.output(1)
+    assert metrics(folder)["exam_letters"] > 0
+    assert not (folder / "checkpoints").exists()
+    assert (started.output(0).count("warning"), started.output(1)) == (0, "")
 
 
 def test_a_run_that_is_not_to_be_shared_is_refused_by_each(start: Start, tmp_path: Path) -> None:
