@@ -419,7 +419,8 @@ class Sweep:
             workers: threads that run trials at once. For several processes start this script several times.
 
         Raises:
-            InputError: `n_trials` or `workers` is less than 1.
+            InputError: `n_trials` or `workers` is less than 1, or several threads are to call the function
+                that the sweep's space names: it finds its run folder in the environment, which they share.
             CannotStart: without a function, the sweep's program cannot be started here.
             SweepClosed: the sweep has paused itself; the message says why.
 
@@ -565,7 +566,7 @@ class Sweep:
             seed_name: the parameter that is the seed; None: `seed`, which the space must have then, unless
                 the program is the trainer.
             again: plan anew, after more of a search or with other arguments.
-            workers: threads that run trials at once.
+            workers: threads that run trials at once, as in `run`.
 
         Raises:
             InputError: the arguments do not fit a confirmation that has begun, or none can be planned.
@@ -583,7 +584,7 @@ class Sweep:
             >>> sweep.confirm(loss, top=2, seeds=2).trial == sweep.best.trial
             True
         """
-        from sweeps.api_run import run_trials, whole_number
+        from sweeps.api_run import checked_workers, run_trials, whole_number
         from sweeps.operations import confirmation, confirming
         from sweeps.operations.control import user_name
         from sweeps.search.confirm.answer import answer
@@ -595,6 +596,7 @@ class Sweep:
             number = None if value is None else whole_number(f"confirm({argument}", value, least)
             options[argument] = number
         experiment = self.experiment
+        checked_workers(experiment, function, workers)  # before it plans any run
         plan = confirming.plan_confirmation(
             experiment, options, again=again, by=user_name(), on_notice=lambda line: say(words(line))
         )

@@ -77,9 +77,7 @@ def run_trials(
         confirming: run only the repeats of the confirmation, until it is finished.
     """
     n_trials = None if n_trials is None else whole_number("run(n_trials", n_trials)
-    workers = whole_number("run(workers", workers)
-    if function is not None and not callable(function):
-        raise InputError(f"run: {function!r:.80} is no function")
+    workers = checked_workers(opened(), function, workers)
     tickets = iter(range(n_trials)) if n_trials is not None else itertools.count()
     stops = [Stop() for _ in range(workers)]
     watcher = _Log()
@@ -103,6 +101,20 @@ def run_trials(
     for tally in tallies:
         counted.update(tally.ended)
     return dict(counted)
+
+
+def checked_workers(experiment: Experiment, function: Callable[[Any], Any] | None, workers: Any) -> int:
+    """Return how many threads are to run trials at once. Raises `InputError` where they may not."""
+    count = whole_number("run(workers", workers)
+    if function is not None and not callable(function):
+        raise InputError(f"run: {function!r:.80} is no function")
+    if count > 1 and function is None and experiment.space.program.function:
+        raise InputError(
+            f"workers={count}: the sweep's own function finds its run folder in the environment, which "
+            f"threads share; give the function itself, as in run(function, workers={count}), or start "
+            "`sweep worker` several times"
+        )
+    return count
 
 
 def whole_number(argument: str, value: Any, least: int = 1) -> int:

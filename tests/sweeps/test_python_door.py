@@ -20,7 +20,7 @@ from memory_store import MemoryStore
 import sweeps
 from sweeps.experiment import Experiment
 from sweeps.search.curve_rule import EarlyStop
-from sweeps.space.definition import Choice, EarlyTerminate, Lease, Objective, Program, Search
+from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Lease, Objective, Program, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Abandon
@@ -560,6 +560,20 @@ class TestRun:
         ours = replace(space, search=Search(method="random"), run_cap=1)
         sweep = sweeps.Sweep(Experiment.create(MemoryStore(), ours))
         assert sweep.run() == {"completed": 1}
+
+    def test_threads_do_not_share_the_environment_of_the_programs_own_function(self, space):
+        """In it a function finds its run folder, and would read and write another trial's."""
+        seeded = (*space.parameters, Fixed(name="seed", value=0))
+        ours = replace(space, parameters=seeded, search=Search(method="random"), run_cap=2)
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), ours))
+        refused = r"workers=2: .*as in run\(function, workers=2\), or start `sweep worker` several times"
+        with pytest.raises(sweeps.InputError, match=refused):
+            sweep.run(workers=2)
+        assert sweep.experiment.trials() == []
+        assert sweep.run(lambda parameters: parameters["x"], workers=2) == {"completed": 2}
+        with pytest.raises(sweeps.InputError, match=refused):
+            sweep.confirm(top=2, seeds=2, workers=2)
+        assert len(sweep.experiment.trials()) == 2
 
 
 class TestReading:
