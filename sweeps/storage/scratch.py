@@ -41,30 +41,35 @@ class Scratch:
     def folder(self, prefix: str) -> Path:
         """Return the folder of a key prefix, created if missing. Raises `StoreUnavailable`."""
         parts = checked_key(prefix).split("/")
-        if kept := os.environ.get("SWEEP_SCRATCH"):
-            root = Path(kept, *self._below).absolute()
-        else:
-            with self._lock:
-                if self._temporary is None:
-                    # By host, as hosts may share the folder of temporary files, and no locks.
-                    prefix = f"stagesweep-{re.sub(r'[^A-Za-z0-9.-]', '-', platform.node())[:60]}-"
-                    _remove_dead(Path(tempfile.gettempdir()), prefix)
-                    self._temporary = Path(tempfile.mkdtemp(prefix=prefix))
-                    self._in_use = FileLock(self._temporary / _IN_USE, thread_local=False)
-                    with suppress(OSError, NotImplementedError):  # a file system without locks
-                        self._in_use.acquire(timeout=0)
-                    weakref.finalize(self, _remove_own, self._temporary, os.getpid())
-                    log.info("%s: bulk files go to %s", self._url, self._temporary)
-                root = self._temporary
-        folder = root.joinpath(*parts)
         try:
+            if kept := os.environ.get("SWEEP_SCRATCH"):
+                root = Path(kept, *self._below).absolute()
+            else:
+                root = self._temporary_root()
+            folder = root.joinpath(*parts)
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            problem = error.strerror or str(error)
             raise StoreUnavailable(
-                f"{folder}: cannot make this folder: {(error.strerror or str(error)).lower()}; "
-                "let SWEEP_SCRATCH name a folder that you may write to"
+                f"{error.filename or 'temporary files'}: cannot make this folder: "
+                f"{problem[:1].lower()}{problem[1:]}; let SWEEP_SCRATCH name a folder that you may write to"
             ) from error
         return folder
+
+    def _temporary_root(self) -> Path:
+        """Return the temporary folder, made at the first call."""
+        with self._lock:
+            if self._temporary is None:
+                # By host, as hosts may share the folder of temporary files, and no locks.
+                prefix = f"stagesweep-{re.sub(r'[^A-Za-z0-9.-]', '-', platform.node())[:60]}-"
+                _remove_dead(Path(tempfile.gettempdir()), prefix)
+                self._temporary = Path(tempfile.mkdtemp(prefix=prefix))
+                self._in_use = FileLock(self._temporary / _IN_USE, thread_local=False)
+                with suppress(OSError, NotImplementedError):  # a file system without locks
+                    self._in_use.acquire(timeout=0)
+                weakref.finalize(self, _remove_own, self._temporary, os.getpid())
+                log.info("%s: bulk files go to %s", self._url, self._temporary)
+            return self._temporary
 
 
 def _remove_dead(parent: Path, prefix: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
 
-from sweeps.errors import SweepError
+from sweeps.errors import StoreUnavailable, SweepError
 from sweeps.experiment import Experiment
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,14 @@ def remove_leftovers(experiment: Experiment) -> None:
 
     Those go on from what is in the bucket, so nobody reads the folders any more. The folder of a trial's
     last attempt stays, as it may have files that could not be uploaded.
+
+    It raises nothing: the worker has a trial by now, whose run folder will meet the same fault of the disk.
     """
-    for folder in _attempts(experiment.store.folder("runs")):
+    try:
+        trials = list(experiment.store.folder("runs").iterdir())
+    except (OSError, StoreUnavailable):
+        return
+    for folder in _attempts(trials):
         trial, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
         if not (trial.isdecimal() and attempt.isdecimal()):
             continue
@@ -50,8 +56,8 @@ def remove_leftovers(experiment: Experiment) -> None:
                 log.info("removed %s, which a killed worker has left", folder)
 
 
-def _attempts(runs: Path) -> Iterator[Path]:
-    for trial in list(runs.iterdir()):
+def _attempts(trials: Iterable[Path]) -> Iterator[Path]:
+    for trial in trials:
         with suppress(OSError):  # no folder, or an upload has just ended and removed it
             yield from list(trial.glob("attempt-*"))
 

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 from fake_gcs import FakeGcs, Fault
 
+from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Search
@@ -98,6 +99,24 @@ def test_folders_of_killed_workers_go_once_their_trials_are_taken_over(
     assert sorted(path.name for path in experiment.store.folder("runs").iterdir()) == sorted(kept)
     if lock is not None:
         lock.release()
+
+
+@pytest.mark.parametrize("named", ["SWEEP_SCRATCH", "TMPDIR"])
+def test_no_trial_waits_for_its_lease_where_its_folder_cannot_be_made(
+    experiment, tmp_path, monkeypatch, named: str
+) -> None:
+    """After `max_attempts` such leases it would have failed."""
+    (tmp_path / "file").touch()
+    if named == "SWEEP_SCRATCH":
+        monkeypatch.setenv(named, str(tmp_path / "file"))
+    else:
+        monkeypatch.delenv("SWEEP_SCRATCH")
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))  # TMPDIR is read once a process
+    with pytest.raises(StoreUnavailable, match=rf"{tmp_path}/file.*; let SWEEP_SCRATCH name a folder"):
+        work(experiment, lambda trial: 1.0)
+    (record,) = experiment.trials()
+    assert (record.status, record.attempt) == ("pending", 1)
+    assert [each.reason for each in record.history] == ["released"]
 
 
 def test_what_could_not_be_uploaded_stays_on_the_disk(
