@@ -79,11 +79,14 @@ class Limits:
     confirming: bool = False
     started: float = field(default_factory=time.monotonic)
 
+    @property
+    def out_of_time(self) -> bool:
+        """Return whether `max_hours` are over."""
+        return self.max_hours is not None and time.monotonic() - self.started >= self.max_hours * 3600
+
     def reached(self, trials: int) -> bool:
         """Return whether a worker that has run so many trials claims nothing more."""
-        if self.max_trials is not None and trials >= self.max_trials:
-            return True
-        return self.max_hours is not None and time.monotonic() - self.started >= self.max_hours * 3600
+        return (self.max_trials is not None and trials >= self.max_trials) or self.out_of_time
 
 
 def identity() -> str:
@@ -178,7 +181,7 @@ class _NextTrial:
     def claim(self) -> Trial | None:
         """Return the next trial to run, or None once nothing is left that this worker should wait for."""
         exhausted, delays = False, retry_delays()
-        while True:
+        while not self.limits.out_of_time:  # not `reached`, of which each call may take a ticket
             try:
                 record = self.experiment.ask(
                     self.worker, wait=self.stop.sleep, make=not exhausted, confirming=self.limits.confirming
@@ -211,6 +214,7 @@ class _NextTrial:
                 if not self.limits.confirming and (why := self.experiment.why_done()):
                     self.watcher.closed(why)
                 return None
+        return None
 
     def _wait_for_others(self) -> bool:
         """Sleep a while if a trial of another worker may have to be run again; False if none may.

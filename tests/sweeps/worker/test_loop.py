@@ -341,6 +341,28 @@ class TestLimits:
         assert work(experiment, max_hours=1e-9)[0].ended == {}
         assert work(experiment, max_hours=1)[0].ended == {"completed": 8}
 
+    @pytest.mark.parametrize("waits", ["paused", "for others"])
+    def test_max_hours_end_while_it_waits(self, experiment, monkeypatch, waits):
+        monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.01)
+        store = experiment.store
+        if waits == "paused":
+            control.write(store, "paused", "me")
+        else:
+            other = Experiment.open(store)
+            while (record := other.ask("other")) is not None:
+                last = record
+        diary = Diary()
+
+        def outlast(why: str) -> None:
+            time.sleep(1.0)
+            if waits == "paused":
+                control.write(store, "running", "me")
+            else:
+                other.apply(last.trial, Release(worker="other", attempt=1))
+
+        diary.waiting = outlast
+        assert work(experiment, watcher=diary, max_hours=1.0 / 3600)[0].ended == {}
+
     def test_when_idle_it_may_leave_without_waiting_for_others(self, experiment):
         Experiment.open(experiment.store).ask("other")
         tally, diary = work(experiment, leave_when_idle=True)
