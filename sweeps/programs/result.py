@@ -57,6 +57,7 @@ _DISK_FAILED = re.compile(
     r"|stale (?:nfs )?file handle|transport endpoint is not connected)",
     re.IGNORECASE,
 )
+_TOO_LARGE = re.compile(r"\bfile too large\b", re.IGNORECASE)
 _LAST_LINES = 5  # the message of such an exception may have several lines
 
 
@@ -238,8 +239,11 @@ def was_limited(status: int) -> bool:
 
     Without such a limit the status has another meaning, and must not end one worker after another.
     """
-    is_limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
-    return is_limited and status in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
+    return _sizes_are_limited() and status in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
+
+
+def _sizes_are_limited() -> bool:
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
 
 
 def needed_metrics(space: Space) -> tuple[str, ...]:
@@ -296,3 +300,12 @@ def disk_failed(output: str) -> bool:
     Afterwards there may be space again: what the program could not write it has removed.
     """
     return bool(_DISK_FAILED.search("\n".join(output.splitlines()[-_LAST_LINES:])))
+
+
+def exceeded_file_size(output: str) -> bool:
+    """Return whether the end of a program's output, or a traceback, reports a file beyond `ulimit -f`.
+
+    CPython ignores SIGXFSZ, so to a program in Python this is an exception like others.
+    """
+    end = "\n".join(output.splitlines()[-_LAST_LINES:])
+    return _sizes_are_limited() and bool(_TOO_LARGE.search(end))

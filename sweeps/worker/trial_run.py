@@ -32,7 +32,7 @@ from sweeps.errors import (
 )
 from sweeps.experiment import Experiment
 from sweeps.programs.base import Program, cannot_start
-from sweeps.programs.result import Completed, Failed, NotStarted, Preempted, disk_failed
+from sweeps.programs.result import Completed, Failed, NotStarted, Preempted, disk_failed, exceeded_file_size
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Value
 from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
@@ -282,9 +282,14 @@ class TrialRun:
             outcome = Failed(error=error, failure="crashed", retryable=True)
         if isinstance(outcome, Failed):
             require_writable(heartbeat.folder)  # in a folder without write access any program fails
+            words = outcome.error.rstrip().rpartition("\n")[2]
+            if outcome.failure == "crashed" and not outcome.retryable and exceeded_file_size(outcome.error):
+                raise EnvironmentFault(
+                    f"the program of trial {self.record.trial} may not write such large files here ({words})"
+                    "; lift the limit (ulimit -f) and start this worker again"
+                )
             if outcome.retryable and disk_failed(outcome.error):
                 # The next trial would end here in the same way, and this one perhaps anywhere: so it counts.
-                words = outcome.error.rstrip().rpartition("\n")[2]
                 raise DiskFailed(
                     f"a disk failed under the program of trial {self.record.trial} ({words}); free that disk "
                     "or mend it, and start this worker again: the trial goes on from its last checkpoint"

@@ -168,6 +168,39 @@ def test_file_size_limit_costs_no_attempt(monkeypatch):
     assert [(record.status, record.attempt) for record in sweep.trials()] == [("pending", 1)]
 
 
+BEYOND = "import os; open(os.environ['SWEEP_RUN_DIR'] + '/weights', 'wb').write(bytes(10**5))"
+
+
+def test_limit_above_the_probe_costs_no_attempt_of_a_python_program(monkeypatch):
+    """Python ignores the signal, and so do libraries that write through it: it is an error like others."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**16, resource.RLIM_INFINITY))
+    limited = f'ulimit -f 64; exec {sys.executable} -c "{BEYOND}"'
+    sweep = Experiment.create(MemoryStore(), space("sh", "-c", limited))
+    with pytest.raises(EnvironmentFault, match=r"of trial 0.*File too large.*ulimit -f"):
+        run(sweep)
+    assert [(record.status, record.attempt) for record in sweep.trials()] == [("pending", 1)]
+    assert sweep.trials()[0].history[0].reason == "released"
+
+
+def beyond_its_limit(parameters: dict[str, object]) -> None:
+    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), "weights.bin")
+
+
+def test_limit_above_the_probe_costs_no_attempt_of_a_function(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**16, resource.RLIM_INFINITY))
+    sweep = Experiment.create(MemoryStore(), space("true"))
+    with pytest.raises(EnvironmentFault, match=r"of trial 0.*File too large.*ulimit -f"):
+        loop.work(sweep, stop=Stop(), watcher=Silent(), function=beyond_its_limit)
+    assert [(record.status, record.attempt) for record in sweep.trials()] == [("pending", 1)]
+
+
+def test_same_words_without_a_limit_fail_the_trial():
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    sweep = Experiment.create(MemoryStore(), space("true"))
+    loop.work(sweep, stop=Stop(), watcher=Silent(), function=beyond_its_limit)
+    assert [(record.status, record.failure) for record in sweep.trials()] == [("failed", "crashed")]
+
+
 def test_same_signal_without_a_limit_counts():
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     sweep = Experiment.create(MemoryStore(), space("sh", "-c", "kill -XFSZ $$"))
