@@ -66,21 +66,29 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = self._overhear()
+        before, writer = self._overhear()
         try:
             yield
         finally:
-            os.close(signal.set_wakeup_fd(before))
+            current = signal.set_wakeup_fd(before)
+            if current not in (-1, writer):  # a function's own, such as asyncio's, and perhaps still in use
+                with suppress(OSError):  # it is closed
+                    signal.set_wakeup_fd(current, warn_on_full_buffer=False)
+            os.close(writer)
             os.close(self._arrived)
             self._arrived = -1
 
-    def _overhear(self) -> int:
-        """Let Python write signals into a pipe of this object, and return where it wrote them before."""
+    def _overhear(self) -> tuple[int, int]:
+        """Let Python write signals into a pipe of this object.
+
+        Returns:
+            Where it wrote them before, and the pipe's end where it writes them now.
+        """
         self._arrived, writer = os.pipe()
         os.set_blocking(self._arrived, False)
         os.set_blocking(writer, False)
         Stop._latest = self
-        return signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        return signal.set_wakeup_fd(writer, warn_on_full_buffer=False), writer
 
     def heard(self) -> bool:
         """Return whether a signal to stop has come since the last call, and take it as a request.

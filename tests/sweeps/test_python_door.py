@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import pickle
@@ -542,6 +543,26 @@ class TestRun:
             sweep.run(function)
         assert [record.status for record in sweep.experiment.trials()] == ["pending"]
         assert sweep.run(lambda parameters: 1.0, n_trials=1) == {"completed": 1}
+
+    def test_function_may_handle_signals_by_asyncio(self, sweep):
+        async def main() -> float:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
+            return 1.0
+
+        assert sweep.run(lambda parameters: asyncio.run(main()), n_trials=2) == {"completed": 2}
+
+    def test_a_wakeup_descriptor_that_a_function_leaves_stays(self, sweep):
+        ends = os.pipe()
+        os.set_blocking(ends[1], False)
+
+        def function(parameters):
+            signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+            return 1.0
+
+        assert sweep.run(function, n_trials=1) == {"completed": 1}
+        assert signal.set_wakeup_fd(-1) == ends[1]
+        for end in ends:
+            os.close(end)  # fails if it is closed already
 
     def test_a_sweep_without_a_program_needs_a_function(self, sweep):
         with pytest.raises(sweeps.InputError, match="program"):
