@@ -11,6 +11,7 @@ import functools
 import json
 import re
 import shlex
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any, cast
@@ -34,6 +35,7 @@ from trainer.errors import ConfigError, joined
 
 _MODULE = "trainer.conf"
 _PRIMARY = "config"
+_HYDRA = threading.Lock()  # its state is the process's, and the workers of one may be threads
 _OPTIMIZER = "optimizer"  # the one group whose package is written behind an @
 _VARIED = ("model", "data", "stage3/teacher")  # groups whose options have keys of their own
 # pydantic names the union's member in an error's location; users do not
@@ -142,7 +144,7 @@ def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
 @functools.cache
 def groups() -> dict[str, list[str]]:
     """Return every configuration group with its options."""
-    with initialize_config_module(_MODULE, version_base="1.3"):
+    with _HYDRA, initialize_config_module(_MODULE, version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         names = [name for name in loader.list_groups("") if not name.startswith(("hydra", "_"))]
         names += [f"{name}/{inner}" for name in names for inner in loader.list_groups(name)]
@@ -215,7 +217,7 @@ def _split(overrides: Sequence[Override]) -> tuple[tuple[str, ...], list[Overrid
 @functools.lru_cache(maxsize=64)
 def compose_files(overrides: tuple[str, ...]) -> DictConfig:
     """Return what Hydra itself composes from its files. Cached: callers must not change it."""
-    with initialize_config_module(_MODULE, version_base="1.3"):
+    with _HYDRA, initialize_config_module(_MODULE, version_base="1.3"):
         return compose(_PRIMARY, overrides=list(overrides))
 
 

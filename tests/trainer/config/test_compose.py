@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import pytest
@@ -90,3 +92,18 @@ def test_unknown_key_is_refused_each_time() -> None:
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"did you mean 'stage2\.max_steps'"):
             compose_tree(["stage2.max_stepz=1"])
+
+
+def test_threads_may_compose_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra has one state in a process, and `Sweep.run(workers=N)` composes a trial in each thread."""
+    compose_slowly = mock.Mock(
+        side_effect=lambda *args, **options: time.sleep(0.1) or compose(*args, **options)
+    )
+    monkeypatch.setattr(composing, "compose", compose_slowly)
+    composing.compose_files.cache_clear()
+    composing.groups.cache_clear()
+    with ThreadPoolExecutor(3) as pool:
+        trees = [pool.submit(composing.compose_files, (f"seed={seed}",)) for seed in (1, 2)]
+        groups = pool.submit(composing.groups)
+    assert [tree.result().seed for tree in trees] == [1, 2]
+    assert "model" in groups.result()
