@@ -182,6 +182,9 @@ def parameters(pool: Pool) -> dict[str, Any]:
     if "\n" in pool.accelerator:
         raise PoolError("accelerator", f"{pool.accelerator!r} has a line end")
     leave = shlex.quote(str(pool.folder))
+    # One task of the array has the array's id, with which scontrol would requeue all of them. One worker is
+    # no array, though its script may see the variables of one from which it was launched.
+    task = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if pool.workers > 1 else "$SLURM_JOB_ID"
     return {
         "job_name": pool.label,
         "time": None,  # the partition's default; submitit's would be five minutes
@@ -198,7 +201,7 @@ def parameters(pool: Pool) -> dict[str, Any]:
         "teardown": [
             "status=$?",
             f'[ -e {leave}/leave-"$SLURM_JOB_ID" ] && exit {EXIT_DONE}',
-            f'[ $status -eq {EXIT_PREEMPTED} ] && scontrol requeue "$SLURM_JOB_ID"',
+            f'[ $status -eq {EXIT_PREEMPTED} ] && scontrol requeue "{task}"',
             "exit $status",
         ],
     }
@@ -246,7 +249,11 @@ def _submit(pool: Pool, artifacts: Artifacts) -> str:
 
 
 def _queue(pool: Pool) -> list[tuple[str, WorkerStatus]]:
-    """Return the pool's jobs in the queue, each with Slurm's raw job id."""
+    """Return the pool's jobs in the queue, each with the id that a running one has as `SLURM_JOB_ID`.
+
+    `scancel` must not get that id: the task that started last, and all that have not started, have the
+    array's, which stands for the whole of it.
+    """
     command = ["squeue", "--noheader", "--array", "--me", f"--name={pool.label}", "--format=%A|%i|%T|%N|%r"]
     found = []
     for line in run_command(NAME, command, remedy=_REMEDY).splitlines():
@@ -260,24 +267,25 @@ def _queue(pool: Pool) -> list[tuple[str, WorkerStatus]]:
 
 def _stop(pool: Pool, jobs: list[tuple[str, WorkerStatus]]) -> None:
     """Cancel the jobs, running ones with a grace time; a file keeps the batch script from requeueing them."""
-    running = [raw for raw, status in jobs if status.state == "running"]
+    running = [status.worker for _, status in jobs if status.state == "running"]
+    leave = [pool.folder / f"leave-{raw}" for raw, status in jobs if status.state == "running"]
     pool.folder.mkdir(parents=True, exist_ok=True)  # the pool may have been launched elsewhere
-    for raw in running:
-        (pool.folder / f"leave-{raw}").touch()
-    for raw, status in jobs:
+    for file in leave:
+        file.touch()
+    for _, status in jobs:
         if status.state != "running":
-            _cancel(raw)
-    for raw in running:
-        _cancel("--signal=TERM", raw)
+            _cancel(status.worker)
+    for worker in running:
+        _cancel("--signal=TERM", worker)
     deadline = time.monotonic() + pool.grace_s
     while running and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        queued = {raw for raw, _ in _queue(pool)}
-        running = [raw for raw in running if raw in queued]
-    for raw in running:
-        _cancel(raw)
-    for raw, _ in jobs:
-        (pool.folder / f"leave-{raw}").unlink(missing_ok=True)
+        queued = {status.worker for _, status in _queue(pool)}
+        running = [worker for worker in running if worker in queued]
+    for worker in running:
+        _cancel(worker)
+    for file in leave:
+        file.unlink(missing_ok=True)
 
 
 def _cancel(*words: str) -> None:

@@ -77,17 +77,36 @@ def test_status_shows_queued_and_ended_jobs(tmp_path: Path, commands: Path) -> N
     )
 
 
-def test_waiting_workers_go_before_running_ones(tmp_path: Path, commands: Path) -> None:
+@pytest.mark.parametrize(
+    ("queue", "wanted", "cancelled"),
+    [
+        pytest.param(
+            ["14|12_0|RUNNING|n1|None", "12|12_1|PENDING||Resources", "12|12_2|PENDING||Resources"],
+            2,
+            ["12_2"],
+            id="tasks that have not started",
+        ),
+        pytest.param(
+            ["14|12_0|RUNNING|n1|None", "15|12_1|PENDING||BeginTime", "12|12_2|RUNNING|n2|None"],
+            1,
+            ["12_1", "--signal=TERM 12_2", "12_2"],
+            id="the last task to start",
+        ),
+    ],
+)
+def test_waiting_workers_go_before_running_ones(
+    tmp_path: Path, commands: Path, queue: list[str], wanted: int, cancelled: list[str]
+) -> None:
+    """The array's id, which would cancel all of it, is also the id of some of its tasks."""
     pool = a_pool(tmp_path, grace_s=0.0)
     pool.folder.mkdir()
-    (tmp_path / "queue").write_text(
-        "14|12_0|RUNNING|n1|None\n15|12_1|PENDING||Resources\n16|12_2|RUNNING|n2|None\n"
-    )
-    RUNNER.scale(pool, 1, lambda line: None)
-    assert (tmp_path / "cancelled").read_text().splitlines() == ["15", "--signal=TERM 16", "16"]
+    (tmp_path / "queue").write_text("".join(f"{line}\n" for line in queue))
+    RUNNER.scale(pool, wanted, lambda line: None)
+    assert (tmp_path / "cancelled").read_text().splitlines() == cancelled
     assert not list(pool.folder.glob("leave-*"))
 
 
+@pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(
     ("worker", "leave", "status", "requeued"),
     [
@@ -99,9 +118,9 @@ def test_waiting_workers_go_before_running_ones(tmp_path: Path, commands: Path) 
     ],
 )
 def test_only_preempted_jobs_are_requeued(
-    tmp_path: Path, commands: Path, worker: int, leave: bool, status: int, requeued: bool
+    tmp_path: Path, commands: Path, workers: int, worker: int, leave: bool, status: int, requeued: bool
 ) -> None:
-    pool = a_pool(tmp_path)
+    pool = a_pool(tmp_path, workers=workers)
     pool.folder.mkdir()
     if leave:
         (pool.folder / "leave-14").touch()
@@ -112,9 +131,13 @@ def test_only_preempted_jobs_are_requeued(
         (commands / name).write_text(f"#!/bin/bash\n{body}\n")
         (commands / name).chmod(0o755)
     script = RUNNER.render(pool)["submission.sh"]
-    ran = subprocess.run(["bash", "-c", script], env={**os.environ, "SLURM_JOB_ID": "14"}, check=False)
+    ids = {"SLURM_JOB_ID": "14", "SLURM_ARRAY_JOB_ID": "14", "SLURM_ARRAY_TASK_ID": "2"}
+    ran = subprocess.run(["bash", "-c", script], env={**os.environ, **ids}, check=False)
     assert ran.returncode == status
-    assert (tmp_path / "scontrol.words").exists() == requeued
+    words = tmp_path / "scontrol.words"
+    # One worker is no array, even where it was launched from a task of one.
+    task = "14_2" if workers > 1 else "14"
+    assert (words.read_text().split() if words.exists() else []) == (["requeue", task] if requeued else [])
     assert (tmp_path / "srun.words").read_text().splitlines()[-1] == str(
         pool.folder
     )  # one word, with its quote

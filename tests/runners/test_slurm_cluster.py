@@ -17,6 +17,8 @@ import psutil
 import pytest
 from same_sweep import ROOT, assert_done, create, create_shared, done, listening, variables, wait_for
 
+from sweeps.experiment import Experiment
+
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 
 NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "ip")
@@ -113,6 +115,51 @@ def test_surplus_workers_leave_and_are_not_requeued(cluster: Cluster) -> None:
     assert statuses() == ["pending"] * 2
     assert [record.history[-1].reason for record in experiment.trials()] == ["released"] * 2
     assert len(set((folder / "signals").read_text().split())) == 2  # SIGTERM came to the programs themselves
+    assert cluster.run("squeue", "--noheader") == ""
+
+
+def started(cluster: Cluster, name: str, workers: int) -> Experiment:
+    """Launch workers of a program that never ends, and wait for one on each of the three nodes."""
+    folder = cluster.folder / name
+    folder.mkdir()
+    experiment = create(folder, listening(folder))
+    launch(cluster, experiment.store.url, "--workers", str(workers), "--threads", "2", **variables(folder))
+    wait_for(lambda: attempts(experiment) == [("running", 0)] * 3, f"no three trials\n{cluster.logs()}")
+    return experiment
+
+
+def attempts(experiment: Experiment) -> list[tuple[str, int]]:
+    """Return the status of each trial and how many of its attempts have ended."""
+    return [(record.status, len(record.history)) for record in experiment.trials()]
+
+
+def test_a_worker_that_waits_is_cancelled_alone(cluster: Cluster) -> None:
+    """Until it starts, it has the id of its array."""
+    experiment = started(cluster, "waiting", 4)
+    url = experiment.store.url
+    cluster.run(*SWEEP, "pool", "scale", "3", "slurm", "--storage", url)
+    assert len(cluster.run("squeue", "--noheader", "--states=running").splitlines()) == 3
+    assert attempts(experiment) == [("running", 0)] * 3
+    assert not (cluster.folder / "waiting" / "signals").exists()
+    cluster.run(*SWEEP, "down", "--storage", url)
+    assert attempts(experiment) == [("pending", 1)] * 3
+    assert cluster.run("squeue", "--noheader") == ""
+
+
+def test_a_worker_with_the_id_of_its_array_is_requeued_and_leaves_alone(cluster: Cluster) -> None:
+    experiment = started(cluster, "all-started", 3)
+    url = experiment.store.url
+    lines = cluster.run("squeue", "--noheader", "--array", "--format=%A %i").splitlines()
+    (last,) = (task for job, task in map(str.split, lines) if task.startswith(f"{job}_"))
+    cluster.run("scancel", "--signal=TERM", last)
+    wait_for(lambda: ("running", 1) in attempts(experiment), f"it was not requeued\n{cluster.logs()}")
+    assert sorted(attempts(experiment)) == [("running", 0), ("running", 0), ("running", 1)]
+
+    cluster.run(*SWEEP, "pool", "scale", "2", "slurm", "--storage", url)
+    assert sorted(status for status, _ in attempts(experiment)) == ["pending", "running", "running"]
+    assert sum(ended for _, ended in attempts(experiment)) == 2
+    cluster.run(*SWEEP, "down", "--storage", url)
+    assert sum(ended for _, ended in attempts(experiment)) == 4
     assert cluster.run("squeue", "--noheader") == ""
 
 

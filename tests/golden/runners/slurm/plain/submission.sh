@@ -18,5 +18,5 @@ srun --unbuffered --output /home/me/sweep-logs/toy/pool/%A_%a_%t_log.out python3
 # teardown
 status=$?
 [ -e /home/me/sweep-logs/toy/pool/leave-"$SLURM_JOB_ID" ] && exit 0
-[ $status -eq 75 ] && scontrol requeue "$SLURM_JOB_ID"
+[ $status -eq 75 ] && scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 exit $status
