@@ -48,6 +48,10 @@ _RESERVED = {
 }
 _STATES: Mapping[str, WorkerState] = {"RUNNING": "running", "COMPLETING": "running", "STAGE_OUT": "running"}
 _POLL_S = 1.0
+_RESULT = "_0_result.pkl"
+"""End of the name of the file in which submitit keeps the result of a worker, here of its first host."""
+_LEFT = ".left"
+"""End of the name of an empty file: the worker was sent away."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,10 @@ class Slurm:
         return EXIT_DONE
 
     def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
-        """Return the workers in the queue, and those that left it: done where submitit has their result."""
+        """Return the workers in the queue, and those that left it.
+
+        Those are done where submitit has their result, or where `scale` or `down` sent them away.
+        """
         queue = _queue(pool)
         present = {status.worker for _, status in queue}
         known = launched.read(pool.folder)
@@ -112,9 +119,10 @@ class Slurm:
         for job in known.notes.get("jobs", ()) if known else ():
             files = [*pool.folder.glob(f"{job}_submitted.pkl"), *pool.folder.glob(f"{job}_*_submitted.pkl")]
             gone += [file.name.removesuffix("_submitted.pkl") for file in files]
+        done = {file.name for ending in (_RESULT, _LEFT) for file in pool.folder.glob(f"*{ending}")}
         ended = tuple(
             WorkerStatus(
-                worker=worker, state="done" if (pool.folder / f"{worker}_0_result.pkl").exists() else "failed"
+                worker=worker, state="done" if {worker + _RESULT, worker + _LEFT} & done else "failed"
             )
             for worker in sorted(gone, key=_natural)
             if worker not in present
@@ -266,11 +274,14 @@ def _queue(pool: Pool) -> list[tuple[str, WorkerStatus]]:
 
 
 def _stop(pool: Pool, jobs: list[tuple[str, WorkerStatus]]) -> None:
-    """Cancel the jobs, running ones with a grace time; a file keeps the batch script from requeueing them."""
+    """Cancel the jobs, running ones with a grace time.
+
+    One file keeps the batch script from requeueing a job, another one says later that it has not failed.
+    """
     running = [status.worker for _, status in jobs if status.state == "running"]
     leave = [pool.folder / f"leave-{raw}" for raw, status in jobs if status.state == "running"]
     pool.folder.mkdir(parents=True, exist_ok=True)  # the pool may have been launched elsewhere
-    for file in leave:
+    for file in (*leave, *(pool.folder / (status.worker + _LEFT) for _, status in jobs)):
         file.touch()
     for _, status in jobs:
         if status.state != "running":

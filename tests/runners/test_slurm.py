@@ -106,6 +106,17 @@ def test_waiting_workers_go_before_running_ones(
     assert not list(pool.folder.glob("leave-*"))
 
 
+def test_workers_that_were_sent_away_have_not_failed(tmp_path: Path, commands: Path) -> None:
+    pool = a_pool(tmp_path, grace_s=0.0)
+    RUNNER.up(pool, lambda line: None)
+    kept = "14|12_0|RUNNING|n1|None\n"
+    (tmp_path / "queue").write_text(f"{kept}12|12_1|RUNNING|n2|None\n15|12_2|PENDING||BeginTime\n")
+    RUNNER.scale(pool, 1, lambda line: None)
+    (tmp_path / "queue").write_text(kept)
+    states = {status.worker: status.state for status in RUNNER.status(pool)}
+    assert states == {"12_0": "running", "12_1": "done", "12_2": "done"}
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(
     ("worker", "leave", "status", "requeued"),

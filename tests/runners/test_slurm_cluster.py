@@ -158,6 +158,8 @@ def test_a_worker_with_the_id_of_its_array_is_requeued_and_leaves_alone(cluster:
     cluster.run(*SWEEP, "pool", "scale", "2", "slurm", "--storage", url)
     assert sorted(status for status, _ in attempts(experiment)) == ["pending", "running", "running"]
     assert sum(ended for _, ended in attempts(experiment)) == 2
+    rows = json.loads(cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url))
+    assert sorted(row["state"] for row in rows) == ["done", "running", "running"]
     cluster.run(*SWEEP, "down", "--storage", url)
     assert sum(ended for _, ended in attempts(experiment)) == 4
     assert cluster.run("squeue", "--noheader") == ""
