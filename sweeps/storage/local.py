@@ -12,6 +12,7 @@ it was replaced, and `link` refuses a name that is taken. `make test-nfs` runs t
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -34,8 +35,11 @@ _TRIES = 8
 """Of 4,000 reads of a file that eight processes kept replacing over NFS, one failed after five tries."""
 T = TypeVar("T")
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-_PERMANENT = (*_FORBIDDEN, errno.EFBIG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP)
-"""Errors that retrying cannot mend: no permission, or a file where a folder belongs, or the reverse."""
+_PERMANENT = (
+    *_FORBIDDEN,
+    *(errno.EFBIG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOSYS),
+)
+"""Errors that retrying cannot mend: no permission, a file where a folder belongs, the reverse, no locks."""
 
 
 class LocalStore:
@@ -53,6 +57,7 @@ class LocalStore:
         self._root = Path(root).absolute()
         self._base = str(self._root)
         self._lock_timeout_s = lock_timeout_s
+        self._has_locks = False  # as far as is known
         self._device: int | None = None
         with suppress(OSError):  # whoever uses the folder will say why it cannot
             self._device = self._root.stat().st_dev
@@ -253,6 +258,9 @@ class LocalStore:
                 if not folder.is_dir():
                     self._require_mounted()
                     folder.mkdir(parents=True, exist_ok=True)
+            if not self._has_locks:
+                _require_locks(lock.parent)
+                self._has_locks = True
             with filelock.FileLock(lock, timeout=self._lock_timeout_s):
                 try:
                     yield path
@@ -365,6 +373,26 @@ class LocalStore:
         raise kind(f"{path}: cannot {verb}: {what.lower()}; {_advice(error, verb)}") from error
 
 
+def _require_locks(folder: Path) -> None:
+    """Check that the folder's file system has locks, such as Lustre mounted without -o flock has not.
+
+    `filelock` from 3.24 would take the existence of a file for the lock there: that of a machine that dies
+    stays, and nobody else writes the key any more.
+
+    Raises:
+        OSError: it has none.
+    """
+    import tempfile  # as `filelock`
+
+    with tempfile.TemporaryFile(dir=folder) as file:  # Lustre locks a folder all the same
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            raise OSError(errno.ENOSYS, "this file system has no locks") from None
+
+
 def _content(fd: int, present: os.stat_result) -> tuple[bytes, str] | None:
     """Return bytes and version of an open file; None if it is no regular file, or too large."""
     if not stat.S_ISREG(present.st_mode) or present.st_size > MAX_BYTES:
@@ -395,6 +423,8 @@ def _advice(error: OSError, verb: str) -> str:
             return f"expected a file, found a folder ({error.filename}); move it away"
         case errno.ELOOP:
             return f"links lead round in a loop ({error.filename}); move them away"
+        case errno.ENOSYS:
+            return "mount it with -o flock, or use a bucket"
         case errno.ENOTDIR | errno.EEXIST:
             return "expected a folder, found a file; choose another --storage"
         case _:

@@ -162,17 +162,17 @@ def _sweep(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
 
 
 def _unshared_locks(folder: Path) -> str | None:
-    """Return the option by which a mount of NFS keeps the locks of `flock` to this machine, or None."""
+    """Return the option by which a mount keeps the locks of `flock` to this machine, or None."""
     inside = [
         mount
         for mount in psutil.disk_partitions(all=True)
         if folder.resolve().is_relative_to(mount.mountpoint)
     ]
     innermost = max(inside, key=lambda mount: len(mount.mountpoint), default=None)
-    options = (
-        innermost.opts.split(",") if innermost is not None and innermost.fstype.startswith("nfs") else []
-    )
-    return next((each for each in options if each in ("nolock", "local_lock=flock", "local_lock=all")), None)
+    if innermost is None or not innermost.fstype.startswith(("nfs", "lustre")):
+        return None
+    local = ("nolock", "local_lock=flock", "local_lock=all", "localflock")
+    return next((each for each in innermost.opts.split(",") if each in local), None)
 
 
 def _missing_records(experiment: Experiment, survey: Survey) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable
+from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable, WriteRefused
 from sweeps.storage.base import NotFound
 from sweeps.storage.local import LocalStore
 
@@ -87,6 +88,24 @@ def test_killed_writer_leaves_nothing_listed(store, monkeypatch):
     assert [e.key for e in store.list("trials/")] == ["trials/000000.json"]
     assert store.read("trials/000000.json") == (b"old", version)
     assert store.read("trials/000000.json")[1] != store.replace("trials/000000.json", b"new", version)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["no-folder", "folder"])
+def test_a_file_system_without_locks_is_refused_with_advice(store, tmp_path, monkeypatch, begun):
+    """A file as a lock would stay for good where a machine dies that has made it."""
+    if begun:
+        store.create("k", b"x")
+    before = sorted(tmp_path.rglob("*"))
+
+    def fail(fd, operation) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    store = LocalStore(tmp_path / "store")
+    with pytest.raises(WriteRefused, match="this file system has no locks; mount it with -o flock") as caught:
+        store.create("trials/000000.json", b"x")
+    assert "\n" not in str(caught.value)
+    assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
 
 
 def test_a_path_below_a_file_is_refused_with_advice(tmp_path):

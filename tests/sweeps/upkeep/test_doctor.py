@@ -215,12 +215,12 @@ def test_a_store_that_is_away_is_a_finding_and_not_the_end(space):
         ("nfs", "rw,vers=3,nolock,local_lock=all", ["nolock"]),
         ("nfs4", "rw,vers=4.2,local_lock=flock", ["local_lock=flock"]),
         ("nfs4", "rw,vers=4.2,local_lock=none", []),
+        ("lustre", "rw,checksum,localflock,lazystatfs", ["localflock"]),
+        ("lustre", "rw,checksum,flock,lazystatfs", []),
         ("ext4", "rw,nolock", []),
     ],
 )
-def test_mount_of_nfs_whose_locks_are_not_shared_is_named(
-    tmp_path, sweep_in, monkeypatch, kind, options, named
-):
+def test_mount_whose_locks_are_not_shared_is_named(tmp_path, sweep_in, monkeypatch, kind, options, named):
     mounts = [
         SimpleNamespace(mountpoint=mountpoint, fstype=fstype, opts=opts)
         for mountpoint, fstype, opts in (("/", "ext4", "rw"), (str(tmp_path), kind, options))
