@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -51,28 +52,42 @@ def supervise_pool(
     Args:
         pool: the number of restarts, the grace time, and how additional workers are started.
         stopped: polled five times a second; once it is True the workers are ended within `pool.grace_s`.
-        notify: called with each event, as one line.
-        on_change: called after each start or exit with the running process ids by worker number.
+        notify: called with each event, as one line; it may raise OSError.
+        on_change: called after each start or exit with the running process ids by worker number. Where it
+            raises OSError, it is called at each poll until it does not.
         wanted: polled as often for the number of workers; None: as many as there are. Of a worker of
             several hosts there is a process for each.
 
     Returns:
         How each worker ended; None for those that `stopped` ended.
     """
+
+    def say(line: str) -> None:
+        with contextlib.suppress(OSError):  # a log on a full disk is no reason to end the workers
+            notify(line)
+
     slots = [_Slot(process=process) for process in processes]
+    recorded = True
     try:
         while not stopped() and any(slot.end is None and not slot.retired for slot in slots):
             count = wanted()
-            _resize(slots, None if count is None else count * pool.nodes, pool, notify)
-            changes = [_step(number, slot, pool, notify) for number, slot in enumerate(slots, start=1)]
-            if any(changes):
-                on_change({number: slot.running.pid for number, slot in enumerate(slots, 1) if slot.running})
+            _resize(slots, None if count is None else count * pool.nodes, pool, say)
+            changes = [_step(number, slot, pool, say) for number, slot in enumerate(slots, start=1)]
+            if any(changes) or not recorded:
+                pids = {number: slot.running.pid for number, slot in enumerate(slots, 1) if slot.running}
+                try:
+                    on_change(pids)
+                    recorded = True
+                except OSError as error:
+                    if recorded:
+                        say(f"cannot record which processes run ({error}); they go on, and it is tried again")
+                    recorded = False
             time.sleep(_POLL_S)
     finally:
         running = [slot.running for slot in slots if slot.running]
         if running:
             who = counted(len(running), "worker") if pool.nodes == 1 else counted(len(running), "host")
-            notify(f"stopping the pool: {who} asked to hand the trial back within {pool.grace_s:g} s")
+            say(f"stopping the pool: {who} asked to hand the trial back within {pool.grace_s:g} s")
             end(running, pool.grace_s)
     return [slot.end for slot in slots]
 
@@ -107,7 +122,11 @@ def _step(number: int, slot: _Slot, pool: Pool, notify: Notify) -> bool:
         slot.log_start = size_of(slot.process.log_file)
         variables = last_start(crashes=slot.crashes, restarts=pool.restarts)
         told = replace(slot.process, env={**slot.process.env, **variables})
-        (slot.running,), slot.since = start([told]), now
+        try:
+            (slot.running,), slot.since = start([told]), now
+        except OSError as error:  # its log cannot be opened, or the machine has no room for a process
+            notify(f"worker {name_of(pool, number)} {_handle_failed_start(slot, error, now, pool)}")
+            return False
         return True
     if (status := slot.running.poll()) is None:
         return False
@@ -115,6 +134,16 @@ def _step(number: int, slot: _Slot, pool: Pool, notify: Notify) -> bool:
     if not slot.leaving:
         notify(f"worker {name_of(pool, number)} {_handle_exit(slot, status, now, pool)}")
     return True
+
+
+def _handle_failed_start(slot: _Slot, error: OSError, now: float, pool: Pool) -> str:
+    """Schedule another start as after a crash, or record the slot's end; return that in words."""
+    next_ = after_exit(EXIT_FAILED, ran_s=0.0, crashes=slot.crashes, restarts=pool.restarts)
+    if isinstance(next_, Again):
+        slot.due, slot.crashes = now + next_.after_s, next_.crashes
+        return f"cannot be started ({error}); trying again in {next_.after_s:g} s"
+    slot.end = next_
+    return f"cannot be started ({error}); giving up on it"
 
 
 def _handle_exit(slot: _Slot, status: int, now: float, pool: Pool) -> str:

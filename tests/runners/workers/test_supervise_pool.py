@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,52 @@ def test_the_processes_that_run_are_told_after_each_change(tmp_path: Path) -> No
     )
     assert [len(pids) for pids in changes] == [1, 0, 1, 0]
     assert changes[0] != changes[2]
+
+
+def test_full_disk_of_the_supervisor_ends_no_worker(tmp_path: Path) -> None:
+    """Neither its record nor its log can be written; the record is, once that is possible."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    code = (
+        "import sys, time; from pathlib import Path\nwhile not Path(sys.argv[1]).exists(): time.sleep(0.05)"
+    )
+    over = tmp_path / "over"
+    worker = Process(argv=(sys.executable, "-c", code, str(over)), env={}, log_file=tmp_path / "log")
+    lines: list[str] = []
+    changes: list[dict[int, int]] = []
+
+    def notify(line: str) -> None:
+        lines.append(line)
+        raise full
+
+    def record(pids: Mapping[int, int]) -> None:
+        changes.append(dict(pids))
+        if len(changes) < 3:
+            raise full
+        over.touch()
+
+    ends = supervise_pool([worker], a_pool(), stopped=lambda: False, notify=notify, on_change=record)
+    assert ends == ["done"]
+    assert [len(pids) for pids in changes] == [1, 1, 1, 0]
+    assert changes[0] == changes[2]
+    assert [line for line in lines if "No space left on device" in line] == lines[:1]
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_worker_that_cannot_be_started_has_crashed(tmp_path: Path, restarts: int) -> None:
+    (tmp_path / "logs").touch()  # where a folder belongs
+    worker = Process(argv=("true",), env={}, log_file=tmp_path / "logs" / "log")
+    lines: list[str] = []
+
+    def notify(line: str) -> None:
+        lines.append(line)
+        (tmp_path / "logs").unlink(missing_ok=True)
+
+    workers = [worker, ends_with(tmp_path, 0)]
+    pool = a_pool(workers=2, restarts=restarts)
+    ends = supervise_pool(workers, pool, stopped=lambda: False, notify=notify)
+    assert ends == ["done" if restarts else "given up", "done"]
+    assert lines[0].startswith("worker 1 cannot be started (")
+    assert lines[0].endswith("; trying again in 0.05 s" if restarts else "; giving up on it")
 
 
 def test_it_waits_longer_after_each_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
