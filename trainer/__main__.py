@@ -118,6 +118,8 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
                 )
             )
         if wrong or folder is None:
+            if (launch := launched.launched()) is not None and not launch.first:
+                return EXIT_CONFIG  # all processes refuse these overrides alike, and the first one says why
             raise joined(wrong)
         if (line := run_folder.finished_message(config, Path(folder))) is not None:
             _print(line)
@@ -330,7 +332,7 @@ def _report_error(messages: Sequence[str], error: TrainerError) -> int:
     """Print a line for each reason that a run ends for, and return its exit status."""
     launch = launched.launched()
     if launch is not None and not launch.first:
-        if isinstance(error, ConfigError | DivergedError | PreemptedError):
+        if isinstance(error, DivergedError | PreemptedError):
             return error.exit_status  # it ends all processes alike, and the first one prints it
         messages = [f"process {launch.rank}: {message}" for message in messages]
     lines = Lines(sys.stderr)

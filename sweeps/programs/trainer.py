@@ -46,10 +46,10 @@ SHARDED = f"{_FORMAT}=sharded"
 _FOLDER = Path(__file__).parents[2] / "trainer"
 _EXIT_CONFIG = 2
 _NO_VALUE = object()
-_REFUSED = re.compile(r"^trainer: error: .*$", re.MULTILINE)
+_REFUSED = re.compile(r"^trainer: (?:process \d+: )?error: (.*)$", re.MULTILINE)
 """Line with which `python -m trainer` refuses a configuration; the exit status alone is ambiguous."""
-_NOT_HERE = "trainer: error: not on this machine: "
-"""Start of that line when the machine, not the configuration, is at fault."""
+_NOT_HERE = "not on this machine: "
+"""Start of its message when the machine, not the configuration, is at fault."""
 
 
 class TrainerProgram(CommandProgram):
@@ -262,10 +262,11 @@ class TrainerProgram(CommandProgram):
         return found
 
     def read_exit(self, status: int, output: str, argv: Sequence[str]) -> Failed | NotStarted:
-        if status == _EXIT_CONFIG and (lines := _REFUSED.findall(output)):
-            if lines[-1].startswith(_NOT_HERE):
-                return NotStarted(detail=lines[-1].removeprefix(_NOT_HERE))
-            return Failed(error=f"config refused: {lines[-1]}\n{output}", failure="bad_config")
+        if status == _EXIT_CONFIG and (refusals := [*_REFUSED.finditer(output)]):
+            line, message = refusals[-1].group(0, 1)
+            if message.startswith(_NOT_HERE):
+                return NotStarted(detail=message.removeprefix(_NOT_HERE))
+            return Failed(error=f"config refused: {line}\n{output}", failure="bad_config")
         read = super().read_exit(status, output, argv)
         # It always says why it ends: without a word, its log was on a disk that was full for a moment.
         if isinstance(read, Failed) and (status == _EXIT_CONFIG or not output):

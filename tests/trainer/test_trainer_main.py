@@ -135,6 +135,19 @@ def test_refused_configuration_leaves_earlier_files(
     assert (tmp_path / api.METRICS_FILE).read_text() == "earlier metrics.jsonl\n"
 
 
+def test_a_refusal_that_only_a_later_process_may_have_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong on its machine may be right on the first one's; overrides are wrong in all of them."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    shared = ["device=cpu", "device.parallel=ddp", f"run_dir={tmp_path / 'run'}"]
+    assert program.main([*shared, "data=text", f"data.files=[{tmp_path}/nowhere/*.txt]"]) == 2
+    assert re.fullmatch(r"trainer: process 1: error: data\.files: .*\n", capsys.readouterr().err)
+    assert program.main([*shared, "stage2.max_stps=3"]) == 2
+    assert capsys.readouterr().err == ""  # the first one has said it
+
+
 def test_refusal_restores_nothing_of_a_killed_run(small: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / f".{api.RESULT_FILE}.earlier").write_text("older than the run that was killed\n")
     assert program.main([*small, "eval.batches=5000", f"run_dir={tmp_path}"]) == 2

@@ -256,6 +256,18 @@ class TestCommands:
         assert outcome.failure == failure
         assert outcome.error.startswith(message)
 
+    @pytest.mark.parametrize("process", ["", "process 1: "], ids=["first", "later"])
+    def test_any_process_of_a_trial_may_be_the_one_that_refuses(self, space, process):
+        """Files, packages and devices are those of its own machine."""
+        program, argv = TrainerProgram(space), ["python", "-m", "trainer"]
+        line = f"trainer: {process}error: data.files: '/nowhere/*.txt' names no file"
+        refused = program.read_exit(2, line, argv)
+        assert (refused.failure, refused.retryable) == ("bad_config", False)
+        assert refused.error.splitlines()[0] == f"config refused: {line}"
+        line = f"trainer: {process}error: not on this machine: device.type: there is no CUDA device here"
+        lacking = program.read_exit(2, line, argv)
+        assert lacking == NotStarted(detail="device.type: there is no CUDA device here")
+
     def test_status_2_without_the_trainers_message_is_a_crash(self, space):
         output = "python: error while loading shared libraries"
         outcome = TrainerProgram(space).read_exit(2, output, ["python", "-m", "trainer"])

@@ -97,5 +97,6 @@ def test_a_run_that_is_not_to_be_shared_is_refused_by_each(start: Start, tmp_pat
     started = start(tmp_path / "two")
     assert started.end() == [2, 2]
     assert started.output(0).startswith("trainer: error: device.parallel: ")
-    assert started.output(1) == ""
+    # A scheduler may have set its variables for something else, and no first process be there.
+    assert started.output(1).startswith("trainer: process 1: error: device.parallel: ")
     assert not (tmp_path / "two").exists()
