@@ -58,6 +58,12 @@ _DISK_FAILED = re.compile(
     re.IGNORECASE,
 )
 _TOO_LARGE = re.compile(r"\bfile too large\b", re.IGNORECASE)
+_LOST_PROCESS = re.compile(
+    r"^trainer: (?:process \d+: )?error: the connection to another process of this run was lost.*(?:\n|\Z)",
+    re.MULTILINE,
+)
+"""What each other process of a shared run of the trainer says once one of them has ended."""
+_CAUSE = re.compile(r"^(?:trainer: (?:process \d+: )?error: |Traceback \(most recent )", re.MULTILINE)
 _LAST_LINES = 5  # the message of such an exception may have several lines
 
 
@@ -271,6 +277,7 @@ def classify_exit(status: int, output: str, argv: Sequence[str]) -> Failed | Not
         status: as `subprocess` gives it, negative for a signal.
         output: the last lines that the program has written.
     """
+    output = without_lost_processes(output)
     last = output.splitlines()[-1] if output else ""
     if status == EXIT_DIVERGED:
         return Failed(error=f"diverged: {last}\n{output}", failure="diverged")
@@ -288,9 +295,15 @@ def classify_exit(status: int, output: str, argv: Sequence[str]) -> Failed | Not
     return Failed(error=error, failure="crashed", retryable=retryable)
 
 
+def without_lost_processes(output: str) -> str:
+    """Return the end of a log without what processes say that have lost another, if that one has said why."""
+    rest = _LOST_PROCESS.sub("", output)
+    return rest.strip() if _CAUSE.search(rest) else output
+
+
 def network_was_lost(output: str) -> bool:
     """Return whether the end of a program's output, or a traceback, reports a lost connection."""
-    end = "\n".join(output.splitlines()[-_LAST_LINES:])
+    end = "\n".join(without_lost_processes(output).splitlines()[-_LAST_LINES:])
     return bool(_LOST_EXCEPTION.search(end) or _LOST_WORDS.search(end))
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.programs.result import network_was_lost
+from sweeps.programs.result import classify_exit, disk_failed, network_was_lost
+
+LOST = "error: the connection to another process of this run was lost: it was killed, or ended with an error of its own"
+OTHERS = "\n".join([f"trainer: {LOST}", *(f"trainer: process {rank}: {LOST}" for rank in range(2, 8))])
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,33 @@ def test_only_the_last_words_count():
     """A program may well have outlived a lost connection, and died of something else."""
     lines = ["ConnectionResetError: Connection reset by peer; trying again", *["step"] * 6, "KeyError: 'lr'"]
     assert not network_was_lost("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "trainer: process 1: error: /data/b.jsonl, line 70213: no key 'text' (data.text_key)",
+        "Traceback (most recent call last):\n  File a\nKeyError: 'lr'",
+    ],
+)
+@pytest.mark.parametrize("before", [False, True], ids=["last", "first"])
+def test_the_process_that_was_lost_says_why(cause, before):
+    """The others of its run say only that it is gone, and mostly after it."""
+    output = f"{OTHERS}\n{cause}" if before else f"preflight: 4.20 MiB\n{cause}\n{OTHERS}"
+    failed = classify_exit(1, output, ["python"])
+    assert not failed.retryable
+    assert failed.error.splitlines()[0].endswith(f"its last words: {cause.splitlines()[-1]}")
+    assert not network_was_lost(output)  # by which a leader finds the host that failed first
+
+
+def test_a_full_disk_of_one_process_is_one_of_the_trial():
+    cause = "trainer: process 1: error: cannot write checkpoints: No space left on device"
+    failed = classify_exit(1, f"{cause}\n{OTHERS}", ["python"])
+    assert failed.retryable
+    assert disk_failed(failed.error)
+
+
+def test_a_process_that_was_lost_without_a_word_is_worth_another_attempt():
+    failed = classify_exit(1, f"preflight: 4.20 MiB\n{OTHERS}", ["python"])
+    assert failed.retryable
+    assert "was lost" in failed.error
