@@ -29,6 +29,7 @@ from trainer.distributed.ranks import Ranks
 from trainer.errors import ConfigError, TrainerError
 from trainer.preflight import fitting, trace
 from trainer.preflight.memory import (
+    average_bytes,
     memory_upper_bound,
     optimizer_memory,
     stages,
@@ -131,12 +132,14 @@ def _micro_batch(
 
 
 def survives(config: Config, stage: Stage, plan: Blueprint, device: Device, micro_batch: int) -> bool:
-    """Return whether a step of models with random weights, and the optimizer's state, fit on the device."""
-    trained = trained_dimensions(stage, student_dimensions(config, plan.dimensions))
-    state = optimizer_memory(trained, stage.optimizer).state
+    """Return whether a step of models with random weights, and what lasts between steps, fit there."""
+    student = student_dimensions(config, plan.dimensions)
+    lasting = optimizer_memory(trained_dimensions(stage, student), stage.optimizer).state
+    if _is_averaged(config, stage):
+        lasting += average_bytes(config, student)
     try:
         with torch.random.fork_rng(devices=[]), device.torch_device:
-            reserved = torch.empty(state, dtype=torch.uint8)
+            reserved = torch.empty(lasting, dtype=torch.uint8)
             trace.step_once(config, stage, plan, device, micro_batch=micro_batch)
             del reserved
     except torch.OutOfMemoryError:
@@ -145,6 +148,10 @@ def survives(config: Config, stage: Stage, plan: Blueprint, device: Device, micr
         if device.kind == "cuda":
             torch.cuda.empty_cache()
     return True
+
+
+def _is_averaged(config: Config, stage: Stage) -> bool:
+    return config.averaged_stage is not None and getattr(config, config.averaged_stage) == stage
 
 
 def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict[str, Any]:
@@ -162,6 +169,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
         "model": asdict(plan.dimensions),
         "master_dtype": config.model.master_dtype,
         "sequence_length": config.data.sequence_length,
+        "document_masks": config.data.document_masks,
         "quant": asdict(config.quant),
         "stage1": asdict(config.stage1),
         "stage": {
@@ -169,6 +177,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
             **{key: value for key, value in asdict(stage).items() if key not in ignored},
             "optimizer": stage.optimizer.type,
             "stochastic_rounding": stage.optimizer.stochastic_rounding,
+            "average": _is_averaged(config, stage),
         },
         "torch": torch.__version__,
     }

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from trainer.distributed.launched import Launched
 from trainer.distributed.ranks import Ranks
 from trainer.errors import ConfigError
 from trainer.preflight import batch_size_search, fitting, trace
-from trainer.preflight.memory import StageMemory, stage_memory
+from trainer.preflight.memory import StageMemory, optimizer_memory, stage_memory, student_dimensions
 from trainer.preflight.preflight import per_process
 
 GIB = 2**30
@@ -152,6 +153,39 @@ def test_found_size_is_remembered_by_model_and_length(
     assert set(asked) == {"stage1_9", "stage2"}
     assert sizes(compose_config(tight)) == first
     assert len(list(cache.iterdir())) == 4
+
+
+@pytest.mark.parametrize("more", ["average.type=ema", "data.document_masks=true"])
+def test_what_takes_memory_besides_has_a_size_of_its_own(
+    more: str, small: tuple[str, ...], cache: Path, asked: list[str]
+) -> None:
+    config = compose_config([*small, *AUTO])
+    sizes(config)
+    asked.clear()
+    sizes(compose_config([*small, *AUTO, more]))
+    # The average is of the last stage, and not there before.
+    assert set(asked) == ({"stage2"} if more == "average.type=ema" else {"stage1_9", "stage2"})
+
+
+def test_a_try_has_the_average_beside_the_state_of_the_optimizer(
+    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = compose_config([*small, "average.type=ema"])
+    device = open_device(config.device)
+    plan = batch_size_search.blueprint(config, device)
+    student = student_dimensions(config, plan.dimensions)
+    reserved: list[int] = []
+    empty = torch.empty
+
+    def note(size: int, **options: Any) -> torch.Tensor:
+        reserved.append(size)
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", note)
+    monkeypatch.setattr(trace, "step_once", lambda *_, **__: None)
+    for stage, average in ((config.stage1_9, 0), (config.stage2, 4 * student.parameters)):
+        assert batch_size_search.survives(config, stage, plan, device, 2)
+        assert reserved.pop() == optimizer_memory(student, stage.optimizer).state + average
 
 
 def test_a_try_that_runs_out_of_memory_does_not_survive(
