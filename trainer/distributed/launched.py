@@ -16,6 +16,7 @@ from trainer.distributed import tpu_host
 from trainer.errors import ConfigError
 
 KEY = "device.parallel"
+LOCAL_WORLD = "LOCAL_WORLD_SIZE"
 _MESH = "device.mesh"
 _START = "torchrun --nproc-per-node N -m trainer …"
 
@@ -50,7 +51,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
             world=int(environment["WORLD_SIZE"]),
             local_rank=int(environment.get("LOCAL_RANK", "0")),
             # Some launchers of a single machine do not set it.
-            local_world=int(environment.get("LOCAL_WORLD_SIZE", environment["WORLD_SIZE"])),
+            local_world=int(environment.get(LOCAL_WORLD, environment["WORLD_SIZE"])),
         )
     except (KeyError, ValueError):
         return None

@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sweeps.text.counted import counted
 from trainer.config import Config
-from trainer.distributed.launched import Launched, is_distributed
-from trainer.errors import TrainerError
+from trainer.distributed.launched import KEY, LOCAL_WORLD, Launched, is_distributed
+from trainer.errors import MachineError, TrainerError
 
 # torch 2.13 renames this function, and warns of the old name.
 _NAMES = ("all_gather_single", "all_gather_into_tensor")
@@ -153,9 +154,22 @@ ALONE = Ranks()
 
 
 def choose_device(config: Config, process: Launched) -> None:
-    """Make this process's CUDA device the current one, if it has one."""
-    if is_distributed(config) and _on_cuda(config):
-        torch.cuda.set_device(process.local_rank)
+    """Make this process's CUDA device the current one, if it has one.
+
+    Raises:
+        MachineError: this machine has fewer devices than processes.
+    """
+    if not (is_distributed(config) and _on_cuda(config)):
+        return
+    # All refuse alike what the launcher has said. Where it has not, they may be on several machines.
+    needed = process.local_world if LOCAL_WORLD in os.environ else process.local_rank + 1
+    if needed > (devices := torch.cuda.device_count()):
+        raise MachineError(
+            f"{needed} processes were started, which see {counted(devices, 'CUDA device')} here; start that "
+            "many, or show them more by CUDA_VISIBLE_DEVICES",
+            key=KEY,
+        )
+    torch.cuda.set_device(process.local_rank)
 
 
 def join(config: Config, process: Launched) -> Ranks:

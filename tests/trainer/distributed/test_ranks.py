@@ -10,8 +10,9 @@ import torch
 
 from trainer.api import check
 from trainer.config import sha256
-from trainer.distributed.launched import Launched
-from trainer.distributed.ranks import ALONE, Ranks, join
+from trainer.distributed.launched import Launched, launched
+from trainer.distributed.ranks import ALONE, Ranks, choose_device, join
+from trainer.errors import MachineError
 from trainer.training.evaluation import in_turn
 
 
@@ -40,6 +41,39 @@ def test_a_group_of_one_agrees_with_itself(only_one: Ranks) -> None:
         ranks.all_reduce_max_(largest)
         assert [tensor.tolist() for tensor in largest] == [[1.0, -torch.inf], [3.0]]
     assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "launcher", "refused"),
+    [
+        (0, {"LOCAL_WORLD_SIZE": "2"}, True),
+        (1, {"LOCAL_WORLD_SIZE": "2"}, True),
+        (0, {}, False),  # on two machines, or with a device of its own that is the only one it sees
+        (1, {}, True),
+    ],
+    ids=["first", "second", "first-of-how-many", "second-of-how-many"],
+)
+def test_more_processes_than_devices_are_refused_by_each(
+    local_rank: int, launcher: dict[str, str], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    ranks = {"RANK": str(local_rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(local_rank)}
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, value in (ranks | launcher).items():
+        monkeypatch.setenv(name, value)
+    config, process = check(["device=cuda", "device.parallel=ddp"]), launched()
+    assert process is not None
+    if refused:
+        with pytest.raises(MachineError, match=r"2 processes were .* 1 CUDA device ") as caught:
+            choose_device(config, process)
+        assert caught.value.key == "device.parallel"
+    else:
+        choose_device(config, process)
+    assert current == ([] if refused else [0])
+    choose_device(check(["device=cpu", "device.parallel=ddp"]), process)
 
 
 def test_alone_nothing_is_initialised() -> None:
