@@ -46,7 +46,7 @@ class Local:
         with pool_file.supervising(pool.folder):
             share = f", {counted(pool.threads or 1, 'thread')} each"
             if pool.devices:
-                share = f" on {counted(len(pool.devices), 'accelerator')}"
+                share = f" on {pool.accelerators}"
             hosts = f" of {pool.nodes} processes in place of hosts" if pool.nodes > 1 else ""
             workers = counted(pool.workers, "worker")
             notify(f"{workers}{hosts}{share}; their output is in {pool.folder}/worker-*.log")
@@ -78,9 +78,7 @@ class Local:
         """Request a number of workers through a file that the supervising process polls."""
         if pool.devices and workers * pool.nodes > len(pool.devices):
             each = "worker" if pool.nodes == 1 else f"of the {pool.nodes} hosts of a worker"
-            raise PoolError(
-                "workers", f"the pool has {counted(len(pool.devices), 'accelerator')}, one for each {each}"
-            )
+            raise PoolError("workers", f"the pool has {pool.accelerators}, one for each {each}")
         pool_file.request_workers(pool.folder, workers, self.name)
         notify(f"the pool will have {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")
 

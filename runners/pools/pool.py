@@ -30,7 +30,8 @@ class Pool:
         accelerator: accelerator of each worker, as the engine names it ("A100", "v6e-4"); "" for none.
         threads: CPU threads per worker; None: the engine's default.
         devices: `local` only: accelerators as CUDA_VISIBLE_DEVICES names them, or chips of a TPU as `tpu:0`;
-            one per worker, in order. Empty: the workers see all that their starter sees.
+            one per host of a worker, in order, or several with commas between them, one for each process of a
+            trial. Empty: the workers see all that their starter sees.
         spot: use cheaper machines that may be preempted.
         environment: variables added to the workers' environment.
         secrets: names of variables that are passed to the workers; artifacts never hold their values.
@@ -84,13 +85,12 @@ class Pool:
             if _UNPASSABLE.search(text):
                 raise PoolError(name, f"{text!r} has characters that cannot be passed to a program")
         if self.devices and self.workers * self.nodes > len(self.devices):
-            there, each = counted(len(self.devices), "accelerator"), ""
-            if self.nodes > 1:
-                each = f" of {self.nodes} hosts"
+            each = f" of {self.nodes} hosts" if self.nodes > 1 else ""
+            most = counted(len(self.devices) // self.nodes, "worker")
             raise PoolError(
                 "workers",
-                f"{self.workers} workers{each} would share {there}, and each trainer needs its own; "
-                f"at most {counted(len(self.devices) // self.nodes, 'worker')}, or --devices none for CPUs",
+                f"{self.workers} workers{each} would share {self.accelerators}, and each trainer needs its "
+                f"own; at most {most}, or --devices none for CPUs",
             )
 
     @property
@@ -98,6 +98,14 @@ class Pool:
         """Return a name for machines and jobs, unique to the sweep: [a-z0-9-], at most 45 characters."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:30].rstrip("-") or "pool"
         return f"sweep-{slug}-{hashlib.sha256(self.storage.encode()).hexdigest()[:8]}"
+
+    @property
+    def accelerators(self) -> str:
+        """Return how many devices there are, for people."""
+        size = self.devices[0].count(",") + 1 if self.devices else 1
+        if size == 1:
+            return counted(len(self.devices), "accelerator")
+        return counted(len(self.devices), f"group of {size} accelerators", f"groups of {size} accelerators")
 
     def require_one_host(self) -> None:
         """Raise `PoolError` where several hosts share a worker's trials, for workers with TPUs."""

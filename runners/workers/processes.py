@@ -71,7 +71,7 @@ def host_variables(label: str, worker: int, rank: int, leader: str) -> dict[str,
 
 
 def device_variables(device: str) -> dict[str, str]:
-    """Return variables that show a worker one accelerator alone: a TPU chip for `tpu:N`, else a CUDA device.
+    """Return variables that show a worker its accelerators alone: a TPU chip for `tpu:N`, else CUDA devices.
 
     The bounds declare the chip to be the full host; otherwise libtpu would wait for the other chips.
     """

@@ -17,6 +17,7 @@ from sweeps.cli.options import count_option, number_option
 from sweeps.cli.prices import rates_option
 from sweeps.errors import InputError
 from sweeps.operations.pools import Place, folder, storage_url
+from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
     from runners.pools.pool import Pool
@@ -28,7 +29,7 @@ _TPU = "tpu:"
 _DEVICE_FILES = "nvidia[0-9]*"
 
 _OPTIONS = (
-    count_option("--workers", metavar="N", help="How many. Default: one per accelerator, else one."),
+    count_option("--workers", metavar="N", help="How many. Default: by the accelerators, else one."),
     count_option(
         "--nodes", metavar="N", help="Hosts that share each worker's trials. Default: program.trainer.nodes."
     ),
@@ -38,7 +39,7 @@ _OPTIONS = (
         default="auto",
         metavar="IDS",
         show_default=True,
-        help="local: accelerators, one for each worker: CUDA's ids (0,1), chips of a TPU (tpu:0,1), or none.",
+        help="local: accelerators, one per process of a trial: CUDA's ids (0,1), a TPU's (tpu:0,1), or none.",
     ),
     click.option(
         "--accelerator",
@@ -102,8 +103,11 @@ def pool_options(function: F) -> F:
     return function
 
 
-def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
+def make_pool(runner: Runner, place: Place, values: dict[str, Any], *, processes: int = 1) -> Pool:
     """Return the pool that the options describe; whether its workers reach the storage is not checked.
+
+    Args:
+        processes: of a trial on each host of a worker, which have a device each.
 
     Raises:
         InputError: an option is wrong.
@@ -118,7 +122,7 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
         raise InputError(
             f"--devices: these are this machine's; say what a worker of {runner.name} needs by --accelerator"
         )
-    devices = _devices(values["devices"]) if local else ()
+    devices = _for_workers(_devices(values["devices"]), processes) if local else ()
     workers = values["workers"] or len(devices) // (values["nodes"] or 1) or 1
     nodes = values["nodes"] or 1
     share = max(1, (os.cpu_count() or 1) // (workers * nodes)) if local else None
@@ -199,3 +203,17 @@ def _devices(text: str) -> tuple[str, ...]:
         words = (word.strip() for word in visible.split(","))
         return tuple(takewhile(lambda word: word and word != "-1", words))  # CUDA stops there, too
     return tuple(str(number) for number in range(len(list(Path("/dev").glob(_DEVICE_FILES)))))
+
+
+def _for_workers(devices: tuple[str, ...], processes: int) -> tuple[str, ...]:
+    """Return the devices of each worker. Raises InputError if there are some, and too few for one."""
+    if not devices or processes == 1:
+        return devices
+    if len(devices) < processes:
+        raise InputError(
+            f"--devices: a trial has {processes} processes, each on an accelerator of its own, and there is "
+            f"only {counted(len(devices), 'accelerator')}; start the pool where there are more, or write "
+            "--devices none if they compute on CPUs"
+        )
+    starts = range(0, len(devices) - processes + 1, processes)
+    return tuple(",".join(devices[start : start + processes]) for start in starts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -314,6 +315,18 @@ class TestNodes:
         lines = sweep("launch", "local", "--devices", "none", "--dry-run", "--storage", "sweep-store/shared")
         assert [line.count("--nodes 2") for line in lines.out.splitlines()] == [1, 1]
         assert [line.count(f"NODE_RANK={rank}") for rank, line in enumerate(lines.out.splitlines())] == [1, 1]
+
+    @pytest.mark.parametrize("nodes", ["1", "2"])
+    def test_each_process_of_a_trial_has_a_device(self, sweep, shared, nodes):
+        common = ("--nodes", nodes, "--dry-run", "--storage", "sweep-store/shared")
+        ran = sweep("launch", "local", "--devices", "0,1,2,3,4", *common)
+        assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", ran.out) == ["0,1", "2,3"]
+        assert ran.out.count("NODE_RANK=1") == int(nodes) - 1  # two workers, or one of two hosts
+        refused = sweep("launch", "local", "--devices", "0,1,2,3,4", "--workers", "3", *common)
+        assert "would share 2 groups of 2 accelerators" in refused.err
+        refused = sweep("launch", "local", "--devices", "7", *common)
+        assert refused.status == 2
+        assert re.fullmatch(r"sweep: error: --devices: .* 2 processes, .* --devices none .*\n", refused.err)
 
     @pytest.mark.parametrize(("nodes", "processes"), [("1", 1), ("4", 4)])
     def test_the_option_wins(self, sweep, shared, nodes, processes):
