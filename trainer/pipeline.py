@@ -18,10 +18,12 @@ from trainer.checkpoint.stage_snapshot import Identity, StageNumbers, StageSnaps
 from trainer.config import Config, sha256
 from trainer.config.run import step_weights
 from trainer.cost.flops import flops_per_token
-from trainer.data.corpus import stage_text
+from trainer.data.corpus import Corpus, stage_text
 from trainer.data.inputs import Inputs
 from trainer.devices.device import micro_batches
 from trainer.devices.dtypes import dtype_name
+from trainer.distributed.ranks import Ranks
+from trainer.errors import DataError
 from trainer.models import tensor_parallel
 from trainer.models.adapters import adapters_for, add_adapters
 from trainer.models.causal_lm import computes_in_bfloat16, parameter_count
@@ -73,6 +75,7 @@ def run(
     """
     device, stop, checkpoints = context.device, context.stop, context.checkpoints
     corpus = inputs.corpus
+    _require_same_text(corpus, device.ranks)
     caches = index.check(config, corpus, teacher)
     require_model(config, teacher)
     tensor_parallel.check(teacher, config.device.mesh)
@@ -324,3 +327,14 @@ def run(
         held_out=held_out,
         test=test,
     )
+
+
+def _require_same_text(corpus: Corpus, ranks: Ranks) -> None:
+    """Raise DataError in all processes of a run if they read different texts: losses are means over them."""
+    texts = ranks.all_gather(corpus.order_sha256)
+    other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+    if other is not None:
+        raise DataError(
+            f"process {other} reads another text or tokenizer than process 0; give all hosts of the run the "
+            "same files, and for data=stdlib the same Python"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shared_runs import TIMEOUT_S, Started, assert_the_same, metrics
+from shared_runs import TIMEOUT_S, Started, assert_the_same, metrics, take_part
 from trainer_precision import FLOAT32
 
 pytestmark = pytest.mark.timeout(600)  # several processes, each of which loads torch
@@ -100,3 +100,19 @@ def test_a_run_that_is_not_to_be_shared_is_refused_by_each(start: Start, tmp_pat
     # A scheduler may have set its variables for something else, and no first process be there.
     assert started.output(1).startswith("trainer: process 1: error: device.parallel: ")
     assert not (tmp_path / "two").exists()
+
+
+def take_part_with_more_text(argv: list[str], environment: dict[str, str], output: Path) -> None:
+    """One process of a run, with more text than those of lower rank, as of another Python or unlike files."""
+    take_part([*argv, f"data.max_bytes={300_000 + 50_000 * int(environment['RANK'])}"], environment, output)
+
+
+def test_processes_that_read_different_texts_are_refused(start: Start, tmp_path: Path) -> None:
+    started = start(tmp_path / "two", "device.parallel=ddp", target=take_part_with_more_text)
+    assert started.end() == [1, 1], started.output(0)
+    for rank, who in enumerate(("", "process 1: ")):
+        last = started.output(rank).splitlines()[-1]
+        assert last.startswith(
+            f"trainer: {who}error: process 1 reads another text or tokenizer than process 0"
+        )
+        assert "Traceback" not in started.output(rank)
