@@ -74,7 +74,7 @@ WORDS: Mapping[str, Callable[[Mapping[str, Value]], list[str]]] = {
     "${args_no_boolean_flags}": _without_booleans,
     "${args_append_hydra}": _assignments("+"),
     "${args_override_hydra}": _assignments("++"),
-    "${args_json}": lambda parameters: [json.dumps(parameters)],
+    "${args_json}": lambda parameters: [json.dumps(dict(parameters))],  # those of a record are no dict
 }
 """What stands for the parameters in a program's command."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from types import MappingProxyType
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_arguments_are_those_of_wandb(macro: str) -> None:
     parameters = ", ".join(f"{name}: {{value: {json.dumps(v)}}}" for name, v in PARAMETERS.items())
     found = space(f"{parameters}, k: {{values: [1, 2]}}", command)
     values = {name: from_plain(value) for name, value in PARAMETERS.items()}
-    argv = with_parameters(found.program.command, values, str)
+    argv = with_parameters(found.program.command, MappingProxyType(values), str)  # as records have them
     wandb = create_sweep_command_args({"args": {name: {"value": v} for name, v in PARAMETERS.items()}})
     assert argv == ["python", "train.py", *wandb[macro]]
 
