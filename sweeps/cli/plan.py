@@ -124,13 +124,12 @@ def _target(text: str) -> tuple[str, float]:
 
 def _space_file(found: Plan) -> str:
     """Return the final sweep's space as a file, with the notes above it."""
-    import yaml
+    from sweeps.space.yaml_cursor import dump
 
     head = [f"A short final sweep at {found.measure} {found.size:.4g}, by `sweep plan`.", *found.notes]
     if "program" not in found.space:
         head.append("TO DO: program: of the trials, which the sources have run from Python.")
-    body = yaml.safe_dump(dict(found.space), sort_keys=False, default_flow_style=None, width=100)
-    return "".join(f"# {line}\n" for line in head) + body
+    return "".join(f"# {line}\n" for line in head) + dump(found.space)
 
 
 def _print(found: Plan, price: str) -> None:

@@ -164,6 +164,7 @@ def space_of(
         InputError: they do not describe a valid space.
     """
     from sweeps.space.space_file import loads
+    from sweeps.space.yaml_cursor import dump
 
     if settings["metric"] in (None, "", []):
         raise InputError(
@@ -192,7 +193,7 @@ def space_of(
     document |= {"run_cap": settings["n_trials"]} if settings["n_trials"] is not None else {}
     document |= {key: value for key, value in sections.items() if value}
     try:
-        return loads(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "hydra.sweeper")
+        return loads(dump(document), "hydra.sweeper")
     except SpaceError as error:
         lines = (f"hydra.sweeper: {each.key}: {each.problem}" for each in error.problems)
         raise InputError("\n".join(lines)) from None

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import yaml
 
 from sweeps.errors import SpaceError
 from sweeps.space import yaml_cursor
@@ -70,8 +69,7 @@ def translate(text: str, file: str) -> Translation:
     document = reader.document(dict(_named_entries(root)))
     reader.problems.check()
     notes = tuple(dict.fromkeys(reader.notes))
-    body = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=100)
-    written = "".join(f"# {note}\n" for note in notes) + body
+    written = "".join(f"# {note}\n" for note in notes) + yaml_cursor.dump(document)
     try:
         loads(written, file)
     except SpaceError as error:

@@ -3,6 +3,8 @@
 Only plain YAML is allowed (no tags, anchors or aliases, one document). Plain scalars are typed as in YAML
 1.2, so that 1e-3 is a number; what YAML 1.1 and 1.2 read differently (`on`, 010, 1:30, dates) is refused
 where a typed value is expected.
+
+`dump` writes what is read back as the same values.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -293,6 +295,26 @@ def parse(text: str, file: str) -> Cursor:
     if root is None:
         raise SpaceError("the file is empty; docs/reference/space-file.md shows what to write", file=file)
     return Cursor(node=root, file=file)
+
+
+def dump(document: Mapping[str, Any]) -> str:
+    """Return the document as YAML that a cursor reads as the same values."""
+    return yaml.dump(dict(document), Dumper=_TextDumper, sort_keys=False, default_flow_style=None, width=100)
+
+
+class _TextDumper(yaml.SafeDumper):
+    """PyYAML's dumper, which quotes what YAML 1.1 reads as no text; here also what a cursor does not."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        tag, start = "tag:yaml.org,2002:str", yaml.Mark("", 0, 0, 0, None, 0)
+        try:
+            is_text = Cursor(node=yaml.ScalarNode(tag, text, start), file="").value() == text
+        except SpaceError:
+            is_text = False
+        return self.represent_scalar(tag, text, style=None if is_text else "'")
+
+
+_TextDumper.add_representer(str, _TextDumper.represent_str)
 
 
 class _PlainLoader(yaml.SafeLoader):

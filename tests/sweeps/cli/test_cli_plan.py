@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeps.space.space_file import load
+
 pytestmark = pytest.mark.usefixtures("fewer_points")
 
 SPACE = """\
@@ -16,6 +18,7 @@ program: {{function: "objectives_for_tests:paraboloid"}}
 parameters:
   x: {{min: 0.0, max: 1.0}}
   n: {{value: {n}}}
+  run: {{value: "1e5"}}
 search: {{method: random}}
 run_cap: 8
 """
@@ -47,6 +50,7 @@ def test_plan_is_printed_written_and_drawn(sweep, two, tmp_path: Path) -> None:
     assert x.split()[0] == "x"
     assert float(x.split()[1]) == pytest.approx(0.3, abs=0.1)
     assert any(line.startswith("note: two sizes") for line in others)
+    assert load(tmp_path / "final.yaml").parameter("run").value == "1e5"
     assert {path.name for path in tmp_path.glob("drift.*")} == {"drift.svg", "drift.png"}
     made = sweep("init", "final.yaml")
     assert (made.status, made.out.strip()) == (0, "./sweep-store/n2-at-4")

@@ -130,6 +130,13 @@ def started_by_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("started_by_a_script")
 class TestSpace:
+    def test_texts_that_look_like_numbers_stay_texts(self) -> None:
+        texts = ("1e5", "nan", "0o17", "x")
+        searched = {"run": {"values": list(texts)}, "n": {"values": [1, 2], "when": {2: ["k"]}}}
+        space = space_of(settings(metric=["loss"]), {**searched, "k": {"min": 1e-5, "max": 1.0}}, [], [])
+        assert space.parameter("run") == Choice(name="run", values=texts)
+        assert space.parameter("n") == Choice(name="n", values=(1, 2), when=((2, ("k",)),))
+
     def test_settings_are_a_search_space_file_in_other_words(self) -> None:
         space = space_of(
             settings(

@@ -55,6 +55,15 @@ def test_parameters_of_every_kind_mean_the_same() -> None:
     assert found.parameter("j.k") == Choice(name="j.k", values=(1, 2))
 
 
+def test_texts_that_look_like_numbers_stay_texts() -> None:
+    texts = ("1e5", "nan", "Infinity", "0o17", "08:15", "2026-01-01 b", "1.5", "", "~", "yes", "a: b", "x")
+    listed = ", ".join(map(json.dumps, texts))
+    found = space(f"a: {{values: [{listed}]}}, b: {{value: '2e5'}}, c: {{value: [['3e5'], 'inf']}}")
+    assert found.parameter("a") == Choice(name="a", values=texts)
+    assert found.parameter("b") == Fixed(name="b", value="2e5")
+    assert found.parameter("c") == Fixed(name="c", value=(("3e5",), "inf"))
+
+
 @pytest.mark.parametrize(
     ("written", "first"),
     [
