@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from sweeps.space.constraints import parse
+from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import (
     Choice,
     Fixed,
+    Parameter,
     Range,
     Space,
     Value,
@@ -33,6 +34,9 @@ REPEAT_KEYS = ("seed", "eval.test")
 
 SLACK = 1e-6
 """Largest distance of a number from its integer: optimizers violate constraints by as much."""
+
+_MIN_RADIUS = 1e-6
+"""Of a ball inside all constraints, with every range scaled to 0..1; the solver is exact to about 1e-7."""
 
 
 class Domain:
@@ -177,13 +181,47 @@ class Domain:
         return round(position) if math.isfinite(position) else value  # far outside: an edited record
 
 
+def centre(parameters: Iterable[Parameter], constraints: Sequence[Linear]) -> dict[str, float] | None:
+    """Return the values within their bounds that are farthest inside all constraints, without rounding.
+
+    None: there is no room to search, as no ball around such a point fits inside the constraints.
+    """
+    if not constraints:
+        return {}
+    import numpy as np  # these two take 0.4 s, and reading commands need none of it
+    from scipy.optimize import linprog
+
+    ranges = [
+        p for p in parameters if isinstance(p, Range) and any(p.name in c.coefficients for c in constraints)
+    ]
+    low = {p.name: p.min for p in ranges}
+    rows = []
+    for constraint in (constraint.scaled() for constraint in constraints):
+        # In units of each range's width, so that the radius is comparable in every direction.
+        row = np.array([constraint.coefficients.get(p.name, 0.0) * (p.max - p.min) for p in ranges])
+        offset = constraint.sum(low)
+        length = math.hypot(*row)
+        rows.append([*(row / length), 1.0, (constraint.bound - offset) / length])
+    table = np.array(rows).clip(-len(ranges) - 2, len(ranges) + 2)  # no sum in the unit box is larger
+    solved = linprog(
+        c=[0.0] * len(ranges) + [-1.0],
+        A_ub=table[:, :-1],
+        b_ub=table[:, -1],
+        bounds=[(0.0, 1.0)] * len(ranges) + [(0.0, 1.0)],
+    )
+    if not solved.success or solved.x[-1] < _MIN_RADIUS:
+        return None
+    return {p.name: float(p.min + (p.max - p.min) * x) for p, x in zip(ranges, solved.x[:-1], strict=True)}
+
+
 def probes(space: Space) -> list[dict[str, Value]]:
     """Return the low and the high end of the space, each also with every value of every choice.
 
     `sweep init` lets the program check them, so that a misspelt key or a refused value costs a second and
     not a night.
 
-    Points outside the parameter constraints are left out: no trial has them.
+    Points outside the parameter constraints are left out: no trial has them. If both ends are, the centre of
+    what the constraints leave stands for them.
     """
     low = {parameter.name: ends(parameter)[0] for parameter in space.parameters}
     high = {parameter.name: ends(parameter)[-1] for parameter in space.parameters}
@@ -203,15 +241,23 @@ def probes(space: Space) -> list[dict[str, Value]]:
                 name = condition.parent
                 change[name] = example(condition, space.parameter(name))
             changes.append(change)
-    points = [low, high, *({**base, **change} for base in (low, high) for change in changes)]
+    domain = Domain(space)
+
+    def is_allowed(point: Mapping[str, Value]) -> bool:
+        numbers = {name: float(value) for name, value in point.items() if is_number(value)}
+        return all(each.holds(numbers) for each in domain.constraints)
+
+    bases = [low, high]
+    if not any(map(is_allowed, bases)):
+        inner = centre(space.parameters, domain.constraints) or {}
+        bases.append({**low, **{name: domain.member(name, value) for name, value in inner.items()}})
+    points = [*bases, *({**base, **change} for base in bases for change in changes)]
     if space.baseline is not None:
         points.append({**low, **space.baseline})
-    bounds = [parse(text) for text in space.parameter_constraints]
     found: list[dict[str, Value]] = []
     for point in points:
         active = {name: point[name] for name in space.active(point)}
-        numbers = {name: float(value) for name, value in active.items() if is_number(value)}
-        if active not in found and all(each.holds(numbers) for each in bounds):
+        if active not in found and is_allowed(active):
             found.append(active)
     return found
 

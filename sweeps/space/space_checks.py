@@ -10,11 +10,9 @@ from types import MappingProxyType
 
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import Fixed, Objective, Parameter, Range, Space, Value, is_number, same_value
+from sweeps.space.domain import centre
 from sweeps.space.scale import is_level, level, levels, middle, position
 from sweeps.space.yaml_cursor import Cursor, Problems, nearest, yaml_text
-
-_MIN_RADIUS = 1e-6
-"""Of a ball inside all constraints, with every range scaled to 0..1; the solver is exact to about 1e-7."""
 
 
 def parameter_constraints(
@@ -71,8 +69,9 @@ def parameter_constraints(
     for item in section.items():
         problems.attempt(partial(add, item), None)
     narrowed = tuple(by_name[parameter.name] for parameter in parameters)
-    if len(problems.found) == before and not wrong:
-        _check_feasible(section, narrowed, list(several.values()))
+    is_read = len(problems.found) == before and not wrong
+    if is_read and centre(narrowed, list(several.values())) is None:
+        raise section.refusal("no values within min: and max: obey all of these at once with room to search")
     return narrowed, tuple(several)
 
 
@@ -187,35 +186,6 @@ def _narrow(item: Cursor, parameter: Range, linear: Linear) -> Range:
         left = "nothing" if low > high else f"only {low}"
         raise item.refusal(f"leaves {left} of `{parameter.name}` ({parameter.min} to {parameter.max})")
     return replace(parameter, min=low, max=high)
-
-
-def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraints: Sequence[Linear]) -> None:
-    """Refuse constraints that leave no room to search: a ball must fit inside them and all bounds."""
-    if not constraints:
-        return
-    import numpy as np  # these two take 0.4 s, and reading commands need none of it
-    from scipy.optimize import linprog
-
-    ranges = [
-        p for p in parameters if isinstance(p, Range) and any(p.name in c.coefficients for c in constraints)
-    ]
-    low = {p.name: p.min for p in ranges}
-    rows = []
-    for constraint in (constraint.scaled() for constraint in constraints):
-        # In units of each range's width, so that the radius is comparable in every direction.
-        row = np.array([constraint.coefficients.get(p.name, 0.0) * (p.max - p.min) for p in ranges])
-        offset = constraint.sum(low)
-        length = math.hypot(*row)
-        rows.append([*(row / length), 1.0, (constraint.bound - offset) / length])
-    table = np.array(rows).clip(-len(ranges) - 2, len(ranges) + 2)  # no sum in the unit box is larger
-    solved = linprog(
-        c=[0.0] * len(ranges) + [-1.0],
-        A_ub=table[:, :-1],
-        b_ub=table[:, -1],
-        bounds=[(0.0, 1.0)] * len(ranges) + [(0.0, 1.0)],
-    )
-    if not solved.success or solved.x[-1] < _MIN_RADIUS:
-        raise section.refusal("no values within min: and max: obey all of these at once with room to search")
 
 
 def inside(cursor: Cursor, parameter: Parameter) -> Value:

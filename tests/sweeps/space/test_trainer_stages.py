@@ -193,12 +193,33 @@ def test_a_later_stage_that_stage_1_9_refers_to_belongs_to_it() -> None:
     assert (first.parameters, second.parameters) == ((), ("stage2.*",))
 
 
-def test_lengths_count_even_if_both_ends_are_excluded() -> None:
+def between(*parameters: Parameter) -> Space:
+    """A space whose constraints exclude both of its ends."""
     steps = Range(name="stage2.max_steps", min=40, max=400, kind="int")
     first = Range(name="stage1_9.max_steps", min=40, max=400, kind="int")
     constraints = tuple(f"2*{first.name} + {steps.name} {bound}" for bound in (">= 600", "<= 700"))
-    space = replace(space_of(first, steps), parameter_constraints=constraints)
-    assert probes(space) == []
+    return replace(space_of(first, steps, *parameters), parameter_constraints=constraints)
+
+
+def test_a_misspelt_key_is_refused_even_if_both_ends_are_excluded() -> None:
+    misspelt = replace(LR, name="stage2.optimizer.lrr")
+    with pytest.raises(InputError, match="lrr"):
+        TrainerProgram(between(misspelt)).complete()
+
+
+def test_each_option_is_tried_even_if_both_ends_are_excluded() -> None:
+    child = Range(name="k", min=1, max=9, kind="int")
+    kind = Choice(name="kind", values=("a", "b", "c"), when=(("b", ("k",)),))
+    space = between(kind, child)
+    found = probes(space)
+    assert [point["kind"] for point in found] == ["a", "b", "c"]
+    assert ["k" in point for point in found] == [False, True, False]
+    assert all(600 <= 2 * point["stage1_9.max_steps"] + point["stage2.max_steps"] <= 700 for point in found)
+    assert {type(point["stage2.max_steps"]) for point in found} == {int}
+
+
+def test_lengths_count_even_if_both_ends_are_excluded() -> None:
+    space = between()
     assert [stage.cost for stage in with_stages(space).stages] == ["2*stage1_9.max_steps", "stage2.max_steps"]
 
 
