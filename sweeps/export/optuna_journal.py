@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.errors import InputError
-from sweeps.export.table import replace_file
+from sweeps.export.table import CONFIRM, replace_file
+from sweeps.space.constraints import parse
 from sweeps.space.definition import Choice, Fixed, Range, Space, Value, cell_of
 from sweeps.space.fidelity import is_at_target
 from sweeps.text.columns import metric_column
 from sweeps.trials import costs
+from sweeps.trials.objectives import numbers
 from sweeps.trials.record import Trial
 
 STATES = {
@@ -100,7 +102,9 @@ def _frozen_trial(optuna: Any, space: Space, record: Trial, distributions: dict[
     values = [record.metrics.get(objective.metric) for objective in space.objectives]
     if record.status == "completed" and None in values:
         state = optuna.trial.TrialState.FAIL  # a complete trial of Optuna needs all values
-    elif record.status == "completed" and not is_at_target(space, record.parameters):
+    elif record.status == "completed" and (
+        record.generator == CONFIRM or not is_at_target(space, record.parameters)
+    ):
         state = optuna.trial.TrialState.PRUNED  # a complete one could be the study's best
     complete = state == optuna.trial.TrialState.COMPLETE
     parameters = {name: _choice(value) for name, value in record.parameters.items()}
@@ -122,6 +126,8 @@ def _frozen_trial(optuna: Any, space: Space, record: Trial, distributions: dict[
         **{f"{_OUTSIDE}{name}": value for name, value in parameters.items() if name not in inside},
         **_costs(record),
     }
+    # Optuna 4 has no public name for them, and later versions read its list, too.
+    constraints = {"constraints": _excesses(space, record)} if complete and space.outcome_constraints else {}
     started = None if record.status == "pending" else _time(record.started or record.created)
     return optuna.trial.FrozenTrial(
         number=record.trial,
@@ -134,9 +140,22 @@ def _frozen_trial(optuna: Any, space: Space, record: Trial, distributions: dict[
         params=inside,
         distributions={name: distributions[name] for name in inside},
         user_attrs=attributes,
-        system_attrs={},
+        system_attrs=constraints,
         intermediate_values={int(step): loss for step, loss in record.curve},
     )
+
+
+def _excesses(space: Space, record: Trial) -> list[float]:
+    """Return by how much a trial is beyond each outcome constraint; for Optuna it is within at 0 or below."""
+    metrics = numbers(record.metrics)
+    found: list[float] = []
+    for bound in map(parse, space.outcome_constraints):
+        if not bound.coefficients.keys() <= metrics.keys():
+            found.append(1.0)  # without the metric it is outside, nobody knows by how much
+        else:
+            excess = bound.sum(metrics) - bound.bound
+            found.append(min(excess, 0.0) if bound.holds(metrics) else excess)  # rounding is no excess
+    return found
 
 
 def _choice(value: Value) -> Any:

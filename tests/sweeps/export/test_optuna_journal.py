@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sweeps.errors import InputError
-from sweeps.export import optuna_journal
+from sweeps.export import optuna_journal, table
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space
 from sweeps.trials.record import Trial
 
@@ -54,9 +55,9 @@ def study(tmp_path: Path):
     return written(tmp_path / "journal.log", records)
 
 
-def written(journal: Path, records: list[Trial]):
+def written(journal: Path, records: list[Trial], space: Space = SPACE):
     optuna = pytest.importorskip("optuna")
-    optuna_journal.write(journal, SPACE, records)
+    optuna_journal.write(journal, space, records)
     backend = optuna.storages.journal.JournalFileBackend(str(journal))
     return optuna.load_study(study_name="case", storage=optuna.storages.JournalStorage(backend))
 
@@ -85,6 +86,28 @@ def test_every_trial_is_there_in_its_state(study) -> None:
     assert first.duration.total_seconds() == 10
     assert first.user_attrs["loss_sem"] == 0.1
     assert study.trials[1].user_attrs["error"] == "diverged"
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_optunas_best_trial_is_the_sweeps(goal: str, tmp_path: Path) -> None:
+    sign = 1.0 if goal == "minimize" else -1.0
+    space = replace(
+        SPACE,
+        objectives=(Objective(metric="loss", goal=goal),),  # type: ignore[arg-type]  # a table of cases
+        outcome_constraints=("mem <= 0.3", "score >= 0.1"),
+    )
+    results = [(5.0, 0.1), (2.0, 0.1 + 0.2), (1.0, 99.0), (0.5, None)]  # on the bound, but for rounding
+    records = [
+        record(at, metrics={"loss": sign * loss, "score": 0.5, "mem": mem})
+        for at, (loss, mem) in enumerate(results)
+    ]
+    # The luckiest repeat is no result of the search.
+    records.append(record(4, generator="confirm", metrics={"loss": sign * 0.1, "score": 0.5, "mem": 0.1}))
+    study = written(tmp_path / "journal.log", records, space)
+    assert study.trials[4].state.name == "PRUNED"
+    best = table.best(space, records)
+    assert best is not None
+    assert study.best_trial.number == best.trial == 1
 
 
 def test_what_lies_outside_the_space_is_kept_as_words(study) -> None:
