@@ -10,6 +10,7 @@ import click
 from sweeps.cli.options import Sweep, path_option, sweep_option
 from sweeps.cli.output import echo, format_option, print_csv, print_json
 from sweeps.errors import EXIT_FAILED, InputError
+from sweeps.experiment import Experiment
 from sweeps.export.table import flat
 from sweeps.operations.control import report
 from sweeps.programs.result import needed_metrics
@@ -18,6 +19,7 @@ from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.regular_file import MAX_BYTES
+from sweeps.trials import budget
 
 
 @click.command()
@@ -37,9 +39,7 @@ def ask(ctx: click.Context, sweep: Sweep, style: str) -> None:
     if record is None:
         if style == "json":
             print_json(None)
-        cap = counted(experiment.space.run_cap or 0, "trial")
-        full = f"the run cap of {cap} is reached; `sweep extend --run-cap N` raises it"
-        echo(f"sweep: {experiment.why_done() or full}", err=True)
+        echo(f"sweep: {experiment.why_done() or _why_none(experiment)}", err=True)
         ctx.exit(EXIT_FAILED)
     elif style == "json":
         print_json({"trial": record.trial, "parameters": dict(record.parameters)})
@@ -49,6 +49,17 @@ def ask(ctx: click.Context, sweep: Sweep, style: str) -> None:
         click.echo(f"trial {record.trial}")
         for override in to_overrides(record.parameters):
             click.echo(escape_controls(override))
+
+
+def _why_none(experiment: Experiment) -> str:
+    """Return why a sweep that has not ended by itself hands out no trial, and how it goes on."""
+    space, records = experiment.space, experiment.recent_trials()
+    if space.run_cap is not None and budget.run_cap_count(space, records) >= space.run_cap:
+        cap = counted(space.run_cap, "trial")
+        return f"the run cap of {cap} is reached; `sweep extend --run-cap N` raises it"
+    is_grid = space.search.method == "grid"
+    all_of_them = "all configurations of the grid" if is_grid else f"all {counted(len(records), 'trial')}"
+    return f"{all_of_them} are handed out, none is left"
 
 
 @click.command("tell", context_settings={"allow_extra_args": True})

@@ -223,6 +223,23 @@ class TestAskAndTell:
         ran = sweep("ask", "--format", "json")
         assert (ran.status, json.loads(ran.out)) == (1, None)
 
+    @pytest.mark.parametrize(
+        ("cap", "end"),
+        [
+            ("", "all configurations of the grid are handed out, none is left"),
+            ("run_cap: 1", "the run cap of 1 trial is reached; `sweep extend --run-cap N` raises it"),
+        ],
+    )
+    def test_what_has_ended_a_grid_is_said(self, sweep, space_file, cap, end):
+        grid = "search: {method: grid}\nparameters: {x: {values: [1, 2]}}\n" + cap
+        head = space_file.read_text().partition("parameters:")[0]
+        space_file.write_text(head + grid)
+        sweep("init", str(space_file))
+        for _ in range(1 if cap else 2):
+            self.ask(sweep)
+        ran = sweep("ask")
+        assert (ran.status, ran.err) == (1, f"sweep: {end}\n")
+
     def test_second_report_must_be_equal(self, sweep, space_file):
         sweep("init", str(space_file))
         self.ask(sweep)
