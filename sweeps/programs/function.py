@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import os
@@ -10,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from sweeps.programs.result import (
     network_was_lost,
 )
 from sweeps.programs.signals import Stop
-from sweeps.space.definition import Space, Value, to_plain
+from sweeps.space.definition import Objective, Space, Value, to_plain
 from sweeps.space.overrides import to_overrides
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
@@ -101,12 +103,34 @@ class FunctionProgram(Program):
         module, _, name = self.space.program.function.partition(":")
         parameters = {key: to_plain(value) for key, value in record.parameters.items()}
         call = f"from {module} import {name}; print({name}({parameters!r}))"
+        if _may_take_trial(self.space.program.function):
+            words = f"{self.space.program.function!r}, {record.trial}, {parameters!r}, {run_dir!r}"
+            call = f"from sweeps.programs.function import rerun; print(rerun({words}))"
         quoted = shlex.quote(call) if set(call) & set('"$`\\!') else f'"{call}"'  # a person reads it
         return f"python -c {quoted}"
 
     def lines_to_rerun(self, record: Trial) -> list[str]:
         """Return each parameter, because the command line is not for reading, and the command line."""
         return [*(f"  {override}" for override in to_overrides(record.parameters)), self.command_line(record)]
+
+
+def rerun(name: str, index: int, parameters: Mapping[str, Any], run_dir: str) -> Any:
+    """Return what the function `package.module:name` returns for a trial's parameters, outside of its sweep.
+
+    Args:
+        index: of the trial.
+        run_dir: folder that the function gets if it takes a trial; it is made.
+
+    Raises:
+        CannotStart: there is no such function here.
+    """
+    function, folder = _load(name), Path(run_dir)
+    if not _takes_trial(function):
+        return function(dict(parameters))
+    folder.mkdir(parents=True, exist_ok=True)
+    record = Trial(trial=index, status="running", parameters=parameters, generator="enqueued")
+    # The goal is for a warning alone, which its worker has given.
+    return function(live_trial.Trial(record, folder, lambda: False, Objective(metric="")))
 
 
 def failure_of(error: BaseException) -> Failed:
@@ -128,6 +152,27 @@ def _takes_trial(function: Function) -> bool:
         return next(iter(inspect.signature(function).parameters), "") == "trial"
     except (TypeError, ValueError):  # of a builtin, for example
         return False
+
+
+def _may_take_trial(name: str) -> bool:
+    """Return whether the function `package.module:name` is here and may take a trial, for all that is known.
+
+    Its source is read and not run: the commands and pages that ask only read a sweep.
+    """
+    module, _, attribute = name.partition(":")
+    folders: Sequence[str] = ["", *sys.path]
+    file = None
+    for part in module.split("."):
+        found = PathFinder.find_spec(part, folders)
+        file, folders = (found.origin, found.submodule_search_locations or []) if found else (None, [])
+    try:
+        body = ast.parse(Path(file).read_bytes()).body if file else []
+    except (OSError, SyntaxError, ValueError):
+        return False
+    functions = [each.args for each in body if isinstance(each, ast.FunctionDef) and each.name == attribute]
+    if not functions:  # made or imported there
+        return file is not None
+    return [each.arg for each in (*functions[-1].posonlyargs, *functions[-1].args)][:1] == ["trial"]
 
 
 def _load(name: str) -> Function:

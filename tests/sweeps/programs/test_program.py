@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -60,6 +61,19 @@ def write(document: str) -> str:
     return WRITE.replace("{}", document)
 
 
+FUNCTIONS = """\
+def of_trial(trial):
+    trial.report(step=1, loss=0.5)
+    assert not trial.should_stop
+    return trial.index, trial.parameters["o"], trial.folder.name
+
+def of_parameters(given):
+    return given["o"]
+
+either = of_trial  # what it takes is not known without running this
+"""
+
+
 class TestFunctions:
     def test_the_returned_metrics_are_the_result(self, space, tmp_path):
         outcome = run(function(space, "paraboloid"), tmp_path)
@@ -81,6 +95,31 @@ class TestFunctions:
 
     def test_leaving_the_interpreter_is_a_failure_of_the_trial(self, space, tmp_path):
         assert run(function(space, "leaves"), tmp_path).error.startswith("SystemExit: 0")
+
+    @pytest.mark.parametrize(
+        ("name", "output"),
+        [
+            ("of_trial", "(4, '1e5', 'again')"),
+            ("of_parameters", "1e5"),
+            ("either", "(4, '1e5', 'again')"),
+        ],
+    )
+    def test_command_line_runs_it_again(self, space, tmp_path, monkeypatch, name: str, output: str):
+        (tmp_path / "lab").mkdir()
+        (tmp_path / "lab" / "train.py").write_text(FUNCTIONS)
+        monkeypatch.chdir(tmp_path)
+        program = program_of(replace(space, program=Program(kind="function", function=f"lab.train:{name}")))
+        line = program.command_line(replace(RECORD, parameters={"o": "1e5"}), run_dir="runs/again")
+        assert "lab.train" not in sys.modules  # a command that only reads runs no code of the user
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        ran = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=False)
+        assert (ran.stdout, ran.stderr) == (f"{output}\n", "")
+
+    def test_command_line_of_a_function_that_is_elsewhere(self, space):
+        program = program_of(replace(space, program=Program(kind="function", function="no_such.place:f")))
+        call = "from no_such.place import f; print(f({'x': 0.5, 'n': 10}))"
+        assert program.command_line(RECORD) == f'python -c "{call}"'
 
     def test_a_missing_objective_names_what_is_there(self, space, tmp_path):
         assert "'loss'; there is accuracy" in run(function(space, "forgets"), tmp_path).error
