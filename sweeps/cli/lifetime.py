@@ -45,11 +45,13 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
         latest = latest_name(url)
         table = []
         for row in shown:
-            cap = "" if row["run_cap"] is None else f" of {row['run_cap']}"
+            trials = "" if row["trials"] is None else str(row["trials"])
+            if row["run_cap"] is not None:
+                trials = f"{row['searched']} of {row['run_cap']}"
             cells = {
                 "name": row["name"] + (" (the default)" if row["name"] == latest else ""),
                 "state": row["state"],
-                "trials": "" if row["trials"] is None else f"{row['trials']}{cap}",
+                "trials": trials,
                 "running": shorten(row["running"]),
                 "best": "" if row["best"] is None else f"{row['metric']} {shorten(row['best'])}",
                 "last change": "" if row["last_change"] is None else timestamp(row["last_change"]),

@@ -28,6 +28,7 @@ from sweeps.space.definition import cell_of
 from sweeps.space.domain import Domain
 from sweeps.text.columns import is_seed
 from sweeps.text.shorten import timestamp
+from sweeps.trials import budget
 from sweeps.trials.record import STATUSES
 
 TREE_AT_ONCE = 2000
@@ -226,13 +227,15 @@ def _row(poller: Poller, view: View | None) -> dict[str, str]:
         return row | {"state": poller.error or "reading"}
     best, metric = table.best(view.space, view.records), view.space.metrics()[0]
     counts = table.counts(view.records)
-    cap = "" if view.space.run_cap is None else f" of {view.space.run_cap:,}"
+    cap, trials = view.space.run_cap, f"{len(view.records):,}"
+    if cap is not None:
+        trials = f"{budget.run_cap_count(view.space, view.records):,} of {cap:,}"
     times = ((r.created, r.started, r.heartbeat, r.ended) for r in view.records)
     changed = max((time for each in times for time in each if time is not None), default=None)
     warning = f"; {banner(poller)}" if poller.is_stale else "; damaged records" if view.damaged else ""
     return row | {
         "state": f"{state_of(view)}{warning}",
-        "trials": f"{len(view.records):,}{cap}",
+        "trials": trials,
         "running": str(counts["running"]),
         "failed": str(counts["failed"]),
         "best": "" if best is None else f"{metric} {observed_best(view.space, best).value}",

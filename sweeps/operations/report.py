@@ -94,7 +94,7 @@ def _next_steps(
         else:
             add("No trial has a result. What stands in their way:", f"sweep doctor {at}")
     if is_open or any(not record.finished for record in searched):
-        count = sum(record.finished for record in searched)
+        count = budget.run_cap_count(space, [record for record in searched if record.finished])
         of = f"{count} of {space.run_cap}" if space.run_cap else str(count)
         ended = f"The search is not over: {of} trials have ended"
         state = control.read(experiment.store)

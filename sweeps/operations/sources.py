@@ -30,6 +30,7 @@ from sweeps.space.fidelity import is_at_target
 from sweeps.space.scale import to_unit
 from sweeps.storage.urls import is_remote, local_path, open_store
 from sweeps.text.counted import counted
+from sweeps.trials import budget
 from sweeps.trials.record import Trial
 from sweeps.upkeep.removal import living
 
@@ -121,7 +122,8 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
 
 def progress(experiment: Experiment, records: list[Trial]) -> list[str]:
     """Return how many trials of a sweep have ended, in a line; none if all of its run cap have."""
-    cap, ended = experiment.space.run_cap, sum(record.finished and record.is_own for record in records)
+    space, cap = experiment.space, experiment.space.run_cap
+    ended = budget.run_cap_count(space, [record for record in records if record.finished])
     return [f"{ended} of its {cap} trials have ended"] if cap is not None and ended < cap else []
 
 

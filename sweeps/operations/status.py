@@ -18,7 +18,7 @@ from sweeps.search.confirm import rounds
 from sweeps.stages import sharing
 from sweeps.storage.base import NotFound
 from sweeps.storage.urls import join, open_store
-from sweeps.trials import control, lease
+from sweeps.trials import budget, control, lease
 from sweeps.trials.actions import History
 from sweeps.trials.amendments import ARCHIVED, NAME
 from sweeps.trials.record import FINISHED, Trial
@@ -102,11 +102,14 @@ def history_rows(experiment: Experiment) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["at"])
 
 
-_COLUMNS = ("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change")
+_COLUMNS = ("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change", "searched")
 
 
 def sweep_rows(url: str) -> list[dict[str, Any]]:
-    """Return a row for each sweep in a folder of sweeps; of a damaged one `state` says so."""
+    """Return a row for each sweep in a folder of sweeps; of a damaged one `state` says so.
+
+    `trials` are all that it has, `searched` those that its run cap counts.
+    """
     return [_row(url, name) for name in sweep_names(url)]
 
 
@@ -132,4 +135,5 @@ def _row(url: str, name: str) -> dict[str, Any]:
         "metric": space.metrics()[0],
         "best": None if best is None else best.metrics.get(space.metrics()[0]),
         "last_change": max(times, default=None),
+        "searched": budget.run_cap_count(space, records),
     }

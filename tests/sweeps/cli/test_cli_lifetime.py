@@ -170,6 +170,13 @@ class TestList:
         assert "doctor" in rows["third"]["state"]
         assert "third (the default)" in sweep("list").out
 
+    def test_only_what_the_run_cap_counts_is_of_it(self, sweep, finished, tmp_path):
+        (tmp_path / "t.csv").write_text("param.x,param.n,param.mode,loss\n0.1,1,fast,3\n")
+        assert sweep("import", "t.csv").status == 0
+        assert "  5 of 5  " in sweep("list").out
+        (row,) = json.loads(sweep("list", "--format", "json").out)
+        assert (row["trials"], row["searched"], row["run_cap"]) == (6, 5, 5)
+
     def test_nowhere_is_said(self, sweep):
         ran = sweep("list", "--storage", "nowhere")
         assert (ran.status, ran.out.count("\n")) == (0, 1)

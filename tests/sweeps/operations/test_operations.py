@@ -15,11 +15,13 @@ from sweeps.operations import lifetime, limits
 from sweeps.operations.creation import create_sweep
 from sweeps.operations.opening import latest_name, open_sweep
 from sweeps.operations.report import report_document
+from sweeps.operations.sources import progress
 from sweeps.operations.status import sweep_rows
 from sweeps.search import stop_rule
 from sweeps.space.space_file import loads
 from sweeps.trials import control
 from sweeps.trials.lifecycle import Complete
+from sweeps.trials.record import Trial
 
 SPACE = """\
 name: toy
@@ -142,6 +144,24 @@ def test_report_of_a_script_names_no_worker(storage):
         "text": "The search is not over: 2 of 3 trials have ended. Go on by starting your Python script again.",
         "command": "",
     }
+
+
+def test_report_counts_what_the_run_cap_counts(storage):
+    text = SPACE.replace("{min: 1, max: 100}", "{values: [1, 100]}").replace("random", "bayes")
+    experiment, _ = made(storage, text + "fidelity: {n: {cost: [1, 20]}}\n")
+    records = [
+        Trial(
+            trial=at,
+            status="completed",
+            parameters={"x": at / 9, "n": 100 if at == 7 else 1},
+            generator="sobol" if at == 7 else "fidelity",
+            metrics={"loss": 1.0},
+        )
+        for at in range(8)
+    ]
+    step = report_document(experiment, records)["next"][0]
+    assert step["text"] == "The search is not over: 1 of 5 trials have ended. Go on:"
+    assert progress(experiment, records) == ["1 of its 5 trials have ended"]
 
 
 def test_report_asks_for_the_seed_of_a_program_without_one(storage):
