@@ -5,6 +5,7 @@ It imports torch and Ax only for the surrogate.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -130,7 +131,8 @@ def _gain(experiment: Experiment, records: Sequence[Trial], best: Trial) -> Gain
 def nothing_yet(experiment: Experiment, records: Sequence[Trial]) -> str:
     """Return why there is no best trial, and what to do."""
     if not records:
-        return f"there are no trials yet; start some with `sweep worker --storage {experiment.store.url}`"
+        url = shlex.quote(experiment.store.url)
+        return f"there are no trials yet; start some with `sweep worker --storage {url}`"
     if any(record.status == "completed" for record in records) and experiment.space.outcome_constraints:
         return "no completed trial is within the outcome constraints; see `sweep trials`"
     done = [record for record in records if record.status == "failed"]

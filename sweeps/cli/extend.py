@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 
 import click
@@ -83,7 +84,7 @@ def extend(
     for limit in extended.reached:
         notify(f"warning: {limit}; no further trial is begun")
     if extended.is_idle:
-        worker = f"sweep worker --storage {experiment.store.url}"
+        worker = f"sweep worker --storage {shlex.quote(experiment.store.url)}"
         script = "start your Python script again"
         echo(f"next: {script if experiment.space.program.is_user_script else worker}", err=True)
 

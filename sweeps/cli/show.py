@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -91,7 +92,9 @@ def trials(sweep: Sweep, style: str) -> None:
         rows = [table.flat(record) for record in records]
         print_csv(rows, table.columns(rows))
     elif not records:
-        click.echo(f"no trials yet; start some with `sweep worker --storage {experiment.store.url}`")
+        click.echo(
+            f"no trials yet; start some with `sweep worker --storage {shlex.quote(experiment.store.url)}`"
+        )
     else:
         planned = rounds.of_store(experiment.store, list(records))
         roles = {} if planned is None else confirmation.roles(*planned)

@@ -165,3 +165,10 @@ def test_they_change_nothing_and_are_answered_as_the_page_says(
         assert contents(tmp_path / "sweep-store") == before, line
         answers.append((f"`sweep {line}`", ran.err))
     golden_messages.compare("Wrong command lines", answers)
+
+
+def test_printed_commands_quote_the_storage(sweep, space_file) -> None:
+    sweep("init", str(space_file), "--storage", "my sweeps")
+    for words in (("trials",), ("best",), ("extend", "--run-cap", "9")):
+        ran = sweep(*words, "--storage", "my sweeps")
+        assert "sweep worker --storage 'my sweeps/toy'" in ran.out + ran.err, words
