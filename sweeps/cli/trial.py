@@ -16,7 +16,7 @@ from sweeps.export import table
 from sweeps.programs.base import LOG_FILE
 from sweeps.programs.kinds import program_of
 from sweeps.programs.process import end_of
-from sweeps.space.definition import cell_of
+from sweeps.space.definition import cell_of, is_number
 from sweeps.stages import sharing
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.urls import is_remote
@@ -130,5 +130,5 @@ def _table(title: str, values: Any) -> Iterator[str]:
     yield title
     width = max(map(len, values))
     for name, value in values.items():
-        full = repr(value) if isinstance(value, float) else shorten(value)
+        full = repr(value) if is_number(value) else shorten(value)
         yield f"  {name:<{width}}  {full if value is not None else 'not finite'}"

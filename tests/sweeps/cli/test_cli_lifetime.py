@@ -18,7 +18,7 @@ from fake_gcs import Fault
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import open_store
-from sweeps.trials.lifecycle import Fail, Heartbeat
+from sweeps.trials.lifecycle import Complete, Fail, Heartbeat
 
 FAILING = """\
 name: failing
@@ -78,6 +78,18 @@ class TestShow:
         ran = sweep("show", "0", "--storage", bucket, "--format", style)
         assert (ran.status, "parameters" in ran.out, "the end" in ran.out) == (0, True, False)
         assert "sweep: the log is left out: gs://bucket/" in ran.err
+
+    def test_large_integers_are_there_in_full(self, sweep, space_file):
+        text = space_file.read_text()
+        space_file.write_text(text.replace("{value: fast}", "{value: 1234567891}"))
+        url = sweep("init", str(space_file)).out.strip()
+        experiment = opened(url)
+        record = experiment.ask("w")
+        metrics = {"loss": 1.0, "effective_steps": 25000000}
+        experiment.apply(record.trial, Complete(worker="w", attempt=1, metrics=metrics))
+        said = sweep("show", "0").out
+        assert "  mode  1234567891\n" in said
+        assert "  effective_steps  25000000\n" in said
 
     def test_run_folder_can_be_imported(self, sweep, tmp_path):
         """As `sweep doctor` advises after a record was lost."""
