@@ -173,11 +173,13 @@ class Experiment:
             now = present[name]
             verb = "sets" if now is None else "raises" if name == GAIN else "lowers"
             if limit is not None and (now is None or (limit > now if name == GAIN else limit < now)):
-                named = {"run_cap": f"--run-cap {limit}", GAIN: f"--expected-gain {limit:g}"}
-                option = named.get(name, f"--budget {name}={limit:g}")
-                shown = "not limited" if now is None else f"{now:g}"
+                # In full, as the command is to set this number.
+                here, there = (repr(each).removesuffix(".0") for each in (now, limit))
+                named = {"run_cap": f"--run-cap {there}", GAIN: f"--expected-gain {there}"}
+                option = named.get(name, f"--budget {name}={there}")
+                shown = "not limited" if now is None else here
                 raise InputError(
-                    f"{self.store.url}: {name} is {shown} in the sweep here and {limit:g} in these settings; "
+                    f"{self.store.url}: {name} is {shown} in the sweep here and {there} in these settings; "
                     f"`sweep extend {option} --storage {shlex.quote(self.store.url)}` {verb} it"
                 )
         return self.extend(changed, by=by) if changed else None

@@ -56,6 +56,17 @@ class TestInit:
         assert "sweep extend --run-cap 4 --storage" in ran.err
         assert Experiment.open(LocalStore("sweep-store/toy")).space.run_cap == 6
 
+    def test_the_command_that_lowers_a_limit_has_all_of_its_digits(self, sweep, space_file):
+        text = space_file.read_text()
+        space_file.write_text(f"{text}budget: {{effective_steps: 12345679}}\n")
+        sweep("init", str(space_file))
+        space_file.write_text(f"{text}budget: {{effective_steps: 12345678}}\n")
+        ran = sweep("init", str(space_file), "--skip-if-exists")
+        assert "effective_steps is 12345679 in the sweep here and 12345678 in these settings" in ran.err
+        command = ran.err.rpartition("sweep: error: ")[2].split("`")[1].split()
+        assert sweep(*command[1:]).status == 0
+        assert Experiment.open(LocalStore("sweep-store/toy")).space.budget.effective_steps == 12345678
+
     def test_wandb_sweep_file_is_translated(self, sweep, tmp_path, monkeypatch):
         wandb = tmp_path / "sweep.yaml"
         wandb.write_text(
