@@ -9,6 +9,7 @@ import asyncio
 import functools
 import gzip
 import hashlib
+import shlex
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["urlencode_all"] = lambda text: quote(str(text), safe="")
+    made.filters["shell_quote"] = lambda text: shlex.quote(str(text))
     made.globals |= {
         "number": labels.number,
         "cell": labels.cell,

@@ -48,6 +48,17 @@ def test_the_first_page_lists_the_sweeps_with_their_state(tmp_path, space):
     run(test())
 
 
+def test_command_of_a_worker_is_quoted_for_the_shell(tmp_path, space):
+    make_sweep(tmp_path / "my sweeps", space)
+
+    async def test() -> None:
+        async with dashboard(tmp_path / "my sweeps") as served:
+            said = text_of(await served.page("/sweep/toy"))
+        assert f"sweep worker --storage '{tmp_path}/my sweeps/toy'" in said
+
+    run(test())
+
+
 def test_page_of_a_sweep(tmp_path, space):
     space = replace(space, budget=Budget(usd=10.0))
     running = record(3, "running", progress={"stage": "stage2", "step": 5, "of": 50, "done": 0.25})
