@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
 
-from sweeps.errors import AlreadyExists, DamagedObject, InputError, StoreUnavailable
+from sweeps.errors import AlreadyExists, DamagedObject, InputError, StoreConflict, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.yaml_cursor import NO_FOLDER, is_folder_name
@@ -96,7 +96,7 @@ def _name_in_use(target: Store) -> InputError:
 def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     """Copy the sweep's objects to the target and remove the old ones; go on with an interrupted rename."""
     store = experiment.store
-    state = _interrupted_state(store, target)
+    state, version = _interrupted_state(store, target)
     if state is None:
         if target.list(""):
             raise _name_in_use(target)
@@ -110,9 +110,12 @@ def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
         document = {"schema": 1, "to": target.url, "state": state, "sweep": store.read(SWEEP_KEY)[1]}
         marker = json.dumps(document).encode()
         try:
-            put(store, KEY, marker, store.read(KEY)[1])
-        except NotFound:
-            store.create(KEY, marker)
+            put(store, KEY, marker, version)
+        except StoreConflict:
+            _interrupted_state(store, target)  # raises where it gets another name
+            raise InputError(
+                f"{store.url}: somebody else renames it at this moment; see `sweep list`"
+            ) from None
         control.write(store, "stopped", by)
     sweep = store.read(SWEEP_KEY)[0]
     try:
@@ -129,24 +132,28 @@ def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     remove_objects(store, last=(*LAST, KEY))
 
 
-def _interrupted_state(store: Store, target: Store) -> control.State | None:
-    """Return the state that the sweep had before its interrupted rename; None if there was none."""
+def _interrupted_state(store: Store, target: Store) -> tuple[control.State | None, str | None]:
+    """Return the state that the sweep had before its interrupted rename, and the version of the note.
+
+    The state is None if no rename was interrupted, the version if there is no note.
+    """
     try:
-        document = json_reader.parse(store.read(KEY)[0])
+        data, version = store.read(KEY)
+        document = json_reader.parse(data)
         to, state, sweep = document["to"], document["state"], document["sweep"]
         if not isinstance(to, str) or state not in get_args(control.State):
             raise ValueError("to is not a text, or state is none of " + ", ".join(get_args(control.State)))
     except NotFound:
-        return None
+        return None, None
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedObject(KEY, str(error), store.location(KEY)) from None
     if sweep != store.read(SWEEP_KEY)[1]:  # left by another sweep that had this name
-        return None
+        return None, version
     if to != target.url:
         raise InputError(
             f"{store.url}: it is being renamed to {name_of(to)}; `sweep rename {name_of(to)}` goes on"
         )
-    return cast("control.State", state)
+    return cast("control.State", state), version
 
 
 def _copy_objects(store: Store, target: Store) -> None:

@@ -166,6 +166,29 @@ def test_a_rename_in_a_bucket_that_was_cut_short_goes_on(gcs, monkeypatch, space
     assert_moved(url, tmp_path)
 
 
+def test_of_two_renames_at_once_one_is_refused(gcs, monkeypatch, space) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    url = f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
+    found = Experiment.create(open_store(join(url, "toy")), space)
+    read = control.read
+
+    def read_late(store: Store) -> control.State:
+        """Let another person's rename begin, which is cut short after its note."""
+        monkeypatch.setattr(renaming.control, "read", read)
+        with monkeypatch.context() as patched:
+            patched.setattr(renaming.control, "write", lambda *args: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                rename(open_at(url, "toy"), "other", "bob")
+        return read(store)
+
+    monkeypatch.setattr(renaming.control, "read", read_late)
+    with pytest.raises(InputError, match="renamed to other"):
+        rename(found, "new", "ada")
+    with pytest.raises(SweepNotFound):
+        open_at(url, "new")
+    assert rename(found, "other", "ada").store.url == join(url, "other")
+
+
 def test_a_deleted_sweep_leaves_nothing_and_its_neighbour_stays(url, sweep, space) -> None:
     Experiment.create(open_store(join(url, "toy2")), space)
     there = stock(sweep)
