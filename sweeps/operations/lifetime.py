@@ -6,10 +6,10 @@ from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.operations.opening import latest_name, make_default
 from sweeps.storage.urls import name_of, parent
-from sweeps.text.counted import counted
 from sweeps.trials import control
 from sweeps.trials.amendments import ARCHIVED
 from sweeps.upkeep import removal, renaming
+from sweeps.upkeep.removal import require_idle
 
 
 def archive(experiment: Experiment, by: str) -> bool:
@@ -59,13 +59,3 @@ def delete(experiment: Experiment, by: str) -> None:
     control.write(experiment.store, "stopped", by)
     require_idle(experiment, "deleted")  # a worker that saw no stop has a trial or the lease by now
     removal.remove(experiment.store)
-
-
-def require_idle(experiment: Experiment, verb: str) -> None:
-    """Raise `InputError` while workers live."""
-    if workers := removal.living(experiment):
-        raise InputError(
-            f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "
-            f"({', '.join(workers[:3])}); "
-            f"it can be {verb} when they have left: `sweep down` or `sweep stop`"
-        )

@@ -7,16 +7,17 @@ and the next one finishes it. A worker that waited meanwhile finds no `sweep.jso
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sweeps.errors import Conflict, NewerObject, StoreUnavailable
+from sweeps.errors import Conflict, InputError, NewerObject, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.client import Bucket
+from sweeps.text.counted import counted
 from sweeps.trials import control, lifecycle
 from sweeps.upkeep.inventory import ask_lock
 from sweeps.upkeep.runs import folder_size, local_root, remove_path
@@ -60,6 +61,16 @@ def living(experiment: Experiment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(workers))
 
 
+def require_idle(experiment: Experiment, verb: str) -> None:
+    """Raise `InputError` while workers live."""
+    if workers := living(experiment):
+        raise InputError(
+            f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "
+            f"({', '.join(workers[:3])}); "
+            f"it can be {verb} when they have left: `sweep down` or `sweep stop`"
+        )
+
+
 def stock(experiment: Experiment) -> Stock:
     """Return what `remove` would remove. Raises `StoreUnavailable`."""
     records, damaged = experiment.readable_trials()
@@ -84,8 +95,17 @@ def remove(store: Store) -> None:
         remove_path(root)
 
 
-def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
-    """Remove all objects, those of `last` at the end, in this order. Raises `StoreUnavailable`."""
+def remove_objects(
+    store: Store,
+    last: Sequence[str] = LAST,
+    *,
+    check: Callable[[Sequence[Entry]], None] = lambda entries: None,
+) -> None:
+    """Remove all objects, those of `last` at the end, in this order. Raises `StoreUnavailable`.
+
+    Args:
+        check: called with each listing of a bucket before its versions are removed; may raise.
+    """
     root = local_root(store)
     if root is not None:
         for child in sorted(root.iterdir()):
@@ -98,6 +118,7 @@ def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
         entries = [entry for entry in store.list("") if entry.key not in last]
         if not entries:
             break
+        check(entries)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda entry: _delete(store, entry), entries))
     else:

@@ -3,15 +3,18 @@
 In a bucket `renaming.json` names the target until all is done: copy all objects, with manifests
 that name the copies' generations; write `sweep.json` there, which makes it a sweep; remove the old ones.
 Called again after an interruption, it goes on. Nobody can claim a trial meanwhile: the old sweep is stopped,
-and the new one is there once it is complete.
+and the new one is there once it is complete. What people write meanwhile is copied, too, or stays where it
+is: only versions that were copied are removed.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, get_args
 
@@ -19,7 +22,7 @@ from sweeps.errors import AlreadyExists, DamagedObject, InputError, StoreConflic
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.yaml_cursor import NO_FOLDER, is_folder_name
-from sweeps.storage.base import NotFound, Store, put
+from sweeps.storage.base import Entry, NotFound, Store, put
 from sweeps.storage.bucket_url import S3
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.local import LocalStore
@@ -30,7 +33,7 @@ from sweeps.text import json_reader
 from sweeps.text.shorten import one_line
 from sweeps.trials import amendments, control, packs
 from sweeps.trials.amendments import Amendments
-from sweeps.upkeep.removal import AT_ONCE, LAST, remove_objects
+from sweeps.upkeep.removal import AT_ONCE, LAST, remove_objects, require_idle
 
 KEY = "renaming.json"
 _LARGEST_COPY = 5 * 2**30  # bytes that S3 copies in one request
@@ -93,11 +96,24 @@ def _name_in_use(target: Store) -> InputError:
 # ---- buckets
 
 
+@dataclass(frozen=True)
+class _Note:
+    """What `renaming.json` says of a rename that was interrupted.
+
+    Args:
+        state: of the sweep before that.
+        copied: the version of each object that was copied, by key, once all were; None before.
+    """
+
+    state: control.State
+    copied: Mapping[str, str] | None
+
+
 def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
     """Copy the sweep's objects to the target and remove the old ones; go on with an interrupted rename."""
     store = experiment.store
-    state, version = _interrupted_state(store, target)
-    if state is None:
+    note, version = _read_note(store, target)
+    if note is None:
         if target.list(""):
             raise _name_in_use(target)
         sizes = cast(Bucket, store).sizes("") if store.url.startswith(S3) else {}
@@ -106,46 +122,64 @@ def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
                 f"{store.location(large[0])}: S3 copies no file of more than 5 GiB, so this sweep cannot be "
                 f"renamed; `sweep copy {store.url} {target.url}`, then `sweep delete` the old one"
             )
-        state = control.read(store)
-        document = {"schema": 1, "to": target.url, "state": state, "sweep": store.read(SWEEP_KEY)[1]}
-        marker = json.dumps(document).encode()
-        try:
-            put(store, KEY, marker, version)
-        except StoreConflict:
-            _interrupted_state(store, target)  # raises where it gets another name
-            raise InputError(
-                f"{store.url}: somebody else renames it at this moment; see `sweep list`"
-            ) from None
+        note = _Note(control.read(store), None)
+        version = _put_note(store, target, note, version)
+    if control.read(store) != "stopped":  # somebody may have resumed it since an interruption
         control.write(store, "stopped", by)
+    require_idle(experiment, "renamed")  # a worker that saw no stop has a trial or the lease by now
     sweep = store.read(SWEEP_KEY)[0]
     try:
         there = target.read(SWEEP_KEY)[0]
     except NotFound:
-        _copy_objects(store, target)
-        if state != "running":
-            control.write(target, state, by)
-        _show(target, experiment, name, by)
+        if note.state != "running":
+            control.write(target, note.state, by)
+        copied: dict[str, str] = {}
+        while True:
+            has_copied = _copy_objects(store, target, copied)
+            _show(target, experiment, name, by)  # again: an amendment of this number may have been copied
+            if not has_copied:
+                break
+            require_idle(experiment, "renamed")  # a claim may have been on its way
+        note = replace(note, copied=copied)
+        _put_note(store, target, note, version)
         target.create(SWEEP_KEY, sweep)
     else:  # the copy was complete, and workers may have gone on with it
         if there != sweep:
             raise InputError(f"{target.url}: another sweep is here meanwhile; choose another name")
-    remove_objects(store, last=(*LAST, KEY))
+
+    def check(entries: Sequence[Entry]) -> None:
+        """Raise `InputError` if an object was written after it was copied."""
+        if note.copied is None:  # by an earlier version
+            return
+        for key, present, _ in entries:
+            if _is_copied(key) and note.copied.get(key) != present:
+                raise InputError(
+                    f"{store.location(key)}: it was written after it had been copied to {target.url}, where "
+                    "the sweep is now; do there what was done here, then "
+                    f"`sweep delete --storage {shlex.quote(store.url)}`"
+                )
+
+    remove_objects(store, last=(*LAST, KEY), check=check)
 
 
-def _interrupted_state(store: Store, target: Store) -> tuple[control.State | None, str | None]:
-    """Return the state that the sweep had before its interrupted rename, and the version of the note.
+def _read_note(store: Store, target: Store) -> tuple[_Note | None, str | None]:
+    """Return the note of an interrupted rename, if it is about this sweep, and its version, if it is there.
 
-    The state is None if no rename was interrupted, the version if there is no note.
+    Raises:
+        InputError: the sweep is being renamed to something else.
     """
     try:
         data, version = store.read(KEY)
         document = json_reader.parse(data)
         to, state, sweep = document["to"], document["state"], document["sweep"]
+        copied = document.get("copied")
         if not isinstance(to, str) or state not in get_args(control.State):
             raise ValueError("to is not a text, or state is none of " + ", ".join(get_args(control.State)))
+        if copied is not None and not isinstance(copied, dict):
+            raise ValueError("copied has no versions by key")
     except NotFound:
         return None, None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedObject(KEY, str(error), store.location(KEY)) from None
     if sweep != store.read(SWEEP_KEY)[1]:  # left by another sweep that had this name
         return None, version
@@ -153,17 +187,42 @@ def _interrupted_state(store: Store, target: Store) -> tuple[control.State | Non
         raise InputError(
             f"{store.url}: it is being renamed to {name_of(to)}; `sweep rename {name_of(to)}` goes on"
         )
-    return cast("control.State", state), version
+    return _Note(state, copied), version
 
 
-def _copy_objects(store: Store, target: Store) -> None:
-    """Copy all objects, then the manifests, which name the generations of the copies."""
-    entries = [
-        entry.key
-        for entry in store.list("")
-        if entry.key not in _STAYS and not entry.key.startswith(packs.PREFIX)
-    ]
-    manifests = {key for key in entries if key.rpartition("/")[2] == manifest.MANIFEST and "/" in key}
+def _put_note(store: Store, target: Store, note: _Note, version: str | None) -> str:
+    """Write the note over this version and return the new one. Raises `InputError` if somebody was faster."""
+    document = {"schema": 1, "to": target.url, "state": note.state, "sweep": store.read(SWEEP_KEY)[1]}
+    if note.copied is not None:
+        document["copied"] = note.copied
+    try:
+        return put(store, KEY, json.dumps(document).encode(), version)
+    except StoreConflict:
+        _read_note(store, target)  # raises where it gets another name
+        raise InputError(f"{store.url}: somebody else renames it at this moment; see `sweep list`") from None
+
+
+def _is_copied(key: str) -> bool:
+    return key not in _STAYS and not key.startswith(packs.PREFIX)
+
+
+def _copy_objects(store: Store, target: Store, copied: dict[str, str]) -> bool:
+    """Copy all objects, then the manifests, which name the generations of the copies.
+
+    Args:
+        copied: versions that were copied before, by key, which are left out; those of now are added.
+
+    Returns:
+        Whether there was anything to copy.
+    """
+    listed = {entry.key: entry.version for entry in store.list("") if _is_copied(entry.key)}
+    entries = [key for key, version in listed.items() if copied.get(key) != version]
+    manifests = {
+        key
+        for key in listed
+        if key.rpartition("/")[2] == manifest.MANIFEST and "/" in key
+        if key not in copied or any(each.startswith(key.removesuffix(manifest.MANIFEST)) for each in entries)
+    }
     bucket = cast(Bucket, store)
 
     def copy(key: str) -> None:
@@ -183,12 +242,14 @@ def _copy_objects(store: Store, target: Store) -> None:
     for key in sorted(manifests):
         data, prefix = store.read(key)[0], key.rpartition("/")[0]
         with suppress(ValueError):  # one that cannot be read is copied as it is
-            copied = {
+            files = {
                 name: replace(stored, generation=versions.get(f"{prefix}/{stored.object}", stored.generation))
                 for name, stored in manifest.decode(data).items()
             }
-            data = manifest.encode(copied)
+            data = manifest.encode(files)
         with suppress(AlreadyExists):  # of an interrupted rename: its copies are overwritten now
             target.create(key, data)
             continue
         target.replace(key, data, versions[key])
+    copied.update(listed)
+    return bool(entries)

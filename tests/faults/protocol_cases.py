@@ -17,7 +17,7 @@ from unittest import mock
 from interleaving import FAULTS, Process, SimulatedStore, Simulation, Violation, simulated_time
 from memory_store import MemoryStore
 
-from sweeps.errors import InputError, StoreUnavailable, SweepClosed
+from sweeps.errors import InputError, StoreUnavailable, SweepClosed, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.operations import lifetime
 from sweeps.operations.confirming import plan_confirmation
@@ -31,12 +31,13 @@ from sweeps.search.confirm.plan import Finalist, Plan, store_plan, stored_plan
 from sweeps.search.grid import Grid
 from sweeps.space.definition import Choice, Fixed, Lease, Objective, Search, Snapshots, Space, Stage
 from sweeps.space.definition import Program as ProgramSpec
+from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files import manifest
 from sweeps.transfer import removal as transfer
 from sweeps.trials import amendments, control, lease, lifecycle
 from sweeps.trials import record as trial_record
 from sweeps.trials.record import Attempt, Trial
-from sweeps.upkeep import diagnostics, removal
+from sweeps.upkeep import diagnostics, removal, renaming
 from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.repair import carry_out
 from sweeps.worker import heartbeat, loop, trial_run
@@ -323,7 +324,10 @@ def substitutes(case: Case) -> Iterator[None]:
         (heartbeat, "POLL_S", heartbeat.POLL_S),
         (allocation, "_POLL_S", allocation._POLL_S),
         (lease, "_POLL_S", lease._POLL_S),
+        (lifetime, "latest_name", lifetime.latest_name),
         (removal, "ThreadPoolExecutor", removal.ThreadPoolExecutor),
+        (renaming, "ThreadPoolExecutor", renaming.ThreadPoolExecutor),
+        (renaming, "open_store", renaming.open_store),
         (trial_record, "decode", trial_record.decode),
     ]
     new = (
@@ -333,7 +337,10 @@ def substitutes(case: Case) -> Iterator[None]:
         5.0,
         (1.0, 2.0),
         (1.0, 2.0),
+        lambda url: "",
         OneByOne,
+        OneByOne,
+        lambda url: case.new,
         DECODE,
     )
     try:
@@ -719,3 +726,105 @@ class Deleted(Case):
         strange = [record for record in self.records() if record.parameters["x"] not in (7, 8)]
         self.require(not strange, "the new sweep has no trial of the old one", strange)
         super().finish()
+
+
+class BucketView(SimulatedStore):
+    """What `sweep rename` needs of a bucket, over a store's own objects."""
+
+    def __init__(self, store: SimulatedStore, target: SimulatedStore) -> None:
+        self.__dict__ = store.__dict__
+        self._target = target
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {}
+
+    def clear(self, kept: Sequence[str]) -> None: ...
+
+    def copy(self, key: str, target: str) -> None:
+        self._do("copy", key, lambda: self._target._put(key, MemoryStore.read(self, key)[0]))
+
+
+class Renamed(Case):
+    """A person renames the sweep in a bucket, where another worker comes amid that, and another person resumes it."""
+
+    remote = True
+
+    def __init__(self, schedule: str = "") -> None:
+        super().__init__(schedule, space_of(3))
+        self.old = self.store
+        self.new = SimulatedStore(self.simulation, lambda key, before, after: None)
+        self.old.url, self.new.url = "gs://bucket/races", "gs://bucket/renamed"
+        self.new.is_remote, self.resumed_amid_removal = True, False
+
+    def start(self) -> None:
+        def ended() -> bool:
+            return bool(self.people["ada"]) or ada.dead
+
+        def begun() -> bool:
+            return renaming.KEY in self.old.objects or ended()
+
+        limits = loop.Limits(max_trials=1)
+
+        def work() -> None:
+            with suppress(StoreUnavailable, SweepNotFound):
+                name = f"{self.simulation.process.name}-0"
+                there = Experiment.open(self.old)
+                loop.work(there, stop=Stop(), watcher=Noted(self), name=name, limits=limits)
+
+        def again(_: Experiment) -> None:
+            self.simulation.wait(ended)
+            if SWEEP_KEY in self.old.objects:
+                self.rename()
+
+        self.simulation.start("w1", work, ("kill", "lose", "fail"))
+        self.late("w2", begun, work, ("kill", "lose", "fail"))
+        self.late("bob", begun, self.resume, ())
+        ada = self.person("ada", lambda _: self.rename(), ("freeze", "kill", "fail"))
+        self.person("eve", again, ())
+
+    def late(
+        self, name: str, begun: Callable[[], bool], act: Callable[[], None], faults: tuple[str, ...]
+    ) -> None:
+        """Start a process that begins once the rename has."""
+
+        def wait() -> None:
+            self.simulation.wait(begun)
+            act()
+
+        self.simulation.start(name, wait, faults)
+
+    def resume(self) -> None:
+        control.write(self.old, "running", "bob")
+        self.resumed_amid_removal = SWEEP_KEY in self.new.objects
+
+    def rename(self) -> None:
+        view = BucketView(self.old, self.new)
+        while True:
+            try:
+                lifetime.rename(Experiment.open(view), "renamed", "ada")
+            except InputError as error:
+                if "still at work" not in str(error):
+                    raise
+            else:
+                return
+            self.simulation.sleep(5.0)
+
+    def finish(self) -> None:
+        self.store = self.new
+        super().finish()
+
+    def check_end(self, records: list[Trial]) -> None:
+        self.check_all_done(records)
+        said = [line for name in ("ada", "eve") for line in self.people[name]]
+        if SWEEP_KEY in self.old.objects:
+            refused = any("written after it had been copied" in line for line in said)
+            self.require(refused, "what is left was not copied", [*self.old.objects], said)
+            return
+        left = self.old.objects.keys() - {control.KEY, renaming.KEY}
+        self.require(self.resumed_amid_removal or not left, "all is removed", left, said)
+        for index, ended in self.accepted.items():
+            workers = {record.history[-1].worker for record in ended}
+            self.require(len(workers) == 1, "no completed trial is run again", index, workers)
+        if not any(fault in self.schedule for fault in FAULTS):
+            reasons = {attempt.reason for record in records for attempt in record.history}
+            self.require(reasons == {"completed"}, "no attempt is lost by a rename", reasons)

@@ -26,6 +26,7 @@ from protocol_cases import (
     GivenUp,
     InBucket,
     PlannedTwice,
+    Renamed,
     Shared,
     Switched,
     ToldToGo,
@@ -39,7 +40,7 @@ from sweeps.trials import lifecycle
 from sweeps.trials.lease import Silence
 
 CASES = (
-    TwoWorkers, Enqueued, Extended, Switched, GivenUp, Failing, ToldToGo, Asked, Confirmed, PlannedTwice, InBucket, Shared, Deleted,
+    TwoWorkers, Enqueued, Extended, Switched, GivenUp, Failing, ToldToGo, Asked, Confirmed, PlannedTwice, InBucket, Shared, Deleted, Renamed,
 )  # fmt: skip
 SINGLE, PAIRS = 8, 3
 """Schedules of one deviation, and of two, that the quick test tries of each case."""
@@ -95,12 +96,16 @@ def at(case: type[Case], operation: str, deviation: str) -> Iterator[str]:
         (Enqueued, "create trials/", "freeze"),
         (Deleted, "read control.json", "ada"),
         (Deleted, "list", "w1"),
+        (Renamed, "control.json", "w2"),
+        (Renamed, "copy", "bob"),
     ],
     ids=[
         "frozen before it looks for files of a trial: it makes no copy of that one beyond the cap",
         "frozen before it stores a trial of its own: the cap holds",
         "deleted and made anew before a claim: no trial of the old sweep comes into the new one",
         "claimed amid a deletion: nothing is left for the next sweep of the name",
+        "claimed before a rename has stopped the sweep: it waits, and the result is in the new place",
+        "resumed amid a rename and claimed: the rename waits, and the result is in the new place",
     ],
 )
 def test_faults_that_were_found(case, operation, deviation):

@@ -13,10 +13,12 @@ from sweeps.errors import InputError, StoreUnavailable, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.operations.lifetime import delete
 from sweeps.storage.base import Store
+from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
-from sweeps.storage.urls import join, open_store
+from sweeps.storage.urls import join, open_store, parent
 from sweeps.transfer import copying
 from sweeps.trials import amendments, control
+from sweeps.trials.lifecycle import Complete, Fail, Release, Retry
 from sweeps.upkeep import renaming
 from sweeps.upkeep.diagnostics import plan
 from sweeps.upkeep.doctor import examine
@@ -57,18 +59,15 @@ def sweep(url: str, space, tmp_path) -> Experiment:
     (ended / "weights.bin").write_text("w" * 3000)
     publish(found.store, ended)
     found.extend({"run_cap": 30}, by="ada")
+    found.allocator.lease.settle()
     return found
 
 
 def complete(record):
-    from sweeps.trials.lifecycle import Complete
-
     return Complete(worker="w", attempt=record.attempt, metrics={"loss": 0.5})
 
 
 def release(record):
-    from sweeps.trials.lifecycle import Release
-
     return Release(worker="w", attempt=record.attempt)
 
 
@@ -85,12 +84,12 @@ def fetched(store: Store, into: Path) -> str:
     return (into / "weights.bin").read_text()
 
 
-def assert_moved(url: str, tmp_path: Path) -> None:
+def assert_moved(url: str, tmp_path: Path, state: control.State = "paused") -> None:
     there = open_at(url, "new")
     assert there.space.name == "new"
     assert there.space.run_cap == 30
     assert [record.status for record in there.trials()] == ["completed", "pending"]
-    assert control.read(there.store) == "paused"
+    assert control.read(there.store) == state
     assert fetched(there.store, tmp_path / uuid.uuid4().hex) == "w" * 3000
     with pytest.raises(SweepNotFound):
         open_at(url, "toy")
@@ -127,8 +126,13 @@ def test_unusable_name_is_refused_and_nothing_is_changed(url, sweep, space) -> N
     assert [entry.key for entry in open_store(join(url, "taken")).list("")] == ["somebody.json"]
 
 
-@pytest.mark.parametrize("survives", [2, 3, 5, 7, 9, 11])
-def test_a_rename_in_a_bucket_that_was_cut_short_goes_on(gcs, monkeypatch, space, tmp_path, survives) -> None:
+@pytest.mark.parametrize(
+    ("survives", "state"),
+    [(each, "paused") for each in (2, 3, 5, 7, 9, 11)] + [(2, "running"), (7, "running")],
+)
+def test_a_rename_in_a_bucket_that_was_cut_short_goes_on(
+    gcs, monkeypatch, space, tmp_path, survives, state
+) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
     url = f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
     found = Experiment.create(open_store(join(url, "toy")), space)
@@ -140,7 +144,9 @@ def test_a_rename_in_a_bucket_that_was_cut_short_goes_on(gcs, monkeypatch, space
     (tmp_path / "ended" / "weights.bin").write_text("w" * 3000)
     publish(found.store, tmp_path / "ended")
     found.extend({"run_cap": 30}, by="ada")
-    control.write(found.store, "paused", "ada")
+    found.allocator.lease.settle()
+    if state == "paused":
+        control.write(found.store, "paused", "ada")
     steps = 0
 
     def cut(real):
@@ -162,8 +168,105 @@ def test_a_rename_in_a_bucket_that_was_cut_short_goes_on(gcs, monkeypatch, space
     again = open_at(url, "toy")
     with pytest.raises(InputError, match="renamed to new"):
         rename(again, "third", "ada")
+    if survives == 7:
+        control.write(again.store, "running", "bob")  # who knows nothing of the rename
+    switches: list[control.State] = []
+
+    def copy(self, key: str, target: str) -> None:
+        switches.append(control.read(self))
+        real(self, key, target)
+
+    real = type(again.store).copy
+    monkeypatch.setattr(type(again.store), "copy", copy)
     rename(again, "new", "ada")
-    assert_moved(url, tmp_path)
+    assert set(switches) <= {"stopped"}
+    assert_moved(url, tmp_path, state)
+
+
+@pytest.fixture
+def done(gcs, monkeypatch, space) -> Experiment:
+    """A sweep in a bucket with a trial that has failed."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    found = Experiment.create(open_store(f"gs://bucket/lifetimes/{uuid.uuid4().hex}/toy"), space)
+    record = found.ask("w")
+    found.apply(0, Fail(worker="w", attempt=record.attempt, error="bad", failure="crashed", max_attempts=1))
+    found.allocator.lease.settle()
+    return found
+
+
+def beside(real, act):
+    """Return the function with something that somebody does right before its first call."""
+    acts = [act]
+
+    def call(*args, **kwargs):
+        if acts:
+            acts.pop()()
+        return real(*args, **kwargs)
+
+    return call
+
+
+def test_rename_copies_what_a_person_writes_amid_the_copy(done, monkeypatch) -> None:
+    url = parent(done.store.url)
+
+    def write() -> None:
+        person = open_at(url, "toy")
+        person.apply(0, Retry(by="bob"))
+        person.extend({"run_cap": 30}, by="bob")
+
+    done.store.create("zz/last", b"x")
+    real, acts = type(done.store).copy, [write]
+
+    def copy(self, key: str, target: str) -> None:
+        if key == "zz/last" and acts:
+            acts.pop()()  # the record and its folder were copied by then, or are right now
+        real(self, key, target)
+
+    monkeypatch.setattr(type(done.store), "copy", copy)
+    monkeypatch.setattr(renaming, "AT_ONCE", 1)
+    there = rename(done, "new", "ada")
+    assert [record.status for record in there.trials()] == ["pending"]
+    assert (there.space.run_cap, there.space.name) == (30, "new")
+    assert open_store(join(url, "toy")).list("") == []
+
+
+def test_rename_removes_nothing_that_it_has_not_copied(done, monkeypatch) -> None:
+    url = parent(done.store.url)
+    create = type(done.store).create
+
+    def create_late(self, key: str, data: bytes) -> str:
+        if key == SWEEP_KEY:
+            open_at(url, "toy").apply(0, Retry(by="bob"))
+        return create(self, key, data)
+
+    monkeypatch.setattr(type(done.store), "create", create_late)
+    with pytest.raises(InputError, match=r"000000\.json: it was written after it had been copied"):
+        rename(done, "new", "ada")
+    with pytest.raises(InputError, match="written after"):
+        rename(open_at(url, "toy"), "new", "ada")
+    old = open_at(url, "toy")
+    assert [record.status for record in old.trials()] == ["pending"]
+    assert [record.status for record in open_at(url, "new").trials()] == ["failed"]
+    delete(old, "ada")
+    assert open_store(join(url, "toy")).list("") == []
+
+
+def test_rename_waits_for_a_worker_that_saw_no_stop(done, monkeypatch) -> None:
+    url = parent(done.store.url)
+    worker = open_at(url, "toy")
+
+    def come() -> None:
+        worker.ask("late")
+        worker.allocator.lease.settle()
+
+    monkeypatch.setattr(control, "write", beside(control.write, come))
+    with pytest.raises(InputError, match="still at work \\(late\\); it can be renamed when they have left"):
+        rename(done, "new", "ada")
+    assert control.read(done.store) == "stopped"
+    worker.apply(1, Complete(worker="late", attempt=1, metrics={"loss": 0.5}))
+    there = rename(open_at(url, "toy"), "new", "ada")
+    assert [record.status for record in there.trials()] == ["failed", "completed"]
+    assert control.read(there.store) == "running"
 
 
 def test_of_two_renames_at_once_one_is_refused(gcs, monkeypatch, space) -> None:
@@ -263,6 +366,7 @@ def test_a_bucket_that_fails_during_a_rename_keeps_the_old_sweep(gcs, monkeypatc
     url = f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
     found = Experiment.create(open_store(join(url, "toy")), space)
     found.ask("w", leased=False)
+    found.allocator.lease.settle()
     gcs.faults.add(Fault(action="status", status=403, operation="rewrite", times=None))
     with pytest.raises(StoreUnavailable, match="cannot be copied"):
         rename(found, "new", "ada")
