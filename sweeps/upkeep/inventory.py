@@ -134,9 +134,9 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
     odd = {each.key for each in unreadable}
     # Before the records: a pack that is written meanwhile may be ahead of them.
     packed = packs.read_all(store) if store.is_remote else []
+    objects = store.list(RUNS)  # before them, too: a run of a trial that begins meanwhile has a record
     entries = [entry for entry in store.list(trial.PREFIX) if "/".join(entry.key.split("/")[:2]) not in odd]
     keys = {int(match[1]): entry.key for entry in entries if (match := _RECORD.fullmatch(entry.key))}
-    objects = store.list(RUNS)
     runs = run_folders(objects)
     in_runs = {entry.key for run in runs for entry in run.entries}
     foreign = [entry.key for entry in entries if not _RECORD.fullmatch(entry.key)]

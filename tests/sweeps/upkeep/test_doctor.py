@@ -37,6 +37,25 @@ def test_a_healthy_sweep_has_no_findings(tended):
     assert found(tended) == {}
 
 
+def test_a_trial_that_begins_meanwhile_is_no_finding(tended, monkeypatch):
+    """A worker creates it, and then its run, between two listings."""
+    worker, kind = Experiment.open(tended.store), type(tended.store)
+    assert worker.ask("w1").trial == 2
+    listing, begun = kind.list, []
+
+    def list_(self, prefix: str):
+        entries = listing(self, prefix)
+        if prefix == record.PREFIX and not begun:
+            begun.append(3)
+            assert worker.ask("w1").trial == 3
+            self.create(f"{record.run_prefix(3, 1)}/trial.json", b"{}")
+        return entries
+
+    monkeypatch.setattr(kind, "list", list_)
+    assert found(tended) == {}
+    assert begun
+
+
 def silence(experiment: Experiment) -> None:
     running = replace(
         experiment.trial(2), status="running", worker="w1", attempt=1, heartbeat=5.0, started=5.0
