@@ -52,8 +52,11 @@ _RUN = re.compile(r"(runs/\d{6}/attempt-\d+)/.+")
 _STAGE = re.compile(r"(stages/[0-9a-f]{64})/.+")
 _OBJECTS = ("trials/", "amendments/", "actions/", "quarantine/")
 """Prefixes of what is read and written whole, as all that lies in no folder is; other folders have files."""
+# What a pool of workers leaves beside their logs: by it, `sweep down` of the copy would end the original's
+# workers, and their environment, which only its owner may read, would be in a bucket.
+_POOL = r"logs/[^/]+/(pool\.json|workers\.wanted|launched\.json|leave-[^/]*|[^/]*\.(sh|yaml|pkl))"
 _NEVER = re.compile(
-    rf"{SWEEP_KEY}|{COPYING_KEY}|{ASK_KEY}|{renaming.KEY}|{packs.PREFIX}.*|probe-[0-9a-f]{{16}}"
+    rf"{SWEEP_KEY}|{COPYING_KEY}|{ASK_KEY}|{renaming.KEY}|{packs.PREFIX}.*|probe-[0-9a-f]{{16}}|{_POOL}"
 )
 _AT_ONCE = 8
 _BATCH = 500  # objects that are read at once
@@ -330,6 +333,9 @@ class _Copy:
         below = root.iterdir() if folder.kind == "other" else root.rglob("*")
         every = [path for path in sorted(below) if path.is_symlink() or not path.is_dir()]
         names = {path.relative_to(root).as_posix(): path for path in every}
+        names = {
+            name: path for name, path in names.items() if not _NEVER.fullmatch(f"{folder.prefix}/{name}")
+        }
         if isinstance(self._target, Bucket):
             fit = scan(root, folder.prefix).keys() & names.keys()
             why = "a draft, may hold keys, or is a link out of its folder: a bucket holds none of these"

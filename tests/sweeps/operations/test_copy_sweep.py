@@ -318,6 +318,29 @@ def test_links_out_of_a_run_stay_in_folders_only(place, space, tmp_path) -> None
     assert (Path(back) / RUN / ".hydra/config.yaml").read_text() == "a: 1"
 
 
+@pytest.mark.parametrize("kind", ["folder", "gs"])
+def test_pools_are_not_copied(kind, place, space, tmp_path) -> None:
+    """`sweep down` of the copy would end the workers of the original, and they hold the environment."""
+    sweep, target = made(place("folder"), space, tmp_path), place(kind)
+    pools = {
+        "desk": ("pool.json", "workers.wanted", "worker-1.log", "launch.log"),
+        "slurm-pool": (
+            *("launched.json", "worker.sh", "submission_file.sh", "77_submitted.pkl", "leave-77"),
+            *("77_0_log.out", "77_0_log.err"),
+        ),
+        "skypilot-pool": ("launched.json", "task.yaml"),
+    }
+    for name, files in pools.items():
+        folder = sweep.store.folder(f"logs/{name}")
+        for file in files:
+            (folder / file).write_bytes(b"x")
+    assert copied(sweep.store.url, target).left_out == []
+    assert [entry.key for entry in open_store(target).list("logs/")] == [
+        *("logs/desk/launch.log", "logs/desk/worker-1.log"),
+        *("logs/slurm-pool/77_0_log.err", "logs/slurm-pool/77_0_log.out", "logs/worker.log"),
+    ]
+
+
 def test_damaged_run_in_a_bucket_is_told(place, space, tmp_path) -> None:
     sweep, target = made(place("gs"), space, tmp_path), place("folder")
     store = sweep.store
