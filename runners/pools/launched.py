@@ -70,6 +70,14 @@ def read(folder: Path) -> Launched | None:
     raise RunnerError(f"{folder / FILE}: {problem}; {remedy}")
 
 
+def read_either(folder: Path, former: Path | None, storage: str) -> Launched | None:
+    """Return the record in the folder, or else that of a pool for `storage` in the `former` one."""
+    known = read(folder)
+    if known is None and former is not None and (older := read(former)) and older.pool.storage == storage:
+        return older
+    return known
+
+
 def remove(folder: Path) -> None:
     """Remove the record: the pool is down."""
     (folder / FILE).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from sweeps.cli.pool_options import make_pool, pool_options
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, StoreUnavailable, SweepError, SweepNotFound
 from sweeps.operations.control import user_name
 from sweeps.operations.opening import A_PERSON_WAITS_S, storage_url
-from sweeps.operations.pools import Place, place_of
+from sweeps.operations.pools import Place, former_folder, place_of
 from sweeps.programs.kinds import with_nodes
 from sweeps.storage.urls import join
 from sweeps.text.counted import counted
@@ -87,7 +87,7 @@ def launch(runner: str, dry_run: bool, style: str, detach: bool, sweep: Sweep, *
             )
         if detach and not engine.keeps:
             raise InputError(f"--detach: {runner} keeps the pool itself; leave it out")
-        _refuse_a_second(engine, pool)
+        _refuse_a_second(engine, pool, place_of(experiment))
         guard(pool, pool.workers, experiment, yes=options["yes"])
         if detach:
             return _detach(pool.folder)
@@ -175,17 +175,18 @@ _OPTION_OF = {
 }
 
 
-def _refuse_a_second(engine: Runner, pool: Pool) -> None:
+def _refuse_a_second(engine: Runner, pool: Pool, place: Place) -> None:
     """Raise InputError if the engine has a pool of the sweep from here: its record would be overwritten."""
     from runners.pools import launched, pool_file
 
+    former = former_folder(place, engine.name)
     if engine.keeps:
         found = pool_file.read(pool.folder)
         if found is not None and (alive := found.alive()):
             raise InputError(
                 f"a pool of this sweep runs here already (process {alive[0].pid}); `sweep down` ends it"
             )
-    elif (known := launched.read(pool.folder)) is not None:
+    elif (known := launched.read_either(pool.folder, former, pool.storage)) is not None:
         active = sum(worker.state in ("waiting", "running") for worker in engine.status(known.pool))
         if active:
             raise InputError(

@@ -6,14 +6,16 @@ import sys
 
 import click
 
+from sweeps.cli.launch import translated_errors
 from sweeps.cli.options import Sweep, sweep_option
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table
+from sweeps.cli.pool import pools_launched_here
 from sweeps.errors import InputError
 from sweeps.operations import copying, lifetime
 from sweeps.operations.control import user_name
 from sweeps.operations.opening import is_named, latest_name, storage_url
 from sweeps.operations.status import history_rows, sweep_rows
-from sweeps.storage.urls import name_of
+from sweeps.storage.urls import is_remote, name_of
 from sweeps.text.counted import counted
 from sweeps.text.shorten import iso, shorten, shown_bytes, timestamp
 
@@ -109,6 +111,14 @@ def rename(sweep: Sweep, new: str) -> None:
     """
     experiment = sweep.open()
     old, shown = experiment.store.url, experiment.space.name
+    if is_remote(old):  # a folder takes the files of its pools along
+        with translated_errors():
+            pools = pools_launched_here(experiment, None)
+        if pools:
+            raise InputError(
+                f"{old}: a pool of {pools[0][0]} was launched for it from here, whose workers would not find "
+                "the new name; `sweep down` ends it, then rename the sweep"
+            )
     url = lifetime.rename(experiment, new, user_name()).store.url
     if url != old:
         echo(f"{old} is {url} now")

@@ -17,7 +17,7 @@ from sweeps.cli.pool_options import option_values
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
 from sweeps.operations.control import user_name
-from sweeps.operations.pools import folder, place_of, storage_url
+from sweeps.operations.pools import folder, former_folder, place_of, storage_url
 from sweeps.text.counted import counted
 from sweeps.trials import actions
 
@@ -46,7 +46,7 @@ def status(runner: str | None, style: str, sweep: Sweep) -> int:
     rows: list[dict[str, str]] = []
     errors: list[SweepError] = []
     with translated_errors():
-        pools = _pools(sweep.open(), runner)
+        pools = pools_launched_here(sweep.open(), runner)
     for engine, pool_ in pools:
         with _collect_error(errors):
             engines.require(engine)
@@ -74,7 +74,7 @@ def scale(workers: int, runner: str | None, yes: bool, dry_run: bool, sweep: Swe
 
     with translated_errors():
         experiment = sweep.open()
-        pools = _pools(experiment, runner)
+        pools = pools_launched_here(experiment, runner)
         if len(pools) != 1:
             remedy = (
                 f"say which of {', '.join(name for name, _ in pools)}" if pools else "start one: sweep launch"
@@ -104,7 +104,7 @@ def logs(runner: str | None, worker: str | None, lines: int, sweep: Sweep) -> No
     from runners.pools import engines
 
     with translated_errors():
-        for engine, pool_ in _pools(sweep.open(), runner):
+        for engine, pool_ in pools_launched_here(sweep.open(), runner):
             engines.require(engine)
             found = [*engines.runner(engine).logs(pool_, worker, lines)]
             if found:
@@ -133,7 +133,7 @@ def down(runner: str | None, grace: float, option: tuple[str, ...], sweep: Sweep
     errors: list[SweepError] = []
     with translated_errors():
         experiment = sweep.open()
-        pools = _pools(experiment, runner)
+        pools = pools_launched_here(experiment, runner)
     for engine, pool_ in pools:
         with _collect_error(errors):
             engines.require(engine)
@@ -171,7 +171,7 @@ def _exit_status(errors: list[SweepError]) -> int:
     return EXIT_DONE
 
 
-def _pools(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]:
+def pools_launched_here(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]:
     """Return the pools that were launched from here, and the one of `runner` even if it is unknown."""
     from runners.pools import launched, pool_file
     from runners.pools.engines import ENGINES
@@ -179,12 +179,13 @@ def _pools(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]
 
     found = []
     for engine in [runner] if runner else ENGINES:
-        files = folder(place_of(experiment), engine)
-        known = launched.read(files)
+        place = place_of(experiment)
+        files = folder(place, engine)
+        known = launched.read_either(files, former_folder(place, engine), place.url)
         if known is not None:
             found.append((engine, known.pool))
         elif runner or (engine == "local" and pool_file.read(files)):
-            url = storage_url(place_of(experiment), engine)
+            url = storage_url(place, engine)
             bare = Pool(
                 name=experiment.space.name, storage=url, folder=files, workers=1, command=worker_command(url)
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeps.errors import SweepError
-from sweeps.operations.pools import Place, folder
+from sweeps.operations.pools import Place, folder, former_folder
 from sweeps.space.definition import Lease
 from sweeps.trials.record import Trial
 
@@ -71,7 +71,8 @@ def pools(url: str, name: str) -> list[dict[str, Any]]:
     for engine in engines.ENGINES:
         pool: dict[str, Any] = {"engine": engine, "workers": None, "states": [], "error": ""}
         try:
-            known = launched.read(folder(Place(url, name), engine))
+            place = Place(url, name)
+            known = launched.read_either(folder(place, engine), former_folder(place, engine), url)
             if known is None:
                 continue
             pool["workers"] = known.pool.workers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 from dataclasses import dataclass
@@ -33,9 +34,20 @@ def storage_url(place: Place, runner: str) -> str:
 def folder(place: Place, runner: str) -> Path:
     """Return the folder of a pool's files: in the sweep's folder, or in ./sweep-logs if that is a bucket.
 
-    A local pool's folder has the machine's name, since machines may share the sweep's folder.
+    A local pool's folder has the machine's name, since machines may share the sweep's folder. One of a bucket
+    has a part of the URL's digest: other buckets may have sweeps of the same name.
     """
-    remote = is_remote(place.url)
-    logs = Path("sweep-logs") / place.name if remote else Path(local_path(place.url)) / "logs"
+    if is_remote(place.url):
+        digest = hashlib.sha256(place.url.encode()).hexdigest()[:8]
+        return _below(Path("sweep-logs") / f"{place.name}-{digest}", runner)
+    return _below(Path(local_path(place.url)) / "logs", runner)
+
+
+def former_folder(place: Place, runner: str) -> Path | None:
+    """Return where earlier versions kept them, for sweeps of this name in any bucket; None: nowhere else."""
+    return _below(Path("sweep-logs") / place.name, runner) if is_remote(place.url) else None
+
+
+def _below(logs: Path, runner: str) -> Path:
     host = re.sub(r"[^\w.-]", "_", platform.node()) or "here"
     return (logs / (host if runner == "local" else f"{runner}-pool")).absolute()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +18,13 @@ import psutil
 import pytest
 
 from runners.pools import pool_file
+from runners.pools.pool import Pool
 from runners.workers.restarts import last_reason
 from sweeps.experiment import Experiment
+from sweeps.operations import pools
 from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.storage.local import LocalStore
+from sweeps.storage.urls import open_store
 from sweeps.worker.gang.member import Member
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
@@ -207,7 +211,6 @@ def test_a_dry_run_as_json_is_file_names_and_texts(sweep, space_file):
 
 def test_an_engine_that_is_gone_keeps_nobody_from_the_others(sweep, space_file, monkeypatch, tmp_path):
     from runners.pools import launched
-    from runners.pools.pool import Pool
 
     sweep("init", str(space_file))
     monkeypatch.setenv("PATH", str(tmp_path))  # no squeue
@@ -220,6 +223,41 @@ def test_an_engine_that_is_gone_keeps_nobody_from_the_others(sweep, space_file, 
         assert ran.status == 2
         assert [line.split()[3] for line in ran.err.splitlines()] == ["slurm", "kubernetes"]
         assert ran.err.count("which is not here") == 2
+
+
+def test_pools_of_sweeps_of_one_name_in_two_buckets_are_told_apart(
+    sweep, space_file, monkeypatch, tmp_path, gcs
+):
+    pytest.importorskip("submitit")
+    from runners.pools import launched
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    (tmp_path / "bin").mkdir()
+    jobs = "[ -e cancelled ] || echo '77|77_0|RUNNING|node1|None'"
+    for name, body in (("sbatch", ""), ("srun", ""), ("squeue", jobs), ("scancel", "touch cancelled")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    prod, dev = (f"gs://bucket/{uuid.uuid4().hex}/{place}" for place in ("prod", "dev"))
+    for storage in (prod, dev):
+        assert sweep("init", str(space_file), "--storage", storage).status == 0
+    opened = Experiment.open(open_store(f"{prod}/toy"))
+    for folder in (
+        pools.folder(pools.place_of(opened), "slurm"),
+        Path("sweep-logs/toy/slurm-pool").absolute(),
+    ):
+        described = Pool(name="toy", storage=f"{prod}/toy", folder=folder, workers=1, command=("true",))
+        launched.write(launched.Launched(runner="slurm", pool=described, notes={"jobs": ["77"]}))
+        assert "no pool of this sweep runs" in sweep("down", "--storage", dev).err
+        assert sweep("pool", "status", "--storage", dev).out == ""
+        assert (folder / "launched.json").exists()
+        assert not Path("cancelled").exists()
+        ran = sweep("rename", "new", "--storage", prod)
+        assert (ran.status, "a pool of slurm was launched for it" in ran.err) == (2, True)
+        assert sweep("down", "--storage", prod, "--grace", "0").status == 0
+        assert not (folder / "launched.json").exists()
+        Path("cancelled").unlink()
+    assert sweep("rename", "new", "--storage", prod).status == 0
 
 
 def everything(folder: str) -> set[str]:
