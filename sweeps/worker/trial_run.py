@@ -37,10 +37,12 @@ from sweeps.programs.signals import Stop
 from sweeps.space.definition import Value
 from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
 from sweeps.storage.base import NotFound
+from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.mirror import Uploader
 from sweeps.text.shorten import shown_bytes
 from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import lifecycle, storable
+from sweeps.trials.amendments import Amendments
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.leftovers import hold, remove_run
@@ -254,9 +256,20 @@ class TrialRun:
             while_moving=end != "dropped",  # else the next trial need not wait long for files of no use
         )
         if lock is not None:
-            if not missing:
+            if not missing and self._is_sweep_there(folder):
                 remove_run(folder)
             lock.release()
+
+    def _is_sweep_there(self, folder: Path) -> bool:
+        """Return whether the sweep is still where the files of the run folder were uploaded to."""
+        try:
+            stored = self.experiment.store.read_many([SWEEP_KEY])[0]
+            opened = self.experiment.amendments.stored  # its owner is in another thread
+            Amendments(self.experiment.store, self.experiment.written, opened).require_same_sweep(stored)
+        except SweepError as error:
+            log.warning("the last files of trial %d stay in %s: %s", self.record.trial, folder, error)
+            return False
+        return True
 
     def _run_program(
         self, heartbeat: HeartbeatThread, uploader: Uploader, stages: TrialStages, *, has_run: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from dataclasses import replace
@@ -17,6 +18,7 @@ from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.trials.lifecycle import Release
+from sweeps.upkeep.removal import remove
 from sweeps.worker import loop, trial_run
 from sweeps.worker.leftovers import hold
 from sweeps.worker.trial_run import Watcher
@@ -170,6 +172,50 @@ def test_a_stop_limits_how_long_they_take(experiment, gcs: FakeGcs, monkeypatch,
     assert time.monotonic() - began < 15
     assert "1 files " in caplog.text
     assert experiment.trial(0).status == "completed"
+
+
+@pytest.fixture
+def slow(experiment, gcs: FakeGcs):
+    """Start a worker whose first trial is completed while its student is on its way; return what ends that."""
+    fault = gcs.faults.add(Fault(action="status", operation="insert", name="*/runs/*/student", times=None))
+
+    def objective(trial) -> float:
+        Path(trial.folder, "student").write_bytes(b"weights")
+        return 1.0
+
+    def run() -> None:
+        loop.work(
+            experiment.for_thread(),
+            stop=Stop(),
+            watcher=Mock(spec=Watcher),
+            function=objective,
+            limits=loop.Limits(max_trials=1),
+        )
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    deadline = time.monotonic() + 30
+    while [record.status for record in experiment.trials()] != ["completed"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    def end() -> None:
+        gcs.faults.remove(fault)
+        worker.join(60)
+
+    yield end
+    end()
+
+
+def test_they_stay_on_the_disk_if_the_sweep_has_gone(experiment, slow, tmp_path, caplog) -> None:
+    """The bucket may have no place any more where somebody would look for them."""
+    store = experiment.store
+    remove(store)
+    slow()
+    assert [path.read_bytes() for path in tmp_path.rglob("student")] == [b"weights"]
+    (line,) = [record.getMessage() for record in caplog.records if "last files" in record.getMessage()]
+    assert "the last files of trial 0 stay in " in line
+    assert "somebody has renamed or deleted the sweep" in line
 
 
 def test_a_checkpoint_that_takes_longer_than_a_preemption_leaves_is_said_once(
