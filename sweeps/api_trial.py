@@ -21,9 +21,10 @@ from sweeps.programs.live_trial import Trial
 from sweeps.programs.result import Completed, Failed, NotStarted, Outcome, Preempted
 from sweeps.programs.signals import Stop
 from sweeps.storage.run_files.mirror import Uploader
+from sweeps.storage.run_files.upload import UPLOAD_S
 from sweeps.trials import lifecycle, record
 from sweeps.worker.heartbeat import HeartbeatThread
-from sweeps.worker.trial_run import UPLOAD_GRACE_S, UPLOAD_S, report
+from sweeps.worker.trial_run import UPLOAD_GRACE_S, report
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from sweeps.text.shorten import shown_bytes
 from sweeps.trials import lifecycle, packs
 from sweeps.trials import record as trial
 from sweeps.upkeep import renaming
-from sweeps.upkeep.removal import living
+from sweeps.upkeep.removal import at_work
 
 _T = TypeVar("_T")
 
@@ -115,7 +115,7 @@ def copy(source: str, target: str, *, live: bool, on_notice: Callable[[str], Non
         complete = True
     except NotFound:
         complete = False
-    if not live and (workers := living(here)):
+    if not live and (workers := at_work(here)):
         raise InputError(
             f"{source}: {counted(len(workers), 'worker')} still at work ({', '.join(workers[:3])}); copy it "
             "when they have left (`sweep down` or `sweep stop`), or with --live: their trials are pending in "
@@ -198,7 +198,9 @@ class _Copy:
             self._remove_others(before)
         self._verify(complete=complete)
         now = {entry.key: entry.version for entry in self._source.list("")}
-        if not self._live and (changed := sorted(key for key in objects if now.get(key) != versions[key])):
+        runs = [f"{folder.prefix}/{MANIFEST}" for folder in folders if folder.kind == "run"]
+        fixed = [*objects, *(runs if isinstance(self._source, Bucket) else ())]
+        if not self._live and (changed := sorted(key for key in fixed if now.get(key) != versions.get(key))):
             raise InputError(
                 f"{self._source.location(changed[0])}: it changed during the copy; `sweep pause`, wait for "
                 "the workers, then run the same command again"

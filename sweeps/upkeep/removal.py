@@ -17,8 +17,11 @@ from sweeps.experiment import Experiment
 from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.client import Bucket
+from sweeps.storage.run_files.manifest import MANIFEST, is_uploading
+from sweeps.storage.run_files.upload import UPLOAD_S
 from sweeps.text.counted import counted
 from sweeps.trials import control, lifecycle
+from sweeps.trials.record import run_prefix
 from sweeps.upkeep.inventory import ask_lock
 from sweeps.upkeep.runs import folder_size, local_root, remove_path
 
@@ -61,9 +64,32 @@ def living(experiment: Experiment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(workers))
 
 
+def at_work(experiment: Experiment) -> tuple[str, ...]:
+    """Return the living workers, and those that upload the last files of a finished trial to a bucket.
+
+    The trial is reported before: then its worker holds nothing, but its files would miss a copy.
+    """
+    found, store = living(experiment), experiment.store
+    if not isinstance(store, Bucket):
+        return found
+    now = store.now()
+    ended = [
+        record
+        for record in experiment.readable_trials()[0]
+        if record.history and record.ended is not None and now - record.ended < UPLOAD_S
+    ]
+    manifests = store.read_many([f"{run_prefix(each.trial, each.attempt)}/{MANIFEST}" for each in ended])
+    uploading = [
+        f"{record.history[-1].worker}, which uploads the last files of trial {record.trial}"
+        for record, content in zip(ended, manifests, strict=True)
+        if content is not None and is_uploading(content[0]) and record.history[-1].worker not in found
+    ]
+    return (*found, *uploading)
+
+
 def require_idle(experiment: Experiment, verb: str) -> None:
-    """Raise `InputError` while workers live."""
-    if workers := living(experiment):
+    """Raise `InputError` while workers are at work."""
+    if workers := at_work(experiment):
         raise InputError(
             f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "
             f"({', '.join(workers[:3])}); "

@@ -246,7 +246,7 @@ def _copy_objects(store: Store, target: Store, copied: dict[str, str]) -> bool:
                 name: replace(stored, generation=versions.get(f"{prefix}/{stored.object}", stored.generation))
                 for name, stored in manifest.decode(data).items()
             }
-            data = manifest.encode(files)
+            data = manifest.encode(files)  # of nobody who uploads any more
         with suppress(AlreadyExists):  # of an interrupted rename: its copies are overwritten now
             target.create(key, data)
             continue

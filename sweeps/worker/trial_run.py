@@ -39,6 +39,7 @@ from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
 from sweeps.storage.base import NotFound
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.mirror import Uploader
+from sweeps.storage.run_files.upload import UPLOAD_S
 from sweeps.text.shorten import shown_bytes
 from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import lifecycle, storable
@@ -52,9 +53,6 @@ log = logging.getLogger(__name__)
 
 SIGNAL_DELAY_S = 2.0
 """Longest delay between the signals to a program and to its worker: engines signal each process."""
-
-UPLOAD_S = 900.0
-"""Limit for what a trial that has ended still stores: its stages, and each part of its last files."""
 
 UPLOAD_GRACE_S = 12.0
 """The same after a stop request: the trainer's checkpoint takes a part of the notice of 30 s, too."""

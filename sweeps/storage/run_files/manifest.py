@@ -90,10 +90,20 @@ def object_name(name: str, content: Digest, taken: bool) -> str:
     return f"{name}.{content.sha256[:12]}" if taken or name == MANIFEST else name
 
 
-def encode(files: Files) -> bytes:
-    """Return the manifest of these files as JSON."""
+def encode(files: Files, *, uploading: bool = False) -> bytes:
+    """Return the manifest of these files as JSON; `uploading` says that others are to follow."""
     document = {"schema": SCHEMA, "files": {name: asdict(files[name]) for name in sorted(files)}}
+    if uploading:
+        document["uploading"] = True
     return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def is_uploading(data: bytes) -> bool:
+    """Return whether a manifest says that others are to follow; earlier versions never said so."""
+    try:
+        return json_reader.parse(data).get("uploading") is True
+    except (ValueError, AttributeError):
+        return False
 
 
 def decode(data: bytes) -> dict[str, Stored]:

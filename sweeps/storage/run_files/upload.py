@@ -28,6 +28,9 @@ from sweeps.text.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
+UPLOAD_S = 900.0
+"""Limit for what a trial that has ended still stores: its stages, and each part of its last files."""
+
 _REST, _LONGEST_REST_S = 20, 900.0
 """Times of its last upload after which a log is sent again, whole, as checkpoints wait meanwhile; and the
 most seconds: an outage of five minutes, which an upload outlasts, would hide the log for a hundred."""
@@ -60,6 +63,7 @@ class FolderUpload:
         self._deadline = deadline
         self._client = open_client(store, prefix, deadline)
         self._opened = False
+        self._says_uploading = False  # the manifest in the bucket
         self._before: dict[str, Stamp] = {}  # the last scan
         self._safe: dict[str, Stamp] = {}  # local files as the manifest in the bucket has them
         self._sent: dict[str, Stamp] = {}  # the same for the manifest that is not written yet
@@ -96,7 +100,7 @@ class FolderUpload:
             except (Changed, FileNotFoundError) as changed:
                 torn = True
                 log.debug("%s: not uploaded this time: %s", self._folder, changed)
-        self._commit()
+        self._commit(complete=final and not self._left(present, self._sent))
         for name, generation in list(self._superseded.items()):
             self._retired.add(name)
             self._client.delete(name, generation)
@@ -105,14 +109,19 @@ class FolderUpload:
     def missing(self) -> tuple[str, ...]:
         """Return the files of the folder whose current content is in no manifest in the bucket."""
         present = scan(self._folder, self._prefix, without=self._without)
-        return tuple(sorted(name for name, stamp in present.items() if self._safe.get(name) != stamp))
+        return tuple(self._left(present, self._safe))
+
+    @staticmethod
+    def _left(present: Mapping[str, Stamp], stored: Mapping[str, Stamp]) -> list[str]:
+        return sorted(name for name, stamp in present.items() if stored.get(name) != stamp)
 
     def _open(self) -> None:
         """Read what an earlier uploader has sent: those files are not sent again."""
-        self._committed, self._version = {}, None
+        self._committed, self._version, self._says_uploading = {}, None, False
         try:
             data, self._version = self._store.read(self._key)
             self._committed = manifest.decode(data)
+            self._says_uploading = manifest.is_uploading(data)
         except NotFound:
             pass
         except ValueError as error:
@@ -179,11 +188,11 @@ class FolderUpload:
 
     # ---- the manifest
 
-    def _commit(self) -> None:
-        """Make what was sent visible to readers."""
-        if self._next != self._committed:
+    def _commit(self, *, complete: bool = False) -> None:
+        """Make what was sent visible to readers; nothing is to follow what is `complete`."""
+        if self._next != self._committed or (complete and self._says_uploading):
             self._deadline.check()
-            data = manifest.encode(self._next)
+            data = manifest.encode(self._next, uploading=not complete)
             try:
                 self._version = put(self._store, self._key, data, self._version)
             except StoreConflict:
@@ -192,6 +201,7 @@ class FolderUpload:
                 raise StoreUnavailable(
                     f"{self._store.location(self._key)}: another program uploads to this folder; end it"
                 ) from None
+            self._says_uploading = not complete
             kept = {stored.object for stored in self._next.values()}
             for stored in self._committed.values():
                 if stored.object not in kept and stored.object in self._objects:

@@ -6,19 +6,25 @@ import threading
 import time
 import uuid
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from fake_gcs import FakeGcs, Fault
 
-from sweeps.errors import StoreUnavailable
+from sweeps.errors import InputError, StoreUnavailable
 from sweeps.experiment import Experiment
+from sweeps.operations import lifetime
+from sweeps.operations.copying import copy
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Choice, Search
 from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.run_files import mirror
+from sweeps.storage.run_files.exchange import UploadConfig
+from sweeps.storage.urls import open_store
 from sweeps.trials.lifecycle import Release
-from sweeps.upkeep.removal import remove
+from sweeps.upkeep.removal import living, remove
 from sweeps.worker import loop, trial_run
 from sweeps.worker.leftovers import hold
 from sweeps.worker.trial_run import Watcher
@@ -175,11 +181,17 @@ def test_a_stop_limits_how_long_they_take(experiment, gcs: FakeGcs, monkeypatch,
 
 
 @pytest.fixture
-def slow(experiment, gcs: FakeGcs):
+def slow(experiment, gcs: FakeGcs, monkeypatch):
     """Start a worker whose first trial is completed while its student is on its way; return what ends that."""
+    monkeypatch.setattr(mirror, "UploadConfig", partial(UploadConfig, scan_s=0.1))
     fault = gcs.faults.add(Fault(action="status", operation="insert", name="*/runs/*/student", times=None))
 
     def objective(trial) -> float:
+        Path(trial.folder, "first").write_bytes(b"x")
+        until = time.monotonic() + 30
+        while not experiment.store.list("runs/000000/attempt-1/manifest.json"):
+            assert time.monotonic() < until
+            time.sleep(0.05)
         Path(trial.folder, "student").write_bytes(b"weights")
         return 1.0
 
@@ -195,7 +207,7 @@ def slow(experiment, gcs: FakeGcs):
     worker = threading.Thread(target=run)
     worker.start()
     deadline = time.monotonic() + 30
-    while [record.status for record in experiment.trials()] != ["completed"]:
+    while [record.status for record in experiment.trials()] != ["completed"] or living(experiment):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -205,6 +217,21 @@ def slow(experiment, gcs: FakeGcs):
 
     yield end
     end()
+
+
+def test_rename_and_copy_wait_for_them(experiment, slow, gcs: FakeGcs, monkeypatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    url = f"gs://bucket/uploads/{uuid.uuid4().hex}"
+    still = r"1 worker still at work \(\S+, which uploads the last files of trial 0\)"
+    with pytest.raises(InputError, match=still):
+        copy(experiment.store.url, url, live=False, on_notice=print)
+    with pytest.raises(InputError, match=still):
+        lifetime.rename(experiment, uuid.uuid4().hex, "ada")
+    slow()
+    copy(experiment.store.url, url, live=False, on_notice=print)
+    renamed = lifetime.rename(experiment, uuid.uuid4().hex, "ada")
+    for place in (Experiment.open(open_store(url)), renamed):
+        assert uploaded(place, 0)
 
 
 def test_they_stay_on_the_disk_if_the_sweep_has_gone(experiment, slow, tmp_path, caplog) -> None:
