@@ -279,6 +279,8 @@ def train(storage: str, records: Path, *, minutes: float, workers: int, protocol
         return ended(pd.concat([sweep.trials(), earlier], ignore_index=True))
 
     for points in phases(trials, protocol.first):
+        if not points:  # earlier sessions have trained them all
+            continue
         known = len(sweep.trials())
         sweep.extend(run_cap=known + len(points))
         added = {sweep.enqueue(each, skip_if_exists=True) for each in points}

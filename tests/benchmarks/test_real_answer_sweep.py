@@ -132,6 +132,23 @@ def test_another_session_goes_on_where_the_records_end() -> None:
     assert sorted(map(str, half + missing)) == sorted(map(str, everything))
 
 
+@pytest.mark.slow
+def test_a_new_machine_begins_with_the_first_trial_that_the_records_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = tmp_path / "records.csv"
+    known = [point for points in FOUND for point in points if points is not FOUND[-1]]
+    pd.DataFrame(rows(known)).to_csv(records, index=False)
+    monkeypatch.setattr(answer_sweep, "run_workers", lambda url, workers, ends: False)
+    protocol = answer_sweep.Protocol(setting=SMALL, first=FIRST)
+    storage = str(tmp_path / "store")
+    answer_sweep.train(storage, records, minutes=1.0, workers=1, protocol=protocol)
+    trials = sweeps.open(storage, name="answer").trials()
+    assert len(trials) == len(FOUND[-1])
+    assert set(trials[f"param.{STEPS_1_9}"]) == {200}
+    assert len(pd.read_csv(records)) == len(known)
+
+
 def test_records_have_each_trial_once_when_it_ended() -> None:
     point = rows([answer_sweep.point(0, 333, (8e-4, 4e-4))])[0]
     table = pd.DataFrame([point | {"trial": 0}, point | {"status": "running"}, point | {"trial": 7}])
