@@ -41,7 +41,7 @@ _LOST_NAMES = (
     r"|ServerDisconnectedError|ServerTimeoutError|ClientConnect\w*Error|ClientOSError|ClientPayloadError"
     r"|EndpointConnectionError|LocalEntryNotFoundError|gaierror|DistNetworkError"
 )
-_LOST_EXCEPTION = re.compile(rf"^(?:\w+\.)*(?:{_LOST_NAMES})(?::|$)", re.MULTILINE)
+_LOST_EXCEPTION = re.compile(rf"^(?:\[rank\d+\]: )?(?:\w+\.)*(?:{_LOST_NAMES})(?::|$)", re.MULTILINE)
 """Exception in the last line of a traceback."""
 
 _LOST_WORDS = re.compile(
@@ -63,7 +63,11 @@ _LOST_PROCESS = re.compile(
     re.MULTILINE,
 )
 """What each other process of a shared run of the trainer says once one of them has ended."""
-_CAUSE = re.compile(r"^(?:trainer: (?:process \d+: )?error: |Traceback \(most recent )", re.MULTILINE)
+_CAUSE = re.compile(
+    # Torch prefixes what its processes raise. Without that it may be of a thread, and harmless.
+    r"^(?:trainer: (?:process \d+: )?error: |\[rank\d+\]: Traceback \(most recent )",
+    re.MULTILINE,
+)
 _LAST_LINES = 5  # the message of such an exception may have several lines
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeps.errors import CannotStart, EnvironmentFault, InputError
 from sweeps.programs.command import CommandProgram
-from sweeps.programs.result import Failed, NotStarted, needed_metrics
+from sweeps.programs.result import Failed, NotStarted, needed_metrics, without_lost_processes
 from sweeps.space.definition import Fixed, Space, Value, from_plain, is_value
 from sweeps.space.domain import probes
 from sweeps.space.overrides import to_overrides
@@ -262,7 +262,7 @@ class TrainerProgram(CommandProgram):
         return found
 
     def read_exit(self, status: int, output: str, argv: Sequence[str]) -> Failed | NotStarted:
-        if status == _EXIT_CONFIG and (refusals := [*_REFUSED.finditer(output)]):
+        if status == _EXIT_CONFIG and (refusals := [*_REFUSED.finditer(without_lost_processes(output))]):
             line, message = refusals[-1].group(0, 1)
             if message.startswith(_NOT_HERE):
                 return NotStarted(detail=message.removeprefix(_NOT_HERE))

@@ -58,7 +58,7 @@ def test_only_the_last_words_count():
     "cause",
     [
         "trainer: process 1: error: /data/b.jsonl, line 70213: no key 'text' (data.text_key)",
-        "Traceback (most recent call last):\n  File a\nKeyError: 'lr'",
+        "[rank1]: Traceback (most recent call last):\n[rank1]:   File a\n[rank1]: KeyError: 'lr'",
     ],
 )
 @pytest.mark.parametrize("before", [False, True], ids=["last", "first"])
@@ -76,6 +76,17 @@ def test_a_full_disk_of_one_process_is_one_of_the_trial():
     failed = classify_exit(1, f"{cause}\n{OTHERS}", ["python"])
     assert failed.retryable
     assert disk_failed(failed.error)
+
+
+def test_an_exception_of_a_thread_is_no_cause():
+    thread = "Exception in thread Thread-3:\nTraceback (most recent call last):\n  File a\nKeyError: 'id'"
+    failed = classify_exit(1, f"{thread}\nstage2 6/9\n{OTHERS}", ["python"])
+    assert failed.retryable
+
+
+def test_a_process_that_lost_the_network_is_worth_another_attempt():
+    cause = "[rank1]: Traceback (most recent call last):\n[rank1]: requests.exceptions.ReadTimeout: timed out"
+    assert classify_exit(1, f"{cause}\n{OTHERS}", ["python"]).retryable
 
 
 def test_a_process_that_was_lost_without_a_word_is_worth_another_attempt():

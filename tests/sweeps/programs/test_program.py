@@ -306,6 +306,10 @@ class TestCommands:
         line = f"trainer: {process}error: not on this machine: device.type: there is no CUDA device here"
         lacking = program.read_exit(2, line, argv)
         assert lacking == NotStarted(detail="device.type: there is no CUDA device here")
+        lost = (
+            "trainer: process 3: error: the connection to another process of this run was lost: it was killed"
+        )
+        assert program.read_exit(2, f"{line}\n{lost}", argv) == lacking
 
     def test_status_2_without_the_trainers_message_is_a_crash(self, space):
         output = "python: error while loading shared libraries"
