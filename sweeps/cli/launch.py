@@ -181,7 +181,8 @@ def _refuse_a_second(engine: Runner, pool: Pool, place: Place) -> None:
 
     former = former_folder(place, engine.name)
     if engine.keeps:
-        found = pool_file.read(pool.folder)
+        known = launched.read_either(pool.folder, former, pool.storage)
+        found = pool_file.read(pool.folder if known is None else known.pool.folder)
         if found is not None and (alive := found.alive()):
             raise InputError(
                 f"a pool of this sweep runs here already (process {alive[0].pid}); `sweep down` ends it"

@@ -260,6 +260,21 @@ def test_pools_of_sweeps_of_one_name_in_two_buckets_are_told_apart(
     assert sweep("rename", "new", "--storage", prod).status == 0
 
 
+def test_local_pool_of_an_earlier_version_is_not_joined_by_a_second(sweep, space_file, monkeypatch, gcs):
+    from runners.pools import launched, pool_file
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    storage = f"gs://bucket/{uuid.uuid4().hex}/sweeps"
+    assert sweep("init", str(space_file), "--storage", storage).status == 0
+    place = pools.place_of(Experiment.open(open_store(f"{storage}/toy")))
+    folder = pools.former_folder(place, "local")
+    described = Pool(name="toy", storage=f"{storage}/toy", folder=folder, workers=1, command=("true",))
+    launched.write(launched.Launched(runner="local", pool=described, notes={}))
+    pool_file.write(folder, {})  # of this process
+    ran = sweep("launch", "local", "--devices", "none", "--storage", storage)
+    assert (ran.status, "a pool of this sweep runs here already" in ran.err) == (2, True)
+
+
 def everything(folder: str) -> set[str]:
     """The names of its files, however deep."""
     return {path.name for path in Path(folder).rglob("*") if path.is_file()}
