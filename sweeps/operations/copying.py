@@ -44,7 +44,7 @@ from sweeps.text.shorten import shown_bytes
 from sweeps.trials import lifecycle, packs
 from sweeps.trials import record as trial
 from sweeps.upkeep import renaming
-from sweeps.upkeep.removal import at_work
+from sweeps.upkeep.removal import living, require_uploaded
 
 _T = TypeVar("_T")
 
@@ -115,12 +115,14 @@ def copy(source: str, target: str, *, live: bool, on_notice: Callable[[str], Non
         complete = True
     except NotFound:
         complete = False
-    if not live and (workers := at_work(here)):
+    if not live and (workers := living(here)):
         raise InputError(
             f"{source}: {counted(len(workers), 'worker')} still at work ({', '.join(workers[:3])}); copy it "
             "when they have left (`sweep down` or `sweep stop`), or with --live: their trials are pending in "
             "the copy"
         )
+    if not live:
+        require_uploaded(here, "copied")
     work = _Copy(here, there, live=live)
     try:
         work.run(complete=complete, on_notice=on_notice)

@@ -64,37 +64,41 @@ def living(experiment: Experiment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(workers))
 
 
-def at_work(experiment: Experiment) -> tuple[str, ...]:
-    """Return the living workers, and those that upload the last files of a finished trial to a bucket.
+def require_uploaded(experiment: Experiment, verb: str) -> None:
+    """Raise `InputError` while a worker uploads the last files of a finished trial to a bucket.
 
     The trial is reported before: then its worker holds nothing, but its files would miss a copy.
     """
-    found, store = living(experiment), experiment.store
+    store = experiment.store
     if not isinstance(store, Bucket):
-        return found
+        return
     now = store.now()
     ended = [
         record
         for record in experiment.readable_trials()[0]
-        if record.history and record.ended is not None and now - record.ended < UPLOAD_S
+        # One that somebody else has ended, as after a lost lease, has no worker that uploads.
+        if record.history and record.history[-1].reason in ("completed", "failed", "early_stopped")
+        if record.ended is not None and now - record.ended < UPLOAD_S
     ]
     manifests = store.read_many([f"{run_prefix(each.trial, each.attempt)}/{MANIFEST}" for each in ended])
-    uploading = [
-        f"{record.history[-1].worker}, which uploads the last files of trial {record.trial}"
-        for record, content in zip(ended, manifests, strict=True)
-        if content is not None and is_uploading(content[0]) and record.history[-1].worker not in found
-    ]
-    return (*found, *uploading)
+    for record, content in zip(ended, manifests, strict=True):
+        if content is not None and is_uploading(content[0]):
+            raise InputError(
+                f"{store.url}: worker {record.history[-1].worker} still uploads the last files of trial "
+                f"{record.trial}; it can be {verb} when they are there, at most {UPLOAD_S / 60:.0f} minutes "
+                "after the trial's end (`sweep down` would cut that off)"
+            )
 
 
 def require_idle(experiment: Experiment, verb: str) -> None:
     """Raise `InputError` while workers are at work."""
-    if workers := at_work(experiment):
+    if workers := living(experiment):
         raise InputError(
             f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "
             f"({', '.join(workers[:3])}); "
             f"it can be {verb} when they have left: `sweep down` or `sweep stop`"
         )
+    require_uploaded(experiment, verb)
 
 
 def stock(experiment: Experiment) -> Stock:

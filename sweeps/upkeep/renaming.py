@@ -153,10 +153,11 @@ def _copy(experiment: Experiment, target: Store, name: str, by: str) -> None:
             return
         for key, present, _ in entries:
             if _is_copied(key) and note.copied.get(key) != present:
+                is_file = key.startswith(("runs/", "stages/"))  # a worker's, which may have no other copy
+                remedy = "fetch it, if you need it" if is_file else "do there what was done here"
                 raise InputError(
                     f"{store.location(key)}: it was written after it had been copied to {target.url}, where "
-                    "the sweep is now; do there what was done here, then "
-                    f"`sweep delete --storage {shlex.quote(store.url)}`"
+                    f"the sweep is now; {remedy}, then `sweep delete --storage {shlex.quote(store.url)}`"
                 )
 
     remove_objects(store, last=(*LAST, KEY), check=check)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -70,6 +72,17 @@ def remove_run(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()
+
+
+def keep_run(folder: Path) -> Path:
+    """Move an attempt's folder out of the temporary one, which ends with this process; return its place."""
+    if os.environ.get("SWEEP_SCRATCH"):
+        return folder
+    try:
+        kept = Path(tempfile.mkdtemp(prefix="sweep-run-"), f"{folder.parent.name}-{folder.name}")
+        return folder.rename(kept)
+    except OSError:  # the disk is full
+        return folder
 
 
 def _lock(folder: Path) -> FileLock:

@@ -46,7 +46,7 @@ from sweeps.trials import lifecycle, storable
 from sweeps.trials.amendments import Amendments
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker.heartbeat import HeartbeatThread
-from sweeps.worker.leftovers import hold, remove_run
+from sweeps.worker.leftovers import hold, keep_run, remove_run
 from sweeps.worker.resuming import CHECKPOINTS, checkpoint_progress, fetch_checkpoints, remove_checkpoints
 
 log = logging.getLogger(__name__)
@@ -254,20 +254,23 @@ class TrialRun:
             while_moving=end != "dropped",  # else the next trial need not wait long for files of no use
         )
         if lock is not None:
-            if not missing and self._is_sweep_there(folder):
-                remove_run(folder)
+            if not missing:
+                if (error := self._sweep_error()) is None:
+                    remove_run(folder)
+                else:
+                    kept = keep_run(folder)
+                    log.warning("the last files of trial %d stay in %s: %s", self.record.trial, kept, error)
             lock.release()
 
-    def _is_sweep_there(self, folder: Path) -> bool:
-        """Return whether the sweep is still where the files of the run folder were uploaded to."""
+    def _sweep_error(self) -> SweepError | None:
+        """Return what tells that the sweep may have left the place that files of the run were uploaded to."""
         try:
             stored = self.experiment.store.read_many([SWEEP_KEY])[0]
             opened = self.experiment.amendments.stored  # its owner is in another thread
             Amendments(self.experiment.store, self.experiment.written, opened).require_same_sweep(stored)
         except SweepError as error:
-            log.warning("the last files of trial %d stay in %s: %s", self.record.trial, folder, error)
-            return False
-        return True
+            return error
+        return None
 
     def _run_program(
         self, heartbeat: HeartbeatThread, uploader: Uploader, stages: TrialStages, *, has_run: bool

@@ -22,9 +22,11 @@ from sweeps.space.definition import Choice, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.run_files import mirror
 from sweeps.storage.run_files.exchange import UploadConfig
+from sweeps.storage.run_files.manifest import MANIFEST, encode
 from sweeps.storage.urls import open_store
-from sweeps.trials.lifecycle import Release
-from sweeps.upkeep.removal import living, remove
+from sweeps.trials.lifecycle import Expire, Release
+from sweeps.trials.record import run_prefix
+from sweeps.upkeep.removal import living, remove, require_uploaded
 from sweeps.worker import loop, trial_run
 from sweeps.worker.leftovers import hold
 from sweeps.worker.trial_run import Watcher
@@ -222,7 +224,7 @@ def slow(experiment, gcs: FakeGcs, monkeypatch):
 def test_rename_and_copy_wait_for_them(experiment, slow, gcs: FakeGcs, monkeypatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
     url = f"gs://bucket/uploads/{uuid.uuid4().hex}"
-    still = r"1 worker still at work \(\S+, which uploads the last files of trial 0\)"
+    still = r"worker \S+ still uploads the last files of trial 0; it can be .* when they are there"
     with pytest.raises(InputError, match=still):
         copy(experiment.store.url, url, live=False, on_notice=print)
     with pytest.raises(InputError, match=still):
@@ -243,6 +245,28 @@ def test_they_stay_on_the_disk_if_the_sweep_has_gone(experiment, slow, tmp_path,
     (line,) = [record.getMessage() for record in caplog.records if "last files" in record.getMessage()]
     assert "the last files of trial 0 stay in " in line
     assert "somebody has renamed or deleted the sweep" in line
+
+
+def test_they_are_moved_out_of_the_temporary_folder_that_ends_with_the_worker(
+    experiment, slow, tmp_path, monkeypatch, caplog
+) -> None:
+    monkeypatch.delenv("SWEEP_SCRATCH")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    remove(experiment.store)
+    slow()
+    (kept,) = tmp_path.glob("sweep-run-*/000000-attempt-1")
+    assert (kept / "student").read_bytes() == b"weights"
+    assert f"the last files of trial 0 stay in {kept}: " in caplog.text
+
+
+def test_a_killed_worker_uploads_nothing_any_more(experiment) -> None:
+    """Its manifest says so for good, and somebody else ends its trial."""
+    record = experiment.ask("killed")
+    key = f"{run_prefix(record.trial, record.attempt)}/{MANIFEST}"
+    experiment.store.create(key, encode({}, uploading=True))
+    experiment.apply(record.trial, Expire(after_s=0.0, max_attempts=1))
+    assert experiment.trial(record.trial).status == "failed"
+    require_uploaded(experiment, "renamed")
 
 
 def test_a_checkpoint_that_takes_longer_than_a_preemption_leaves_is_said_once(
