@@ -7,7 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.real.answer import PAGE, Lengths, Runs, read, text, verdict, write
+from benchmarks.real.answer import PAGE, Lengths, Runs, at_best_rates, read, text, verdict, write
+from benchmarks.real.answer_sweep import RATE_1_9, RATE_2, SALIENCY, SETTINGS
+
+RATE_1_9_COLUMN, RATE_2_COLUMN = f"param.{RATE_1_9}", f"param.{RATE_2}"
 
 FLOPS = {1: 1.0e12, 2: 0.75e12}
 """Of a step of Stage 1.9 and of Stage 2: 300 steps of Stage 1.9 cost as much as 400 of Stage 2."""
@@ -42,12 +45,29 @@ def table(gain: float) -> pd.DataFrame:
 
 RATES = pd.DataFrame(
     [
-        row(100, 200, 0, loss)
-        | {"trial": 0, "param.stage1_9.optimizer.lr": first, "param.stage2.optimizer.lr": 4e-4}
+        row(100, 200, 0, loss) | {"trial": 0, RATE_1_9_COLUMN: first, RATE_2_COLUMN: 4e-4}
         for loss, first in ((5.5, 1e-3), (5.2, 2e-3))
     ]
 )
 RATES["train_loss"] = 5.1
+
+
+def sweep(gain: float) -> pd.DataFrame:
+    """Return records of the sweep: a search of two rates each way, and lengths with the better ones."""
+    searched = [
+        *(row(0, 333, 0, loss) | {RATE_2_COLUMN: rate} for rate, loss in ((2e-4, 6.0), (4e-4, 5.5))),
+        *(row(100, 200, 0, loss) | {RATE_2_COLUMN: rate} for rate, loss in ((2e-4, 5.9), (4e-4, 5.8))),
+    ]
+    lengths = table(gain).assign(**{RATE_2_COLUMN: 4e-4})
+    other = table(gain).assign(**{RATE_2_COLUMN: 2e-4, "final_loss": 9.0})
+    found = pd.concat([pd.DataFrame(searched), lengths, other], ignore_index=True)
+    return found.assign(
+        **{
+            RATE_1_9_COLUMN: 8e-4,
+            **{f"param.{name}": value for name, value in SETTINGS.items()},
+            "stage2_train_loss": 5.25,
+        }
+    )
 
 
 @pytest.mark.parametrize(("gain", "word"), [(0.2, "better"), (-0.2, "worse"), (-0.001, "not different")])
@@ -67,16 +87,40 @@ def test_equal_compute_is_by_flops_and_by_effective_steps() -> None:
     assert runs.alone_with(both, "effective_steps") == Lengths(0, 800)
 
 
+def test_lengths_are_compared_at_the_rates_that_are_best_at_the_middle_length() -> None:
+    runs = at_best_rates(sweep(0.2))
+    assert runs.values(Lengths(0, 200)) == {0: 6.1, 1: 5.9, 2: 6.05}
+    assert runs.values(Lengths(0, 333)) == {0: 5.5}
+    changed = sweep(0.2).assign(**{f"param.{SALIENCY}": True, "final_loss": 1.0})
+    assert runs.lengths == at_best_rates(pd.concat([sweep(0.2), changed], ignore_index=True)).lengths
+    assert min(at_best_rates(pd.concat([sweep(0.2), changed])).values(Lengths(0, 333)).values()) == 5.5
+
+
 def test_the_page_has_the_numbers_of_the_records() -> None:
-    page = text(Runs([table(0.2)]), RATES, pictures="answer")
+    page = text(sweep(0.2), Runs([table(0.3)]), RATES, pictures="answer")
     # 4.9, 4.701 and 4.852 less 5.1, 4.9 and 5.05: -0.2, -0.199 and -0.198; t of 2 degrees of freedom 4.303
     assert (
         "| 300 | 200 | 4.5e+14 | 800 | 4.818 [4.701, 4.900] | -0.199 (-0.201 to -0.197), 600 steps |" in page
     )
     assert "+0.301 (+0.299 to +0.303), 800 steps |" in page
-    assert "| 100 + 200 | 0.002 | 0.0004 | 5.100 | 5.200 |" in page
-    assert "paid 1,400 of 5,600 effective steps (25%)" in page
-    assert "14 completed trials took 14.0 hours" in page
+    assert "**Beside Stage 2 alone with the same FLOPs" in page
+    assert "| 100 + 200 | 0.0008 | 0.0004 | 5.250 | 5.800 |" in page
+    assert "| 0 + 333 |  | 0.0004 | 5.250 | 5.500 |" in page
+    assert "28 completed trials took 28.0 hours of their workers" in page
+    assert "paid 2,800 of 11,200 effective steps (25%)" in page
+    assert "were not trained yet" in page
+    h200 = page.partition("## Before, on an H200")[2]
+    assert "4.718 [4.601, 4.800] | -0.299 (-0.301 to -0.297), 600 steps |" in h200
+    assert "| 100 + 200 | 0.002 | 0.0004 | 5.100 | 5.200 |" in h200
+
+
+def test_what_is_changed_at_the_best_length_is_paired_with_what_is_not() -> None:
+    known = sweep(0.2)
+    base = known[(known["param.stage1_9.max_steps"] == 300) & (known[RATE_2_COLUMN] == 4e-4)]
+    changed = base.assign(**{f"param.{SALIENCY}": True, "final_loss": base["final_loss"] - 0.5})
+    page = text(pd.concat([known, changed], ignore_index=True), Runs([table(0.3)]), RATES, pictures="answer")
+    assert "300 steps of Stage 1.9, 200 of Stage 2:" in page
+    assert "| `stage1_9.saliency.enabled` | False | True | -0.500 (-0.500 to -0.500) |" in page
 
 
 def test_failed_trials_do_not_count(tmp_path: Path) -> None:

@@ -820,11 +820,12 @@ class Renamed(Case):
             refused = any("written after it had been copied" in line for line in said)
             self.require(refused, "what is left was not copied", [*self.old.objects], said)
             return
-        left = self.old.objects.keys() - {control.KEY, renaming.KEY}
-        self.require(self.resumed_amid_removal or not left, "all is removed", left, said)
-        for index, ended in self.accepted.items():
-            workers = {record.history[-1].worker for record in ended}
-            self.require(len(workers) == 1, "no completed trial is run again", index, workers)
+        if not self.resumed_amid_removal:  # else a worker may begin trials in the emptied place: protocol.md
+            left = self.old.objects.keys() - {control.KEY, renaming.KEY}
+            self.require(not left, "all is removed", left, said)
+            for index, ended in self.accepted.items():
+                workers = {record.history[-1].worker for record in ended}
+                self.require(len(workers) == 1, "no completed trial is run again", index, workers)
         if not any(fault in self.schedule for fault in FAULTS):
             reasons = {attempt.reason for record in records for attempt in record.history}
             self.require(reasons == {"completed"}, "no attempt is lost by a rename", reasons)
