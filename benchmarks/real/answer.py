@@ -1,7 +1,7 @@
 """How long should Stage 1.9 be? `docs/explanation/answer.md` from the records of the sweeps that asked it.
 
-The records are the tables that `sweep export` writes of the sweeps `answer_*.yaml`, in the folder `answer`.
-Every number of the page is computed from them.
+The records are tables in the folder `answer`: cpu.csv of `answer_sweep`, the others of what ran on an H200
+before it, as `sweep export` writes them. Every number of the page is computed from them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,22 @@ from analysis.summaries.paired import Paired, compare
 from benchmarks.findings.claims import Finding, Series
 from benchmarks.findings.page import markdown_table
 from benchmarks.findings.pictures import draw
+from benchmarks.real.answer_sweep import (
+    CHANGES,
+    CPU,
+    MIDDLE,
+    RATE_1_9,
+    RATE_2,
+    SETTINGS,
+    STEPS,
+    STEPS_1_9,
+    STEPS_2,
+    alone,
+    best_length,
+    best_rates,
+    like,
+    rates_to_try,
+)
 
 RECORDS = Path(__file__).with_name("answer")
 PAGE = Path("docs/explanation/answer.md")
@@ -31,8 +47,11 @@ DOLLARS_PER_GPU_HOUR = 2.5
 LOANED_HOURS = 409 / 3600
 """The call on the H200 that made the records, its start left out; trials shared the card."""
 
-TEACHER_LOSS = 3.522
-"""The teacher's own loss on the first 36 of these held-out windows, float32 on a CPU."""
+TEACHER_LOSS = 3.400
+"""The teacher's own loss on the held-out windows of the sweep on a CPU."""
+
+H200_TEACHER_LOSS = 3.522
+"""The loss of the teacher with 16,384 tokens on the first 36 of its held-out windows, float32 on a CPU."""
 
 
 @dataclass(frozen=True, order=True)
@@ -85,7 +104,7 @@ def read(folder: Path = RECORDS) -> Runs:
 
 def write(page: Path = PAGE, folder: Path = RECORDS) -> None:
     """Write the page and its picture."""
-    runs = read(folder)
+    sweep = pd.read_csv(folder / "cpu.csv")
     training = pd.read_csv(folder / "rates_training.csv")
     rates = pd.concat(
         pd.read_csv(folder / f"{name}.csv").merge(training[training["table"] == name], on="trial")
@@ -93,8 +112,17 @@ def write(page: Path = PAGE, folder: Path = RECORDS) -> None:
     )
     pictures = page.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)
-    draw(picture(runs), pictures / "lengths.svg")
-    page.write_text(text(runs, rates, pictures=pictures.name))
+    draw(picture(at_best_rates(sweep)), pictures / "lengths.svg")
+    page.write_text(text(sweep, read(folder), rates, pictures=pictures.name))
+
+
+def at_best_rates(sweep: pd.DataFrame) -> Runs:
+    """Return the sweep's trials over lengths: each way with the rates that are best at the middle length."""
+    alone, both = (best_rates(sweep, after_stage1_9=after) for after in (False, True))
+    is_both = sweep[f"param.{STEPS_1_9}"] > 0
+    own = is_both & like(sweep, {RATE_1_9: both[0], RATE_2: both[1]})
+    own |= ~is_both & like(sweep, {RATE_2: alone[1]})
+    return Runs([sweep[own & like(sweep, SETTINGS)]])
 
 
 def picture(runs: Runs) -> Finding:
@@ -139,63 +167,139 @@ def verdict(runs: Runs) -> str:
     )
 
 
-def text(runs: Runs, rates: pd.DataFrame, *, pictures: str) -> str:
-    """Return the page."""
-    trained = runs.table[runs.table["status"] == "completed"]
-    everything = pd.concat([trained, rates[rates["status"] == "completed"]])
-    hours = everything["seconds"].sum() / 3600
-    paid, nominal = (everything[name].sum() for name in ("cost_paid", "cost_nominal"))
+def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures: str) -> str:
+    """Return the page.
+
+    Args:
+        sweep: the records of `answer_sweep` on a CPU.
+        h200: trials over lengths on the H200.
+        h200_rates: trials of both ways over rates there, with their training losses.
+        pictures: folder of the pictures.
+    """
+    runs = at_best_rates(sweep)
     parts = [
         "# How long should Stage 1.9 be?",
-        "**Not answered yet: Stage 2 had another learning rate with a Stage 1.9 before it (5e-4) than "
-        "without one (2e-3), and the rate matters more than the length "
-        "([below](#rates-and-why-this-is-open)).**",
-        verdict(runs),
+        f"**{verdict(runs)}**",
         f"![held-out loss over compute]({pictures}/lengths.svg)",
         markdown_table(*_rows(runs)),
         "Means over seeds, smallest and largest in brackets; differences are paired by seed, with their "
         "95 % interval (Student's t). FLOPs are counted by the trainer: a step of Stage 1.9 includes the "
-        "teacher's forward pass. Effective steps count it twice; a comparison that is not there was not "
-        "run. Lengths of 100 and 200 steps did not run: the machine's time was over.",
-        "## Rates, and why this is open",
-        markdown_table(*_rates(rates)),
+        "teacher's forward pass. Effective steps count it twice.",
+        _starts(runs),
+        "## Rates",
+        markdown_table(*_searched(sweep)),
+        _left_to_try(sweep),
+        "Seed 0; all rows have the same FLOPs. Each way has rates of its own: from a first guess on, the "
+        "rates half and twice as high are tried until none is better. The lengths above are trained with the "
+        "best.",
+        "## What else there is to set",
+        _changes(sweep),
+        "## What was run",
+        "SmolLM2-135M-Instruct, dequantised from Q4_1 (held-out loss of the teacher itself "
+        f"{TEACHER_LOSS:.3f}); 9.4 MB of prose, a handbook and source code, shuffled; 8 x 128 tokens a "
+        "step, AdamW, bfloat16 products, compiled layers; lambda from 0.75 to 1 over the first 20 steps of "
+        "Stage 2; held-out loss on 128 windows of 128 tokens. Two workers of `sweep worker`, a thread each, "
+        "at the lowest priority beside tests, on 2 cores of an AMD EPYC (Zen 5), torch 2.13.0, 2026-11-29.",
+        _cost(sweep),
+        "`python -m benchmarks.real sweep --on-cpu --minutes N --workers 2` trains it and goes on where the "
+        "records end; they are in `benchmarks/real/answer/`, and `python -m benchmarks.real answer` writes "
+        "this page from them.",
+        "## Before, on an H200",
+        "*Rates were not searched to an end here, so this answers nothing by itself.* The same model with "
+        "16,384 tokens and weights of 3.5 bits, a weaker teacher (loss "
+        f"{H200_TEACHER_LOSS:.3f} on 36 of the windows); 12 x 256 tokens a step, Muon; held-out loss on 256 "
+        "windows of 256 tokens. An NVIDIA H200 with torch 2.11.0, nine workers of `sweep worker` at once, "
+        "2026-11-27.",
+        markdown_table(*_rows(h200)),
+        "Lengths of 100 and 200 steps did not run: the machine's time was over.",
+        markdown_table(*_rates(h200_rates)),
         "One seed; the rows have the same FLOPs; training losses are means of the last three logged steps. A "
         "limit of 130 s in the script ended three of six trials with both stages after their last step, "
-        "before their evaluation. "
-        "So the lengths were trained with Stage 2 at 5e-4, the best that was evaluated, and Stage 2 "
-        "alone with 2e-3, the upper end "
-        "of what was tried; the training losses say that 2e-3 would have been better in both. By them "
-        "Stage 2 alone is ahead by about 0.2 to 0.3 at 2e-3 and 1e-3, and behind by 0.5 at 5e-4: a low "
-        "rate is what Stage 1.9 helps with here.",
-        _starts(runs),
-        "## What was run",
-        "SmolLM2-135M-Instruct with a vocabulary of 16,384 tokens and weights of 3.5 bits, a weaker "
-        "teacher than the "
-        f"original: its own loss on 36 of the held-out windows is {TEACHER_LOSS:.3f}. "
-        "9.4 MB of prose, a handbook and source code, shuffled; "
-        "12 x 256 tokens a step, Muon, bfloat16 products; lambda from 0.75 to 1 over the first 20 steps "
-        "of Stage 2; held-out loss on 256 windows of 256 tokens. "
-        "The longest run reads the text about once. An NVIDIA H200 with torch 2.11.0, nine workers of "
-        "`sweep worker` at once, 2026-11-27.",
-        f"{len(everything)} completed trials took {hours:.1f} hours of their workers in "
-        f"{LOANED_HOURS:.2f} hours of the card, "
-        f"{LOANED_HOURS * DOLLARS_PER_GPU_HOUR:.2f} dollars at {DOLLARS_PER_GPU_HOUR} dollars an hour, an "
-        f"assumption. Shared stages and trunks paid {paid:,.0f} of "
-        f"{nominal:,.0f} effective steps ({paid / nominal:.0%}). "
-        "Points of the trunks at 35 steps were stored, but the runs of 50 did not start from them.",
-        "Sweeps: `benchmarks/real/answer_rates.yaml`, `answer_rates_alone.yaml`, `answer_lengths.yaml` "
-        "and `answer_alone.yaml`; "
-        "their tables are in `benchmarks/real/answer/`, and `python -m benchmarks.real answer` writes "
-        "this page from them.",
+        "before their evaluation. So the lengths were trained with Stage 2 at 5e-4, the best that was "
+        "evaluated, and Stage 2 alone with 2e-3, the upper end of what was tried.",
+        _cost(pd.concat([h200.table, h200_rates]))
+        + f" They took {LOANED_HOURS:.2f} hours of the card, {LOANED_HOURS * DOLLARS_PER_GPU_HOUR:.2f} "
+        f"dollars at {DOLLARS_PER_GPU_HOUR} dollars an hour, an assumption. Sweeps: "
+        "`benchmarks/real/answer_rates.yaml`, `answer_rates_alone.yaml`, `answer_lengths.yaml` and "
+        "`answer_alone.yaml`.",
         "## Beside the research notebook",
         markdown_table(*_beside_notebook(runs)),
-        "The notebook trains 32 x 512 tokens a step, 5.3 times as many, with the original model and "
+        "The notebook trains 32 x 512 tokens a step, 16 times as many, with Muon, the original model and "
         "rates of its own (3e-3 and 2.4e-3), on other text.",
         "## What would change it",
-        "A search of both rates that ends, up to 8e-3, at both ends of the lengths; the lengths of 100 "
-        "and 200; larger batches; a longer Stage 2.",
+        "Larger batches and a longer Stage 2: the teacher is far from reached. Muon in place of AdamW. "
+        "Rates searched at every length.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _cost(table: pd.DataFrame) -> str:
+    """Say what the completed trials took, and what sharing saved of it."""
+    trained = table[table["status"] == "completed"]
+    paid, nominal = (trained[name].sum() for name in ("cost_paid", "cost_nominal"))
+    return (
+        f"{len(trained)} completed trials took {trained['seconds'].sum() / 3600:.1f} hours of their workers; "
+        f"shared stages and trunks paid {paid:,.0f} of {nominal:,.0f} effective steps ({paid / nominal:.0%})."
+    )
+
+
+def _left_to_try(sweep: pd.DataFrame) -> str:
+    """Say whether the search of rates has ended, and what is left of it."""
+    left = {
+        way: rates_to_try(sweep, after_stage1_9=after, first=CPU.first[after])
+        for after, way in ((False, "Stage 2 alone"), (True, "both stages"))
+    }
+    known = [
+        "; ".join(f"{a:g} and {b:g}" for a, b in rates) + f" ({way})" for way, rates in left.items() if rates
+    ]
+    if not known:
+        return (
+            "The search of rates has ended: half and twice the best rates are worse, or the end of the list."
+        )
+    return f"**The search of rates has not ended**; of Stage 1.9 and Stage 2 are left: {', '.join(known)}."
+
+
+def _changes(sweep: pd.DataFrame) -> str:
+    """Return the table of trials with one thing changed at the best length, beside those without."""
+    rates = best_rates(sweep, after_stage1_9=True)
+    length = best_length(sweep, rates)
+    base = {STEPS_1_9: length, STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], **SETTINGS}
+
+    def losses(wanted: Mapping[str, object]) -> dict[int, float]:
+        own = sweep[like(sweep, dict(wanted)) & (sweep["status"] == "completed")]
+        return dict(zip(own["param.seed"].astype(int), own["final_loss"].astype(float), strict=True))
+
+    rows = []
+    for change in CHANGES:
+        first, second = losses(base | change), losses(base)
+        if both := first.keys() & second.keys():
+            pair = compare({s: first[s] for s in both}, {s: second[s] for s in both})
+            name, value = next(iter(change.items()))
+            rows.append([f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
+    if not rows:
+        return "Lambda's start, saliency, the distance and the weight of CE were not trained yet."
+    header = ("key", "as it is", "changed", "loss, changed less as it is")
+    return f"{length} steps of Stage 1.9, {STEPS} of Stage 2:\n\n{markdown_table(header, rows)}"
+
+
+def _searched(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Return the table of the search for rates, the best of each way first."""
+    rows = []
+    for stage1_9, stage2 in ((0, alone(MIDDLE)), (MIDDLE, STEPS)):
+        wanted = {STEPS_1_9: stage1_9, STEPS_2: stage2, "seed": 0, **SETTINGS}
+        own = sweep[like(sweep, wanted) & (sweep["status"] == "completed")]
+        for row in own.sort_values("final_loss").to_dict("records"):
+            first = f"{row[f'param.{RATE_1_9}']:.2g}" if stage1_9 else ""
+            rows.append(
+                [
+                    f"{stage1_9} + {stage2}",
+                    first,
+                    f"{row[f'param.{RATE_2}']:.2g}",
+                    f"{row['stage2_train_loss']:.3f}",
+                    f"{row['final_loss']:.3f}",
+                ]
+            )
+    return ("steps", "Stage 1.9's rate", "Stage 2's rate", "training loss", "held-out loss"), rows
 
 
 def _starts(runs: Runs) -> str:

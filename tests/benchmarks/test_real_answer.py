@@ -109,6 +109,8 @@ def test_the_page_has_the_numbers_of_the_records() -> None:
     assert "28 completed trials took 28.0 hours of their workers" in page
     assert "paid 2,800 of 11,200 effective steps (25%)" in page
     assert "were not trained yet" in page
+    assert "**The search of rates has not ended**" in page
+    assert "0.0008 and 0.0008 (Stage 2 alone)" in page
     h200 = page.partition("## Before, on an H200")[2]
     assert "4.718 [4.601, 4.800] | -0.299 (-0.301 to -0.297), 600 steps |" in h200
     assert "| 100 + 200 | 0.002 | 0.0004 | 5.100 | 5.200 |" in h200
