@@ -18,7 +18,6 @@ from sweeps.operations.status import history_rows, sweep_rows
 from sweeps.storage.urls import is_remote, name_of
 from sweeps.text.counted import counted
 from sweeps.text.shorten import iso, shorten, shown_bytes, timestamp
-from sweeps.upkeep.removal import require_idle
 
 _SHOWN = 5
 """Lines about what a copy left out."""
@@ -113,7 +112,7 @@ def rename(sweep: Sweep, new: str) -> None:
     experiment = sweep.open()
     old, shown = experiment.store.url, experiment.space.name
     if is_remote(old):  # a folder takes the files of its pools along
-        require_idle(experiment, "renamed")  # before the advice to end the pool, which cuts uploads off
+        lifetime.check_rename(experiment)  # before the advice to end the pool, which cuts uploads off
         with translated_errors():
             pools = pools_launched_here(experiment, None)
         if pools:

@@ -31,10 +31,15 @@ def unarchive(experiment: Experiment, by: str) -> None:
     experiment.amendments.add({ARCHIVED: False}, by)
 
 
+def check_rename(experiment: Experiment) -> None:
+    """Raise `InputError` while workers are at work."""
+    require_idle(experiment, "renamed")
+
+
 def rename(experiment: Experiment, new: str, by: str) -> Experiment:
     """Give a sweep another name in the same folder of sweeps, and return it. Raises `InputError`."""
     old = experiment.store.url
-    require_idle(experiment, "renamed")
+    check_rename(experiment)
     was_latest = latest_name(parent(old)) == name_of(old)
     renamed = renaming.rename(experiment, new, by)
     if was_latest:
