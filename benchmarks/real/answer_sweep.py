@@ -115,19 +115,21 @@ CPU = Protocol(
 of a step, so the optimizer is AdamW."""
 
 
-def space(setting: Sequence[str]) -> dict[str, Any]:
-    """Return the sweep's definition."""
+def space(setting: Sequence[str], *, saliency: bool = False) -> dict[str, Any]:
+    """Return the definition of the sweep of trials with or without saliency.
+
+    They have one each: a space in which a trial may have it has no trunk of Stage 1.9.
+    """
     return {
-        "name": "answer",
+        "name": "answer-saliency" if saliency else "answer",
         "objectives": [{"metric": "final_loss"}],
-        "program": {"trainer": {"overrides": list(setting)}},
+        "program": {"trainer": {"overrides": [*setting, f"{SALIENCY}={str(saliency).lower()}"]}},
         "parameters": {
             STEPS_1_9: {"values": [0, *LENGTHS], "ordered": True},
             STEPS_2: {"values": list(ALONE), "ordered": True},
             RATE_1_9: {"values": list(RATES), "ordered": True},
             RATE_2: {"values": list(RATES), "ordered": True},
             LAMBDA: {"values": [0.0, 0.75, 1.0], "ordered": True},
-            SALIENCY: {"values": [False, True]},
             DISTANCE: {"values": ["mse_normalized", "cosine", "kl"]},
             CE_WEIGHT: {"values": [0.25, 0.5, 0.75], "ordered": True},
             "seed": {"values": list(SEEDS)},
@@ -186,7 +188,9 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
         [point(*each, near) for each in ends for near in _beside(rates[each[0] > 0], second_only=True)]
     )
     length = best_length(trials(), rates[True])
-    yield missing([point(length, STEPS, rates[True], seed) | each for each in CHANGES for seed in SEEDS])
+    for saliency in (False, True):
+        changes = [each for each in CHANGES if (SALIENCY in each) == saliency]
+        yield missing([point(length, STEPS, rates[True], seed) | each for each in changes for seed in SEEDS])
 
 
 def ended(table: pd.DataFrame) -> pd.DataFrame:
@@ -268,22 +272,34 @@ def best_length(table: pd.DataFrame, rates: Rates) -> int:
 def train(storage: str, records: Path, *, minutes: float, workers: int, protocol: Protocol) -> None:
     """Train the phases with so many workers at once, for so many minutes, and write the records.
 
+    Trials of a phase have all saliency, or none.
+
     What runs when the time is over is handed back; called again with the same storage, it goes on, and with
     another storage but the same records after the last trial that they have.
     """
     ends = time.monotonic() + minutes * 60
     earlier = pd.read_csv(records) if records.exists() else pd.DataFrame()
-    sweep = sweeps.create(space(protocol.setting), storage=storage, skip_if_exists=True)
+    both = {
+        saliency: sweeps.create(
+            space(protocol.setting, saliency=saliency), storage=storage, skip_if_exists=True
+        )
+        for saliency in (True, False)
+    }
 
     def trials() -> pd.DataFrame:
-        return ended(pd.concat([sweep.trials(), earlier], ignore_index=True))
+        tables = [sweep.trials().assign(**{f"param.{SALIENCY}": each}) for each, sweep in both.items()]
+        return ended(pd.concat([*tables, earlier], ignore_index=True))
 
     for points in phases(trials, protocol.first):
         if not points:  # earlier sessions have trained them all
             continue
+        sweep = both[points[0][SALIENCY]]
         known = len(sweep.trials())
         sweep.extend(run_cap=known + len(points))
-        added = {sweep.enqueue(each, skip_if_exists=True) for each in points}
+        added = {
+            sweep.enqueue({k: v for k, v in each.items() if k != SALIENCY}, skip_if_exists=True)
+            for each in points
+        }
         sweep.extend(run_cap=max(len(sweep.trials()), 1))
         is_ended = run_workers(sweep.url, workers, ends)
         table = sweep.trials()

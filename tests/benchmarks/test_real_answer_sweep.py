@@ -17,6 +17,7 @@ from benchmarks.real.answer_sweep import (
     RATE_1_9,
     RATE_2,
     RATES,
+    SALIENCY,
     STEPS_1_9,
     STEPS_2,
     Point,
@@ -73,10 +74,22 @@ FOUND = trained([])
 @pytest.mark.parametrize("protocol", [answer_sweep.CUDA, answer_sweep.CPU], ids=["cuda", "cpu"])
 def test_trials_of_each_phase_fit_the_sweep(protocol: answer_sweep.Protocol, tmp_path: Path) -> None:
     assert set(protocol.first[True] + protocol.first[False]) <= set(RATES)
-    sweep = sweeps.create(answer_sweep.space(SMALL), storage=str(tmp_path))
-    points = [FOUND[0][0], later(FOUND)[0][-1], *FOUND[-1][-2:]]  # each takes a quarter of a second
-    sweep.extend(run_cap=len(points))
-    assert [sweep.enqueue(point) for point in points] == list(range(len(points)))
+    for saliency in (False, True):
+        sweep = sweeps.create(answer_sweep.space(SMALL, saliency=saliency), storage=str(tmp_path))
+        points = [FOUND[0][0], later(FOUND)[0][-1], *FOUND[-2][-2:]]  # each takes a quarter of a second
+        sweep.extend(run_cap=len(points))
+        for index, point in enumerate(points):
+            assert sweep.enqueue({k: v for k, v in point.items() if k != SALIENCY}) == index
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("saliency", "trunks"), [(False, {"stage1_9", "stage2"}), (True, {"stage2"})])
+def test_runs_of_several_lengths_share_what_they_can(
+    saliency: bool, trunks: set[str], tmp_path: Path
+) -> None:
+    setting = [*SMALL, "stage1_9.trunk_every=[35,70,140]", "stage2.trunk_every=[140,187]"]
+    sweep = sweeps.create(answer_sweep.space(setting, saliency=saliency), storage=str(tmp_path))
+    assert {stage.name for stage in sweep.experiment.space.stages if stage.trunk is not None} == trunks
 
 
 def test_rates_are_tried_at_equal_compute_until_the_best_has_both_neighbours() -> None:
@@ -112,14 +125,17 @@ def test_lengths_are_trained_with_the_best_rates_of_each_way_seed_by_seed() -> N
 
 
 def test_rates_beside_the_best_are_tried_at_both_ends_of_the_lengths() -> None:
-    ends = FOUND[-2]
+    ends = FOUND[-3]
     assert {(p[STEPS_1_9], p[STEPS_2]) for p in ends} == {(50, 200), (400, 200), (0, 200), (0, 733)}
     assert {p[RATE_2] for p in ends if p[STEPS_1_9]} == {1.6e-3, 6.4e-3}
 
 
 def test_last_phase_changes_one_thing_at_the_best_length() -> None:
     base = answer_sweep.point(200, 200, BEST[True])
-    changes = [{name for name in base if point[name] != base[name]} - {"seed"} for point in FOUND[-1]]
+    assert {point[SALIENCY] for point in FOUND[-2]} == {False}
+    assert {point[SALIENCY] for point in FOUND[-1]} == {True}
+    last = [*FOUND[-2], *FOUND[-1]]
+    changes = [{name for name in base if point[name] != base[name]} - {"seed"} for point in last]
     assert all(len(changed) == 1 for changed in changes)
     assert set.union(*changes) == set(answer_sweep.SETTINGS)
 
@@ -143,7 +159,7 @@ def test_a_new_machine_begins_with_the_first_trial_that_the_records_lack(
     protocol = answer_sweep.Protocol(setting=SMALL, first=FIRST)
     storage = str(tmp_path / "store")
     answer_sweep.train(storage, records, minutes=1.0, workers=1, protocol=protocol)
-    trials = sweeps.open(storage, name="answer").trials()
+    trials = sweeps.open(storage, name="answer-saliency").trials()
     assert len(trials) == len(FOUND[-1])
     assert set(trials[f"param.{STEPS_1_9}"]) == {200}
     assert len(pd.read_csv(records)) == len(known)
