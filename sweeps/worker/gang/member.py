@@ -220,6 +220,8 @@ class _Session:
             )
         folder = self._experiment.store.folder(run_prefix(record.trial, record.attempt))
         own = not self._sees(folder / marker(run), should_stop)
+        if own and should_stop():  # or the leader has ended the run, and this is its folder after all
+            return EXIT_PREEMPTED, ""
         if own and SHARDED in self._program.overrides(record.parameters):
             raise EnvironmentFault(
                 f"{SHARDED} needs one folder for all hosts: let SWEEP_SCRATCH name one that they share, or "

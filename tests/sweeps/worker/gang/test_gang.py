@@ -456,6 +456,30 @@ class TestLastStarts:
         until(lambda: 1 in two.ends)
         assert two.ends == {1: 0}
 
+    def test_a_member_that_answers_too_late_leaves_a_folder_that_hosts_share(self, hosts, monkeypatch):
+        """For a sweep in a bucket, the leader's mark is gone by then, as on a disk of the host's own."""
+        monkeypatch.setattr(leaders, "_STOPPED_S", 0.05)
+        two, goes_on = hosts(), threading.Event()
+        two.clock, read = lambda: 0.0, two.experiment.trial
+
+        def hang(index: int) -> Trial:
+            assert goes_on.wait(20)
+            return read(index)
+
+        two.member()
+        with two.leader(last_s=600.0) as gang:
+            assert gang.assemble(lambda: False)
+            monkeypatch.setattr(two.experiment, "trial", hang)
+            assert run(gang, two, status=1).status == 1
+            monkeypatch.setattr(two.experiment.store, "is_remote", True)
+            (folder,) = Path(two.experiment.store.folder("runs")).glob("*/attempt-*")
+            (folder / "checkpoints").mkdir(exist_ok=True)
+            (folder / "checkpoints" / "weights").write_bytes(b"8")
+            goes_on.set()
+            until(lambda: 1 in two.ends or gang._members[1].is_there)
+        until(lambda: 1 in two.ends)
+        assert (folder / "checkpoints" / "weights").read_bytes() == b"8"
+
     def test_a_leader_that_gives_itself_up_takes_the_others_along(self, hosts):
         two = hosts()
         two.clock = lambda: 0.0
