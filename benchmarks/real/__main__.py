@@ -5,7 +5,7 @@
     train [OVERRIDES]  `python -m trainer` on them
     forms [RUN_DIR]    size, speed and exactness of each form that the student of a run of `train` with
                        save_model=true leaves in; without RUN_DIR, of one that is trained for 2 + 2 steps
-    answer             docs/explanation/answer.md from the stored records of the sweeps `answer_*.yaml`
+    answer             docs/explanation/answer.md from the records in benchmarks/real/answer
     sweep              train the sweep of the answer (`answer_sweep`) on this machine's GPU, or its smaller
                        form `--on-cpu`: `--minutes` of `--workers` at once; it goes on after `--records`, and
                        adds to them. It gets nothing from anywhere: on a GPU the model must be in

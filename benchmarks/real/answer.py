@@ -187,7 +187,7 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "teacher's forward pass. Effective steps count it twice.",
         _starts(runs),
         "## Rates",
-        markdown_table(*_searched(sweep)),
+        markdown_table(*_rate_rows(sweep)),
         _left_to_try(sweep),
         "Seed 0; all rows have the same FLOPs. Each way has rates of its own: from a first guess on, the "
         "rates half and twice as high are tried until none is better. The lengths above are trained with the "
@@ -201,9 +201,9 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "Stage 2; held-out loss on 128 windows of 128 tokens. Two workers of `sweep worker`, a thread each, "
         "at the lowest priority beside tests, on 2 cores of an AMD EPYC (Zen 5), torch 2.13.0, 2026-11-29.",
         _cost(sweep),
-        "`python -m benchmarks.real sweep --on-cpu --minutes N --workers 2` trains it and goes on where the "
-        "records end; they are in `benchmarks/real/answer/`, and `python -m benchmarks.real answer` writes "
-        "this page from them.",
+        "`python -m benchmarks.real sweep --on-cpu --minutes N --workers 2 --records "
+        "benchmarks/real/answer/cpu.csv` goes on where the records end, and adds to them; `python -m "
+        "benchmarks.real answer` writes this page from them.",
         "## Before, on an H200",
         "*Rates were not searched to an end here, so this answers nothing by itself.* The same model with "
         "16,384 tokens and weights of 3.5 bits, a weaker teacher (loss "
@@ -282,7 +282,7 @@ def _changes(sweep: pd.DataFrame) -> str:
     return f"{length} steps of Stage 1.9, {STEPS} of Stage 2:\n\n{markdown_table(header, rows)}"
 
 
-def _searched(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:
+def _rate_rows(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Return the table of the search for rates, the best of each way first."""
     rows = []
     for stage1_9, stage2 in ((0, alone(MIDDLE)), (MIDDLE, STEPS)):

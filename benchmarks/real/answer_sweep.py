@@ -31,7 +31,7 @@ LAMBDA, SALIENCY = "stage2.lambda_warmup.start", "stage1_9.saliency.enabled"
 DISTANCE, CE_WEIGHT = "stage1_9.loss_type", "stage1_9.lm_loss_weight"
 
 SETTINGS: Point = {LAMBDA: 0.75, SALIENCY: False, DISTANCE: "mse_normalized", CE_WEIGHT: 0.5}
-"""What is changed last, one at a time: the trainer's own values."""
+"""The trainer's defaults, of which the last phase changes one at a time."""
 CHANGES: list[Point] = [
     *({LAMBDA: start} for start in (0.0, 1.0)),
     {SALIENCY: True},
@@ -77,7 +77,7 @@ COMMON = (
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is trained on one kind of machine.
+    """Settings of the sweep on one kind of machine.
 
     Attributes:
         setting: overrides of all trials.
@@ -193,7 +193,7 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
         yield missing([point(length, STEPS, rates[True], seed) | each for each in changes for seed in SEEDS])
 
 
-def ended(table: pd.DataFrame) -> pd.DataFrame:
+def ended_trials(table: pd.DataFrame) -> pd.DataFrame:
     """Return the trials that have a result or have failed, each point once.
 
     Records may lack a parameter of `SETTINGS` that was added after them: they have its value there.
@@ -288,7 +288,7 @@ def train(storage: str, records: Path, *, minutes: float, workers: int, protocol
 
     def trials() -> pd.DataFrame:
         tables = [sweep.trials().assign(**{f"param.{SALIENCY}": each}) for each, sweep in both.items()]
-        return ended(pd.concat([*tables, earlier], ignore_index=True))
+        return ended_trials(pd.concat([*tables, earlier], ignore_index=True))
 
     for points in phases(trials, protocol.first):
         if not points:  # earlier sessions have trained them all
@@ -303,12 +303,15 @@ def train(storage: str, records: Path, *, minutes: float, workers: int, protocol
         sweep.extend(run_cap=max(len(sweep.trials()), 1))
         is_ended = run_workers(sweep.url, workers, ends)
         table = sweep.trials()
+        table = table[table.trial.isin(added)]
         trials().drop(columns=["stages", "trunk_points"], errors="ignore").to_csv(records, index=False)
-        completed = table.trial.isin(added) & (table.status == "completed")
+        completed = table.status == "completed"
         print(f"{completed.sum()} of {len(added)} trials of this phase completed", flush=True)
         if not is_ended:
             print(f"the {minutes:g} minutes are over; the same command goes on")
             return
+        if ended_trials(table).empty:  # else it would start workers again and again
+            raise SystemExit("the workers have ended, and no trial has: see what they said above")
 
 
 def run_workers(url: str, workers: int, ends: float) -> bool:

@@ -50,7 +50,7 @@ def rows(points: list[Point]) -> list[dict[str, object]]:
     ]
 
 
-def trained(earlier: list[Point]) -> list[list[Point]]:
+def train_phases(earlier: list[Point]) -> list[list[Point]]:
     """Return the trials of every phase that has any, when those of earlier sessions are known."""
     known = rows(earlier)
     found = []
@@ -67,7 +67,7 @@ def later(found: list[list[Point]]) -> list[list[Point]]:
     ]
 
 
-FOUND = trained([])
+FOUND = train_phases([])
 
 
 @pytest.mark.slow
@@ -142,9 +142,9 @@ def test_last_phase_changes_one_thing_at_the_best_length() -> None:
 
 def test_another_session_goes_on_where_the_records_end() -> None:
     everything = [point for points in FOUND for point in points]
-    assert trained(everything) == []
+    assert train_phases(everything) == []
     half = everything[: len(everything) // 2]
-    missing = [point for points in trained(half) for point in points]
+    missing = [point for points in train_phases(half) for point in points]
     assert sorted(map(str, half + missing)) == sorted(map(str, everything))
 
 
@@ -165,18 +165,29 @@ def test_a_new_machine_begins_with_the_first_trial_that_the_records_lack(
     assert len(pd.read_csv(records)) == len(known)
 
 
+@pytest.mark.slow
+def test_workers_that_cannot_run_a_trial_are_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_sweep, "run_workers", lambda url, workers, ends: True)
+    protocol = answer_sweep.Protocol(setting=SMALL, first=FIRST)
+    storage = str(tmp_path / "store")
+    with pytest.raises(SystemExit, match="no trial has"):
+        answer_sweep.train(storage, tmp_path / "r.csv", minutes=1.0, workers=1, protocol=protocol)
+
+
 def test_records_have_each_trial_once_when_it_ended() -> None:
     point = rows([answer_sweep.point(0, 333, (8e-4, 4e-4))])[0]
     table = pd.DataFrame([point | {"trial": 0}, point | {"status": "running"}, point | {"trial": 7}])
-    assert list(answer_sweep.ended(table)["trial"]) == [0]
+    assert list(answer_sweep.ended_trials(table)["trial"]) == [0]
 
 
 def test_records_without_a_later_setting_have_its_first_value() -> None:
     point = answer_sweep.point(0, 333, (8e-4, 4e-4))
     earlier = pd.DataFrame(rows([point])).drop(columns=f"param.{DISTANCE}")
-    assert answer_sweep.is_in(answer_sweep.ended(earlier), point)
+    assert answer_sweep.is_in(answer_sweep.ended_trials(earlier), point)
     both = pd.concat([earlier, pd.DataFrame(rows([point | {DISTANCE: "kl"}]))])
-    assert list(answer_sweep.ended(both)[f"param.{DISTANCE}"]) == ["mse_normalized", "kl"]
+    assert list(answer_sweep.ended_trials(both)[f"param.{DISTANCE}"]) == ["mse_normalized", "kl"]
 
 
 def test_without_a_completed_trial_no_rates_are_made_up() -> None:
