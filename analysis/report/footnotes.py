@@ -231,7 +231,7 @@ def column_source(column: str, page: Contents) -> str:
     if column == "usd" and page.priced_by_time:
         taken = "column seconds"
         if page.reuse is not None:
-            taken = f"({taken} + seconds of {_reused(page.reuse)})"
+            taken = f"({taken} + seconds of {_reused_source(page.reuse)})"
         source = f"column usd: {taken} / 3600 × {page.cost.basis}"
     elif column == "effective_steps":
         source = f"column effective_steps: {STEPS}"
@@ -331,7 +331,7 @@ def _texts(page: Contents) -> Mapping[str, object]:
     if page.reuse is not None:
         fields |= _reuse_texts(page.table, page.reuse)
         if not page.priced_by_time:
-            fields["dollars"] = f"{fields['dollars']}, less the usd of {_reused(page.reuse)}"
+            fields["dollars"] = f"{fields['dollars']}, less the usd of {_reused_source(page.reuse)}"
     if page.many_objectives is not None:
         fields["all_chances"] = ""
         if draws := page.many_objectives.result.draws:
@@ -342,7 +342,7 @@ def _texts(page: Contents) -> Mapping[str, object]:
     return fields
 
 
-def _reused(reuse: Reuse) -> str:
+def _reused_source(reuse: Reuse) -> str:
     """Return where it stands what trials did not compute themselves."""
     saved = " and of saved parts, in proportion to the cost" if reuse.branches else ""
     return f"reused stages in column stages{saved}"

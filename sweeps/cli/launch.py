@@ -179,15 +179,14 @@ def _refuse_a_second(engine: Runner, pool: Pool, place: Place) -> None:
     """Raise InputError if the engine has a pool of the sweep from here: its record would be overwritten."""
     from runners.pools import launched, pool_file
 
-    former = former_folder(place, engine.name)
+    known = launched.read_either(pool.folder, former_folder(place, engine.name), pool.storage)
     if engine.keeps:
-        known = launched.read_either(pool.folder, former, pool.storage)
         found = pool_file.read(pool.folder if known is None else known.pool.folder)
         if found is not None and (alive := found.alive()):
             raise InputError(
                 f"a pool of this sweep runs here already (process {alive[0].pid}); `sweep down` ends it"
             )
-    elif (known := launched.read_either(pool.folder, former, pool.storage)) is not None:
+    elif known is not None:
         active = sum(worker.state in ("waiting", "running") for worker in engine.status(known.pool))
         if active:
             raise InputError(

@@ -437,19 +437,26 @@ class TestLastStarts:
         assert two.ends == {1: 0}
         assert "the leader is gone; waiting for the next one" in two.lines
 
-    def test_a_member_that_answers_too_late_goes_back_to_its_leader(self, hosts, monkeypatch):
+    @staticmethod
+    def hang_reads(two, monkeypatch) -> threading.Event:
+        """Let reads of trials wait for the event, and the leader hardly wait for members."""
         monkeypatch.setattr(leaders, "_STOPPED_S", 0.05)
-        two, goes_on = hosts(), threading.Event()
-        two.clock, read = lambda: 0.0, two.experiment.trial
+        goes_on, read = threading.Event(), two.experiment.trial
 
         def hang(index: int) -> Trial:
             assert goes_on.wait(20)
             return read(index)
 
+        monkeypatch.setattr(two.experiment, "trial", hang)
+        return goes_on
+
+    def test_a_member_that_answers_too_late_goes_back_to_its_leader(self, hosts, monkeypatch):
+        two = hosts()
+        two.clock = lambda: 0.0
         two.member()
         with two.leader(last_s=600.0) as gang:
             assert gang.assemble(lambda: False)
-            monkeypatch.setattr(two.experiment, "trial", hang)
+            goes_on = self.hang_reads(two, monkeypatch)
             assert run(gang, two, status=1).status == 1
             goes_on.set()
             until(lambda: 1 in two.ends or gang._members[1].is_there)
@@ -458,18 +465,12 @@ class TestLastStarts:
 
     def test_a_member_that_answers_too_late_leaves_a_folder_that_hosts_share(self, hosts, monkeypatch):
         """For a sweep in a bucket, the leader's mark is gone by then, as on a disk of the host's own."""
-        monkeypatch.setattr(leaders, "_STOPPED_S", 0.05)
-        two, goes_on = hosts(), threading.Event()
-        two.clock, read = lambda: 0.0, two.experiment.trial
-
-        def hang(index: int) -> Trial:
-            assert goes_on.wait(20)
-            return read(index)
-
+        two = hosts()
+        two.clock = lambda: 0.0
         two.member()
         with two.leader(last_s=600.0) as gang:
             assert gang.assemble(lambda: False)
-            monkeypatch.setattr(two.experiment, "trial", hang)
+            goes_on = self.hang_reads(two, monkeypatch)
             assert run(gang, two, status=1).status == 1
             monkeypatch.setattr(two.experiment.store, "is_remote", True)
             (folder,) = Path(two.experiment.store.folder("runs")).glob("*/attempt-*")
