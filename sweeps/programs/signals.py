@@ -37,6 +37,7 @@ class Stop:
     def __init__(self) -> None:
         self._by = ""
         self._at = 0.0
+        self._is_relayed = False  # and no signal has come since
         self._may_raise = False
         self._arrived = -1
         self._before: dict[int, Any] = {}
@@ -112,6 +113,15 @@ class Stop:
         if not self._by:
             self._by, self._at = by, time.monotonic()
 
+    def relay(self) -> None:
+        """Ask the worker to stop since another host of its gang was told to, as a signal would.
+
+        The next signal is the first of this process's own: it has its time to leave from then on.
+        """
+        if not (self._by or self._is_relayed):
+            self._is_relayed = True
+            os.kill(os.getpid(), signal.SIGTERM)  # interrupts what waits, where `request` would not
+
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Raise `Interrupted` in the block as soon as a request comes, or at once if there is one."""
@@ -141,12 +151,15 @@ class Stop:
                     signal.signal(signum, before)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._by:
+        if self._by and self._is_relayed:
+            self._is_relayed, self._at = False, time.monotonic()
+        elif self._by:
             if signum == signal.SIGTERM and time.monotonic() - self._at < ECHO_S:
                 return
             os.write(2, _EXITING)  # the signal may have interrupted print()
             os._exit(EXIT_PREEMPTED)  # no time left: the program dies with this process, the lease expires
-        self.request(signal.Signals(signum).name)
+        else:
+            self.request(signal.Signals(signum).name)
         if signum == signal.SIGINT and os.isatty(2):
             os.write(2, _LEAVING)  # to write a checkpoint or to choose a trial can take minutes
         if self._may_raise:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
 import time
 
 import psutil
@@ -59,8 +58,7 @@ def join_gang(
 
     def request_stop(by: str) -> None:
         say(f"{by}: all hosts of the gang stop")
-        if not stop.requested:  # a signal interrupts what waits, where `Stop.request` would not
-            os.kill(os.getpid(), signal.SIGTERM)
+        stop.relay()
 
     runs_s = time.time() - psutil.Process().create_time()
     last_s, patience_s = last_start_s(os.environ, runs_s=runs_s), patience_after(runs_s)

@@ -6,6 +6,8 @@ The hosts are threads here; `tests/faults/test_killed_hosts.py` kills them as pr
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import socket
 import sys
 import threading
@@ -23,6 +25,7 @@ from memory_store import MemoryStore
 from runners.workers import restarts
 from sweeps.errors import EnvironmentFault, InputError, StoreUnavailable, SweepError
 from sweeps.experiment import Experiment
+from sweeps.programs import signals
 from sweeps.programs.base import HostEnd
 from sweeps.programs.signals import Stop
 from sweeps.programs.trainer import TrainerProgram
@@ -298,6 +301,27 @@ class TestJoining:
         assert not leader.is_preempted()
         stop.request("SIGTERM")
         assert leader.is_preempted()
+
+    def test_a_notice_of_the_leader_itself_after_that_of_another_host_ends_nothing_at_once(
+        self, tmp_path, monkeypatch, keep_signals
+    ):
+        """Both hosts are on spot machines, or the engine ends the leader because the other host has left."""
+        monkeypatch.setattr(TrainerProgram, "version", lambda self: "1")
+        monkeypatch.setattr(signals, "ECHO_S", 0.0)
+        exits: list[int] = []
+        monkeypatch.setattr(os, "_exit", exits.append)
+        stop = Stop()
+        stop.listen()
+        experiment = Experiment.create(LocalStore(tmp_path), SPACE)
+        _, leader = join_gang(experiment, None, 0, "127.0.0.1:29400", stop)
+        assert isinstance(leader, Leader)
+        leader.stop_requested("SIGTERM on host 1")
+        until(lambda: stop.requested)
+        leader.stop_requested("SIGTERM on host 2")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert exits == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert exits == [75]
 
     def test_strangers_do_no_harm(self, hosts):
         two = hosts()
