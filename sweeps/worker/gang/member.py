@@ -1,11 +1,13 @@
 """A host of a gang that is not the leader: it runs its processes of the leader's trials, and claims nothing.
 
 It reads the trial from the store, so that the leader can only say which one. When the leader is gone, its
-processes end, and it waits for the next one; when it is told to go itself, it passes that on first.
+processes end, and it waits for the next one; when it is told to go itself, it passes that on first, and stays
+until the leader has left, which has the checkpoint to upload.
 """
 
 from __future__ import annotations
 
+import math
 import platform
 import shutil
 import threading
@@ -32,6 +34,9 @@ _SILENT_S = 60.0
 """How long the leader may read from its disk; a process that is stopped says nothing more."""
 _VISIBLE_S = 30.0
 """How long a network file system may take to show the leader's file."""
+_STAYS_S = 60.0
+"""How long a host that is to go stays for the leader, which saves and uploads the trial: engines end the
+leader, too, once another host has left."""
 
 
 class Member:
@@ -139,16 +144,19 @@ class _Session:
         """Follow orders, and return the status to leave with; None once the leader is gone."""
         for loop in (self._receive, self._pass_on_notice):
             threading.Thread(target=loop, name="gang", daemon=True).start()
+        leave_at = math.inf
         try:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: bool(self._orders) or not self._is_open, _POLL_S)
                     order = self._orders.pop(0) if self._orders else None
                     is_open, status = self._is_open, self._status
-                if self._told_to_go():
-                    return EXIT_PREEMPTED
-                if status is not None or not (order or is_open):
-                    return status
+                is_told = self._told_to_go()
+                if is_told:
+                    leave_at = min(leave_at, self._clock() + _STAYS_S)
+                is_late = self._clock() >= leave_at
+                if status is not None or is_late or not (order or is_open):
+                    return EXIT_PREEMPTED if is_told else status
                 if order is not None:
                     self._obey(order)
         finally:
@@ -207,6 +215,8 @@ class _Session:
     def _execute(
         self, order: Mapping[str, Any], run: str, should_stop: Callable[[], bool]
     ) -> tuple[int, str]:
+        if should_stop():  # told to go before the order came: the leader waits for an answer
+            return EXIT_PREEMPTED, ""
         self._program.require_startable()
         record = self._read(int(order["trial"]), should_stop)
         if record is None:

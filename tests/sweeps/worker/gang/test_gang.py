@@ -250,13 +250,14 @@ class TestJoining:
             two.member()
             assert gang.assemble(lambda: False)
 
-    def test_second_host_of_a_rank_waits_until_the_first_is_gone(self, hosts):
+    def test_second_host_of_a_rank_waits_until_the_first_is_gone(self, hosts, monkeypatch):
         two = hosts()
         with two.leader() as gang:
             first = two.member()
             assert gang.assemble(lambda: False)
             two.member()
             until(lambda: any("a host of rank 1 already" in line for line in two.lines))
+            monkeypatch.setattr("sweeps.worker.gang.member._STAYS_S", 0.0)
             first.request("SIGTERM")
             until(lambda: sum("joined the leader" in line for line in two.lines) == 2)
             assert gang.assemble(lambda: False)
@@ -681,6 +682,47 @@ class TestRuns:
             run(gang, two, start=wait, should_stop=lambda: bool(two.asked))
         assert two.asked == ["SIGTERM on host 1"]
         until(lambda: two.ends == {1: 75})
+
+    def test_a_host_that_is_to_go_stays_until_the_leader_has_left(self, hosts):
+        """Ray and SkyPilot end the leader, which uploads the checkpoint, once another host has left."""
+        two = hosts("import signal, sys; signal.signal(15, lambda *_: sys.exit(75)); signal.pause()")
+
+        def wait(host: str, should_stop: Callable[[], bool]) -> HostEnd:
+            two.stops[0].request("SIGTERM")
+            until(should_stop)
+            return HostEnd(status=75, output="")
+
+        with two.leader() as gang:
+            two.member()
+            run(gang, two, start=wait, should_stop=lambda: bool(two.asked))
+            time.sleep(0.5)  # while the leader uploads
+            assert two.ends == {}
+            assert gang.assemble(lambda: False)
+        until(lambda: two.ends == {1: 75})
+
+    def test_a_host_that_is_to_go_stays_no_longer_than_a_minute(self, hosts, monkeypatch):
+        monkeypatch.setattr("sweeps.worker.gang.member._STAYS_S", 0.1)
+        two = hosts()
+        with two.leader() as gang:
+            stop = two.member()
+            assert gang.assemble(lambda: False)
+            stop.request("SIGTERM")
+            until(lambda: two.ends == {1: 75})
+
+    def test_a_host_that_is_to_go_answers_what_it_is_told_meanwhile(self, hosts):
+        """The leader may have begun a trial before it has received the notice."""
+        two = hosts("import pathlib, sys; pathlib.Path(sys.argv[1], 'ran').touch()")
+        with two.leader() as gang:
+            stop = two.member()
+            assert gang.assemble(lambda: False)
+            stop.request("SIGTERM")
+            until(lambda: bool(two.asked))
+            began = time.monotonic()
+            assert run(gang, two, start=lambda host, should_stop: HostEnd(status=75, output="")).status == 75
+            assert time.monotonic() - began < 10
+            assert gang._members[1].end == HostEnd(status=75, output="")
+        until(lambda: two.ends == {1: 75})
+        assert not list(Path(two.experiment.store.location("")).rglob("ran"))
 
     def test_a_host_that_is_gone_is_named(self, hosts):
         two = hosts("import time; time.sleep(60)")
