@@ -39,9 +39,8 @@ WRITE_SNAPSHOTS = "snapshots.write"
 TRUNK_EVERY = "trunk_every"
 """Key in the section of a stage: it leaves a point of its trunk after every so many steps, or after these."""
 
-_FORMAT = "checkpoint.format"
-SHARDED = f"{_FORMAT}=sharded"
-"""Each process writes its part of a checkpoint: into a folder that all of them see."""
+FORMAT = "checkpoint.format"
+"""Key of the trainer's configuration. `sharded`: each process writes its part, into a folder that all see."""
 
 _FOLDER = Path(__file__).parents[2] / "trainer"
 _EXIT_CONFIG = 2
@@ -235,9 +234,14 @@ class TrainerProgram(CommandProgram):
         overrides = [*self.overrides(record.parameters), *to_overrides(added)]
         if points:
             overrides += self._point_overrides(record.parameters)
-        if host and self.own_disks and not any(text.startswith(f"{_FORMAT}=") for text in overrides):
-            overrides.append(f"{_FORMAT}=whole")  # by the first process, whose host's files are kept
+        if host and self.own_disks and self.checkpoint_format(record.parameters) == "auto":
+            overrides.append(f"{FORMAT}=whole")  # by the first process, whose host's files are kept
         return api.command(overrides, folder, processes=self.space.program.processes, host=host)
+
+    def checkpoint_format(self, parameters: Mapping[str, Value]) -> str:
+        """Return a trial's `checkpoint.format`; "auto" of a trial that the trainer is about to refuse."""
+        composed = self._compose(self.overrides(parameters))
+        return "auto" if isinstance(composed, Exception) else composed.config.checkpoint.format
 
     def version(self) -> str:
         """Return the version of the trainer; hosts that share a trial need the same."""

@@ -21,7 +21,7 @@ from sweeps.errors import EXIT_PREEMPTED, EnvironmentFault, InputError, StoreUna
 from sweeps.experiment import Experiment
 from sweeps.programs import process
 from sweeps.programs.signals import Stop
-from sweeps.programs.trainer import SHARDED, TrainerProgram
+from sweeps.programs.trainer import FORMAT, TrainerProgram
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.worker.gang.channel import Channel, connect
 from sweeps.worker.gang.host import Host
@@ -232,10 +232,10 @@ class _Session:
         own = not self._sees(folder / marker(run), should_stop)
         if own and should_stop():  # or the leader has ended the run, and this is its folder after all
             return EXIT_PREEMPTED, ""
-        if own and SHARDED in self._program.overrides(record.parameters):
+        if own and self._program.checkpoint_format(record.parameters) == "sharded":
             raise EnvironmentFault(
-                f"{SHARDED} needs one folder for all hosts: let SWEEP_SCRATCH name one that they share, or "
-                "leave it out"
+                f"{FORMAT}=sharded needs one folder for all hosts: let SWEEP_SCRATCH name one that they "
+                "share, or leave it out"
             )
         try:
             if own and not self._fetch(folder, run, should_stop):

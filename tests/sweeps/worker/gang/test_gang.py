@@ -39,6 +39,7 @@ from sweeps.worker.gang.host import LAST_START, Host, last_start_s
 from sweeps.worker.gang.joining import join_gang
 from sweeps.worker.gang.leader import Leader
 from sweeps.worker.gang.member import Member
+from trainer import api
 
 ABOUT = {"space": "s", "nodes": 2, "version": "1"}
 SPACE = Space(
@@ -48,6 +49,12 @@ SPACE = Space(
     program=Program(kind="trainer", nodes=2),
     search=Search(method="random"),
 )
+REAL = replace(SPACE, parameters=(Range(name="stage2.optimizer.lr", min=1e-3, max=8e-3, kind="float"),))
+"""With a parameter that the trainer has."""
+
+
+def with_overrides(*texts: str) -> Space:
+    return replace(REAL, program=replace(REAL.program, overrides=("device.parallel=fsdp", *texts)))
 
 
 class Scripted(TrainerProgram):
@@ -819,15 +826,36 @@ class TestFiles:
         two.join()
         assert not theirs.exists()
 
-    def test_parts_of_checkpoints_need_one_folder(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("written", ["checkpoint.format=sharded", "checkpoint={format: sharded}"])
+    def test_parts_of_checkpoints_need_one_folder(self, tmp_path, monkeypatch, written):
         monkeypatch.setattr(MemoryStore, "is_remote", True)
-        two = Hosts(Experiment.create(MemoryStore(), SPACE))
-        program = replace(SPACE.program, overrides=("checkpoint.format=sharded",))
-        two.program.space = replace(SPACE, program=program)
+        two = Hosts(Experiment.create(MemoryStore(), REAL))
+        two.program.space = with_overrides(written)
         two.member()
         with two.leader() as gang, pytest.raises(EnvironmentFault, match=r"checkpoint.format=sharded needs"):
-            run(gang, two, status=1, folder=tmp_path)
+            run(gang, two, start=lambda host, should_stop: waiting(should_stop), folder=tmp_path)
         two.join()
+
+    @pytest.mark.parametrize(
+        ("written", "expected"),
+        [
+            ((), "whole"),
+            (("checkpoint.format=auto",), "whole"),
+            (("++checkpoint.format='auto'",), "whole"),
+            (("checkpoint={format: auto}",), "whole"),
+            (("checkpoint.format=whole",), "whole"),
+            (("checkpoint.format=sharded",), "sharded"),
+            (("checkpoint.format=auto", "checkpoint.format=sharded"), "sharded"),
+        ],
+        ids=str,
+    )
+    def test_format_of_checkpoints_where_hosts_have_disks_of_their_own(self, tmp_path, written, expected):
+        program = TrainerProgram(with_overrides(*written))
+        record = Experiment.create(MemoryStore(), REAL).ask("w")
+        program.own_disks = True
+        command = program.argv(record, tmp_path, snapshots=False, points=False, host="0/2@a:1")
+        overrides = command[command.index("0/2@a:1") + 1 : -1]  # the last one is run_dir
+        assert api.check(overrides).checkpoint.format == expected
 
     def test_what_was_cut_off_is_not_taken_for_all(self, hosts, tmp_path):
         (tmp_path / "a" / "checkpoints").mkdir(parents=True)
