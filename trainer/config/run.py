@@ -99,7 +99,7 @@ class DeviceConfig:
             (or into `memory_target_gib`), and remember it. Changes rounding only.
         memory_target_gib: memory limit of each chip, in GiB; a run with a larger estimate is refused. null:
             what is free when it starts.
-        usd_per_hour: price of the machine; null: from the table in `trainer.cost.flops`.
+        usd_per_hour: price of each machine that shares the run; null: from the table in `trainer.cost.flops`.
         pricing: which price of the table: on demand, or of a spot machine, which may be preempted. No effect
             with `usd_per_hour`; `usd` is null where the table has no such price.
     """

@@ -121,13 +121,13 @@ def usd(device: Device, usd_per_hour: float | None, seconds: float, *, spot: boo
 
     Args:
         device: whose name the table lists; each process of the run has one.
-        usd_per_hour: of the configuration; None: from the table.
+        usd_per_hour: of each machine, as in the configuration; None: from the table.
         spot: take the table's price of a machine that may be preempted.
     """
-    if usd_per_hour is None:
-        listed = 0.0 if device.kind == "cpu" else _listed_rate(device.name, spot)
-        usd_per_hour = None if listed is None else listed * device.ranks.world
-    return None if usd_per_hour is None else usd_per_hour * seconds / 3600
+    if usd_per_hour is not None:
+        return usd_per_hour * device.ranks.hosts * seconds / 3600
+    listed = 0.0 if device.kind == "cpu" else _listed_rate(device.name, spot)
+    return None if listed is None else listed * device.ranks.world * seconds / 3600
 
 
 def _listed_rate(name: str, spot: bool) -> float | None:

@@ -31,6 +31,11 @@ class Launched:
     local_world: int = 1
 
     @property
+    def hosts(self) -> int:
+        """Return the number of machines."""
+        return -(-self.world // self.local_world)
+
+    @property
     def first(self) -> bool:
         """Return whether this is the process that writes files and logs."""
         return self.rank == 0

@@ -39,12 +39,14 @@ class Ranks:
 
     Args:
         tensor: number of successive processes that have the same rows of a batch, and split the layers.
+        hosts: number of machines that the processes are on.
     """
 
     rank: int = 0
     world: int = 1
     parallel: Parallel = "none"
     tensor: int = 1
+    hosts: int = 1
 
     @property
     def data_rank(self) -> int:
@@ -179,8 +181,13 @@ def join(config: Config, process: Launched) -> Ranks:
     os.environ["NCCL_DEBUG"] = "WARN"  # an inherited INFO writes tens of gigabytes in a long run
     # Flags and numbers are exchanged as CPU tensors, which never wait for the device.
     dist.init_process_group("cpu:gloo,cuda:nccl" if _on_cuda(config) else "gloo", timeout=TIMEOUT)
-    mesh = config.device.mesh
-    return Ranks(rank=process.rank, world=process.world, parallel=config.device.parallel, tensor=mesh.tensor)
+    return Ranks(
+        rank=process.rank,
+        world=process.world,
+        parallel=config.device.parallel,
+        tensor=config.device.mesh.tensor,
+        hosts=process.hosts,
+    )
 
 
 def _on_cuda(config: Config) -> bool:

@@ -126,7 +126,11 @@ def joined_ranks(config: Config, device: Device, launch: Launched) -> Ranks:
         return device.ranks
     settings = config.device
     return Ranks(
-        rank=launch.rank, world=launch.world, parallel=settings.parallel, tensor=settings.mesh.tensor
+        rank=launch.rank,
+        world=launch.world,
+        parallel=settings.parallel,
+        tensor=settings.mesh.tensor,
+        hosts=launch.hosts,
     )
 
 

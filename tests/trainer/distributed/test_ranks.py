@@ -76,6 +76,14 @@ def test_more_processes_than_devices_are_refused_by_each(
     choose_device(check(["device=cpu", "device.parallel=ddp"]), process)
 
 
+def test_processes_know_on_how_many_machines_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, timeout: None)
+    config = check(["device=cpu", "device.parallel=fsdp"])
+    assert join(config, Launched(rank=5, world=8, local_rank=1, local_world=4)).hosts == 2
+    assert join(config, Launched(rank=1, world=2, local_rank=1, local_world=2)).hosts == 1
+
+
 def test_alone_nothing_is_initialised() -> None:
     assert join(check(["device=cpu"]), Launched(rank=0, world=1, local_rank=0)) is ALONE
     assert ALONE.any(True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from trainer.config.compose import compose_config
 from trainer.cost.flops import RATES
 from trainer.devices.device import Device
+from trainer.distributed.launched import Launched
 from trainer.preflight import price
 from trainer.preflight.dimensions import teacher_dimensions
-from trainer.preflight.preflight import Preflight, summary_line
+from trainer.preflight.preflight import Preflight, joined_ranks, summary_line
 
 H100 = Device(
     torch_device=torch.device("cuda"), dtype=torch.bfloat16, name="NVIDIA H100 80GB HBM3", attention="sdpa"
@@ -27,6 +30,17 @@ def test_known_gpu_runs_at_40_percent_and_has_a_price(small: tuple[str, ...]) ->
     found = price.seconds(config, teacher, H100)
     assert found == pytest.approx(flops / (0.4 * 989.5e12))
     assert price.dollars(config, H100, 7200.0) == pytest.approx(2 * RATES["H100"].on_demand)
+
+
+def test_price_is_of_each_machine(small: tuple[str, ...]) -> None:
+    """Two machines of four processes: the key's price twice, and the table's, of a GPU, eight times."""
+    eight = Launched(rank=0, world=8, local_rank=0, local_world=4)
+    shared = compose_config([*small, "device.parallel=fsdp"])
+    device = dataclasses.replace(H100, ranks=joined_ranks(shared, H100, eight))
+    assert price.dollars(shared, device, 7200.0) == pytest.approx(2 * 8 * RATES["H100"].on_demand)
+    priced = compose_config([*small, "device.parallel=fsdp", "device.usd_per_hour=20"])
+    assert price.dollars(priced, device, 7200.0) == pytest.approx(2 * 2 * 20)
+    assert price.dollars(priced, H100, 7200.0) == pytest.approx(2 * 20)
 
 
 def test_what_makes_it_longer(small: tuple[str, ...]) -> None:
