@@ -215,6 +215,7 @@ def save(
                 f"the same command {again}"
             )
     ranks.leave()  # hooks may take longer than the others wait in a collective
+    context.stop.unshare()
     if ranks.first:
         scored = _score_student(outcome, config, folder, telemetry, context, warn)
         if scored.hooks:

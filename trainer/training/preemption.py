@@ -3,8 +3,8 @@
 Inside a step (`hold`) the exception waits until the step is done; anywhere else (waiting for another process
 to build the teacher, downloading) it is raised at once, because a machine may be gone thirty seconds later.
 Processes that share a run end after the same step, though each has its signal at its own time, and some
-perhaps none: from `share` on a signal is only noted, and at the end of every `hold` all processes exchange
-whether one came. A second signal, after `ECHO_S`, exits immediately, without a checkpoint.
+perhaps none: from `share` to `unshare` a signal is only noted, and at the end of every `hold` all processes
+exchange whether one came. A second signal, after `ECHO_S`, exits immediately, without a checkpoint.
 
 Before the first step there is nothing to save. After `leave_early` a process does not wait for imports then:
 until it has opened its folder it exits immediately, and after that within `PROMPT_S`, even inside a call that
@@ -93,6 +93,10 @@ class StopSignal:
         self.begun()
         self._any = any_of_all
 
+    def unshare(self) -> None:
+        """Let this process end by itself from now on, as it has left the others."""
+        self._any = None
+
     @contextmanager
     def hold(self, where: str) -> Iterator[None]:
         """Defer a signal to the end of the block, where PreemptedError is raised."""
@@ -148,6 +152,7 @@ class StopSignal:
         """Let a signal end the block at once, although the rest is to be done without them (`ignore`)."""
         before, self._ignored = self._ignored, False
         try:
+            self.raise_if_asked()  # one that was only noted, after the last `hold` that processes shared
             yield
         finally:
             self._ignored = before

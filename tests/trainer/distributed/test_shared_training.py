@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,21 @@ def test_nobody_waits_for_the_hooks_of_the_first(how: str, start: Start, tmp_pat
     assert metrics(folder)["exam_letters"] > 0
     assert not (folder / "checkpoints").exists()
     assert (started.output(0).count("warning"), started.output(1)) == (0, "")
+
+
+def test_a_signal_ends_the_hooks_of_the_first(start: Start, tmp_path: Path) -> None:
+    """A machine that is to be preempted does not last as long as a hook."""
+    folder = tmp_path / "run"
+    started = start(folder, "device.parallel=ddp", "hooks.names=['shared_runs:exam']")
+    first, second = started.processes
+    second.join(TIMEOUT_S)
+    until = time.monotonic() + TIMEOUT_S
+    while not (folder / "exam begun").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    first.terminate()
+    assert started.end() == [75, 0], started.output(0) + started.output(1)
+    assert started.output(0).splitlines()[-1] == "trainer: stopped by SIGTERM"
+    assert metrics(folder)["final_loss"] > 0
 
 
 def test_a_run_that_is_not_to_be_shared_is_refused_by_each(start: Start, tmp_path: Path) -> None:

@@ -180,6 +180,23 @@ def test_a_process_ends_with_the_one_that_received_a_signal(stop: StopSignal) ->
         pass
 
 
+def test_a_process_that_has_left_the_others_ends_by_itself(stop: StopSignal) -> None:
+    stop.share(lambda flag: pytest.fail("the others are gone"))
+    stop.ignore()
+    stop.unshare()
+    with pytest.raises(PreemptedError, match="SIGTERM"), stop.interrupting():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_after_the_last_step_of_all_processes_is_raised_where_one_goes_on(stop: StopSignal) -> None:
+    stop.share(lambda flag: flag)
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop.ignore()
+    stop.unshare()
+    with pytest.raises(PreemptedError, match="SIGTERM"), stop.interrupting():
+        pytest.fail("a hook may take hours")
+
+
 @pytest.mark.parametrize(
     ("ending", "seconds"),
     [(None, 20.0), (DivergedError(quantity="loss", value=math.nan, stage="stage2", step=1), 10.0)],
