@@ -134,12 +134,12 @@ def repair(ctx: click.Context, sweep: Sweep, yes: bool, checksums: bool, style: 
     """
     from sweeps.upkeep.diagnostics import plan
     from sweeps.upkeep.inventory import survey
-    from sweeps.upkeep.repair import carry_out
+    from sweeps.upkeep.repair import carry_out_all
 
     experiment = sweep.open()
     found = survey(experiment.store, checksums=checksums)
     steps = plan(experiment, found)
-    outcomes = [carry_out(step) for step in steps] if yes else []
+    outcomes = carry_out_all(experiment, steps) if yes else []
     where = experiment.store.location
     left = {
         "foreign": [where(key) for key in found.foreign],

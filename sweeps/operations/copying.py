@@ -115,7 +115,7 @@ def copy(source: str, target: str, *, live: bool, on_notice: Callable[[str], Non
         complete = True
     except NotFound:
         complete = False
-    if not live and (workers := living(here)):
+    if not live and (workers := living(here, wait=True)):
         raise InputError(
             f"{source}: {counted(len(workers), 'worker')} still at work ({', '.join(workers[:3])}); copy it "
             "when they have left (`sweep down` or `sweep stop`), or with --live: their trials are pending in "

@@ -11,13 +11,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from sweeps.errors import Busy, StoreConflict, StoreUnavailable, SweepError
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader
+from sweeps.text.counted import counted
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import Trial
 
@@ -196,6 +197,7 @@ class Silence:
         self._is_cut_off = False
         self._doubted = float("-inf")  # when the store was back, or its clock was set, by the monotonic clock
         self._offset: float | None = None  # of the store's clock to the monotonic one
+        self._judged: set[Hashable] = set()
 
     @contextmanager
     def contact(self) -> Iterator[None]:
@@ -235,3 +237,22 @@ class Silence:
         if watched is None or watched[:2] != (record.attempt, record.heartbeat):
             watched = self._watched[record.trial] = (record.attempt, record.heartbeat, here)
         return here - watched[2] > self._expire_s
+
+    def wait_for_heartbeats(self, old: Collection[Hashable]) -> bool:
+        """Wait until each live worker has sent a heartbeat, for a command that has just begun to watch them.
+
+        Args:
+            old: heartbeats that are the last of dead workers, or from before an outage or a sleep.
+
+        Returns:
+            Whether it waited: it does not for those of earlier calls alone.
+        """
+        if self._judged.issuperset(old):
+            return False
+        wait_s = self._expire_s / 2  # `Lease`: more than from one heartbeat to the next
+        log.warning(
+            "%s without a heartbeat for long; waiting %g s for one", counted(len(old), "worker"), wait_s
+        )
+        time.sleep(wait_s)
+        self._judged.update(old)
+        return True

@@ -7,13 +7,14 @@ and the next one finishes it. A worker that waited meanwhile finds no `sweep.jso
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
 from sweeps.errors import Conflict, InputError, NewerObject, StoreUnavailable
 from sweeps.experiment import Experiment
+from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.client import Bucket
@@ -42,26 +43,46 @@ class Stock:
     size: int | None
 
 
-def living(experiment: Experiment) -> tuple[str, ...]:
+def living(experiment: Experiment, *, wait: bool = False) -> tuple[str, ...]:
     """Return the workers that sent a heartbeat within the lease; idle ones send none.
+
+    Args:
+        wait: where there are only older heartbeats, wait for further ones: after an outage of the store or a
+            machine's sleep those of live workers are old, too.
 
     Raises:
         NewerObject: a later version wrote a record; its worker may be alive.
     """
+    workers, old = _heartbeats(experiment)
+    if wait and not workers and experiment.silence.wait_for_heartbeats(old):
+        workers, still_old = _heartbeats(experiment)
+        # A new one is a sign of life even if it is old: the worker's clock may be wrong.
+        workers += [worker for heartbeat, worker in still_old.items() if heartbeat not in old]
+    return tuple(dict.fromkeys(workers))
+
+
+def _heartbeats(experiment: Experiment) -> tuple[list[str], dict[Hashable, str]]:
+    """Return the workers with a heartbeat within the lease, and those of older heartbeats, by these."""
     now, expire_s = experiment.store.now(), experiment.space.lease.expire_s
     records, damaged = experiment.readable_trials()
     if newer := next((error for error in damaged if isinstance(error, NewerObject)), None):
         raise newer
-    workers = [
-        record.worker or "somebody"
-        for record in records
-        if record.status == "running" and record.heartbeat is not None
-        if not lifecycle.is_stale(record, now, expire_s)
-    ]
+    workers: list[str] = []
+    old: dict[Hashable, str] = {}
+    for record in records:
+        if record.status != "running" or record.heartbeat is None:
+            continue
+        worker = record.worker or "somebody"
+        if lifecycle.is_stale(record, now, expire_s):
+            old[record.trial, record.attempt, record.heartbeat] = worker
+        else:
+            workers.append(worker)
     found = ask_lock(experiment.store)
     if found is not None and abs(now - found[0].renewed) <= expire_s:
         workers.append(found[0].holder)
-    return tuple(dict.fromkeys(workers))
+    elif found is not None:
+        old[ASK_KEY, found[1]] = found[0].holder
+    return workers, old
 
 
 def require_uploaded(experiment: Experiment, verb: str) -> None:
@@ -92,7 +113,7 @@ def require_uploaded(experiment: Experiment, verb: str) -> None:
 
 def require_idle(experiment: Experiment, verb: str) -> None:
     """Raise `InputError` while workers are at work."""
-    if workers := living(experiment):
+    if workers := living(experiment, wait=True):
         raise InputError(
             f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "
             f"({', '.join(workers[:3])}); "

@@ -1,4 +1,4 @@
-"""Findings of `sweep doctor` and steps of `sweep repair`, which guess nothing. `carry_out` does a step.
+"""Findings of `sweep doctor` and steps of `sweep repair`, which guess nothing. `carry_out_all` does them.
 
 `machine` and `diagnostics` make findings, the latter with steps.
 
@@ -9,7 +9,7 @@ second repair finds nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, cast
@@ -63,6 +63,15 @@ class Outcome:
     step: RepairStep
     state: Literal["done", "overtaken", "failed"]
     reason: str = ""
+
+
+def carry_out_all(experiment: Experiment, steps: Sequence[RepairStep]) -> list[Outcome]:
+    """Do the steps in order.
+
+    A worker whose heartbeat is old gets the time for another one before, by which the step is overtaken.
+    """
+    experiment.silence.wait_for_heartbeats([step.where for step in steps if step.kind in ("expired", "lock")])
+    return [carry_out(step) for step in steps]
 
 
 def carry_out(step: RepairStep) -> Outcome:
