@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis import labels
 from analysis.errors import AnalysisError
@@ -98,7 +99,7 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
     if not table.is_sweep:
         return None
     table = table.take(np.argsort(table.trials, kind="stable"))
-    table = table.take((table.frame["generator"] != IMPORTED).to_numpy(dtype=np.bool_))
+    table = table.take(~_imported(table))
     count = sum(len(reused(stages)) for stages in table.stages)
     branches = sum(len(branched(stages)) for stages in table.stages)
     if not count and not branches:
@@ -129,6 +130,13 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
         paid_until=np.nancumsum(paid[searched]),
         best=best[searched],
     )
+
+
+def _imported(table: TrialsTable) -> npt.NDArray[np.bool_]:
+    """Return [N] whether each trial was imported."""
+    # One below the target of fidelities has their generator, but nobody here has attempted it.
+    unattempted = (table.numbers("attempt") == 0).to_numpy(dtype=np.bool_) & table.has_status("completed")
+    return unattempted | (table.frame["generator"] == IMPORTED).to_numpy(dtype=np.bool_)
 
 
 def _costs(table: TrialsTable) -> tuple[Floats, Floats, str]:

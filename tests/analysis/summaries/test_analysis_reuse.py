@@ -43,6 +43,14 @@ def test_totals_are_those_of_all_own_trials(shared: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
+def test_imported_trial_below_the_target_was_paid_for_elsewhere(shared: dict[str, Any]) -> None:
+    """The table marks it as one of `fidelity`; nobody has attempted it."""
+    shared["trials"][7] |= {"generator": "fidelity", "attempt": 0}
+    totals = found(shared)
+    assert (totals.nominal, totals.paid) == (1110, 710)
+    assert 7 not in totals.trials
+
+
 def test_the_best_so_far_stands_against_what_the_search_had_paid(shared: dict[str, Any]) -> None:
     totals = found(shared)
     assert totals.trials == (0, 1, 2, 3, 4, 5, 6)  # neither the imported trial nor the repeat

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from analysis.report.contents import contents
+from analysis.summaries.costs import cost
 from analysis.table import TrialsTable
 from sweeps.cli.show import status_lines
 from sweeps.errors import InputError, SpaceError
@@ -19,6 +21,7 @@ from sweeps.search.confirm import finalists
 from sweeps.space.space_file import loads
 from sweeps.storage.urls import open_store
 from sweeps.trials.lifecycle import Complete
+from sweeps.upkeep.importing import import_table
 
 pytestmark = pytest.mark.usefixtures("few_starts")
 
@@ -122,6 +125,21 @@ def test_users_own_cheap_trial_is_marked_in_tables(finished, tmp_path):
         assert len(read) == ALL + 1
         assert read.completed.sum() == 8
     assert TrialsTable.from_document(document).feasible.sum() == 8
+
+
+def test_imported_cheap_trial_is_no_result_and_costs_nothing(tmp_path):
+    experiment, _ = created(tmp_path / "store")
+    (tmp_path / "t.csv").write_text("x,width,loss,usd\n0.5,64,0.1,7\n0.5,256,0.2,11\n")
+    import_table(experiment, tmp_path / "t.csv", worker="me")
+    experiment.enqueue([{"x": 0.25, "width": 64}], worker="me")
+    trial = experiment.ask("worker", wait=lambda _: None)
+    assert trial is not None
+    experiment.apply(trial.trial, Complete(worker="worker", attempt=1, metrics={"loss": 0.5, "usd": 3.0}))
+    document = table.document(experiment.space, "url", experiment.trials())
+    assert [row["generator"] for row in document["trials"]] == ["fidelity", "imported", "fidelity"]
+    assert TrialsTable.from_document(document).completed.tolist() == [False, True, False]
+    paid = [cost(table.cost_rows(experiment.space, experiment.trials()), 8), contents(document).cost]
+    assert [each.so_far for each in paid] == [3.0, 3.0]
 
 
 def test_users_own_cheap_trials_do_not_count_towards_the_cap(finished):
