@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
 from sweeps.text.atomic_file import sync
+from sweeps.text.file_locks import require_locks
 from sweeps.text.regular_file import open_regular, read_regular
 from trainer.errors import TrainerError
 
@@ -71,7 +72,7 @@ def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) 
         build: fills the empty folder that it is called with.
 
     Raises:
-        CacheError: the cache folder cannot be read or written.
+        CacheError: the cache folder cannot be read or written, or its file system has no locks.
     """
     canonical = _canonical(spec)
     key = hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -81,6 +82,7 @@ def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) 
         return final
     with _cache_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
+        require_locks(parent)
         with locked(parent / f".{key}.lock"):
             if not _is_intact(final, canonical):  # no other process was faster
                 _remove_leftovers(parent, key)

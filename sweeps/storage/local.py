@@ -12,7 +12,6 @@ it was replaced, and `link` refuses a name that is taken. `make test-nfs` runs t
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 import time
@@ -26,6 +25,7 @@ from sweeps.errors import AlreadyExists, Busy, Conflict, DamagedObject, StoreUna
 from sweeps.storage.base import Entry, NotFound, Part
 from sweeps.storage.keys import checked_key, checked_prefix
 from sweeps.text.atomic_file import Draft, steady_times, sync_folder
+from sweeps.text.file_locks import require_locks
 from sweeps.text.regular_file import MAX_BYTES, kind_of
 
 LOCK_TIMEOUT_S = 5.0
@@ -259,7 +259,7 @@ class LocalStore:
                     self._require_mounted()
                     folder.mkdir(parents=True, exist_ok=True)
             if not self._has_locks:
-                _require_locks(lock.parent)
+                require_locks(lock.parent)
                 self._has_locks = True
             with filelock.FileLock(lock, timeout=self._lock_timeout_s):
                 try:
@@ -371,26 +371,6 @@ class LocalStore:
         what = error.strerror or type(error).__name__
         kind = WriteRefused if error.errno in _PERMANENT else StoreUnavailable
         raise kind(f"{path}: cannot {verb}: {what.lower()}; {_advice(error, verb)}") from error
-
-
-def _require_locks(folder: Path) -> None:
-    """Check that the folder's file system has locks, such as Lustre mounted without -o flock has not.
-
-    `filelock` from 3.24 would take the existence of a file for the lock there: that of a machine that dies
-    stays, and nobody else writes the key any more.
-
-    Raises:
-        OSError: it has none.
-    """
-    import tempfile  # as `filelock`
-
-    with tempfile.TemporaryFile(dir=folder) as file:  # Lustre locks a folder all the same
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno != errno.ENOSYS:
-                raise
-            raise OSError(errno.ENOSYS, "this file system has no locks") from None
 
 
 def _content(fd: int, present: os.stat_result) -> tuple[bytes, str] | None:

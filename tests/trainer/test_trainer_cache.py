@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -408,6 +409,21 @@ def test_a_disk_that_fills_up_while_building_is_named(build: Callable[[Path], No
         artifact("things", SPEC, build)
     assert_one_line_that_helps(error, root)
     assert_nothing_but(root)
+
+
+def test_file_system_without_locks_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file as a lock would stay for good where a machine dies that builds, and all others would wait for it."""
+    finished = artifact("things", SPEC, fill)
+
+    def fail(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(CacheError, match="this file system has no locks") as error:
+        artifact("things", SPEC | {"size": 4}, never)
+    assert_one_line_that_helps(error, root)
+    assert artifact("things", SPEC, never) == finished
+    assert_nothing_but(root, finished)
 
 
 def test_a_disk_that_fails_to_keep_the_files_leaves_nothing(
