@@ -112,6 +112,8 @@ class TrialStages:
             source = None if is_own else fetched.record.trial
             if is_own and not is_it and not run.snapshot:  # an earlier attempt may have started after it
                 source = self._origin(key)
+            if not key and not run.cost:  # a stage of 0 steps: nobody has computed it
+                source = None
             run = replace(run, key=key, reused_from=source)
             if not is_own:  # who began where is in the record of that trial
                 run = replace(run, branched_from=None, branched_at=None, saved=0.0)

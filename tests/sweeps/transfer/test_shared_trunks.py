@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_gcs import FakeGcs, Fault
 from memory_store import MemoryStore
-from published import put
+from published import publish, put
 from silent_watcher import Silent
 from transfers import bucket, warnings
 
@@ -33,11 +33,12 @@ from sweeps.space.definition import (
     Stage,
     Trunk,
 )
-from sweeps.stages.checkpoint import TrunkKey
+from sweeps.stages.checkpoint import SharedKeys, TrunkKey
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.text.step_key import step_key
 from sweeps.transfer import copying, fetching, publishing, removal
+from sweeps.transfer.attempt import TrialStages
 from sweeps.trials import costs, lifecycle
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.stage_run import StageRun
@@ -247,6 +248,28 @@ def test_the_end_of_a_stage_comes_before_the_points_of_its_trunk(sweep, one_trun
     again = sweep.trial(4)  # of 20 steps with another n
     assert first(again).reused_from == 0
     assert (branch(again), again.points) == ((None, None, 0), ())
+
+
+def test_a_stage_of_no_steps_is_not_reused(lengths, tmp_path) -> None:
+    """As a Stage 1.9 of 0 steps, which has no key: a trial branches off after it, and nobody computed it."""
+    stages = (
+        Stage(name="none", parameters=("x",), cost="0"),
+        Stage(name="second", parameters=("steps", "n"), cost="steps", trunk=TRUNK),
+    )
+    sweep = Experiment.create(MemoryStore(), replace(lengths, stages=stages))
+    run = StageRun(name="none", key="", cost=0.0)
+    point = StageRun(name="second", key=step_key("a" * 64, 10), step=10, cost=10.0, snapshot=True)
+    given = {"parameters": {"x": 1.5, "n": 1, "steps": 20}, "generator": "grid"}
+    put(sweep.store, Trial(trial=0, status="completed", stages=(run,), points=(point,), **given))
+    publish(sweep.store, point.key)
+    record = Trial(trial=1, status="running", worker="w", attempt=1, **given)
+    shared = SharedKeys(trunks={"second": TrunkKey(key="a" * 64, until=10)})
+    attempt = TrialStages(sweep, record, tmp_path, shared)
+    attempt.fetch(0, 0)
+    assert [(each.name, each.reused_from) for each in (*attempt.ended, *attempt.points)] == [
+        ("none", None),
+        ("second", 0),
+    ]
 
 
 # ---- costs without a statement
