@@ -76,12 +76,18 @@ def stored_checkpoints(
     """
     by_key: defaultdict[str, list[tuple[Trial, StageRun]]] = defaultdict(list)
     users: defaultdict[str, list[int]] = defaultdict(list)
+    order = {stage.name: position for position, stage in enumerate(space.stages)}
     for record in records:
-        for run in (*record.stages, *record.points):
+        runs = (*record.stages, *record.points)
+        for run in runs:
             if run.snapshot:
                 by_key[run.key].append((record, run))
-            if run.reused_from is not None:
-                users[run.key].append(record.trial)
+        # A trial starts from one checkpoint, the furthest: of the stages before, it fetches nothing.
+        if reused := [run for run in runs if run.reused_from is not None]:
+            furthest = max(
+                reused, key=lambda run: (order.get(run.name, -1), math.inf if run.step is None else run.step)
+            )
+            users[furthest.key].append(record.trial)
     if not by_key:
         return []
     model = _Model(space)

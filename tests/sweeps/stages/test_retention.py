@@ -134,6 +134,20 @@ def test_publishers_and_users_of_a_key_are_listed():
     assert (found.key, found.stage, found.publishers, found.users) == (key_of(0.5), "first", (2, 3), (1,))
 
 
+def test_trial_uses_only_what_it_started_from():
+    """It started from a point of the second stage: nobody fetched the ends of the stages before."""
+    trunk = Trunk(length="n", decay=0.5)
+    space = replace(SPACE, stages=(SPACE.stages[0], replace(SPACE.stages[1], trunk=trunk)))
+    publisher, user = done(0, 0.5, 1.0), done(1, 0.5, 1.0, of=0)
+    point = StageRun(name="second", key=key_of(9.0), step=5, cost=5.0, snapshot=True)
+    took = replace(point, snapshot=False, reused_from=0)
+    records = [replace(publisher, points=(point,)), replace(user, points=(took,)), done(2, 0.5, of=0)]
+    assert {each.label: each.users for each in stored_checkpoints(space, records)} == {
+        "first": (2,),
+        "second@5": (1,),
+    }
+
+
 def test_claimed_trial_needs_what_its_parameters_lead_to():
     records = [done(0, 0.1, 1.0), done(1, 0.5, 5.0), done(2, 0.9, 3.0)]
     space = limited(SPACE, keep=1)
