@@ -96,6 +96,8 @@ def listing(experiment: Experiment, records: Sequence[Trial]) -> tuple[dict[str,
     branched = [run for record in records for run in costs.branched(record)]
     seconds = [run.seconds or 0.0 for run in reused]
     seconds += [(run.seconds or 0.0) * run.saved / run.cost for run in branched if run.cost]
+    total = math.fsum(costs.nominal(record) or 0.0 for record in records)
+    shared = costs.compute(records) or costs.Compute(nominal=total, paid=total, reused=0)
     document = {
         "snapshots": rows,
         "unnamed": sorted(stored.keys() - {row["key"] for row in rows}),
@@ -105,8 +107,8 @@ def listing(experiment: Experiment, records: Sequence[Trial]) -> tuple[dict[str,
             "bytes_fetched": sum((row["bytes"] or 0) * len(row["used_by"]) for row in rows),
             "reused": len(reused),
             "branched": len(branched),
-            "cost_nominal": math.fsum(costs.nominal(record) or 0.0 for record in records),
-            "cost_paid": math.fsum(costs.paid(record) or 0.0 for record in records),
+            "cost_nominal": shared.nominal,
+            "cost_paid": shared.paid,
             "seconds_saved": math.fsum(seconds),
         },
     }

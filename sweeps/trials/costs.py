@@ -99,8 +99,9 @@ class Compute:
 def compute(records: Sequence[Trial]) -> Compute | None:
     """Return the costs of the sweep so far; None unless some stage, or the beginning of one, was shared.
 
-    Imported trials were paid for elsewhere. A trial whose record has no stages counts the
-    effective steps that it reports; running trials count the stages that have ended.
+    Imported trials were paid for elsewhere. A trial whose record has no stages counts the effective steps
+    that it reports; running and failed trials count the stages that have ended. One that was stopped early
+    counts a share of the next ones too, as for budgets: else sharing seems to save all of its cost.
     """
     own = [record for record in records if record.generator != "imported"]
     count = sum(len(reused(record)) for record in own)
@@ -108,7 +109,13 @@ def compute(records: Sequence[Trial]) -> Compute | None:
     if not count and not branches:
         return None
     rate = steps_per_cost(own)
-    costs = [_costs(record, rate) for record in own]
+    completed = [record for record in own if record.status == "completed"]
+    costs = [
+        _costs_until_stop(record, completed)
+        if record.status == "early_stopped" and not record.metrics.get(STEPS)
+        else _costs(record, rate)
+        for record in own
+    ]
     return Compute(
         nominal=math.fsum(cost for cost, _ in costs),
         paid=math.fsum(cost for _, cost in costs),
@@ -126,3 +133,23 @@ def _costs(record: Trial, rate: float | None) -> tuple[float, float]:
     steps = record.metrics.get(STEPS)
     cost = steps / rate if steps is not None and rate else 0.0
     return cost, cost
+
+
+def _costs_until_stop(record: Trial, completed: Sequence[Trial]) -> tuple[float, float]:
+    """Return nominal and paid cost of a trial that was stopped early, whose record has ended stages alone."""
+    ended = {stage.name for stage in record.stages}
+    rests = [
+        math.fsum(stage.cost for stage in other.stages if stage.name not in ended)
+        for other in completed
+        if other.stages and ended <= {stage.name for stage in other.stages}
+    ]
+    known, own = nominal(record) or 0.0, paid(record) or 0.0
+    done = record.progress.get("done")
+    share = float(done) if isinstance(done, int | float) else 1.0
+    cost = max(known, share * (known + (math.fsum(rests) / len(rests) if rests else 0.0)))
+    branch = math.fsum(
+        point.cost
+        for point in record.points
+        if point.reused_from not in (None, record.trial) and point.name not in ended
+    )
+    return cost, max(own, own + cost - known - branch)

@@ -56,19 +56,19 @@ def rows(text: str) -> list[dict[str, str]]:
 class TestStatus:
     def test_one_line_says_what_was_paid_and_saved(self, sweep, experiment):
         lines = sweep("status").out.splitlines()
-        # Nominal: 260 twice and 200 three times; 4 and the failed one have paid nothing yet.
-        assert "compute 520 of 1,120 effective steps paid; 54 % saved by 3 reused stages" in lines
-        # In the budget trial 4 counts the 60 steps to come; 3 all that it may have computed.
+        # Nominal: 260 three times and 200 twice; 4 and the failed one have paid nothing yet. Trial 3 counts
+        # all that it may have computed, also in the budget, where 4 counts the 60 steps to come.
+        assert "compute 580 of 1,180 effective steps paid; 51 % saved by 3 reused stages" in lines
         assert "budget  640 of 1000 effective_steps, 6 of 50 usd" in lines
         assert any(line.startswith("cost    $5.00 so far") for line in lines)
 
     def test_programs_get_the_totals(self, sweep, experiment):
         assert json.loads(sweep("status", "--format", "json").out)["compute"] == {
-            "nominal": 1120, "paid": 520, "saved": pytest.approx(600 / 1120), "reused_stages": 3,
+            "nominal": 1180, "paid": 580, "saved": pytest.approx(600 / 1180), "reused_stages": 3,
             "branches": 0, "unit": "effective steps",
         }  # fmt: skip
         (row,) = rows(sweep("status", "--format", "csv").out)
-        assert (row["cost_nominal"], row["cost_paid"]) == ("1120.0", "520.0")
+        assert (row["cost_nominal"], row["cost_paid"]) == ("1180.0", "580.0")
 
     def test_without_reuse_there_is_no_such_line(self, sweep, finished):
         assert "compute" not in sweep("status").out

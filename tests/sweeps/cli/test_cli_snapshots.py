@@ -91,6 +91,15 @@ def test_the_json_is_one_document(sweep, shared):
     assert (document["unnamed"], document["removed"]) == ([], [])
 
 
+def test_a_trial_stopped_early_counts_for_what_is_saved_as_in_status(sweep, shared):
+    stopped = done(6, 0.1, of=0, status="early_stopped")
+    put(shared.store, replace(stopped, stages=stopped.stages[:1], progress={"done": 0.9}))
+    totals = json.loads(sweep("snapshots", "--format", "json").out)["totals"]
+    compute = json.loads(sweep("status", "--format", "json").out)["compute"]
+    assert (totals["cost_nominal"], totals["cost_paid"]) == (compute["nominal"], compute["paid"])
+    assert (totals["cost_nominal"], totals["cost_paid"]) == (1500 + 270, 1100 + 70)
+
+
 def test_the_csv_has_a_row_for_each(sweep, shared):
     rows = list(csv.DictReader(io.StringIO(sweep("snapshots", "--format", "csv").out)))
     assert [(row["key"], row["used_by"], row["needed_by"]) for row in rows] == [

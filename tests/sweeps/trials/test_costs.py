@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.trials import costs
+from sweeps.space.definition import Objective, Program, Space
+from sweeps.trials import budget, costs
 from sweeps.trials.costs import Compute, compute
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
+
+SPACE = Space(
+    name="toy",
+    objectives=(Objective(metric="loss"),),
+    parameters=(),
+    program=Program(kind="function"),
+)
 
 
 def trial(index: int, *costs_: tuple[float, int | None], **changes: Any) -> Trial:
@@ -60,7 +69,7 @@ def test_all_own_trials_count_whatever_their_status():
         trial(1, (200.0, 0), (40.0, None), metrics={"effective_steps": 240.0}),
         trial(2, (200.0, 0), status="failed"),
         trial(3, (200.0, 0), status="running", worker="w"),
-        trial(4, (100.0, None), status="early_stopped"),
+        trial(4, (100.0, None), status="early_stopped", progress={"done": 0.5}),  # before its second stage
         trial(5, (200.0, None), (60.0, None), generator="confirm", metrics={"effective_steps": 260.0}),
         trial(6, metrics={"effective_steps": 140.0}),  # of before stages were recorded
         trial(7, metrics={"effective_steps": 999.0}, generator="imported"),
@@ -68,6 +77,32 @@ def test_all_own_trials_count_whatever_their_status():
     ]
     assert compute(records) == Compute(nominal=1400, paid=800, reused=3, unit="effective steps")
     assert compute(records).saved == pytest.approx(0.6 / 1.4)
+
+
+def test_a_trial_that_was_stopped_early_has_paid_for_a_part_of_its_stage():
+    """The stage that it was stopped in is not among those that have ended; its progress says how far it was."""
+    records = [
+        trial(0, (200.0, None), (100.0, None)),
+        trial(1, (200.0, 0), (60.0, None)),
+        trial(2, (200.0, 0), status="early_stopped", progress={"done": 0.9}),  # of 200, and of 80 on average
+    ]
+    assert compute(records) == Compute(nominal=300 + 260 + 252, paid=300 + 60 + 52, reused=2)
+    assert compute(records).paid == budget.spent(SPACE, with_steps(records), 0.0).effective_steps
+    at_once = replace(records[2], progress={"done": 0.0})
+    assert compute([*records[:2], at_once]) == Compute(nominal=300 + 260 + 200, paid=300 + 60, reused=2)
+    point = StageRun(name="s1", key="", step=10, cost=20.0, reused_from=0)  # it branched off in the second
+    assert compute([*records[:2], replace(records[2], points=(point,))]).paid == 300 + 60 + 32
+    unknown = replace(records[2], progress={})  # counts in full, as for budgets
+    assert compute([*records[:2], unknown]).paid == 300 + 60 + 80
+
+
+def with_steps(records: list[Trial]) -> list[Trial]:
+    return [
+        replace(each, metrics={"effective_steps": costs.nominal(each)})
+        if each.status == "completed"
+        else each
+        for each in records
+    ]
 
 
 def test_steps_of_unknown_unit_are_left_out():
