@@ -152,6 +152,7 @@ def fetch(store: Store, prefix: str, found: Published, into: Path, *, link: bool
 
     Raises:
         Damaged: it is not as its manifest says.
+        OutOfTime: the deadline has passed; within a folder only between two files.
         StoreUnavailable, EnvironmentFault, OSError: the store cannot be read, or the folder not be written.
     """
     if not found.files:
@@ -162,6 +163,7 @@ def fetch(store: Store, prefix: str, found: Published, into: Path, *, link: bool
         return
     source = store.folder(prefix)
     for name, stored in found.files.items():
+        deadline.check()
         try:
             _place(source / stored.object, into / name, link=link)
             content = _digest(into / name)

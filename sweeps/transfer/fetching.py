@@ -22,7 +22,7 @@ from sweeps.space.definition import Value
 from sweeps.space.stages import Stages
 from sweeps.stages import stage_runs
 from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys, Unfit, clause, details
-from sweeps.storage.run_files.exchange import Deadline, UploadConfig
+from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
 from sweeps.storage.run_files.manifest import MANIFEST
 from sweeps.transfer import copying, stored_stages
 from sweeps.transfer.copying import Damaged
@@ -31,13 +31,21 @@ from sweeps.trials.stage_run import StageRun
 
 log = logging.getLogger(__name__)
 
-SHARE = 0.1
-"""Largest share of a stage's time that fetching its end may be expected to take."""
+SHARE = 0.5
+"""Largest share of the time that a checkpoint saves that fetching it may be expected to take.
 
-ASSUMED_BYTES_PER_S = {True: 100e6, False: 200e6}
-"""From a bucket, and within a folder (copied and verified), until a fetch of this process was measured."""
+Half, as the program then reads it once more, and both times may be another machine's.
+"""
+
+FASTEST_BYTES_PER_S = 1e9
+"""Expected until a fetch of this process was measured: about what SHA-256, which verifies it, allows.
+
+A fetch corrects a rate that is too high, and ends once it has taken as long as computing. Nothing would
+correct one that is too low: all fetches would be refused.
+"""
 
 _MEASURABLE = 2**26  # bytes; with fewer, the latency decides
+_PATIENCE = 0.1  # with a silent store, as a share of the time that is saved
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 5.0, 300.0
 
 _rates: dict[str, float] = {}  # bytes per second of the last large fetch, by the store's URL
@@ -185,14 +193,16 @@ class CheckpointFetch:
         runs = [*(each for each in origin.stages if each.name in earlier), *filter(None, (run,))]
         known = [each.seconds for each in runs if each.seconds is not None]
         saved_s = math.fsum(known) if known else math.inf
-        bytes_per_s = _rates.get(self._store.url, ASSUMED_BYTES_PER_S[self._store.is_remote])
+        bytes_per_s = _rates.get(self._store.url, FASTEST_BYTES_PER_S)
         if found.size > SHARE * saved_s * bytes_per_s:
             log.info("trial %d computes %s: fetching it would take too long", trial, checkpoint.name)
             return None
         # Fetched next to its place, and renamed into it once it is verified.
         incoming, began = self._incoming(checkpoint), time.monotonic()
-        patience_s = min(max(SHARE * saved_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+        patience_s = min(max(_PATIENCE * saved_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         pace = Deadline(UploadConfig(patience_s=patience_s))
+        if math.isfinite(saved_s):
+            pace.set(began + max(saved_s, _LEAST_PATIENCE_S))
         incoming.mkdir(parents=True)
         try:
             prefix = stored_stages.prefix(checkpoint.key)
@@ -201,11 +211,17 @@ class CheckpointFetch:
         except (Damaged, Unfit):
             self.damaged[checkpoint.key] = found.version
             raise
+        except OutOfTime:
+            self._note_rate(found.size, began)  # less than all of it came: the rate is at most this
+            raise
         incoming.rename(self._folder / checkpoint.name)
-        if found.size >= _MEASURABLE:
-            _rates[self._store.url] = found.size / max(time.monotonic() - began, 1e-3)
+        self._note_rate(found.size, began)
         log.info("trial %d starts after %s of trial %d", trial, checkpoint.name, origin.trial)
         return Fetched(checkpoint=checkpoint, record=origin, run=run, details=stated)
+
+    def _note_rate(self, size: int, began: float) -> None:
+        if size >= _MEASURABLE:
+            _rates[self._store.url] = size / max(time.monotonic() - began, 1e-3)
 
     def _incoming(self, checkpoint: Checkpoint) -> Path:
         return self._folder / f".{checkpoint.name}.incoming"

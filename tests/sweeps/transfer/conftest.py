@@ -24,6 +24,7 @@ def impatient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, "UploadConfig", lambda **given: UploadConfig(**pace))
     monkeypatch.setattr(publishing, "POLL_S", 0.02)
     monkeypatch.setattr(fetching, "_rates", {})
+    monkeypatch.setattr(fetching, "_LEAST_PATIENCE_S", 60.0)  # of a whole fetch, as stages take no time here
 
 
 @pytest.fixture(params=["memory", "folder", "bucket", "s3"])

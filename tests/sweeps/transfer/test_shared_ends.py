@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from fake_gcs import FakeGcs, Fault
 from memory_store import MemoryStore
+from published import put
 from silent_watcher import Silent
 from transfers import bucket, warnings
 
@@ -211,8 +212,8 @@ def test_a_snapshot_that_takes_too_long_to_fetch_is_not_fetched(
     run(sweep)
     size, seconds = 3, first(sweep.trial(0)).seconds  # "2.0" is all that is stored
     for share, reused in ((1.1, None), (0.9, 0)):
-        pace = size / (0.1 * seconds * share)  # bytes per second
-        monkeypatch.setattr(fetching, "ASSUMED_BYTES_PER_S", {True: pace, False: pace})
+        pace = size / (0.5 * seconds * share)  # bytes per second
+        monkeypatch.setattr(fetching, "FASTEST_BYTES_PER_S", pace)
         run(sweep)
         assert first(sweep.trials()[-1]).reused_from == reused
     assert not first(sweep.trial(1)).snapshot  # trial 0 has published it
@@ -226,6 +227,46 @@ def test_the_rate_of_a_large_fetch_is_what_the_next_is_judged_by(sweep, two_stag
     monkeypatch.setitem(fetching._rates, sweep.store.url, 1e-6)
     run(sweep)
     assert first(sweep.trial(2)).reused_from is None
+
+
+def took(sweep: Experiment, trial: int, seconds: float) -> None:
+    """Let the record say that the first stage took so long."""
+    record = sweep.trial(trial)
+    stages = tuple(replace(run, seconds=seconds) if run.name == "first" else run for run in record.stages)
+    put(sweep.store, replace(record, stages=stages))
+
+
+def test_a_rate_that_nobody_has_measured_refuses_no_fetch_that_could_pay(
+    sweep, two_stages, monkeypatch
+) -> None:
+    """1.1 GB of SmolLM2-135M with Muon's state, and 35 steps on an H200: nothing would measure the rate."""
+    run(sweep)
+    took(sweep, 0, 11.0)
+    monkeypatch.setattr(copying.Published, "size", 1_100_000_000)
+    run(sweep)
+    assert first(sweep.trial(1)).reused_from == 0
+
+
+def test_a_first_fetch_ends_once_it_has_taken_what_it_saves(sweep, two_stages, monkeypatch, caplog) -> None:
+    """And tells the rate, so that the next trial does not try it again."""
+    run(sweep)
+    took(sweep, 0, 0.1)
+    monkeypatch.setattr(fetching, "_LEAST_PATIENCE_S", 0.05)
+    monkeypatch.setattr(fetching, "_MEASURABLE", 1)
+    tries = []
+
+    def fetch_slowly(*_, deadline: Deadline, **options: object) -> None:
+        tries.append(options)
+        for _ in range(1000):
+            deadline.check()
+            time.sleep(0.01)
+
+    monkeypatch.setattr(copying, "fetch", fetch_slowly)
+    run(sweep, 2)
+    assert [first(sweep.trial(n)).reused_from for n in (1, 2)] == [None, None]
+    assert len(tries) == 1
+    (warning,) = warnings(caplog)
+    assert warning.endswith("is not used: there was no time left for it; the stage is computed")
 
 
 def weights_of(sweep: Experiment, by: str = "000000-1") -> Path:

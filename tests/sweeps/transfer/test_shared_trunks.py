@@ -304,8 +304,8 @@ def test_a_point_that_takes_too_long_to_fetch_is_not_fetched(
 ) -> None:
     run(sweep)
     size, seconds = stored_point(sweep, 0, 10).stat().st_size, sweep.trial(0).points[1].seconds
-    pace = size / (0.1 * seconds * share)  # bytes per second
-    monkeypatch.setattr(fetching, "ASSUMED_BYTES_PER_S", {True: pace, False: pace})
+    pace = size / (0.5 * seconds * share)  # bytes per second
+    monkeypatch.setattr(fetching, "FASTEST_BYTES_PER_S", pace)
     run(sweep)
     assert branch(sweep.trial(1)) == expected
     assert warnings(caplog) == []
