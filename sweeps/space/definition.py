@@ -257,12 +257,14 @@ class Trunk:
         tail: further parameters that nothing reads before the decay.
         every: steps between the points at which a trial leaves a snapshot. It leaves one more where its
             decay begins.
+        without: settings with each of which a trial has no trunk, as parameter and value.
     """
 
     length: str
     decay: float | str
     tail: tuple[str, ...] = ()
     every: Count = 0
+    without: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

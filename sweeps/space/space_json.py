@@ -28,6 +28,7 @@ from sweeps.space.definition import (
     Source,
     Space,
     Stage,
+    Trunk,
     conditions,
     is_number,
     same_value,
@@ -45,6 +46,7 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
         Search: ("sobol", "noise", "reuse", "prior", "stop"),
         Budget: ("until",),
         Stage: ("trunk",),
+        Trunk: ("without",),
         Result: ("others",),
         Space: ("stages", "snapshots", "brake", "defaults", "transfer", "fidelity"),
     }

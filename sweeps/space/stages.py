@@ -117,7 +117,7 @@ class Stages:
     def trunk_end(self, parameters: Mapping[str, Value], stage: int) -> int | None:
         """Return the step at which a trial leaves the trunk of a stage; None if it has no such step."""
         trunk, steps = self.trunk(stage), self.length(parameters, stage)
-        if trunk is None or steps is None:
+        if trunk is None or steps is None or any(each in parameters.items() for each in trunk.without):
             return None
         decay: object = trunk.decay
         if isinstance(trunk.decay, str):

@@ -103,7 +103,7 @@ def with_trunks(
     """Return the stages with the trunks that trials of different lengths can share.
 
     A stage has one if its length is searched and it has a trunk in every configuration, of one key for all
-    lengths.
+    lengths; but for those with an option of a choice that never has one, such as saliency.
 
     Args:
         points: parameters of configurations that together have each end and each choice of the space.
@@ -165,11 +165,18 @@ def _trunk(
     trunks: Iterable[tuple[Mapping[str, Value], Mapping[str, FoundTrunk]]],
     found: Found,
 ) -> Trunk | None:
-    """Return the trunk that the stage has in all configurations in which it has steps; else None."""
+    """Return the trunk that the stage has where it has steps, but for options that have none; else None."""
     untils: list[int] = []
     decays: set[float] = set()
+    trunks = [(point, each) for point, each in trunks if point[length.name] != 0]
+    with_one = next((point for point, each in trunks if stage in each), None)
+    if with_one is None:
+        return None
+    without: tuple[tuple[str, Value], ...] = ()
+    if any(stage not in each for _, each in trunks):
+        without = _options_without(stage, space, length, with_one, found)
     for point, each in trunks:
-        if point[length.name] == 0:
+        if any(option in point.items() for option in without):
             continue
         if stage not in each or not _is_shared(stage, length, point, each[stage], found):
             return None
@@ -189,7 +196,22 @@ def _trunk(
         common = math.gcd(*ends)
         every = common if common and max(ends) // common <= MOST_POINTS else None
     every = every or max(1, math.ceil(max(untils) / POINTS))
-    return Trunk(length=length.name, decay=decay, tail=(last,) if last in names else (), every=every)
+    tail = (last,) if last in names else ()
+    return Trunk(length=length.name, decay=decay, tail=tail, every=every, without=without)
+
+
+def _options_without(
+    stage: str, space: Space, length: Range | Choice, point: Mapping[str, Value], found: Found
+) -> tuple[tuple[str, Value], ...]:
+    """Return the options of choices that, each alone, take the stage's trunk from a configuration."""
+    options = [
+        (parameter.name, value)
+        for parameter in space.parameters
+        if isinstance(parameter, Choice) and parameter.name in point and parameter is not length
+        for value in parameter.values
+    ]
+    changed = {option: found({**point, option[0]: option[1]}) for option in options}
+    return tuple(option for option, each in changed.items() if each is not None and stage not in each)
 
 
 def _is_shared(

@@ -21,7 +21,7 @@ from sweeps.space.definition import (
     Value,
 )
 from sweeps.space.domain import probes
-from sweeps.space.stages import decay_start
+from sweeps.space.stages import Stages, decay_start
 from sweeps.space.trainer_stages import FoundTrunk, with_trunks
 
 STAGES = (Stage(name="stage1_9", parameters=("stage1_9.*",)), Stage(name="stage2", parameters=("stage2.*",)))
@@ -124,16 +124,52 @@ def test_the_user_says_how_far_points_are_apart():
     assert [t is not None for t in found_in(listed)] == [False, True]  # the trainer has the points from there
 
 
-def test_configuration_without_a_trunk_excludes_it():
+def test_refused_configuration_excludes_no_trunk():
     kind = Choice(name="stage2.kind", values=("plain", "saliency"))
 
     def found(parameters: Mapping[str, Value]) -> Mapping[str, FoundTrunk] | None:
         return trainer(parameters) if parameters["stage2.kind"] == "plain" else refused
 
     refused: Mapping[str, FoundTrunk] | None = {}
-    assert found_in(space_of(SECOND, kind), found) == [None, None]
+    (_, trunk) = found_in(space_of(SECOND, kind), found)
+    assert trunk is not None
+    assert trunk.without == ((kind.name, "saliency"),)
     refused = None
-    assert found_in(space_of(SECOND, kind), found)[1] is not None
+    (_, trunk) = found_in(space_of(SECOND, kind), found)
+    assert trunk is not None
+    assert trunk.without == ()
+
+
+def test_choices_without_a_trunk_leave_it_to_the_other_trials():
+    """Such as saliency, or a `distill_schedule`, of which either alone has none."""
+    saliency = Choice(name="stage1_9.saliency.enabled", values=(False, True))
+    schedule = Choice(name="stage1_9.distill_schedule.type", values=("linear", "constant"))
+    optimizer = Choice(name="stage1_9.optimizer.type", values=("muon", "adamw"))
+    until = Range(name="stage1_9.optimizer.weight_decay_until", min=0.5, max=1.0, kind="float")
+
+    def found(parameters: Mapping[str, Value]) -> Mapping[str, FoundTrunk]:
+        is_plain = not parameters[saliency.name] and parameters[schedule.name] == "constant"
+        ends = float(parameters.get(until.name, 1.0)) < 1.0
+        return {
+            name: trunk
+            for name, trunk in trainer(parameters).items()
+            if name != "stage1_9" or (is_plain and not ends)
+        }
+
+    space = space_of(FIRST, SECOND, saliency, schedule, optimizer)
+    trunk = found_in(space, found)[0]
+    assert trunk == Trunk(
+        length=FIRST.name,
+        decay=0.2,
+        every=40,
+        without=((saliency.name, True), (schedule.name, "linear")),
+    )
+    stages = Stages(replace(space, stages=(replace(STAGES[0], trunk=trunk), STAGES[1])))
+    plain = {FIRST.name: 100, saliency.name: False, schedule.name: "constant"}
+    assert stages.trunk_end(plain, 0) == 80
+    assert stages.trunk_end({**plain, saliency.name: True}, 0) is None
+    # A number decides here: nearly no trial would have the trunk.
+    assert found_in(space_of(FIRST, saliency, schedule, until), found)[0] is None
 
 
 def test_a_key_that_follows_the_length_is_no_trunk():
