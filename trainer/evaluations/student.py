@@ -18,7 +18,7 @@ from sweeps.text.atomic_file import atomic_write
 from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.layout import SAMPLES_FILE
-from trainer.models.causal_lm import inputs
+from trainer.models.causal_lm import inputs, run
 
 _ROWS = 16
 """Prompts that are continued at once."""
@@ -87,37 +87,31 @@ class FinishedStudent:
         # The last token is only predicted, so that one more than the positions fits.
         kept = max(1, self.positions + 1 - len(continuation))
         ids = [*context[-kept:], *continuation]
-        logits_BTV = self._head(self._hidden(self._padded_batch([ids[:-1]])))
+        with torch.no_grad(), self.device.autocast():
+            # The model's own: some scale or cap what their head returns.
+            logits_BTV = run(self.model, self._padded_batch([ids[:-1]])).logits
         ours_CV = logits_BTV[0, -len(continuation) :].float()
         target_C1 = torch.tensor(list(continuation), device=ours_CV.device).unsqueeze(-1)
         log_probabilities_C = ours_CV.log_softmax(-1).gather(-1, target_C1)
         return float(log_probabilities_C.sum()), bool((ours_CV.argmax(-1) == target_C1.squeeze(-1)).all())
 
+    @torch.no_grad()
     def _likeliest_tokens(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Return the likeliest next token of each row. Padding follows a row, so nothing attends to it."""
-        hidden_BTD = self._hidden(self._padded_batch(rows))
-        last_B = torch.tensor([len(row) - 1 for row in rows], device=hidden_BTD.device)
-        last_BD = hidden_BTD[torch.arange(len(rows), device=hidden_BTD.device), last_B]
-        found: list[int] = self._head(last_BD).argmax(-1).tolist()
+        model, ids_BT = cast(Any, self.model), self._padded_batch(rows)
+        rows_B = torch.arange(len(rows), device=ids_BT.device)
+        last_B = torch.tensor([len(row) - 1 for row in rows], device=ids_BT.device)
+        with self.device.autocast():
+            hidden_BTD: Tensor = model.get_decoder()(**inputs(model, ids_BT)).last_hidden_state
+            # Of the last tokens alone. A scale or a cap behind the head leaves the order of logits as it is.
+            logits_BV: Tensor = model.get_output_embeddings()(hidden_BTD[rows_B, last_B])
+        found: list[int] = logits_BV.argmax(-1).tolist()
         return found
 
     def _padded_batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
         longest = max(map(len, rows))
         padded = [[*row, *[0] * (longest - len(row))] for row in rows]
         return self.device.place(torch.tensor(padded, dtype=torch.long))
-
-    @torch.no_grad()
-    def _hidden(self, ids_BT: Tensor) -> Tensor:
-        with self.device.autocast():
-            decoder = cast(Any, self.model).get_decoder()
-            hidden_BTD: Tensor = decoder(**inputs(self.model, ids_BT)).last_hidden_state
-        return hidden_BTD
-
-    @torch.no_grad()
-    def _head(self, hidden_BD: Tensor) -> Tensor:
-        with self.device.autocast():
-            logits: Tensor = cast(Any, self.model).get_output_embeddings()(hidden_BD)
-        return logits
 
     @property
     def positions(self) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 import torch
 from pretrained import save_stand_in
+from torch import nn
+from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from trainer.api import check
 from trainer.data.encoder import Encoder
@@ -15,6 +19,16 @@ from trainer.devices.sdpa import register
 from trainer.evaluations.student import FinishedStudent
 from trainer.models.causal_lm import load_pretrained, run
 
+SMALL = {
+    "vocab_size": 280,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.5,  # likelihoods of the usual weights are almost equal, processed or not
+}
 PROMPTS = ["the cat", "a", "dogs and cats and birds sing", "the cat sat"]
 
 
@@ -65,14 +79,28 @@ def test_the_end_of_text_ends_a_continuation(student: FinishedStudent) -> None:
     assert ended.continuations(["the cat"], 8) == [""]
 
 
-def test_the_log_likelihood_is_the_sum_over_the_continuation(student: FinishedStudent) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        None,
+        lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=16, final_logit_softcapping=5.0)),
+        lambda: GraniteForCausalLM(GraniteConfig(**SMALL, logits_scaling=8.0)),
+    ],
+    ids=["plain", "capped", "scaled"],
+)
+def test_the_log_likelihood_is_the_sum_over_the_continuation(
+    student: FinishedStudent, model: Callable[[], nn.Module] | None
+) -> None:
+    if model is not None:
+        torch.manual_seed(0)
+        student = replace(student, model=model().eval())
     context, target = student.encode("the cat"), student.encode(" sat there")
     logits = run(student.model, torch.tensor([context + target])).logits[0].float().log_softmax(-1)
     expected = sum(float(logits[len(context) - 1 + at, token].detach()) for at, token in enumerate(target))
     value, likeliest = student.log_likelihood(context, target)
     assert value == pytest.approx(expected, abs=1e-5)
     assert likeliest is False
-    best = student.encode(student.continuations(["the cat"], 1)[0])
+    best = [int(logits[len(context) - 1].argmax())]
     assert student.log_likelihood(context, best)[1] is True
 
 
