@@ -266,6 +266,8 @@ def run(
             f"{recover.NAME}_start",
             lambda: {"mean": measure_loss(student, f"the start of {recover.NAME}").mean},
         )["mean"]
+        # A signal may come before recovery begins: its checkpoint is of the stage before, without adapters.
+        checkpoints.keep_names()
         add_adapters(student, adapters, seed=config.seed)
     train(recover.NAME, recover.recover)
 

@@ -99,6 +99,10 @@ class Checkpoints(CheckpointPolicy):
             self._measured[name] = measure()
         return self._measured[name]
 
+    def keep_names(self) -> None:
+        if self._stage is not None:
+            self._stage.weights = self._stage.parts.lasting[MODEL].state()
+
     def keep(self, name: str, values: Mapping[str, Any]) -> bool:
         """Write these values into each checkpoint, and return whether those of all attempts so far have them.
 
@@ -232,6 +236,8 @@ class Checkpoints(CheckpointPolicy):
         """Begin to write the run as it is now, as a checkpoint or as `begin` does, with more values."""
         parts: dict[str, Stateful] = {**stage.parts.lasting, **stage.parts.passing, **self._traces}
         states = {name: part.state() for name, part in parts.items()}
+        if stage.weights is not None:
+            states[MODEL] = stage.weights
         values = {name: self._values_of_all(state) for name, state in states.items()}
         values |= self._kept | dict(more or {})
         tensors = {
@@ -296,6 +302,7 @@ class _Stage(StageCheckpoint):
         self._owner = owner
         self.name, self.steps, self.parts = name, steps, parts
         self.over = False
+        self.weights: State | None = None  # see `keep_names`
         self.details: Mapping[str, float] = {}
 
     def after(self, step: int, details: Mapping[str, float]) -> bool:

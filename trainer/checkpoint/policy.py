@@ -57,6 +57,12 @@ class CheckpointPolicy:
         """Return the measurement of the first attempt that got here, or make it now."""
         return measure()
 
+    def keep_names(self) -> None:
+        """Save the weights of the stage that is over under their present names, whatever renames them now.
+
+        To be called before layers are put around others. It holds until the next stage begins.
+        """
+
     def peak(self, peak_memory_bytes: int) -> int:
         """Return the largest peak memory of all attempts, in bytes, given that of this one."""
         return peak_memory_bytes

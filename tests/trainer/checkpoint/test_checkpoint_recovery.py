@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kept_runs import Attempt, KilledError, Publish, Uninterrupted, kill, outcome_of, terminate
 
+from trainer import pipeline
 from trainer.errors import PreemptedError
 
 pytest.importorskip("peft")
@@ -69,6 +71,22 @@ def test_a_signal_around_it_loses_nothing(
         attempt(folder, *ON)
     assert outcome_of(attempt(folder, *ON), folder) == expected
     assert signalled == [where]
+
+
+def test_a_signal_between_adapters_and_their_first_step_loses_nothing(
+    attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, folder, add = uninterrupted(*ON), tmp_path / "run", pipeline.add_adapters
+
+    def add_and_end(*arguments: Any, **options: Any) -> None:
+        add(*arguments, **options)
+        terminate()
+
+    monkeypatch.setattr(pipeline, "add_adapters", add_and_end)
+    with pytest.raises(PreemptedError, match="checkpoint"):
+        attempt(folder, *ON)
+    monkeypatch.setattr(pipeline, "add_adapters", add)
+    assert outcome_of(attempt(folder, *ON), folder) == expected
 
 
 def test_it_follows_a_stage_that_another_run_computed(
