@@ -16,7 +16,7 @@ from analysis.errors import AnalysisError, TableError
 from analysis.report import efficiency_figures, figures, many_objective_figures, reuse_figures, trunk_figures
 from analysis.report.figure import Figure
 from analysis.report.trunk_layout import layouts
-from analysis.statistics.lengths import fit_surface
+from analysis.statistics.lengths import fit_surface, step_costs
 from analysis.statistics.pareto import Goal
 from analysis.summaries import budget as budgets
 from analysis.summaries.compute import MEASURES, column_of, measure_of
@@ -201,16 +201,18 @@ def iso_compute(
     """Draw the loss along every split of each budget; saved as `iso_compute.png` and `.svg`."""
     if goal != "minimize":
         return f"The split is fitted to a loss, and more of {y} is better."
-    table = TrialsTable.from_frame(table).configurations
+    table = TrialsTable.from_frame(table).with_effective_steps().configurations
     if table.length_columns is None:
         return "The table has no lengths of the two stages."
     rows = table.take(table.completed)
     stage1_9, stage2 = (rows.floats(column) for column in table.length_columns)
     try:
-        surface = fit_surface(stage1_9, stage2, rows.floats(y), rows.standard_errors(y))
+        costs = step_costs(stage1_9, stage2, rows.floats("effective_steps"))
+        surface = fit_surface(stage1_9, stage2, rows.floats(y), rows.standard_errors(y), costs=costs)
+        figure = efficiency_figures.iso_compute(surface, amounts, y)
     except AnalysisError as error:
         return str(error)
-    return _save(efficiency_figures.iso_compute(surface, amounts, y), out, "iso_compute")
+    return _save(figure, out, "iso_compute")
 
 
 def shared(table: TableLike, y: str, goal: Goal = "minimize") -> Reuse | None:

@@ -12,8 +12,7 @@ import numpy as np
 from analysis.errors import AnalysisError
 from analysis.labels import number
 from analysis.statistics.curve import DRAWS, Curve, fit_curve
-from analysis.statistics.efficiency import STAGE1_9_WEIGHT
-from analysis.statistics.lengths import fit_surface
+from analysis.statistics.lengths import fit_surface, step_costs
 from analysis.statistics.pareto import Goal, front
 from analysis.statistics.power_law import LEVEL
 from analysis.table import PARAMETER, STEP_COLUMNS, TableLike, TrialsTable, is_finite
@@ -142,7 +141,7 @@ def answer(table: TableLike, *, x: str, y: str, budget: float, y_goal: Goal = "m
         )
     split = _Split()
     if x == "effective_steps" and y_goal == "minimize":
-        split = _split(fit.rows, y, budget)
+        split = _split(fit.rows, x, y, budget)
     value, low, high = split.loss or [float(values[0]) for values in curve.predict(budget)]
     return Answer(
         budget=budget,
@@ -180,8 +179,8 @@ class _Split:
     warnings: Sequence[str] = ()
 
 
-def _split(rows: TrialsTable, y: str, budget: float) -> _Split:
-    """Return the lengths for a budget in effective steps."""
+def _split(rows: TrialsTable, x: str, y: str, budget: float) -> _Split:
+    """Return the lengths for a budget in effective steps, which are column `x`."""
     if rows.length_columns is None:
         return _Split()
     stage1_9, stage2 = (rows.numbers(column) for column in rows.length_columns)
@@ -190,17 +189,18 @@ def _split(rows: TrialsTable, y: str, budget: float) -> _Split:
     if lacking and (fixed1_9 or fixed2):
         reason = f"one stage has no length in {lacking} of {counted(len(rows), 'trial')}"
         return _Split(warnings=[f"the split between the stages is unknown: {reason}"])
-    if fixed2 and not fixed1_9:
-        second = int(stage2.iloc[0])
-        return _one_length(int((budget - float(stage2.iloc[0])) // STAGE1_9_WEIGHT), second)
-    if fixed1_9:
-        first = int(stage1_9.iloc[0])
-        return _one_length(first, int(budget - STAGE1_9_WEIGHT * first))
     try:
-        surface = fit_surface(stage1_9, stage2, rows.numbers(y), rows.standard_errors(y))
+        costs = step_costs(stage1_9, stage2, rows.numbers(x))
+        if fixed2 and not fixed1_9:
+            second = int(stage2.iloc[0])
+            return _one_length(costs.left_for_stage1_9(budget, second), second)
+        if fixed1_9:
+            first = int(stage1_9.iloc[0])
+            return _one_length(first, costs.left_for_stage2(budget, first))
+        surface = fit_surface(stage1_9, stage2, rows.numbers(y), rows.standard_errors(y), costs=costs)
+        best = surface.best_split(budget)
     except AnalysisError as error:
         return _Split(warnings=[f"the split between the stages is unknown: {error}"])
-    best = surface.best_split(budget)
     outside = surface.beyond(best.stage1_9, best.stage2)
     parts = zip(surface.law.plain_factor()[0], surface.law.exponent[0], ("stage1_9", "stage2"), strict=True)
     terms = " + ".join(f"{number(b)} · (1 + {name}_steps)^(-{number(c)})" for b, c, name in parts)

@@ -124,6 +124,23 @@ class TestNotebookCalls:
         assert rows.index[rows["most efficient"]].tolist() == [1]
         assert rows["chance: front"].between(0, 1).all()
 
+    def test_splits_cost_what_the_table_says(self, document: Any, trial: Any, tmp_path: Path) -> None:
+        lengths = [(a, b) for a in (0, 25, 50) for b in (60, 120, 240)]
+        trials = [
+            trial(at, 3.0 - 0.01 * at, stage1_9=a, stage2=b, effective_steps=2.0 * a + 2 * b)
+            for at, (a, b) in enumerate(lengths)
+        ]
+        table = from_document(document(*trials))
+        drawn = notebook.iso_compute(table, "final_loss", [300], str(tmp_path))
+        assert isinstance(drawn, notebook.Picture)
+        thin = [line for line in layers(drawn.figure, "line") if line.mark["strokeWidth"] < 1]
+        tried = [line for line in layers(drawn.figure, "line") if line.mark["strokeWidth"] > 1]
+        assert (thin[0].column("x")[0], thin[0].column("x")[-1]) == (0, 100)
+        # 0 to 50 steps of Stage 1.9, with 150 to 100 of Stage 2.
+        assert (min(tried[0].column("x")), max(tried[0].column("x"))) == (0, pytest.approx(100 / 3, abs=0.3))
+        odd = table.assign(effective_steps=table["effective_steps"] + table["trial"] ** 2)
+        assert "do not follow from" in str(notebook.iso_compute(odd, "final_loss", [300], str(tmp_path)))
+
     def test_what_is_missing_is_told(self, document: Any, trial: Any, tmp_path: Path) -> None:
         table = from_document(document(trial(0, 3.0), trial(1, 2.9, stage1_9=100)))
         result, sure = notebook.tradeoff(table, "effective_steps", "final_loss")

@@ -62,6 +62,54 @@ def test_over_both_lengths_the_split_is_the_laws(lengths: pd.DataFrame) -> None:
     assert "stage1_9_steps)^(-0.3)" in found.formula
 
 
+@pytest.fixture
+def taught(lengths: pd.DataFrame) -> pd.DataFrame:
+    """The same with the teacher beside Stage 2, whose steps count twice, and 100 steps of Stage 3."""
+    first, second = (lengths[f"param.{stage}.max_steps"] for stage in ("stage1_9", "stage2"))
+    return lengths.assign(effective_steps=2.0 * first + 2 * second + 200)
+
+
+@pytest.mark.parametrize(
+    ("varied", "lengths_of_it"),
+    [
+        pytest.param("", [], id="both"),
+        pytest.param("stage1_9", [0, 25, 50, 100, 150], id="stage1_9"),
+        pytest.param("stage2", [60, 120, 240, 300, 400], id="stage2"),
+    ],
+)
+def test_lengths_cost_what_the_table_says(
+    taught: pd.DataFrame, varied: str, lengths_of_it: list[int]
+) -> None:
+    if varied:
+        pair = {"stage1_9": [50] * 5, "stage2": [60] * 5} | {varied: lengths_of_it}
+        steps = [2 * first + 2 * second + 200 for first, second in zip(*pair.values(), strict=True)]
+        changed = {f"param.{stage}.max_steps": values for stage, values in pair.items()}
+        taught = taught.iloc[:5].assign(effective_steps=steps, **changed)
+    found = answer(taught, x="effective_steps", y="final_loss", budget=600)
+    assert found.stage1_9 is not None
+    assert found.stage2 is not None
+    assert 2 * found.stage1_9 + 2 * found.stage2 + 200 == 600
+    unpaid = answer(taught, x="effective_steps", y="final_loss", budget=150)
+    assert unpaid.stage1_9 is None
+    assert any("does not even pay" in warning for warning in unpaid.warnings)
+
+
+def test_the_best_split_counts_the_teacher_of_stage_2(taught: pd.DataFrame) -> None:
+    found = answer(taught, x="effective_steps", y="final_loss", budget=600)
+    steps = np.arange(200)
+    loss = 2.5 + 0.8 * (1.0 + steps) ** -0.3 + 12 * (201.0 - steps) ** -0.6
+    assert found.stage1_9 == pytest.approx(loss.argmin(), abs=1)
+    assert found.value == pytest.approx(loss.min(), rel=1e-4)
+    assert found.warnings == ()
+
+
+def test_lengths_of_unknown_cost_are_not_told(lengths: pd.DataFrame) -> None:
+    table = lengths.assign(effective_steps=lengths["effective_steps"] + 7 * lengths["trial"] ** 2)
+    found = answer(table, x="effective_steps", y="final_loss", budget=300)
+    assert found.stage1_9 is found.stage2 is None
+    assert any("unknown: effective_steps do not follow from" in warning for warning in found.warnings)
+
+
 def test_in_other_compute_the_lengths_are_not_told(lengths: pd.DataFrame) -> None:
     table = lengths.assign(train_flops=1e12 * lengths["effective_steps"])
     found = answer(table, x="train_flops", y="final_loss", budget=3e14)
