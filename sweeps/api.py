@@ -645,9 +645,10 @@ class Sweep:
         """
         import pandas as pd
 
+        records = self._records()
         rows = [
-            table.flat(each) | {PARAMETER + n: to_plain(v) for n, v in each.parameters.items()}
-            for each in self._records()
+            row | {PARAMETER + n: to_plain(v) for n, v in each.parameters.items()}
+            for row, each in zip(table.flat_rows(self._space, records), records, strict=True)
         ]
         return pd.DataFrame(rows, columns=table.columns(rows))
 

@@ -13,6 +13,7 @@ from analysis.table.trials_table import (
     seed_columns,
 )
 from sweeps.text.columns import (
+    INFEASIBLE,
     NOMINAL,
     PAID,
     PARAMETER,
@@ -27,6 +28,7 @@ from sweeps.text.columns import (
 
 __all__ = [
     "CONFIRM",
+    "INFEASIBLE",
     "NOMINAL",
     "PAID",
     "PARAMETER",

@@ -22,6 +22,7 @@ from pydantic_core import from_json
 from analysis.errors import TableError
 from sweeps.text.columns import (
     COMPLETED,
+    INFEASIBLE,
     METRIC,
     MOST_BYTES,
     MOST_CELLS,
@@ -185,8 +186,11 @@ READERS: Mapping[str, Callable[[Path, str], pd.DataFrame]] = MappingProxyType(
 def from_document(document: object, *, source: str = "document") -> pd.DataFrame:
     """Return the table of an export document: `{"schema": 1, …, "trials": [{"trial", "metrics", …}]}`.
 
+    Its list of infeasible trials becomes the column that the flat tables have.
+
     Raises:
-        TableError: it is not an export document, or one of a newer schema.
+        TableError: it is not an export document, or one of a newer schema; or its infeasible trials are no
+            list of trials.
     """
     if not isinstance(document, Mapping) or "trials" not in document:
         raise TableError(source, "not a sweep's export: a JSON object with a list `trials` is expected")
@@ -197,7 +201,18 @@ def from_document(document: object, *, source: str = "document") -> pd.DataFrame
     for position, trial in enumerate(trials):
         if isinstance(trial, Mapping) and (lacking := OWN_COLUMNS - set(trial)):
             raise TableError(source, f"trials[{position}] has no {', '.join(sorted(lacking))}")
-    return _from_rows(trials, source)
+    outside = document.get(INFEASIBLE)
+    if outside is None:
+        return _from_rows(trials, source)
+    if not isinstance(outside, list | tuple) or not all(isinstance(trial, int) for trial in outside):
+        raise TableError(source, f"field infeasible is {outside!r:.80}; it is a list of trials")
+    found = frozenset(outside)
+
+    def is_outside(trial: Mapping[str, Any]) -> bool:
+        return isinstance(trial["trial"], int | float) and trial["trial"] in found
+
+    marked = [{**t, INFEASIBLE: is_outside(t)} if isinstance(t, Mapping) else t for t in trials]
+    return _from_rows(marked, source)
 
 
 def _check_schema(schema: object, source: str) -> None:
@@ -225,7 +240,8 @@ def _from_rows(trials: list[Any], source: str) -> pd.DataFrame:
         rows.append(row)
     own = not trials or all(set(trial) >= OWN_COLUMNS for trial in trials)
     names = dict.fromkeys(name for row in rows for name in row)
-    leading = (*TRIAL_COLUMNS, *(name for name in STAGE_COLUMNS if name in names)) if own else ()
+    some = [name for name in (INFEASIBLE, *STAGE_COLUMNS) if name in names]
+    leading = (*TRIAL_COLUMNS, *some) if own else ()
     # Parameters before metrics, as in the CSV export, whichever trial named them first.
     ordered = [
         *leading,

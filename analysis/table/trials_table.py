@@ -42,7 +42,7 @@ from analysis.table.files import (
     refuse_repeated,
 )
 from analysis.table.held_out import HeldOut
-from sweeps.text.columns import PARAMETER, POINTS, RESERVED, SEM, STAGES, is_seed
+from sweeps.text.columns import INFEASIBLE, PARAMETER, POINTS, RESERVED, SEM, STAGES, is_seed
 
 CONFIRM = "confirm"
 """Generator of the trials that confirm others."""
@@ -141,7 +141,10 @@ class TrialsTable:
                 f"column 'trial': row {row} holds {shown!r}; it must hold each trial's index once"
             )
         trials = values.to_numpy("int64")
-        return cls(table.assign(trial=trials), is_sweep=True, trials=trials)
+        outside: list[int] = []
+        if INFEASIBLE in table:  # as text: where it is not known in each row, its column is of objects
+            outside = trials[[str(cell).lower() == "true" for cell in table[INFEASIBLE]]].tolist()
+        return cls(table.assign(trial=trials), is_sweep=True, trials=trials, infeasible=tuple(outside))
 
     @classmethod
     def open(cls, path: str | Path) -> TrialsTable:
@@ -164,16 +167,11 @@ class TrialsTable:
         """Return the table of an export document, with the losses of each sequence if it has them.
 
         Raises:
-            TableError: see `files.from_document`, and `from_frame`; or its infeasible trials are no list.
+            TableError: see `files.from_document`, and `from_frame`.
         """
         table = cls.from_frame(from_document(document, source=source))
         fields = document if isinstance(document, Mapping) else {}
-        infeasible = fields.get("infeasible", ())
-        if not isinstance(infeasible, list | tuple):
-            raise TableError(source, f"field infeasible is {infeasible!r:.80}; it is a list of trials")
-        return replace(
-            table, held_out=HeldOut.from_document(fields.get("held_out")), infeasible=tuple(infeasible)
-        )
+        return replace(table, held_out=HeldOut.from_document(fields.get("held_out")))
 
     def __len__(self) -> int:
         return len(self.frame)

@@ -87,9 +87,9 @@ def trials(sweep: Sweep, style: str) -> None:
     experiment = sweep.open()
     records = readable(experiment)
     if style == "json":
-        print_json([table.nested(record) for record in records])
+        print_json(table.nested_rows(experiment.space, records))
     elif style == "csv":
-        rows = [table.flat(record) for record in records]
+        rows = table.flat_rows(experiment.space, records)
         print_csv(rows, table.columns(rows))
     elif not records:
         click.echo(

@@ -1,7 +1,8 @@
 """Trials as tables: nested documents for JSON, flat rows for CSV and Parquet, and the best trial.
 
 A flat row has the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric. Where
-trials have stages, STAGE_COLUMNS stand behind TRIAL_COLUMNS; a trial without any has empty cells there.
+there are outcome constraints, INFEASIBLE stands behind TRIAL_COLUMNS; where trials have stages, STAGE_COLUMNS
+do: a trial without any has empty cells there.
 `sweeps.text.columns` names the columns. `analysis/` reads the exported files.
 """
 
@@ -25,6 +26,7 @@ from sweeps.space.fidelity import is_at_target
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
 from sweeps.text.columns import (
+    INFEASIBLE,
     PARAMETER,
     RESERVED,
     STAGE_COLUMNS,
@@ -84,7 +86,7 @@ def log_parameters(space: Space) -> list[str]:
 
 
 def nested(record: Trial) -> dict[str, Any]:
-    """Return one trial as `sweep trials --format json` shows it; STAGE_COLUMNS only where it has stages."""
+    """Return one trial, without what its sweep's space says of it; STAGE_COLUMNS only where it has stages."""
     return {
         "trial": record.trial,
         "status": record.status,
@@ -128,8 +130,27 @@ def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     ]
 
 
+def flat_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return the trials as rows of the table, a cell for each of their values."""
+    return [flat(each) | verdict for each, verdict in _with_verdicts(space, trials)]
+
+
+def nested_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return the trials as `sweep trials --format json` shows them."""
+    return [nested(each) | verdict for each, verdict in _with_verdicts(space, trials)]
+
+
+def _with_verdicts(space: Space, trials: Sequence[Trial]) -> list[tuple[Trial, dict[str, bool]]]:
+    """Return the trials as `marked_by_fidelity` does, with column INFEASIBLE if there are constraints."""
+    outside = set(infeasible(space, trials))
+    return [
+        (each, {INFEASIBLE: each.trial in outside} if space.outcome_constraints else {})
+        for each in marked_by_fidelity(space, trials)
+    ]
+
+
 def flat(record: Trial) -> dict[str, Any]:
-    """Return one trial as a row, a cell for each of its values."""
+    """Return one trial as a row, without what its sweep's space says of it."""
     known = nested(record) | {"worker": _worker(record), "seconds": seconds(record)}
     row: dict[str, Any] = {name: known[name] for name in TRIAL_COLUMNS}
     row |= {
@@ -266,7 +287,7 @@ def write(
     """
 
     def write_csv(draft: Path) -> None:
-        rows = [flat(record) for record in marked_by_fidelity(space, trials)]
+        rows = flat_rows(space, trials)
         with draft.open("w", newline="", encoding="utf-8") as file:
             csv_format.write(file, columns(rows), rows)
 
@@ -279,7 +300,7 @@ def write(
         import pyarrow
         from pyarrow import parquet
 
-        rows = [flat(record) for record in marked_by_fidelity(space, trials)]
+        rows = flat_rows(space, trials)
         table = pyarrow.table({name: _column([row.get(name) for row in rows]) for name in columns(rows)})
         parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": str(SCHEMA)}), draft)
 
@@ -336,12 +357,12 @@ def require_place(path: Path) -> None:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return TRIAL_COLUMNS, STAGE_COLUMNS if any, the parameters and the metrics, in order of appearance."""
+    """Return TRIAL_COLUMNS, those of some sweeps if any, the parameters and the metrics as they appear."""
     names = dict.fromkeys(key for row in rows for key in row)
-    stages = [name for name in STAGE_COLUMNS if name in names]
+    some = [name for name in (INFEASIBLE, *STAGE_COLUMNS) if name in names]
     parameters = [name for name in names if name.startswith(PARAMETER)]
     metrics = [name for name in names if name not in RESERVED and not name.startswith(PARAMETER)]
-    return [*TRIAL_COLUMNS, *stages, *parameters, *metrics]
+    return [*TRIAL_COLUMNS, *some, *parameters, *metrics]
 
 
 def _column(values: list[Any]) -> list[Any]:

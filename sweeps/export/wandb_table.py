@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
-from sweeps.export.table import columns, flat, marked_by_fidelity
+from sweeps.export.table import columns, flat_rows
 from sweeps.space.definition import Space
 from sweeps.trials.record import Trial
 
@@ -28,7 +28,7 @@ def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
     """
     if not project.strip():
         raise InputError("--wandb is empty; give the project's name")
-    rows = [flat(record) for record in marked_by_fidelity(space, records)]
+    rows = flat_rows(space, records)
     if not rows:
         raise InputError("there are no trials to log yet; start some with `sweep worker`")
     import wandb

@@ -18,7 +18,10 @@ NOMINAL, PAID, STAGES, POINTS = STAGE_COLUMNS = ("cost_nominal", "cost_paid", "s
 what it computed, and the stages themselves (as JSON, where a cell holds text); likewise, only where there are
 any, the points of trunks that the trial published."""
 
-RESERVED = frozenset((*TRIAL_COLUMNS, *STAGE_COLUMNS))
+INFEASIBLE = "infeasible"
+"""Column of a sweep with outcome constraints: whether the trial has completed outside of them."""
+
+RESERVED = frozenset((*TRIAL_COLUMNS, INFEASIBLE, *STAGE_COLUMNS))
 """Columns that a metric of the same name does not hide: it gets the prefix METRIC."""
 
 FOR_PEOPLE = RESERVED | {"by", "confirmation", "paid", "reused", "branched"}

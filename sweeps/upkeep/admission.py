@@ -30,7 +30,7 @@ from sweeps.space.domain import REPEAT_KEYS
 from sweeps.space.scale import ends, is_level
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text import json_reader
-from sweeps.text.columns import PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
+from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
 from sweeps.upkeep.other_tools import Source, understand
@@ -145,7 +145,7 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
             and column not in needed
         ):
             found.parameters[column] = column
-        elif column in STAGE_COLUMNS:
+        elif column in STAGE_COLUMNS or (is_own and column in RESERVED):
             continue
         elif not storable.is_name(metric_of(column)):
             log.warning(

@@ -19,6 +19,7 @@ import pytest
 from memory_store import MemoryStore
 
 import sweeps
+from analysis.summaries import summary
 from sweeps.experiment import Experiment
 from sweeps.search.curve_rule import EarlyStop
 from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Lease, Objective, Program, Search
@@ -612,6 +613,9 @@ class TestReading:
             sweep.tell(sweep.ask(), {"score": score, "ms": ms, "gb": gb})
         assert sweep.best.trial == 1
         assert [result.trial for result in sweep.pareto()] == [1, 5, 0]
+        table = sweep.trials()
+        assert table["infeasible"].tolist() == [False, False, True, False, False, False]
+        assert summary.pareto(table, x="ms", y="score", y_goal="maximize").front == (0, 1, 5)
 
     def test_damaged_record_is_a_warning(self, sweep):
         for loss in (3.0, 2.0, 1.0):

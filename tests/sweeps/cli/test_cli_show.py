@@ -283,6 +283,12 @@ class TestPareto:
         shown = sweep(*asked).out
         assert "2 of 2 trials are on the front" in shown
         assert "left out: 1 trial outside of the outcome constraints" in shown
+        assert sweep("export", "out.csv").status == sweep("export", "out.json").status == 0
+        for style in ("csv", "json"):
+            (tmp_path / f"trials.{style}").write_text(sweep("trials", "--format", style).out)
+            for name in ("out", "trials"):
+                asked = ("pareto", "--table", f"{name}.{style}", "--x", "seconds.all", "--y", "loss")
+                assert json.loads(sweep(*asked, "--format", "json").out)["front"] == [0, 2]
 
     @pytest.mark.parametrize(
         ("argv", "expected"),

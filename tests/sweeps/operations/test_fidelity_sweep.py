@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.report.contents import contents
 from analysis.summaries.costs import cost
 from analysis.table import TrialsTable
+from sweeps.api import Sweep
 from sweeps.cli.show import status_lines
 from sweeps.errors import InputError, SpaceError
 from sweeps.experiment import Experiment
@@ -125,6 +127,8 @@ def test_users_own_cheap_trial_is_marked_in_tables(finished, tmp_path):
         assert len(read) == ALL + 1
         assert read.completed.sum() == 8
     assert TrialsTable.from_document(document).feasible.sum() == 8
+    for frame in (Sweep(finished).trials(), pd.DataFrame(table.nested_rows(finished.space, trials))):
+        assert TrialsTable.from_frame(frame).completed.sum() == 8
 
 
 def test_imported_cheap_trial_is_no_result_and_costs_nothing(tmp_path):
