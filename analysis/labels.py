@@ -29,6 +29,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
         "train_flops": "training compute (FLOP)",
         "train_seconds": "training time (s)",
         "seconds": "time of the trial (s)",
+        "machine_seconds": "time of the trial, all attempts and hosts (s)",
         "tokens": "training tokens",
         "tokens_per_second": "throughput (tokens per second)",
         "peak_memory_gib": "peak memory (GiB)",

@@ -14,10 +14,10 @@ from analysis.report.contents import Contents
 from analysis.report.parallel_figure import LINES
 from analysis.report.style import LOG_RATIO
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT
-from analysis.summaries.compute import NOMINAL_COLUMNS, measure_of
+from analysis.summaries.compute import NOMINAL_COLUMNS, OWN_SECONDS, measure_of
 from analysis.summaries.reuse import STEPS as STEPS_COLUMN
 from analysis.summaries.reuse import Reuse
-from analysis.table import PARAMETER, SEM, TrialsTable
+from analysis.table import MACHINE_SECONDS, PARAMETER, SEM, TrialsTable
 from sweeps.text.counted import counted
 
 STEPS = (
@@ -229,12 +229,14 @@ def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
 def column_source(column: str, page: Contents) -> str:
     """Return the source of a cell of the table, and of its error, if it has one."""
     if column == "usd" and page.priced_by_time:
-        taken = "column seconds"
+        taken = f"column {next(name for name in OWN_SECONDS if name in page.table)}"
         if page.reuse is not None:
             taken = f"({taken} + seconds of {_reused_source(page.reuse)})"
         source = f"column usd: {taken} / 3600 × {page.cost.basis}"
     elif column == "effective_steps":
         source = f"column effective_steps: {STEPS}"
+    elif column == MACHINE_SECONDS:
+        source = f"column {column}: seconds of all attempts of the trial, times its hosts"
     elif column == "trial":
         source = "column trial: the index under which the sweep keeps it"
     elif column.startswith(PARAMETER):

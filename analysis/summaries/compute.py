@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from analysis.errors import AnalysisError
 from analysis.summaries.costs import Rate
-from analysis.table import NOMINAL, TrialsTable
+from analysis.table import MACHINE_SECONDS, NOMINAL, TrialsTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +26,21 @@ class Measure:
     unit: str
 
 
+OWN_SECONDS = (MACHINE_SECONDS, "seconds")
+"""Columns of a trial's own time, the best first: of several attempts, `seconds` has the last one's alone."""
+
 MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         "effective_steps": Measure(columns=("effective_steps",), per=100.0, unit="100 effective steps"),
         "flops": Measure(columns=("train_flops",), per=1e15, unit="PFLOP"),
         # Time spent training counts; a trial's own time includes preparation and evaluation.
-        "seconds": Measure(columns=("train_seconds", "seconds"), per=3600.0, unit="device hour"),
+        "seconds": Measure(columns=("train_seconds", *OWN_SECONDS), per=3600.0, unit="device hour"),
         "usd": Measure(columns=("usd",), per=1.0, unit="US dollar"),
     }
 )
-NOMINAL_COLUMNS = frozenset(column for m in MEASURES.values() for column in m.columns) - {"seconds"} | {
-    NOMINAL
-}
+NOMINAL_COLUMNS = frozenset(
+    column for m in MEASURES.values() for column in (*m.columns, NOMINAL) if column not in OWN_SECONDS
+)
 """Columns in which a reused stage counts as if its trial had computed it; a trial's own time is real."""
 
 OTHER = Measure(columns=(), per=100.0, unit="100 units")
@@ -46,6 +49,7 @@ OTHER = Measure(columns=(), per=100.0, unit="100 units")
 def with_price(table: TrialsTable, price: Rate) -> TrialsTable:
     """Return the table with a column `usd`: every trial's time at the price, whatever it reported.
 
+    It is the time of all its attempts, on all its hosts, as far as the table has it.
     The time of stages that were reused is added to the trial's own, as everywhere where trials are compared:
     a configuration costs the same whatever its trial found computed.
 
@@ -53,8 +57,8 @@ def with_price(table: TrialsTable, price: Rate) -> TrialsTable:
         AnalysisError: the table has no column of seconds.
     """
     # A trial's full time is paid for, with preparation and evaluation.
-    column = "seconds" if "seconds" in table else column_of("seconds", table)
-    taken = table.numbers(column) + (table.reused_seconds if column == "seconds" else 0.0)
+    column = next((name for name in OWN_SECONDS if name in table), None) or column_of("seconds", table)
+    taken = table.numbers(column) + (table.reused_seconds if column in OWN_SECONDS else 0.0)
     return table.assign(usd=taken / 3600.0 * price.usd_per_hour)
 
 

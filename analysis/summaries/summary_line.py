@@ -14,11 +14,11 @@ from analysis import labels
 from analysis.errors import AnalysisError, TableError
 from analysis.statistics.pareto import Goal
 from analysis.table import (
-    INFEASIBLE,
     PARAMETER,
     POINTS,
     SEM,
     STAGES,
+    SWEEP_COLUMNS,
     TRIAL_COLUMNS,
     TrialsTable,
     metric_column,
@@ -134,7 +134,7 @@ def best_trial(
     if isinstance(named, int) and finite[at := shown.row_of.get(shown.repeats.standing_for(named), row)]:
         row = at
     cells, metric = shown.frame.iloc[row], first.metric
-    skipped = {*TRIAL_COLUMNS, INFEASIBLE, STAGES, POINTS, metric, metric + SEM, *shown.parameters}
+    skipped = {*TRIAL_COLUMNS, *SWEEP_COLUMNS, STAGES, POINTS, metric, metric + SEM, *shown.parameters}
     errors = {name + SEM for name in shown.columns}
     others = [name for name in shown.columns if name not in skipped and name not in errors]
     best = BestTrial(

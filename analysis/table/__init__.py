@@ -13,7 +13,7 @@ from analysis.table.trials_table import (
     seed_columns,
 )
 from sweeps.text.columns import (
-    INFEASIBLE,
+    MACHINE_SECONDS,
     NOMINAL,
     PAID,
     PARAMETER,
@@ -22,13 +22,14 @@ from sweeps.text.columns import (
     SEM,
     STAGE_COLUMNS,
     STAGES,
+    SWEEP_COLUMNS,
     TRIAL_COLUMNS,
     metric_column,
 )
 
 __all__ = [
     "CONFIRM",
-    "INFEASIBLE",
+    "MACHINE_SECONDS",
     "NOMINAL",
     "PAID",
     "PARAMETER",
@@ -39,6 +40,7 @@ __all__ = [
     "STAGES",
     "STAGE_COLUMNS",
     "STEP_COLUMNS",
+    "SWEEP_COLUMNS",
     "TRIAL_COLUMNS",
     "Repeats",
     "Spread",

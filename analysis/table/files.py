@@ -23,6 +23,7 @@ from analysis.errors import TableError
 from sweeps.text.columns import (
     COMPLETED,
     INFEASIBLE,
+    MACHINE_SECONDS,
     METRIC,
     MOST_BYTES,
     MOST_CELLS,
@@ -30,6 +31,7 @@ from sweeps.text.columns import (
     RESERVED,
     STAGE_COLUMNS,
     STATES,
+    SWEEP_COLUMNS,
     TRIAL_COLUMNS,
     metric_column,
 )
@@ -186,7 +188,7 @@ READERS: Mapping[str, Callable[[Path, str], pd.DataFrame]] = MappingProxyType(
 def from_document(document: object, *, source: str = "document") -> pd.DataFrame:
     """Return the table of an export document: `{"schema": 1, …, "trials": [{"trial", "metrics", …}]}`.
 
-    Its list of infeasible trials becomes the column that the flat tables have.
+    Its fields `machine_seconds` and `infeasible` become the columns that the flat tables have.
 
     Raises:
         TableError: it is not an export document, or one of a newer schema; or its infeasible trials are no
@@ -201,18 +203,19 @@ def from_document(document: object, *, source: str = "document") -> pd.DataFrame
     for position, trial in enumerate(trials):
         if isinstance(trial, Mapping) and (lacking := OWN_COLUMNS - set(trial)):
             raise TableError(source, f"trials[{position}] has no {', '.join(sorted(lacking))}")
-    outside = document.get(INFEASIBLE)
-    if outside is None:
-        return _from_rows(trials, source)
-    if not isinstance(outside, list | tuple) or not all(isinstance(trial, int) for trial in outside):
+    longer, outside = document.get(MACHINE_SECONDS), document.get(INFEASIBLE)
+    if outside is not None and not (
+        isinstance(outside, list | tuple) and all(isinstance(trial, int) for trial in outside)
+    ):
         raise TableError(source, f"field infeasible is {outside!r:.80}; it is a list of trials")
-    found = frozenset(outside)
-
-    def is_outside(trial: Mapping[str, Any]) -> bool:
-        return isinstance(trial["trial"], int | float) and trial["trial"] in found
-
-    marked = [{**t, INFEASIBLE: is_outside(t)} if isinstance(t, Mapping) else t for t in trials]
-    return _from_rows(marked, source)
+    found = None if outside is None else frozenset(map(str, outside))
+    rows = [dict(trial) if isinstance(trial, Mapping) else trial for trial in trials]
+    for row in rows:
+        if isinstance(row, dict) and isinstance(longer, Mapping):
+            row[MACHINE_SECONDS] = longer.get(str(row["trial"]), row.get("seconds"))
+        if isinstance(row, dict) and found is not None:
+            row[INFEASIBLE] = str(row["trial"]) in found
+    return _from_rows(rows, source)
 
 
 def _check_schema(schema: object, source: str) -> None:
@@ -240,7 +243,7 @@ def _from_rows(trials: list[Any], source: str) -> pd.DataFrame:
         rows.append(row)
     own = not trials or all(set(trial) >= OWN_COLUMNS for trial in trials)
     names = dict.fromkeys(name for row in rows for name in row)
-    some = [name for name in (INFEASIBLE, *STAGE_COLUMNS) if name in names]
+    some = [name for name in (*SWEEP_COLUMNS, *STAGE_COLUMNS) if name in names]
     leading = (*TRIAL_COLUMNS, *some) if own else ()
     # Parameters before metrics, as in the CSV export, whichever trial named them first.
     ordered = [

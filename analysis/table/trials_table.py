@@ -42,7 +42,7 @@ from analysis.table.files import (
     refuse_repeated,
 )
 from analysis.table.held_out import HeldOut
-from sweeps.text.columns import INFEASIBLE, PARAMETER, POINTS, RESERVED, SEM, STAGES, is_seed
+from sweeps.text.columns import INFEASIBLE, MACHINE_SECONDS, PARAMETER, POINTS, RESERVED, SEM, STAGES, is_seed
 
 CONFIRM = "confirm"
 """Generator of the trials that confirm others."""
@@ -427,7 +427,7 @@ def _with_errors(
 
 def _metrics(table: TrialsTable, *, everything: bool) -> list[str]:
     """Return the columns of numbers that seeds vary: those with a standard error, or all of them."""
-    fixed = {*RESERVED, *table.parameters} - {"seconds"}
+    fixed = {*RESERVED, *table.parameters} - {"seconds", MACHINE_SECONDS}
     frame = table.frame
     return [
         name

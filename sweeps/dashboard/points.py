@@ -18,13 +18,13 @@ from sweeps.dashboard.trial_table import metric_column, raw
 from sweeps.export import table
 from sweeps.space.definition import Choice, Fixed, cell_of
 from sweeps.space.fidelity import is_at_target
-from sweeps.text.columns import PARAMETER
+from sweeps.text.columns import MACHINE_SECONDS, PARAMETER
 from sweeps.trials.objectives import within_constraints
 from sweeps.trials.record import Trial
 
 _COMPUTE = tuple(column for measure in MEASURES.values() for column in measure.columns)
 """Columns with measures of compute, the best first."""
-_OWN = ("seconds", "paid", "trial")
+_OWN = (MACHINE_SECONDS, "seconds", "paid", "trial")
 _MOST_COLUMNS = 60
 _SPREAD = 0.5
 """Width over which the trials of one text are spread, which would hide one another in its place."""
@@ -54,7 +54,7 @@ class Points:
 
 
 def value_of(record: Trial, column: str) -> float | None:
-    """Return a trial's number in a column: of a metric, `param.NAME`, `seconds`, `paid` or `trial`."""
+    """Return a trial's number in a column: of a metric, `param.NAME`, or one of `_OWN`."""
     found = raw(record, column)
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         return None
@@ -85,7 +85,8 @@ def columns(view: View) -> list[str]:
         if any(value_of(record, column) is not None for record in done[:50])
         or (not isinstance(parameter, Fixed) and names_of(view, column))
     ]
-    own = [name for name in _OWN if name != "paid" or any(record.stages for record in done)]
+    there = {"paid": any(r.stages for r in done), MACHINE_SECONDS: table.has_machine_seconds(view.records)}
+    own = [name for name in _OWN if there.get(name, True)]
     errors = {f"{name}_sem" for name in metrics}
     values = [metric_column(name) for name in metrics if name not in errors]
     return [*values[:_MOST_COLUMNS], *own, *parameters]
@@ -97,8 +98,11 @@ def default_axes(view: View) -> tuple[str, str]:
     if len(others) == 1:
         return others[0], first
     done = [record for record in view.records if record.status == "completed"]
+    passed = {first} if table.has_machine_seconds(view.records) else {first, MACHINE_SECONDS}
     known = (
-        name for name in _COMPUTE if name != first and any(value_of(r, name) is not None for r in done[:200])
+        name
+        for name in _COMPUTE
+        if name not in passed and any(value_of(r, name) is not None for r in done[:200])
     )
     return next(known, "trial"), first
 

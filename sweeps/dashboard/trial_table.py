@@ -180,6 +180,8 @@ def raw(record: Trial, column: str) -> object:
             return record.generator
         case "seconds":
             return table.seconds(record)
+        case "machine_seconds":
+            return table.all_seconds(record)
         case "paid":
             return costs.paid(record)
         case "worker":

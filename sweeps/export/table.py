@@ -1,8 +1,8 @@
 """Trials as tables: nested documents for JSON, flat rows for CSV and Parquet, and the best trial.
 
-A flat row has the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric. Where
-there are outcome constraints, INFEASIBLE stands behind TRIAL_COLUMNS; where trials have stages, STAGE_COLUMNS
-do: a trial without any has empty cells there.
+A flat row has the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric.
+SWEEP_COLUMNS, of which a sweep may have some, stand behind TRIAL_COLUMNS; so do STAGE_COLUMNS where trials
+have stages, and a trial without any has empty cells there.
 `sweeps.text.columns` names the columns. `analysis/` reads the exported files.
 """
 
@@ -27,9 +27,11 @@ from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
 from sweeps.text.columns import (
     INFEASIBLE,
+    MACHINE_SECONDS,
     PARAMETER,
     RESERVED,
     STAGE_COLUMNS,
+    SWEEP_COLUMNS,
     TRIAL_COLUMNS,
     is_seed,
     metric_column,
@@ -132,7 +134,11 @@ def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def flat_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return the trials as rows of the table, a cell for each of their values."""
-    return [flat(each) | verdict for each, verdict in _with_verdicts(space, trials)]
+    rows = [flat(each) | verdict for each, verdict in _with_verdicts(space, trials)]
+    if has_machine_seconds(trials):
+        for row, each in zip(rows, trials, strict=True):
+            row[MACHINE_SECONDS] = all_seconds(each)
+    return rows
 
 
 def nested_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
@@ -190,6 +196,17 @@ def machine_seconds(record: Trial) -> float | None:
     if attempts is None or (record.nodes == 1 and last is not None and math.isclose(attempts, last)):
         return None
     return record.nodes * attempts
+
+
+def has_machine_seconds(trials: Sequence[Trial]) -> bool:
+    """Return whether any trial has had several attempts or hosts, so that the table says what all took."""
+    return any(machine_seconds(record) is not None for record in trials)
+
+
+def all_seconds(record: Trial) -> float | None:
+    """Return the seconds of all attempts, times the hosts of the trial."""
+    longer = machine_seconds(record)
+    return seconds(record) if longer is None else longer
 
 
 def counts(trials: Sequence[Trial]) -> dict[str, int]:
@@ -359,7 +376,7 @@ def require_place(path: Path) -> None:
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return TRIAL_COLUMNS, those of some sweeps if any, the parameters and the metrics as they appear."""
     names = dict.fromkeys(key for row in rows for key in row)
-    some = [name for name in (INFEASIBLE, *STAGE_COLUMNS) if name in names]
+    some = [name for name in (*SWEEP_COLUMNS, *STAGE_COLUMNS) if name in names]
     parameters = [name for name in names if name.startswith(PARAMETER)]
     metrics = [name for name in names if name not in RESERVED and not name.startswith(PARAMETER)]
     return [*TRIAL_COLUMNS, *some, *parameters, *metrics]

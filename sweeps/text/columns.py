@@ -18,10 +18,11 @@ NOMINAL, PAID, STAGES, POINTS = STAGE_COLUMNS = ("cost_nominal", "cost_paid", "s
 what it computed, and the stages themselves (as JSON, where a cell holds text); likewise, only where there are
 any, the points of trunks that the trial published."""
 
-INFEASIBLE = "infeasible"
-"""Column of a sweep with outcome constraints: whether the trial has completed outside of them."""
+MACHINE_SECONDS, INFEASIBLE = SWEEP_COLUMNS = ("machine_seconds", "infeasible")
+"""Columns of some sweeps: seconds of all attempts of the trial, times its hosts, if that is not `seconds` of
+each; and with outcome constraints, whether the trial has completed outside of them."""
 
-RESERVED = frozenset((*TRIAL_COLUMNS, INFEASIBLE, *STAGE_COLUMNS))
+RESERVED = frozenset((*TRIAL_COLUMNS, *SWEEP_COLUMNS, *STAGE_COLUMNS))
 """Columns that a metric of the same name does not hide: it gets the prefix METRIC."""
 
 FOR_PEOPLE = RESERVED | {"by", "confirmation", "paid", "reused", "branched"}

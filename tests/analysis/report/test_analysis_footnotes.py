@@ -195,6 +195,9 @@ def test_dollars_at_a_price_have_the_time_of_reused_stages(
     reused = "column seconds + seconds of reused stages in column stages"
     taken = ["column seconds", f"({reused})", f"({reused} and of saved parts, in proportion to the cost)"]
     assert sources == [f"column usd: {each} / 3600 × {price}" for each in taken]
+    longer = contents(sweep | {"machine_seconds": {"1": 7200.0}}, price)
+    assert column_source("usd", longer) == f"column usd: column machine_seconds / 3600 × {price}"
+    assert "all attempts" in column_source("machine_seconds", longer)
 
 
 def test_efficiency_is_the_gain_whatever_the_goal(sweep: dict[str, Any]) -> None:

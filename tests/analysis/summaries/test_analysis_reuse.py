@@ -217,6 +217,9 @@ class TestDollars:
         assert cost(trials, run_cap=None, price=price).so_far == pytest.approx(2.0)
         table = with_price(TrialsTable.from_document({"schema": 1, "trials": trials}), price)
         assert table.numbers("usd").tolist() == pytest.approx([1.5, 1.5])
+        longer = {"schema": 1, "trials": trials, "machine_seconds": {"2": 90.0}}  # it was preempted once
+        table = with_price(TrialsTable.from_document(longer), price)
+        assert table.numbers("usd").tolist() == pytest.approx([1.5, 2.5])
 
 
 def test_what_breaks_the_constraints_is_never_the_best(shared: dict[str, Any]) -> None:

@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from served_dashboard import make_sweep, record
 
-from sweeps.dashboard import sharing
+from sweeps.dashboard import points, sharing
 from sweeps.dashboard.charts import Line, chart, scale_of, scatter
 from sweeps.dashboard.curves import Curves
 from sweeps.dashboard.reader import SweepReader
 from sweeps.space.definition import Choice, Fidelity
-from sweeps.trials.record import Attempt
+from sweeps.trials.record import Attempt, Trial
 
 POINTS = [(step, 1.0 if step <= 20 else 4.0) for step in range(1, 41)]
 MOST = sys.float_info.max
@@ -138,16 +138,30 @@ def test_best_over_compute_is_of_trials_at_the_target(tmp_path, space) -> None:
     assert found.best[0][0] == pytest.approx(20 / 3600)
 
 
-def test_best_over_time_counts_all_attempts(tmp_path, space) -> None:
+@pytest.fixture
+def preempted() -> Trial:
     """An attempt of 50 s was preempted, the one that completed took 10."""
     ended = [(0.0, 50.0, "released"), (60.0, 70.0, "completed")]
     attempts = tuple(
         Attempt(attempt=at, worker="w", start=start, end=end, reason=reason)
         for at, (start, end, reason) in enumerate(ended, start=1)
     )
-    preempted = replace(record(0, metrics={"loss": 0.5}), history=attempts, started=60.0, ended=70.0)
+    return replace(record(0, metrics={"loss": 0.5}), history=attempts, started=60.0, ended=70.0)
+
+
+def test_best_over_time_counts_all_attempts(tmp_path, space, preempted) -> None:
     found = sharing.search(SweepReader(make_sweep(tmp_path, space, preempted)).refresh(listing=True))
     assert (found.unit, found.best[0][0]) == ("hours of trials", pytest.approx(60 / 3600))
+
+
+def test_front_over_time_counts_all_attempts(tmp_path, space, preempted) -> None:
+    view = SweepReader(make_sweep(tmp_path / "a", space, preempted, record(1))).refresh(listing=True)
+    assert "machine_seconds" in points.columns(view)
+    assert points.default_axes(view) == ("machine_seconds", "loss")
+    assert points.points(view, "machine_seconds", "loss").xs == pytest.approx([60, 10])
+    view = SweepReader(make_sweep(tmp_path / "b", space, record(1))).refresh(listing=True)
+    assert "machine_seconds" not in points.columns(view)
+    assert points.default_axes(view) == ("seconds", "loss")
 
 
 def test_best_over_compute_is_within_the_constraints(tmp_path, space) -> None:

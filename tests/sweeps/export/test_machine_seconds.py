@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from analysis.report.contents import contents
+from analysis.summaries.compute import column_of, with_price
 from analysis.summaries.costs import Rate, cost
+from analysis.table import TrialsTable
 from sweeps.export import table
 from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.trials.lifecycle import Abandon, Claim, Complete, Expire, Heartbeat, Release, apply, holder
@@ -74,3 +79,51 @@ def test_a_trial_that_waits_after_a_preemption_has_cost_too() -> None:
     record = apply(record, Claim(worker="w"), 7200.0)
     record = apply(record, Heartbeat(**holder(record)), 9000.0)
     assert cost(table.cost_rows(SPACE, [record]), None, RATE).so_far == pytest.approx(4.5)
+
+
+def at_once(index: int) -> Trial:
+    """One attempt of half an hour."""
+    record = apply(fresh(index), Claim(worker="w"), 0.0)
+    return apply(record, Complete(**holder(record), metrics={"loss": 2.0}), 1800.0)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_trials_are_compared_by_the_time_of_all_their_attempts(tmp_path: Path, suffix: str) -> None:
+    table.write(tmp_path / f"t.{suffix}", SPACE, "url", [preempted(1), at_once(1), fresh(2)])
+    read = TrialsTable.open(tmp_path / f"t.{suffix}")
+    assert read.numbers("seconds").fillna(-1).tolist() == [1800, 1800, -1]
+    assert read.numbers("machine_seconds").fillna(-1).tolist() == [9000, 1800, -1]
+    assert column_of("seconds", read) == "machine_seconds"
+    assert with_price(read, RATE).numbers("usd").fillna(-1).tolist() == pytest.approx([7.5, 1.5, -1])
+
+
+def test_the_report_weighs_against_the_time_of_all_attempts() -> None:
+    page = contents(table.document(SPACE, "sweep", [preempted(1), at_once(1)]))
+    assert page.tradeoff is not None
+    assert [(point.trial, point.x) for point in page.tradeoff.result.points] == [(0, 9000), (1, 1800)]
+
+
+def test_where_all_have_one_attempt_there_is_no_column_of_several(tmp_path: Path) -> None:
+    table.write(tmp_path / "t.csv", SPACE, "url", [at_once(0), at_once(1)])
+    read = TrialsTable.open(tmp_path / "t.csv")
+    assert "machine_seconds" not in read
+    assert column_of("seconds", read) == "seconds"
+
+
+def test_a_metric_of_that_name_does_not_hide_it() -> None:
+    own = preempted(1)
+    own = replace(own, metrics=dict(own.metrics) | {"machine_seconds": 7.0})
+    (row,) = table.flat_rows(SPACE, [own])
+    assert (row["machine_seconds"], row["metric.machine_seconds"]) == (9000, 7)
+
+
+def test_means_over_seeds_are_of_all_attempts_too() -> None:
+    """Two fresh runs confirm trial 0; their time is that of all their attempts."""
+    first = at_once(0)
+    repeats = [replace(preempted(1), trial=1), at_once(2)]
+    records = [
+        first,
+        *(replace(r, generator="confirm", parameters={"x": 0.5, "seed": r.trial}) for r in repeats),
+    ]
+    read = TrialsTable.from_document(table.document(SPACE, "sweep", records)).configurations
+    assert read.numbers("machine_seconds").tolist() == [(9000 + 1800) / 2]
