@@ -63,10 +63,10 @@ NOTES = (
         "confirmed",
         "Confirmed",
         "a configuration with two or more completed trials with confirm in column generator, which repeat it "
-        "with fresh seeds: the mean over these, without the observation that it was selected for; ± and bars "
-        "include the spread over seeds (pooled over all repeated configurations, s/√n of n seeds), the 95 % "
-        "interval is Student's. Every other point is one observation: the best of many is too good to be "
-        "true (winner's curse)",
+        "with fresh seeds, and none that failed (but for lost in column failure): the mean over these, "
+        "without the observation that it was selected for; ± and bars include the spread over seeds (pooled "
+        "over all repeated configurations, s/√n of n seeds), the 95 % interval is Student's. "
+        "Every other point is one observation: the best of many is too good to be true (winner's curse)",
     ),
     Note(
         "command",

@@ -3,7 +3,8 @@
 Trials of one configuration differ in nothing but their seed. The best of many noisy numbers is too good to be
 true (the winner's curse). So `sweep confirm` runs the best trials again with fresh seeds, as trials of
 generator `confirm`. With two such runs a configuration is confirmed: one point, at the mean of its fresh
-runs, without the observation that it was selected for.
+runs, without the observation that it was selected for. One that failed with a fresh seed is not: the mean
+of the seeds that it survived says too much good of it.
 
 The spread over seeds is pooled over all configurations with repeats (the residual variance of a one-way
 analysis of variance), as two or three repeats of one say little. The error of a mean over k runs is
@@ -49,6 +50,9 @@ CONFIRM = "confirm"
 
 FIDELITY = "fidelity"
 """Generator of trials below the target of a sweep with fidelities, which are no results."""
+
+FAILURE, LOST = "failure", "lost"
+"""Column of a failed trial's kind of failure, and the kind that says nothing of its parameters."""
 
 MIN_RUNS = 2
 """Least fresh runs that confirm a configuration."""
@@ -337,14 +341,19 @@ def is_confirming(table: TrialsTable) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Configuration:
-    """Rows of the completed trials of one configuration: of the search, and its fresh runs."""
+    """Rows of the completed trials of one configuration: of the search, and its fresh runs.
+
+    Args:
+        has_failed: with a fresh seed, by its own parameters.
+    """
 
     searched: tuple[int, ...]
     fresh: tuple[int, ...]
+    has_failed: bool
 
     @property
     def is_confirmed(self) -> bool:
-        return len(self.fresh) >= MIN_RUNS
+        return len(self.fresh) >= MIN_RUNS and not self.has_failed
 
     @property
     def stands(self) -> int:
@@ -358,14 +367,14 @@ class _Configuration:
     @property
     def repeats(self) -> tuple[int, ...]:
         """Return the runs that differ by their seed; no observation that was selected is among fresh ones."""
-        return self.fresh if self.is_confirmed else self.searched
+        return self.fresh if len(self.fresh) >= MIN_RUNS else self.searched
 
 
 def by_configuration(table: TrialsTable) -> TrialsTable:
     """Return the table with one row for each confirmed configuration, and errors that include the seeds.
 
     A confirmed configuration stands under its first trial, with the means over its fresh runs. Runs that do
-    not confirm yet are left out. Where configurations were repeated, `<metric>_sem` includes the spread over
+    not confirm it are left out. Where configurations were repeated, `<metric>_sem` includes the spread over
     seeds (see above). A table without repeats, or of configurations, is returned as it is.
     """
     confirming = is_confirming(table)
@@ -376,12 +385,17 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
     keys, order = configuration_keys(table), np.argsort(table.trials, kind="stable")
     for row in order[table.completed[order]].tolist():
         groups[keys[row]].append(row)
+    failed = confirming & table.has_status("failed")
+    if FAILURE in table:  # not in tables of before there was the column
+        failed &= ~table.frame[FAILURE].isin((LOST,)).to_numpy(dtype=np.bool_)
+    refuted = {keys[row] for row in np.flatnonzero(failed)}
     configurations = [
         _Configuration(
             searched=tuple(row for row in rows if not confirming[row]),
             fresh=tuple(row for row in rows if confirming[row]),
+            has_failed=key in refuted,
         )
-        for rows in groups.values()
+        for key, rows in groups.items()
     ]
     if not confirming.any() and all(len(c.repeats) < MIN_RUNS for c in configurations):
         return table

@@ -97,6 +97,7 @@ def nested(record: Trial) -> dict[str, Any]:
         "parameters": dict(record.parameters),
         "metrics": dict(record.metrics),
         "error": record.error,
+        "failure": record.failure,
         **stage_costs(record),
     }
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
+TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error", "failure")
 """Columns of every trial; then `param.<name>` per parameter, and one column per metric."""
 
 NOMINAL, PAID, STAGES, POINTS = STAGE_COLUMNS = ("cost_nominal", "cost_paid", "stages", "trunk_points")

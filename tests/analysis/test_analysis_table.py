@@ -31,8 +31,8 @@ def test_the_three_formats_hold_the_same_table(sweep: dict[str, Any], tmp_path: 
 
 def test_document_becomes_a_table(sweep: dict[str, Any]) -> None:
     table = from_document(sweep)
-    assert tuple(table.columns[:7]) == TRIAL_COLUMNS
-    assert list(table.columns[7:]) == [
+    assert tuple(table.columns[:8]) == TRIAL_COLUMNS
+    assert list(table.columns[8:]) == [
         "param.stage1_9.max_steps",
         "param.stage2.max_steps",
         "final_loss",

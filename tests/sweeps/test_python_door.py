@@ -629,7 +629,7 @@ class TestReading:
         sweep.tell(sweep.ask(), {"loss": 1.0, "ms": 2})
         table = sweep.trials()
         assert list(table.columns) == [
-            *("trial", "status", "attempt", "generator", "worker", "seconds", "error"),
+            *("trial", "status", "attempt", "generator", "worker", "seconds", "error", "failure"),
             *("param.x", "loss", "ms"),
         ]
         assert table["loss"].tolist() == [1.0]

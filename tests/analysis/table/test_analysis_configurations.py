@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.summaries.summary import pareto
 from analysis.table import TrialsTable, from_document
 
 
@@ -65,6 +67,34 @@ def test_one_fresh_run_confirms_nothing(confirmed: dict[str, Any]) -> None:
     assert (dict(shown.repeats.runs), dict(shown.repeats.spreads)) == ({}, {})
     assert shown.trials.tolist() == list(range(7))
     assert shown.standard_errors("final_loss")[1] == 0.012
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+@pytest.mark.parametrize(
+    ("failure", "runs"),
+    [("diverged", {5: (9, 10)}), (None, {5: (9, 10)}), ("lost", {4: (7, 8), 5: (9, 10)})],
+)
+def test_a_failure_with_a_fresh_seed_refutes_unless_the_worker_was_lost(
+    confirmed: dict[str, Any], tmp_path: Any, suffix: str, failure: str | None, runs: Any
+) -> None:
+    """Trial 4 failed with a third seed. A table of before there was the column does not say how."""
+    third = copy.deepcopy(confirmed["trials"][7]) | {"trial": 13, "status": "failed", "metrics": {}}
+    third["parameters"]["seed"] = 102
+    document = confirmed | {"trials": [*confirmed["trials"], third | {"failure": failure}]}
+    file = tmp_path / f"t.{suffix}"
+    if suffix == "json":
+        file.write_text(json.dumps(document))
+    else:
+        frame = from_document(document)
+        frame = frame if failure else frame.drop(columns="failure")
+        {"csv": frame.to_csv, "parquet": frame.to_parquet}[suffix](file, index=False)
+    table = TrialsTable.open(file)
+    shown = table.configurations
+    assert shown.repeats.runs == runs
+    assert shown.trials.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert shown.floats("final_loss")[4] == pytest.approx(3.39 if 4 in runs else 3.40)
+    assert shown.repeats.spreads["final_loss"].freedom == 2  # what other seeds gave is known all the same
+    assert set(pareto(table, x="effective_steps", y="final_loss").confirmed) == set(runs)
 
 
 def test_fresh_runs_without_their_first_trial(confirmed: dict[str, Any]) -> None:

@@ -120,6 +120,7 @@ class TestTrialsAndBest:
         assert [d["trial"] for d in documents] == list(range(5))
         assert list(documents[0]) == [
             "trial", "status", "attempt", "generator", "parameters", "metrics", "error",
+            "failure",
         ]  # fmt: skip
 
     def test_trials_csv_is_the_exported_table(self, sweep, finished, tmp_path):

@@ -134,7 +134,8 @@ class TestCommands:
         assert (row["param.trial"], row["metric.status"], row["metric.seconds"]) == ("0.0", "10", "20")
         assert row["best"] == "50"
         document = json.loads(sweep("trials", "--format", "json").out)[0]
-        assert list(document) == ["trial", "status", "attempt", "generator", "parameters", "metrics", "error"]
+        keys = ["trial", "status", "attempt", "generator", "parameters", "metrics", "error", "failure"]
+        assert list(document) == keys
         assert document["metrics"]["status"] == 10
 
     def test_status_as_csv(self, sweep):

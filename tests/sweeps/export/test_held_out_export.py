@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from analysis.table import TrialsTable
 from sweeps.export import held_out
 from sweeps.export import table as export
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space
@@ -136,7 +137,10 @@ def test_the_best_by_fresh_seeds_is_not_the_luckiest() -> None:
     other = fresh(7, 1.0, 9, 0.2)
     for failure, best in (("exit_code", searched[0]), ("lost", searched[1])):
         failed = replace(other, status="failed", failure=failure, metrics={})
-        assert export.best_confirmed(SPACE, [*searched, *runs, failed]) == best
+        records = [*searched, *runs, failed]
+        assert export.best_confirmed(SPACE, records) == best
+        confirmed = TrialsTable.from_document(export.document(SPACE, "url", records)).configurations
+        assert (1 in confirmed.repeats.runs) == (best is searched[1])
 
 
 @pytest.mark.parametrize(
