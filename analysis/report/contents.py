@@ -24,7 +24,10 @@ from analysis.summaries.reuse import Reuse, reuse
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import BestTrial, Objective, best_trial, objectives, progress
 from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
-from analysis.table import TrialsTable, is_confirming
+from analysis.table import CONFIRM, FIDELITY, TrialsTable
+
+NOT_SEARCHED = (FIDELITY, "imported", CONFIRM)
+"""Generators of trials that a sweep's run cap does not count."""
 
 DRAWS = 300
 """Draws for the curve's band: enough for a picture."""
@@ -108,9 +111,15 @@ class Contents:
         return self.tradeoff is None or is_compute(self.tradeoff.result.x)
 
     @property
-    def confirming(self) -> int:
-        """Return the number of trials of `sweep confirm`, in any status, which `run_cap` does not count."""
-        return int(is_confirming(self.table).sum())
+    def searched(self) -> int:
+        """Return the number of trials, in any status, that `run_cap` counts."""
+        return _searched(self.table)
+
+    @property
+    def others(self) -> tuple[tuple[str, int], ...]:
+        """Return the generators of trials that `run_cap` does not count, with their numbers."""
+        generators = self.table.frame["generator"].tolist()
+        return tuple((name, count) for name in NOT_SEARCHED if (count := generators.count(name)))
 
 
 def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
@@ -130,6 +139,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     tradeoff, tradeoff_note = _tradeoff(table, goals)
     many_objectives, many_objectives_note = _many_objectives(table, goals)
     run_cap = document.get("run_cap") if isinstance(document.get("run_cap"), int) else None
+    has_ended = document.get("search_ended") is True  # by itself: it makes no more
     named = document.get("best_trial")
     if isinstance(named, int):  # the row of a confirmed configuration has the index of its first trial
         named = table.configurations.repeats.standing_for(named)
@@ -166,7 +176,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         reuse=reuse(table, goals[0].metric, goals[0].goal) if goals else None,
         insight=view,
         answer=view.optimum if view.optimum and best and view.optimum.trial == best.trial else None,
-        cost=cost(_cost_rows(document), run_cap, rate),
+        cost=cost(_cost_rows(document), _searched(table) if has_ended else run_cap, rate),
         priced_by_time=rate is not None,
         failures=failures(table),
         reasons=reasons(table),
@@ -180,6 +190,10 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
             if isinstance(step, Mapping)
         ),
     )
+
+
+def _searched(table: TrialsTable) -> int:
+    return int((~table.frame["generator"].isin(NOT_SEARCHED)).sum())
 
 
 def _tradeoff(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Tradeoff | None, str]:

@@ -77,7 +77,7 @@ NOTES = (
         "counts",
         "Progress",
         "rows of the trials table, counted by column status; the number of trials that are planned is field "
-        "run_cap",
+        "run_cap, without those with fidelity, imported or confirm in column generator",
     ),
     Note(
         "front",
@@ -192,7 +192,8 @@ NOTES = (
         "cost",
         "Costs",
         "so far: the sum of {dollars}; expected: trials that are not done count the mean of the completed, "
-        "or what they have cost if that is more, up to field run_cap",
+        "or what they have cost if that is more, up to field run_cap; if field search_ended is true, none is "
+        "added",
     ),
     Note(
         "history",

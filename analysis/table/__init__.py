@@ -3,6 +3,7 @@
 from analysis.table.files import SEED, STEP_COLUMNS, apart, from_document, label, read
 from analysis.table.trials_table import (
     CONFIRM,
+    FIDELITY,
     Repeats,
     Spread,
     TableLike,
@@ -29,6 +30,7 @@ from sweeps.text.columns import (
 
 __all__ = [
     "CONFIRM",
+    "FIDELITY",
     "MACHINE_SECONDS",
     "NOMINAL",
     "PAID",

@@ -16,6 +16,7 @@ from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.programs.kinds import program_of
 from sweeps.search.grid import Grid
+from sweeps.search.stop_rule import Standing
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.trials import budget, control
@@ -65,12 +66,22 @@ def report_document(
         document["best_command"] = program_of(experiment.space).command_line(found)
     elif experiment.space.outcome_constraints:
         document["best_trial"] = None  # and not the best of those outside of them
-    document["next"] = _next_steps(experiment, records, document, confirmed=confirmed is not None)
+    standing = experiment.standing()
+    if standing is not None and standing.ended:
+        document["search_ended"] = True
+    document["next"] = _next_steps(
+        experiment, records, document, confirmed=confirmed is not None, standing=standing
+    )
     return document
 
 
 def _next_steps(
-    experiment: Experiment, records: Sequence[Trial], document: dict[str, Any], *, confirmed: bool
+    experiment: Experiment,
+    records: Sequence[Trial],
+    document: dict[str, Any],
+    *,
+    confirmed: bool,
+    standing: Standing | None,
 ) -> list[dict[str, str]]:
     """Return what a person can do next, each `{"text", "command"}`: what is not certain yet comes first."""
     space, at = experiment.space, f"--storage {shlex.quote(experiment.store.url)}"
@@ -115,7 +126,6 @@ def _next_steps(
             if model is None
             else f" ({counted(model['more'], 'trial')}: expected gain {model['gain']:.1g})"
         )
-        standing = experiment.standing()
         if standing is not None and standing.ended:
             done = f"{str(standing)[0].upper()}{str(standing)[1:]}"
             add(f"{done}. Go on{then}", f"sweep extend --expected-gain none {at}{worker}")

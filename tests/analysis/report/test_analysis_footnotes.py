@@ -26,6 +26,7 @@ FIELDS = {
     "next",
     "log_parameters",
     "machine_seconds",
+    "search_ended",
 }
 """Of the export document, that the page shows."""
 

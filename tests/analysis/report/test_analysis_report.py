@@ -313,6 +313,17 @@ def test_a_sweep_without_a_cap_a_name_or_a_url_has_a_page(sweep: dict[str, Any])
     assert "python -m trainer" not in words
 
 
+def test_the_cap_counts_neither_imported_nor_cheap_trials(trial: Any, document: Any) -> None:
+    generators = ["sobol", "enqueued", "sobol", "imported", "imported", "fidelity", "confirm"]
+    trials = [trial(at, 3.0 + at, generator=name) for at, name in enumerate(generators)]
+    page = page_of(document(*trials, run_cap=2))
+    assert "3 of 2 trials 1 below the target 2 imported 1 to confirm the best 7 completed" in page.words
+    html = render(document(*trials, run_cap=5))
+    assert 'aria-label="3 trials of 5"' in html
+    assert '<span style="flex: 2"></span>' in html  # those that are missing
+    assert "flex: 7" in html
+
+
 def test_two_objectives_are_each_others_axes(sweep: dict[str, Any]) -> None:
     sweep["objectives"] = [
         {"metric": "accuracy", "goal": "maximize"},

@@ -9,6 +9,7 @@ import pytest
 
 import sweeps
 from analysis.report.report import render
+from sweeps.cli.show import status_lines
 from sweeps.errors import InputError, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.operations import lifetime, limits
@@ -183,6 +184,23 @@ def test_report_says_how_a_search_that_is_done_goes_on(storage):
         if each["command"] == f"sweep extend --expected-gain none {at} && sweep worker {at}"
     )
     assert step["text"].startswith("The search is done: 3 more trials")
+
+
+def test_report_expects_no_costs_beyond_a_search_that_has_ended(storage):
+    """As `sweep status` and the dashboard: the run cap of 5 will not be reached."""
+    experiment, _ = made(storage, SPACE.replace("random}", "bayes, stop: {expected_gain: 0.5, trials: 3}}"))
+    done = Trial(
+        trial=0,
+        status="completed",
+        parameters={"x": 0.5, "n": 1},
+        generator="sobol",
+        metrics={"loss": 1.0, "usd": 2.0},
+    )
+    assert "$10.00" in render(report_document(experiment, [done]))
+    stop_rule.keep(experiment.store, stop_rule.Expectation(gain=0.1, trials=3, results=9, digest=""))
+    page = render(report_document(experiment, [done]))
+    assert page.count("$2.00") == 2  # so far, and expected to finish
+    assert any("$2.00 so far, about $2.00 when" in line for line in status_lines(experiment, [done]))
 
 
 @pytest.mark.parametrize(("run_cap", "is_left"), [(1, True), (2, False)])
