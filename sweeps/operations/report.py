@@ -48,19 +48,19 @@ def report_document(
     confirmed = confirmation.confirmed_answer(experiment, records)
     if confirmed is not None:
         winner = confirmed[1].winner.finalist.trial
-        document.get("insight", {}).pop("optimum", None)
         found = next((record for record in records if record.trial == winner), None)
     else:  # before the confirmation is over, the best of the confirmed, if any are
         found = tables.best_confirmed(experiment.space, records)
+    if confirmed is not None or found is not None:
+        document.get("insight", {}).pop("optimum", None)  # fresh runs know better, and are no one run's gain
+    else:
         answer = document.get("insight", {}).get("optimum")
-        if found is not None:
-            document.get("insight", {}).pop("optimum", None)  # fresh runs know better
-        elif answer is not None:
+        if answer is not None:
             found = next(record for record in records if record.trial == answer["trial"])
         else:
             found = tables.best(experiment.space, records)
-    if (gained := gain(experiment.space, records, found, by_sequence)) is not None:
-        document["gain"] = {**asdict(gained), "sentence": str(gained)}
+        if (gained := gain(experiment.space, records, found, by_sequence)) is not None:
+            document["gain"] = {**asdict(gained), "sentence": str(gained)}
     if found is not None:
         document["best_trial"] = found.trial
         document["best_command"] = program_of(experiment.space).command_line(found)

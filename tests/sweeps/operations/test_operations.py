@@ -203,6 +203,35 @@ def test_report_expects_no_costs_beyond_a_search_that_has_ended(storage):
     assert any("$2.00 so far, about $2.00 when" in line for line in status_lines(experiment, [done]))
 
 
+def test_report_states_no_gain_of_a_confirmed_trial(storage):
+    """Its gain is that of the run which was selected, and would stand beside the mean of others."""
+    experiment, _ = made(storage)
+    runs = [
+        (0, 3.0, "baseline", 0.1),
+        (1, 2.0, "sobol", 0.2),
+        (2, 2.6, "confirm", 0.2),
+        (3, 2.8, "confirm", 0.2),
+    ]
+    records = [
+        Trial(
+            trial=at,
+            status="completed",
+            parameters={"x": x, "n": 1} | ({"seed": at} if generator == "confirm" else {}),
+            generator=generator,
+            metrics={"loss": loss},
+        )
+        for at, loss, generator, x in runs
+    ]
+    searched = report_document(experiment, records[:3])
+    assert searched["gain"]["sentence"].startswith("1.0 below the baseline (trial 0)")
+    document = report_document(experiment, records)
+    assert document["best_trial"] == 1
+    assert "gain" not in document
+    page = render(document)
+    assert "Confirmed winner: trial 1" in page
+    assert "below the baseline" not in page
+
+
 @pytest.mark.parametrize(("run_cap", "is_left"), [(1, True), (2, False)])
 def test_report_extends_a_grid_only_if_it_has_more(storage, run_cap, is_left):
     space = SPACE.replace("{min: 0.0, max: 1.0}", "{values: [0.0, 1.0]}").replace(
