@@ -32,13 +32,13 @@ class Best:
 
     Args:
         value: of the first objective, for people.
-        interval: how sure that is, in words; "" if nothing is known.
+        how_sure: what is known of its error, in words; "" if nothing is known.
         confirmed: by fresh seeds; else it is one observation.
     """
 
     record: Trial
     value: str
-    interval: str
+    how_sure: str
     confirmed: bool
 
 
@@ -125,17 +125,16 @@ def _best(view: View) -> Best | None:
             interval = f"95 %: {number(found.low)} to {number(found.high)}" if known else ""
             text = f"{found.metric}, mean of {found.winner.seeds} fresh seeds"
             words = ", ".join(filter(None, (text, interval)))
-            return Best(record=record, value=number(found.mean, 5), interval=words, confirmed=True)
+            return Best(record=record, value=number(found.mean, 5), how_sure=words, confirmed=True)
     record = table.best(view.space, view.records)
     return None if record is None else observed_best(view.space, record)
 
 
 def observed_best(space: Space, record: Trial) -> Best:
-    """Return a trial with its own value, and the interval of that where it reports a standard error."""
+    """Return a trial with its own value, and with its standard error where it reports one."""
     metric = space.metrics()[0]
-    value, sem = record.metrics.get(metric), record.metrics.get(f"{metric}_sem")
-    interval = ""
-    if value is not None and sem is not None and sem > 0:
-        low, high = value - 1.96 * sem, value + 1.96 * sem
-        interval = f"{with_error(value, sem)}, 95 %: {number(low)} to {number(high)}"
-    return Best(record=record, value=number(value, 5), interval=interval, confirmed=False)
+    value = record.metrics.get(metric)
+    # No interval of 95 %: the trainer's error is not the loss's, but that of its difference to the teacher's.
+    error = with_error(value, record.metrics.get(f"{metric}_sem"))
+    words = f"{error}, one standard error, without other seeds" if error else ""
+    return Best(record=record, value=number(value, 5), how_sure=words, confirmed=False)

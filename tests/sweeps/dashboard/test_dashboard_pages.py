@@ -71,7 +71,8 @@ def test_page_of_a_sweep(tmp_path, space):
             said = text_of(await served.page("/sweep/toy"))
         assert "5 of 8 trials" in said
         assert "Best so far: trial 1 2.5" in said
-        assert "95 %: 2.48 to 2.52" in said
+        assert "2.500 ± 0.010, one standard error, without other seeds" in said
+        assert "95 %" not in said
         assert "unconfirmed" in said
         assert "give the lowest loss" in said
         assert "$0.50" in said
