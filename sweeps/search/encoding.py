@@ -135,7 +135,7 @@ class Encoding:
         return values
 
     def distance(self, first: Mapping[str, Value], second: Mapping[str, Value]) -> float:
-        """Return the largest difference on any axis as a share of its range (the max-norm).
+        """Return the largest difference on any axis as a share of its range, on its scale (the max-norm).
 
         Infinity between points that differ in the value of a choice, or in which axes are active.
         """
@@ -149,9 +149,8 @@ class Encoding:
                 if not same_value(first[axis.name], second[axis.name]):
                     return math.inf
             else:
-                low, high = axis.bounds
-                apart = abs(number_of(first[axis.name]) - number_of(second[axis.name])) / (high - low)
-                largest = max(largest, apart)
+                apart = unit_at(axis, first[axis.name]) - unit_at(axis, second[axis.name])
+                largest = max(largest, abs(apart))
         return largest
 
     def value(self, axis: str, at: Value) -> Value:
@@ -266,6 +265,14 @@ def share_at(axis: Axis, position: Value) -> float:
         return math.log(at / (low - 0.5)) / math.log((high + 0.5) / (low - 0.5))
     above = 1 if axis.kind == "int" else 0
     return (at - low + 0.5 * above) / (high - low + above)
+
+
+def unit_at(axis: Interval, position: Value) -> float:
+    """Return the position between 0 and 1 on the axis's scale."""
+    if axis.log:
+        return share_at(axis, position)  # as the axis of a range too wide for one of integers has it
+    low, high = axis.bounds
+    return (number_of(position) - low) / (high - low)
 
 
 def _uniform(axis: Axis, seed: int) -> Value:

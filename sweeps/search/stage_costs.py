@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from sweeps.search.arrays import Floats
-from sweeps.search.encoding import Encoding, Options
-from sweeps.space.definition import Value, number_of
+from sweeps.search.encoding import Encoding, Options, unit_at
+from sweeps.space.definition import Value
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
 
@@ -103,6 +103,5 @@ class StageCosts:
             if isinstance(axis, Options):
                 features += [float(value == option) for option in axis.values]
             else:
-                low, high = axis.bounds
-                features.append(0.5 if value is None else (number_of(value) - low) / (high - low))
+                features.append(0.5 if value is None else unit_at(axis, value))
         return np.array(features)

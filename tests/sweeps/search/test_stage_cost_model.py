@@ -18,12 +18,12 @@ from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
 
-def costs(first: str = "", second: str = "") -> StageCosts:
+def costs(first: str = "", second: str = "", *, shortest: int = 10, longest: int = 1000) -> StageCosts:
     space = Space(
         name="case",
         objectives=(Objective(metric="loss"),),
         parameters=(
-            Range(name="first.steps", min=10, max=1000, kind="int", log=True),
+            Range(name="first.steps", min=shortest, max=longest, kind="int", log=True),
             Choice(name="first.kind", values=("a", "b")),
             Range(name="second.lr", min=0.0, max=1.0, kind="float"),
         ),
@@ -71,15 +71,20 @@ def test_a_stage_without_a_report_costs_the_mean_of_the_others():
     assert costs().known([trial(parameters(), 30.0)])(parameters()) == pytest.approx((30.0, 30.0))
 
 
-@given(st.floats(0.5, 2.0), st.lists(st.integers(10, 1000), min_size=8, max_size=12, unique=True))
-def test_seconds_follow_the_length_that_they_depend_on(rate: float, lengths: list[int]):
-    lengths = [10, *lengths, 1000]
+@pytest.mark.parametrize(("shortest", "longest"), [(10, 1000), (1, 64)])
+@given(rate=st.floats(0.5, 2.0), data=st.data())
+def test_seconds_follow_the_length_that_they_depend_on(
+    shortest: int, longest: int, rate: float, data: st.DataObject
+):
+    steps = st.integers(shortest, longest)
+    lengths = [shortest, *data.draw(st.lists(steps, min_size=8, max_size=12, unique=True)), longest]
     records = [trial(parameters(steps), rate * steps, 20.0) for steps in lengths]
-    found = costs().known(records)
-    short, long = found(parameters(20)), found(parameters(800))
+    found = costs(shortest=shortest, longest=longest).known(records)
+    twice, most = 2 * shortest, longest * 4 // 5
+    short, long = found(parameters(twice)), found(parameters(most))
     assert short[1] == pytest.approx(20.0)
     assert long[1] == pytest.approx(20.0)
-    assert 10 < long[0] / short[0] <= 40 * 1.01
+    assert (most / twice) ** 0.75 < long[0] / short[0] <= most / twice * 1.01
 
 
 def test_an_option_that_takes_longer_is_predicted_to():

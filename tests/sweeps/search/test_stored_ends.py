@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.search.encoding import Encoding
+from sweeps.search.encoding import WIDE, Encoding
 from sweeps.search.shared_stages import SEPARATION, SharedStages, Start
 from sweeps.space.definition import (
     Choice,
@@ -93,6 +94,37 @@ def test_near_copy_of_stored_stage_becomes_exact(point: dict[str, Value], off: f
         assert snapped == {**parameters, "first.lr": record.parameters["first.lr"]}
     else:
         assert snapped is None
+
+
+def lengths(low: int, high: int) -> tuple[SharedStages, Encoding]:
+    steps = Range(name="first.steps", min=low, max=high, kind="int", log=True)
+    return shared_of(replace(SPACE, parameters=(steps, *SPACE.parameters[3:])))
+
+
+def test_twice_a_short_length_is_another_stage():
+    shared, encoding = lengths(1, 64)
+    rest = {"second.steps": 100, "second.kind": "a", "seed": 7}
+    stored = Start(record=trial({"first.steps": 1, **rest}))
+    assert shared.snap({"first.steps": 2, **rest}, [stored]) is None
+    first, second = encoding.encode({"first.steps": 1, **rest}), encoding.encode({"first.steps": 2, **rest})
+    assert first is not None
+    assert second is not None
+    assert shared.is_separate(first, [second])
+
+
+def test_lengths_are_as_far_apart_whether_integers_have_an_axis_of_their_own():
+    def apart(low: int, high: int) -> float:
+        encoding = lengths(low, high)[1]
+        first, second = (
+            encoding.encode({"first.steps": n, "second.steps": 100, "second.kind": "a", "seed": 7})
+            for n in (2 * low, 3 * low)
+        )
+        assert first is not None
+        assert second is not None
+        return encoding.distance(first, second)
+
+    for low in (1, 11):
+        assert apart(low, low + WIDE - 1) == pytest.approx(apart(low, low + WIDE + 10), rel=0.05)
 
 
 def test_another_option_of_the_first_stage_is_another_stage():
