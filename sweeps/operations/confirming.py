@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sweeps.errors import InputError, StoreConflict
+from sweeps.errors import IllegalTransition, InputError, StoreConflict
 from sweeps.experiment import Experiment
 from sweeps.search.confirm.plan import Plan, store_plan, stored_plan
 from sweeps.space.definition import Fixed, Space, Value
 from sweeps.space.domain import Domain
 from sweeps.text.columns import is_seed
 from sweeps.text.counted import counted
-from sweeps.trials import actions, budget, control
+from sweeps.trials import actions, budget, control, lifecycle
 from sweeps.trials.record import Trial
 
 TOP, SEEDS = 5, 5
@@ -34,7 +35,7 @@ def plan_confirmation(
     Args:
         options: `top`, `seeds`, `budget`, `objective`, `bounds` and `seed_name`, as of `sweep confirm`; None
             or () where they are left out.
-        again: plan anew, whatever is stored.
+        again: plan anew, whatever is stored, and abandon pending repeats of the former plan.
         on_notice: gets what is planned, and what should be known of it.
 
     Raises:
@@ -59,7 +60,23 @@ def plan_confirmation(
     what = f"{actions.about_trials('confirm', trials)} by {plan.metric}: at most {counted(most, 'run')}"
     actions.note(experiment.store, what, by)
     on_notice(f"confirming{what.removeprefix('confirm')}")
+    if again:
+        _abandon_former(experiment, plan, by, on_notice)
     return plan
+
+
+def _abandon_former(experiment: Experiment, plan: Plan, by: str, on_notice: Callable[[str], None]) -> None:
+    """Abandon the repeats of former plans that are pending: workers would run them before this plan's."""
+    records = experiment.trials()
+    own = {record.trial for record in plan.repeats(records).values()}
+    abandoned = 0
+    for record in records:
+        if record.generator == "confirm" and record.status == "pending" and record.trial not in own:
+            with contextlib.suppress(IllegalTransition):  # it has ended meanwhile
+                experiment.apply(record.trial, lifecycle.Abandon(by=f"{by}: planned anew"))
+                abandoned += 1
+    if abandoned:
+        on_notice(f"abandoned {counted(abandoned, 'repeat')} of the former plan that waited for a worker")
 
 
 def _require_same(plan: Plan, options: Mapping[str, Any]) -> Plan:

@@ -205,6 +205,18 @@ class TestPlan:
         second = stored_plan(store)[0]
         assert not set(first.seeds) & set(second.seeds)
 
+    def test_a_new_plan_abandons_the_repeats_of_the_former_one_that_wait(self, sweep, searched):
+        store = LocalStore(searched)
+        experiment = Experiment.open(store)
+        assert sweep("confirm", "--top", "2", "--seeds", "3", "--plan").status == 0
+        waits, runs = (experiment.ask("w", confirming=True).trial for _ in range(2))
+        experiment.apply(waits, lifecycle.Release(worker="w", attempt=1, detail="SIGINT"))
+        planned = sweep("confirm", "--top", "2", "--seeds", "3", "--again", "--plan")
+        assert "abandoned 1 repeat of the former plan that waited for a worker" in planned.err
+        assert [experiment.trial(at).status for at in (waits, runs)] == ["abandoned", "running"]
+        repeat = experiment.ask("w", confirming=True)
+        assert repeat in stored_plan(store)[0].repeats(experiment.trials()).values()
+
     def test_confirmation_does_not_count_towards_the_run_cap(self, sweep, make):
         random = SPACE.replace("method: grid", "method: random, sobol: 4") + "run_cap: 6\n"
         url = make(random, run=False)
