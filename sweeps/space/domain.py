@@ -142,13 +142,13 @@ class Domain:
     def configuration(self, parameters: Mapping[str, Value], *, repeat: bool = False) -> dict[str, Value]:
         """Return the parameters without what only tells repeats of one configuration apart.
 
-        That is a `seed` and an `eval.test` that are not searched; a fixed one gets the space's value again.
+        That is a seed and an `eval.test` that are not searched; a fixed one gets the space's value again.
 
         Args:
             repeat: whether everything that is not searched may differ: a repeat of `sweep confirm`, whose
-                seed may have another name.
+                seed may have any name.
         """
-        differs = [n for n in parameters if n not in self.searched and (repeat or n in REPEAT_KEYS)]
+        differs = [n for n in parameters if n not in self.searched and (repeat or is_of_repeat(n))]
         kept = {name: value for name, value in parameters.items() if name not in differs}
         return kept | {name: self.fixed[name] for name in differs if name in self.fixed}
 
@@ -179,6 +179,11 @@ class Domain:
             return value_key(value)
         position = to_unit(parameter, value) * RESOLUTION
         return round(position) if math.isfinite(position) else value  # far outside: an edited record
+
+
+def is_of_repeat(name: str) -> bool:
+    """Return whether a parameter tells repeats of one configuration apart by its name, unless searched."""
+    return name in REPEAT_KEYS or is_seed(name)
 
 
 def centre(parameters: Iterable[Parameter], constraints: Sequence[Linear]) -> dict[str, float] | None:

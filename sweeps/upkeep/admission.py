@@ -26,7 +26,7 @@ from sweeps.space.definition import (
     is_value,
     same_value,
 )
-from sweeps.space.domain import REPEAT_KEYS
+from sweeps.space.domain import is_of_repeat
 from sweeps.space.scale import ends, is_level
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text import json_reader
@@ -130,7 +130,7 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
     for column in table.columns:
         if column.startswith(PARAMETER):
             name = column.removeprefix(PARAMETER)
-            if name in names or name in REPEAT_KEYS:
+            if name in names or is_of_repeat(name):
                 found.parameters[name] = column
             else:
                 problems.append(
@@ -190,11 +190,13 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
             values[parameter.name] = parameter.value
         elif cell is not None:
             try:
-                is_repeat = isinstance(parameter, Fixed) and parameter.name in REPEAT_KEYS
-                values[parameter.name] = _of_repeat(cell) if is_repeat else _value(parameter, cell)
+                values[parameter.name] = _value(parameter, cell)
             except ValueError as error:
-                wrong.add(parameter.name)
-                problems.append(f"{column}: {error}")
+                if isinstance(parameter, Fixed) and is_of_repeat(parameter.name):
+                    values[parameter.name] = _of_repeat(cell)
+                else:
+                    wrong.add(parameter.name)
+                    problems.append(f"{column}: {error}")
     active = space.active(values)
     problems += [
         f"{columns.parameters.get(name, PARAMETER + name)}: empty, but the trial had a value for it"
@@ -210,9 +212,10 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
         and row.cells.get(columns.parameters[name]) is not None
     ]
     chosen = {name: values[name] for name in active if name in values}
-    for name in REPEAT_KEYS:  # the sweep's program may take a seed that is none of the parameters
-        cell = row.cells.get(columns.parameters.get(name, ""))
-        if cell is not None and name not in values and name not in wrong:
+    own = {parameter.name for parameter in space.parameters}
+    for name, column in columns.parameters.items():
+        cell = row.cells.get(column)
+        if cell is not None and name not in own:  # a seed of the program, which is none of the parameters
             chosen[name] = _of_repeat(cell)
     if not problems:
         numbers = {name: value for name, value in chosen.items() if is_number(value)}

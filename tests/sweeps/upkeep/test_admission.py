@@ -8,6 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from sweeps.space.definition import Choice, Fixed, Range
+from sweeps.space.domain import Domain
 from sweeps.upkeep.admission import admit
 from sweeps.upkeep.tables import Row, Table, TableError
 
@@ -181,12 +182,23 @@ def test_every_problem_has_its_own_line(rich_space):
     assert lines[-1] == "  … and 40 more"
 
 
+@pytest.mark.parametrize("name", ["seed", "random_state", "data.seed"])
 @pytest.mark.parametrize("declared", [True, False], ids=["fixed", "not among the parameters"])
-def test_a_repeat_keeps_its_seed(space, declared):
+def test_a_repeat_keeps_its_seed(space, declared, name):
     """The table of a confirmed sweep can be imported into another, where its repeats are repeats again."""
     if declared:
-        space = replace(space, parameters=(*space.parameters, Fixed(name="seed", value=0)))
+        space = replace(space, parameters=(*space.parameters, Fixed(name=name, value=0)))
     row = {"param.x": "0.5", "param.n": "3", "loss": "3.25", "param.eval.test": "True"}
-    results = admit(table(row | {"param.seed": "199713"}, row | {"param.seed": None}), space).results
-    assert [result.parameters.get("seed") for result in results] == [199713, 0 if declared else None]
+    results = admit(table(row | {f"param.{name}": "199713"}, row | {f"param.{name}": None}), space).results
+    assert [result.parameters.get(name) for result in results] == [199713, 0 if declared else None]
     assert results[0].parameters["eval.test"] is True
+    first, second = (Domain(space).configuration(result.parameters) for result in results)
+    assert first == second
+    assert Domain(space).misfit(first) is None
+
+
+def test_a_seed_that_is_a_text_stays_one(space):
+    space = replace(space, parameters=(*space.parameters, Fixed(name="data.seed", value="007")))
+    row = {"param.x": "0.5", "param.n": "3", "loss": "3.25", "param.data.seed": "007"}
+    (result,) = admit(table(row), space).results
+    assert result.parameters["data.seed"] == "007"

@@ -68,7 +68,7 @@ def test_repeats_share_point_and_arm_of_their_trial():
     assert len(set(arms)) == 8
 
 
-@pytest.mark.parametrize("key", ["seed", "eval.test"])
+@pytest.mark.parametrize("key", ["seed", "data.seed", "eval.test"])
 def test_an_imported_trial_with_another_seed_is_a_repeat_too(key):
     space = replace(SPACE, parameters=(*SPACE.parameters, Fixed(name=key, value=0)))
     imported = [done(8 + i, 3 / 7, 0.1, "imported", **{key: i + 1}) for i in range(2)]
