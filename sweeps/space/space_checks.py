@@ -9,7 +9,18 @@ from functools import partial
 from types import MappingProxyType
 
 from sweeps.space.constraints import Linear, parse
-from sweeps.space.definition import Fixed, Objective, Parameter, Range, Space, Value, is_number, same_value
+from sweeps.space.definition import (
+    Fixed,
+    Objective,
+    Parameter,
+    Range,
+    Space,
+    Value,
+    conditions,
+    is_number,
+    number_of,
+    same_value,
+)
 from sweeps.space.domain import centre
 from sweeps.space.scale import is_level, level, levels, middle, position
 from sweeps.space.yaml_cursor import Cursor, Problems, nearest, yaml_text
@@ -185,6 +196,13 @@ def _narrow(item: Cursor, parameter: Range, linear: Linear) -> Range:
     if low >= high:
         left = "nothing" if low > high else f"only {low}"
         raise item.refusal(f"leaves {left} of `{parameter.name}` ({parameter.min} to {parameter.max})")
+    for condition, names in conditions(parameter):
+        inside = (low, high, min(max(number_of(condition.value), low), high))
+        if not any(condition.holds({parameter.name: value}) for value in inside):
+            raise item.refusal(
+                f"leaves {low} to {high} of `{parameter.name}`, where {condition.relation} "
+                f"{condition.value} never holds; loosen it, or take {', '.join(names)} out of when:"
+            )
     return replace(parameter, min=low, max=high)
 
 

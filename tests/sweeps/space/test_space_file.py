@@ -281,6 +281,14 @@ def test_constraint_on_one_parameter_narrows_its_range() -> None:
     assert narrowed.parameter_constraints == ()
 
 
+def test_a_condition_may_always_hold_within_a_constraint() -> None:
+    narrowed = space(
+        'n: {min: 0, max: 9, when: {"> 0": [lr]}}, lr: {min: 0.1, max: 0.9}',
+        'parameter_constraints: ["n >= 1"]\n',
+    )
+    assert narrowed.parameter("n") == Range(name="n", min=1, max=9, kind="int", when=(("> 0", ("lr",)),))
+
+
 def test_constraints_on_several_parameters_stay_as_they_stand() -> None:
     constrained = space(
         "a: {min: 1, max: 100}, b: {min: 1.0, max: 9.0}",

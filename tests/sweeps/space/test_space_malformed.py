@@ -285,6 +285,8 @@ CASES = [
     Case("constraint_chained", "", 'parameter_constraints: ["1 <= steps <= 3"]\n', 13, "parameter_constraints[0]"),
     Case("constraint_nothing_left", "", 'parameter_constraints: ["steps <= 3"]\n', 13, "parameter_constraints[0]"),
     Case("constraint_one_left", "", 'parameter_constraints: ["steps <= 10"]\n', 13, "parameter_constraints[0]"),
+    Case("constraint_against_when", PARAMETERS_AND_SEARCH, '  steps: {min: 0, max: 300, step: 100, when: {"> 200": [lr]}}\n  lr: {min: 0, max: 1}\nparameter_constraints: ["steps <= 200"]', 7, "parameter_constraints[0]"),
+    Case("constraint_against_equal", PARAMETERS_AND_SEARCH, '  steps: {min: 0, max: 3, when: {0: [lr], 2: [b]}}\n  lr: {min: 0, max: 1}\n  b: {min: 0, max: 1}\nparameter_constraints: ["steps >= 1"]', 8, "parameter_constraints[0]"),
     Case("constraint_infeasible", "", 'parameter_constraints: ["steps + width <= 3"]\n', 13, "parameter_constraints"),
     Case("constraints_jointly_infeasible", "", 'parameter_constraints: ["steps - 10*width <= -20", "steps - 5*width >= 75"]\n', 13, "parameter_constraints"),
     # the search, the cap, the lease, the baseline
