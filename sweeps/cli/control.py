@@ -27,7 +27,10 @@ def pause(sweep: Sweep) -> None:
 @click.command()
 @sweep_option
 def resume(sweep: Sweep) -> None:
-    """Hand out trials again, after `sweep pause` or `sweep stop`, or once the sweep has paused itself."""
+    """Hand out trials again, after `sweep pause` or `sweep stop`, or once the sweep has paused itself.
+
+    A sweep in the archive is taken out of it.
+    """
     _set_state(sweep, "running")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import click
@@ -15,9 +16,10 @@ from sweeps.operations import copying, lifetime
 from sweeps.operations.control import user_name
 from sweeps.operations.opening import is_named, latest_name, storage_url
 from sweeps.operations.status import history_rows, sweep_rows
-from sweeps.storage.urls import is_remote, name_of
+from sweeps.storage.urls import is_remote
 from sweeps.text.counted import counted
 from sweeps.text.shorten import iso, shorten, shown_bytes, timestamp
+from sweeps.trials import control
 
 _SHOWN = 5
 """Lines about what a copy left out."""
@@ -94,9 +96,11 @@ def archive(sweep: Sweep, undo: bool) -> None:
     url = experiment.store.url
     if undo:
         lifetime.unarchive(experiment, user_name())
-        echo(f"{url} is listed again; it is stopped, `sweep resume` opens it")
+        state = control.read(experiment.store)
+        how = ", `sweep resume` opens it" if state == "stopped" else ""
+        echo(f"{url} is listed again; it is {state}{how}")
     elif lifetime.archive(experiment, user_name()):
-        echo(f"{url} is in the archive; `sweep archive --undo --name {name_of(url)}` takes it out")
+        echo(f"{url} is in the archive; `sweep archive --undo --storage {shlex.quote(url)}` takes it out")
     else:
         echo(f"{url} is in the archive already")
 

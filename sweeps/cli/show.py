@@ -118,7 +118,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     ]
     switch = control.switch(experiment.store)
     if experiment.amendments.archived:
-        lines.append("state   in the archive, and stopped; `sweep archive --undo` takes it out")
+        lines.append(f"state   in the archive, and {switch.state}; `sweep archive --undo` takes it out")
     elif switch.braked:
         lines.append(f"state   paused by the brake: {switch.why}; {brake.REMEDY}")
     elif switch.state != "running":

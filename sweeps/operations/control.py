@@ -14,6 +14,7 @@ from sweeps.experiment import Experiment
 from sweeps.programs.result import Failed, parse_result, stated_failure
 from sweeps.storage.base import Store
 from sweeps.trials import actions, control, lifecycle, storable
+from sweeps.trials.amendments import ARCHIVED
 from sweeps.trials.record import Trial
 
 USER = "SWEEP_USER"
@@ -34,7 +35,12 @@ def user_name() -> str:
 
 
 def set_state(store: Store, state: control.State, by: str) -> None:
-    """Change the switch, and note by whom."""
+    """Change the switch, and note by whom. Only a stopped sweep stays in the archive.
+
+    Raises `DamagedObject` and `SweepNotFound`.
+    """
+    if state != "stopped" and (amendments := Experiment.open(store).amendments).archived:
+        amendments.add({ARCHIVED: False}, by)
     control.write(store, state, by)
     actions.note(store, _VERBS[state], by)
 

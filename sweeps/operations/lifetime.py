@@ -13,17 +13,19 @@ from sweeps.upkeep.removal import require_idle
 
 
 def archive(experiment: Experiment, by: str) -> bool:
-    """Stop a sweep and put it away; return False if it is in the archive already. Raises `InputError`."""
-    if experiment.amendments.archived:
+    """Stop a sweep and put it away; return False if both has been done already. Raises `InputError`."""
+    archived = experiment.amendments.archived
+    if archived and control.read(experiment.store) == "stopped":
         return False
     require_idle(experiment, "put away")
     control.write(experiment.store, "stopped", by)
-    experiment.amendments.add({ARCHIVED: True}, by)
+    if not archived:
+        experiment.amendments.add({ARCHIVED: True}, by)
     return True
 
 
 def unarchive(experiment: Experiment, by: str) -> None:
-    """List a sweep again, which stays stopped. Raises `InputError` if it is not in the archive."""
+    """List a sweep again, which stays as it is. Raises `InputError` if it is not in the archive."""
     if not experiment.amendments.archived:
         raise InputError(
             f"{experiment.store.url}: it is not in the archive; `sweep list --all` shows what is"

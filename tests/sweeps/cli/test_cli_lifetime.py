@@ -18,6 +18,7 @@ from fake_gcs import Fault
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import open_store
+from sweeps.trials import control
 from sweeps.trials.lifecycle import Complete, Fail, Heartbeat
 
 FAILING = """\
@@ -245,6 +246,26 @@ class TestLifetime:
         assert sweep("archive", "--undo").status == 0
         assert sweep("archive", "--undo").status == 2
         assert len(json.loads(sweep("list", "--format", "json").out)) == 1
+
+    def test_resumed_sweep_is_no_longer_in_the_archive(self, sweep, finished):
+        out = sweep("archive").out
+        assert out.endswith(f"is in the archive; `sweep archive --undo --storage {finished}` takes it out\n")
+        assert "archive" in sweep("status").out
+        assert sweep("resume").status == 0
+        assert "archive" not in sweep("status").out
+        assert [row["name"] for row in json.loads(sweep("list", "--format", "json").out)] == ["toy"]
+        assert sweep("archive", "--undo").status == 2
+        assert "is in the archive; " in sweep("archive").out
+        assert json.loads(sweep("status", "--format", "json").out)["state"] == "stopped"
+
+    def test_archived_sweep_that_runs_is_stopped(self, sweep, finished):
+        sweep("archive")
+        control.write(LocalStore(finished), "running", "an earlier version")
+        assert "state   in the archive, and running; " in sweep("status").out
+        assert sweep("archive").out.startswith(f"{finished} is in the archive; ")
+        assert json.loads(sweep("status", "--format", "json").out)["state"] == "stopped"
+        control.write(LocalStore(finished), "running", "an earlier version")
+        assert sweep("archive", "--undo").out == f"{finished} is listed again; it is running\n"
 
     def test_renamed_sweep_stays_the_default(self, sweep, finished, space_file):
         assert "./sweep-store/better" in sweep("rename", "better").out

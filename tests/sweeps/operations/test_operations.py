@@ -13,6 +13,7 @@ from sweeps.cli.show import status_lines
 from sweeps.errors import InputError, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.operations import lifetime, limits
+from sweeps.operations.control import set_state
 from sweeps.operations.creation import create_sweep
 from sweeps.operations.opening import latest_name, open_sweep
 from sweeps.operations.report import report_document
@@ -283,6 +284,16 @@ def test_archived_sweep_is_listed_so_until_it_is_taken_out(storage):
     assert [row["state"] for row in sweep_rows(storage)] == ["stopped"]
     with pytest.raises(InputError, match="archive"):
         lifetime.unarchive(experiment, "ada")
+
+
+@pytest.mark.parametrize(
+    ("state", "listed"), [("running", "open"), ("paused", "paused"), ("stopped", "archived")]
+)
+def test_only_a_stopped_sweep_stays_in_the_archive(storage, state, listed):
+    experiment, _ = made(storage)
+    assert lifetime.archive(experiment, "ada")
+    set_state(experiment.store, state, "bob")
+    assert [row["state"] for row in sweep_rows(storage)] == [listed]
 
 
 def test_renamed_sweep_stays_the_default(storage):
