@@ -280,7 +280,8 @@ class TrainerProgram(CommandProgram):
     def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
         count = self.space.program.processes
         start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count)]
-        return shlex.join([*start, "-m", "trainer", *self.overrides(record.parameters)])
+        overrides = [*self.overrides(record.parameters), *to_overrides({"run_dir": run_dir})]
+        return shlex.join([*start, "-m", "trainer", *overrides])
 
     # ---- what trials share
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from sweeps.programs.signals import Stop
 from sweeps.programs.trainer import TrainerProgram
 from sweeps.space.definition import Objective, Program
 from sweeps.trials.record import Trial
+from trainer.api import check
 
 RECORD = Trial(
     trial=4, status="running", parameters={"x": 0.5, "n": 10}, generator="sobol", attempt=1, worker="w", heartbeat=1.0
@@ -294,6 +296,15 @@ class TestCommands:
         outcome = run(replace(space, program=program, parameters=()), tmp_path, record)
         assert outcome.failure == failure
         assert outcome.error.startswith(message)
+
+    @pytest.mark.parametrize("run_dir", ["runs/best", "runs/trial-4"])
+    def test_its_command_line_is_a_run_that_the_trainer_accepts(self, space, run_dir):
+        space = replace(space, program=Program(kind="trainer", overrides=("model=tiny",)), parameters=())
+        record = replace(RECORD, parameters={"stage2.optimizer.lr": 0.004})
+        line = TrainerProgram(space).command_line(record, run_dir=run_dir)
+        start, overrides = shlex.split(line)[:3], shlex.split(line)[3:]
+        assert start == ["python", "-m", "trainer"]
+        assert check(overrides).run_dir == run_dir
 
     @pytest.mark.parametrize("process", ["", "process 1: "], ids=["first", "later"])
     def test_any_process_of_a_trial_may_be_the_one_that_refuses(self, space, process):
