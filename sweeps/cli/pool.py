@@ -24,6 +24,8 @@ from sweeps.trials import actions
 if TYPE_CHECKING:
     from runners.pools.pool import Pool
 
+_LEAST_GRACE_S = 60.0
+"""Of `sweep down`: longer than that of `sweep launch` by default, as the engine takes time, too."""
 _runner = click.argument("runner", callback=known_runner, required=False)
 
 
@@ -113,7 +115,11 @@ def logs(runner: str | None, worker: str | None, lines: int, sweep: Sweep) -> No
 
 @click.command()
 @_runner
-@number_option("--grace", default=60.0, metavar="S", help="Seconds until workers that still run are killed.")
+@number_option(
+    "--grace",
+    metavar="S",
+    help="Seconds until workers that still run are killed. Default: that of `sweep launch`, and at least 60.",
+)
 @click.option(
     "--option",
     multiple=True,
@@ -121,7 +127,7 @@ def logs(runner: str | None, worker: str | None, lines: int, sweep: Sweep) -> No
     help="As of `sweep launch`, for a pool that was launched elsewhere.",
 )
 @sweep_option
-def down(runner: str | None, grace: float, option: tuple[str, ...], sweep: Sweep) -> int:
+def down(runner: str | None, grace: float | None, option: tuple[str, ...], sweep: Sweep) -> int:
     """Stop the pools of workers that `sweep launch` started for a sweep from here.
 
     Their trials are handed back, and the next worker resumes them from their checkpoints. With RUNNER also a
@@ -138,7 +144,8 @@ def down(runner: str | None, grace: float, option: tuple[str, ...], sweep: Sweep
         with _collect_error(errors):
             engines.require(engine)
             options = {**pool_.options, **option_values(option)}
-            here = engines.runner(engine).down(replace(pool_, grace_s=grace, options=options), notify)
+            grace_s = max(_LEAST_GRACE_S, pool_.grace_s) if grace is None else grace
+            here = engines.runner(engine).down(replace(pool_, grace_s=grace_s, options=options), notify)
             launched.remove(pool_.folder)
             if here:
                 actions.note(experiment.store, f"bring down the pool of {engine}", user_name())

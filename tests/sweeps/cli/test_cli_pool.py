@@ -225,6 +225,34 @@ def test_an_engine_that_is_gone_keeps_nobody_from_the_others(sweep, space_file, 
         assert ran.err.count("which is not here") == 2
 
 
+@pytest.mark.parametrize(
+    ("launched_with", "argv", "expected"),
+    [(300.0, (), 300.0), (30.0, (), 60.0), (300.0, ("--grace", "5"), 5.0)],
+)
+def test_down_gives_workers_the_time_that_they_were_launched_with(
+    sweep, space_file, monkeypatch, launched_with, argv, expected
+):
+    from runners.pools import engines, launched
+
+    sweep("init", str(space_file))
+    folder = Path("sweep-store/toy/logs").absolute() / "slurm-pool"
+    described = Pool(
+        name="toy", storage="s", folder=folder, workers=1, command=("true",), grace_s=launched_with
+    )
+    launched.write(launched.Launched(runner="slurm", pool=described))
+    given: list[float] = []
+
+    class Slurm:
+        def down(self, pool: Pool, notify: object) -> int:
+            given.append(pool.grace_s)
+            return 1
+
+    monkeypatch.setattr(engines, "require", lambda name: None)
+    monkeypatch.setattr(engines, "runner", lambda name: Slurm())
+    assert sweep("down", *argv).status == 0
+    assert given == [expected]
+
+
 def test_pools_of_sweeps_of_one_name_in_two_buckets_are_told_apart(
     sweep, space_file, monkeypatch, tmp_path, gcs
 ):
