@@ -15,7 +15,7 @@ from sweeps.errors import InputError
 from sweeps.operations import copying, lifetime
 from sweeps.operations.control import user_name
 from sweeps.operations.opening import is_named, latest_name, storage_url
-from sweeps.operations.status import history_rows, sweep_rows
+from sweeps.operations.status import COLUMNS, history_rows, sweep_rows
 from sweeps.storage.urls import is_remote
 from sweeps.text.counted import counted
 from sweeps.text.shorten import iso, shorten, shown_bytes, timestamp
@@ -27,7 +27,9 @@ _SHOWN = 5
 
 @click.command("list")
 @click.option(
-    "--storage", metavar="URL", help="The folder of sweeps. Default: SWEEP_STORAGE, or ./sweep-store."
+    "--storage",
+    metavar="URL",
+    help="The folder of sweeps, or one sweep. Default: SWEEP_STORAGE, or ./sweep-store.",
 )
 @click.option("--all", "everything", is_flag=True, help="Also those that `sweep archive` has put away.")
 @format_option
@@ -41,7 +43,11 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
         print_json(shown)
     elif style == "csv":
         print_csv(
-            [{**row, "last_change": None if (at := row["last_change"]) is None else iso(at)} for row in shown]
+            [
+                {**row, "last_change": None if (at := row["last_change"]) is None else iso(at)}
+                for row in shown
+            ],
+            COLUMNS,
         )
     elif not rows:
         echo(f"no sweep in {url} yet; make one with `sweep init SPACE.yaml`")

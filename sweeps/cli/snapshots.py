@@ -58,7 +58,8 @@ def snapshots(sweep: Sweep, style: str, keys: tuple[str, ...], prune: bool) -> N
             [
                 {name: " ".join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
                 for row in document["snapshots"]
-            ]
+            ],
+            operations.COLUMNS,
         )
     else:
         for key in removed:

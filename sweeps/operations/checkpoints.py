@@ -65,6 +65,22 @@ def _discard(experiment: Experiment, keys: Iterable[str]) -> tuple[list[str], li
     return removed, left
 
 
+COLUMNS = (
+    "key",
+    "stage",
+    "step",
+    "trials",
+    "used_by",
+    "needed_by",
+    "bytes",
+    "age_s",
+    "problem",
+    "kept",
+    "why",
+)
+"""Of a checkpoint in `listing`, in order."""
+
+
 def listing(experiment: Experiment, records: Sequence[Trial]) -> tuple[dict[str, Any], Sequence[Verdict]]:
     """Return the checkpoints as `sweep snapshots --format json` shows them, and the verdict on each.
 

@@ -12,12 +12,12 @@ from sweeps.export import table
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import document, format_limit
-from sweeps.operations.opening import sweep_names
+from sweeps.operations.opening import exists, sweep_names
 from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm import rounds
 from sweeps.stages import sharing
 from sweeps.storage.base import NotFound
-from sweeps.storage.urls import join, open_store
+from sweeps.storage.urls import join, name_of, open_store, parent
 from sweeps.trials import budget, control, lease
 from sweeps.trials.actions import History
 from sweeps.trials.amendments import ARCHIVED, NAME
@@ -102,19 +102,24 @@ def history_rows(experiment: Experiment) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["at"])
 
 
-_COLUMNS = ("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change", "searched")
+COLUMNS = ("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change", "searched")
+"""Of a row of `sweep_rows`, in order."""
 
 
 def sweep_rows(url: str) -> list[dict[str, Any]]:
-    """Return a row for each sweep in a folder of sweeps; of a damaged one `state` says so.
+    """Return a row for each sweep in a folder of sweeps, or for the one at the URL itself.
 
+    Of a damaged one `state` says so.
     `trials` are all that it has, `searched` those that its run cap counts.
     """
-    return [_row(url, name) for name in sweep_names(url)]
+    names = sweep_names(url)
+    if not names and exists(open_store(url)):
+        return [_row(parent(url), name_of(url))]
+    return [_row(url, name) for name in names]
 
 
 def _row(url: str, name: str) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(_COLUMNS) | {"name": name, "state": "damaged, see `sweep doctor`"}
+    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"name": name, "state": "damaged, see `sweep doctor`"}
     try:
         experiment = Experiment.open(open_store(join(url, name)))
         state = control.read(experiment.store)

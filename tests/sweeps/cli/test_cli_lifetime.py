@@ -195,6 +195,19 @@ class TestList:
         assert (ran.status, ran.out.count("\n")) == (0, 1)
         assert "`sweep init SPACE.yaml`" in ran.out
 
+    @pytest.mark.parametrize("storage", ["sweep-store/toy", "."])
+    def test_a_sweeps_own_url_lists_that_one(self, sweep, finished, monkeypatch, storage):
+        if storage == ".":
+            monkeypatch.chdir(finished)
+        (row,) = json.loads(sweep("list", "--storage", storage, "--format", "json").out)
+        assert (row["name"], row["state"]) == ("toy", "done")
+        assert "  5 of 5  " in sweep("list", "--storage", storage).out
+
+    def test_csv_has_its_header_without_a_sweep(self, sweep, finished):
+        header = sweep("list", "--format", "csv").out.splitlines()[0]
+        assert header == "name,state,trials,run_cap,running,metric,best,last_change,searched"
+        assert sweep("list", "--storage", "nowhere", "--format", "csv").out == f"{header}\n"
+
     def test_a_bucket_has_its_sweeps_too(self, sweep, gcs, monkeypatch, space_file):
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
         storage = f"gs://bucket/lists/{os.getpid()}"
