@@ -48,7 +48,7 @@ def known_cost(
         return None
     total: dict[str, float] = {}  # coefficients of the sum of all stages' costs; "" is that of the constant
     for stage in space.stages:
-        cost = parse_expression(stage.cost)
+        cost = parse_expression(stage.cost, space.names())
         for name, factor in (*cost.coefficients.items(), ("", cost.constant)):
             total[name] = total.get(name, 0.0) + factor
     constant, terms = 0.0, []

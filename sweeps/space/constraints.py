@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,9 +18,8 @@ _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 # A slash between two names is part of a name (`eval/loss`): a quotient of names would not be linear anyway.
 _WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _NAME = rf"{_WORD}(?:/{_WORD})*"
-_TOKEN = re.compile(
-    rf"\s*(?:(?P<number>{_NUMBER})(?![A-Za-z0-9_.])|(?P<name>{_NAME})|(?P<sign>[-+*/]))", re.ASCII
-)
+_TOKEN = rf"(?:{_NUMBER})(?![A-Za-z0-9_.])|{_NAME}|[-+*/]"
+_MINUS_IN_NAME = re.compile(rf"{_WORD}-{_WORD}", re.ASCII)
 _RELATION = re.compile(r"<=|>=|==|=<|=>|!=|=|<|>|≤|≥")
 
 
@@ -74,8 +73,11 @@ class Expression:
         return math.fsum((self.constant, *terms))
 
 
-def parse(text: str) -> Linear:
+def parse(text: str, known: Collection[str] = ()) -> Linear:
     """Parse `terms <= terms` or `terms >= terms`, where a term is 3, a.b, 3*a.b, a.b*3 or a.b/3.
+
+    Args:
+        known: names that may stand in it; a minus within one of them is part of the name.
 
     Raises:
         ValueError: the text does not fit; the message says in a clause what to write instead.
@@ -94,7 +96,7 @@ def parse(text: str) -> Linear:
         )
     if relation not in ("<=", ">="):
         raise ValueError(f"`{relation}` is not supported; write `<=` or `>=`")
-    (names, constant), (right, bound) = map(_side, text.split(relation))
+    (names, constant), (right, bound) = (_side(side, known) for side in text.split(relation))
     for name, factor in right.items():
         names[name] = names.get(name, 0.0) - factor
     bound -= constant
@@ -106,15 +108,18 @@ def parse(text: str) -> Linear:
     return Linear(coefficients=coefficients, bound=bound + 0.0)  # + 0.0: no -0.0
 
 
-def parse_expression(text: str) -> Expression:
+def parse_expression(text: str, known: Collection[str] = ()) -> Expression:
     """Parse a sum of terms as in `parse`: `2*a.b + 100`, or a number alone.
+
+    Args:
+        known: as in `parse`.
 
     Raises:
         ValueError: the text does not fit; the message is a clause.
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(f"longer than {MAX_LENGTH} characters")
-    names, constant = _side(text)
+    names, constant = _side(text, known)
     return Expression(coefficients=_finite(names, constant), constant=constant)
 
 
@@ -126,14 +131,28 @@ def _finite(names: Mapping[str, float], constant: float) -> Mapping[str, float]:
     return MappingProxyType(kept)
 
 
-def _side(text: str) -> tuple[dict[str, float], float]:
+def ambiguous_minus(text: str) -> str:
+    """Return the first part of the text like `a-b`, which may be a difference or a name; "": none."""
+    found = _MINUS_IN_NAME.search(text)
+    return found[0] if found else ""
+
+
+def _token(known: Collection[str]) -> re.Pattern[str]:
+    """Return the pattern of a token; the longest of the `known` names comes first."""
+    names = sorted((re.escape(name) for name in known if "-" in name), key=len, reverse=True)
+    own = rf"(?:{'|'.join(names)})(?![A-Za-z0-9_.]|/[A-Za-z_])|" if names else ""
+    return re.compile(rf"\s*(?:{own}{_TOKEN})", re.ASCII)
+
+
+def _side(text: str, known: Collection[str]) -> tuple[dict[str, float], float]:
     """Return the coefficients by name, and the constant."""
+    token = _token(known)
     names: dict[str, float] = {}
     constant = 0.0
     tokens: list[str] = []
     position, end = 0, len(text.rstrip())
     while position < end:
-        found = _TOKEN.match(text, position, end)
+        found = token.match(text, position, end)
         if not found:
             remainder = text[position:end].strip()
             hint = "; write it without parentheses" if remainder[0] in "()" else ""

@@ -508,6 +508,10 @@ class Space:
                 return parameter
         raise KeyError(name)
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the parameters, in the file's order."""
+        return tuple(parameter.name for parameter in self.parameters)
+
     def parents(self) -> Mapping[str, Condition]:
         """Return the condition under which it exists, for every conditional parameter."""
         return MappingProxyType(

@@ -56,7 +56,7 @@ class Domain:
         self.fixed: Mapping[str, Value] = MappingProxyType(
             {p.name: p.value for p in space.parameters if isinstance(p, Fixed)}
         )
-        self.constraints = tuple(parse(text) for text in space.parameter_constraints)
+        self.constraints = tuple(parse(text, space.names()) for text in space.parameter_constraints)
 
     def complete(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Return the active parameters for these searched values, with fixed ones, in the space's order."""

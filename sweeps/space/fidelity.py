@@ -148,7 +148,8 @@ class Ladder:
         if not unknown:
             return tuple(found)
         stages = Stages(self._space)
-        expressions = [parse_expression(stage.cost) for stage in self._space.stages if stage.cost]
+        known = self._space.names()
+        expressions = [parse_expression(stage.cost, known) for stage in self._space.stages if stage.cost]
         for name in unknown:
             if not any(name in expression.coefficients for expression in expressions):
                 raise SpaceError(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from sweeps.space.constraints import Linear, parse
+from sweeps.space.constraints import Linear, ambiguous_minus, parse
 from sweeps.space.definition import (
     Fixed,
     Objective,
@@ -48,7 +48,7 @@ def parameter_constraints(
     earlier: list[Linear] = []
 
     def add(item: Cursor) -> None:
-        linear = _parse_inequality(item, earlier)
+        linear = _parse_inequality(item, earlier, by_name)
         ranges: list[Range] = []
         for name in (each for each in linear.coefficients if each not in wrong):
             if name not in by_name:
@@ -99,6 +99,11 @@ def outcome_constraints(
     bounded: set[str] = set()
 
     def check(item: Cursor) -> str:
+        if part := ambiguous_minus(item.text()):
+            raise item.refusal(
+                f"`{part}` may be a difference or a name; write a difference with spaces, and report a "
+                "metric to constrain by a name without `-`"
+            )
         linear = _parse_inequality(item, earlier)
         if "baseline" in linear.coefficients:  # as Ax writes them
             raise item.refusal("bounds relative to the baseline are not supported; write the number")
@@ -161,7 +166,7 @@ def baseline(
     ]
     problems.check()
     for text in space.parameter_constraints:
-        linear = parse(text).scaled()
+        linear = parse(text, space.names()).scaled()
         numbers = {name: float(value) for name, value in values.items() if is_number(value)}
         if not linear.holds(numbers):
             shown = ", ".join(f"{name} = {values[name]}" for name in linear.coefficients)
@@ -169,10 +174,10 @@ def baseline(
     return MappingProxyType({name: values[name] for name in active})
 
 
-def _parse_inequality(item: Cursor, earlier: list[Linear]) -> Linear:
+def _parse_inequality(item: Cursor, earlier: list[Linear], known: Collection[str] = ()) -> Linear:
     """Return the inequality and append it to the `earlier` ones, which it must not repeat."""
     try:
-        linear = parse(item.text())
+        linear = parse(item.text(), known)
     except ValueError as error:
         raise item.refusal(f"{error}") from None
     if any(linear.scaled() == other.scaled() for other in earlier):

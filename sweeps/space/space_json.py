@@ -171,17 +171,17 @@ def problem(space: Space) -> str | None:
     for parameter in space.parameters:
         if clause := _parameter_problem(parameter):
             return f"parameter {parameter.name!r}: {clause}"
+    names = space.names()
     for text in (*space.parameter_constraints, *space.outcome_constraints):
         try:
-            parse(text)
+            parse(text, names if text in space.parameter_constraints else ())
         except (ValueError, TypeError, AttributeError) as error:
             return f"constraint {text!r}: {error}"
-    names = {parameter.name for parameter in space.parameters}
     for stage in space.stages:
         if not stage.name:
             return "a stage has no name"
         try:
-            parse_expression(stage.cost or "0")
+            parse_expression(stage.cost or "0", names)
         except ValueError as error:
             return f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
         if (trunk := stage.trunk) is not None:

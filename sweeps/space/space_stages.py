@@ -106,7 +106,7 @@ def _check_patterns(
 def _check_cost(cursor: Cursor, position: int, stages: Stages, space: Space) -> None:
     """Refuse a cost that is no number from 0, or that differs among trials that share the stage."""
     try:
-        expression = parse_expression(cursor.text())
+        expression = parse_expression(cursor.text(), space.names())
     except ValueError as error:
         raise cursor.refusal(f"{error}") from None
     bounds: dict[str, tuple[float, float]] = {}

@@ -43,7 +43,10 @@ class Stages:
             while name in self._parents:
                 name = self._parents[name].parent
                 self._positions[name] = min(self._positions[name], position)
-        self._costs = tuple(parse_expression(stage.cost) if stage.cost else None for stage in space.stages)
+        known = space.names()
+        self._costs = tuple(
+            parse_expression(stage.cost, known) if stage.cost else None for stage in space.stages
+        )
         self.names = tuple(stage.name for stage in space.stages)
         self.later = any(self.position(name) for name in self._domain.searched)
         has_trunk = any(stage.trunk is not None for stage in space.stages)

@@ -220,7 +220,7 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
     if not problems:
         numbers = {name: value for name, value in chosen.items() if is_number(value)}
         for text in space.parameter_constraints:
-            linear = parse(text)
+            linear = parse(text, space.names())
             if not linear.holds({name: float(numbers[name]) for name in linear.coefficients}):
                 shown = ", ".join(f"{name} = {_cell_text(numbers[name])}" for name in linear.coefficients)
                 problems.append(f"breaks `{text}` of the search space ({shown})")

@@ -47,6 +47,28 @@ def test_it_reads_what_people_write(text: str, coefficients: dict[str, float], b
     assert parse(text) == Linear(coefficients=coefficients, bound=bound)
 
 
+KNOWN = ("weight-decay", "weight", "decay", "a", "b", "g.warm-up.x-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "coefficients"),
+    [
+        ("weight-decay <= 3", {"weight-decay": 1}),
+        ("weight - decay <= 3", {"weight": 1, "decay": -1}),
+        ("2*weight-decay/4 - g.warm-up.x-1 <= 3", {"weight-decay": 0.5, "g.warm-up.x-1": -1}),
+        ("weight-decay-decay <= 3", {"weight-decay": 1, "decay": -1}),
+        ("-weight-decay <= 3", {"weight-decay": -1}),
+        ("a-b <= 3", {"a": 1, "b": -1}),
+        ("weight-decay.c <= 3", {"weight": 1, "decay.c": -1}),
+        ("weight-decay2 <= 3", {"weight": 1, "decay2": -1}),
+        ("weight-decay/b <= 3", {"weight": 1, "decay/b": -1}),
+    ],
+)
+def test_a_minus_within_a_known_name_is_part_of_it(text: str, coefficients: dict[str, float]) -> None:
+    assert parse(text, KNOWN) == Linear(coefficients=coefficients, bound=3)
+    assert parse_expression(text.partition(" <=")[0], KNOWN).coefficients == coefficients
+
+
 def description(text: str) -> str:
     return f"`{text}`" if len(text) < 100 else f"`{text[:20]}…`, {len(text)} characters"
 

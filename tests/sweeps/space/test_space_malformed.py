@@ -97,6 +97,7 @@ CASES = [
     Case("outcome_twice", "", 'outcome_constraints: ["t <= 3", "2*t <= 6"]\n', 13, "outcome_constraints[1]"),
     Case("outcome_text", "", 'outcome_constraints: "t <= 3"\n', 13, "outcome_constraints"),
     Case("outcome_parentheses", "", 'outcome_constraints: ["(t) <= 3"]\n', 13, "outcome_constraints[0]"),
+    Case("outcome_with_a_minus", "", 'outcome_constraints: ["3 <= gpu-hours"]\n', 13, "outcome_constraints[0]"),
     Case("outcome_call", "", "outcome_constraints: [\"exit('x') <= 3\"]\n", 13, "outcome_constraints[0]"),
     # budget, brake and early stopping
     *(

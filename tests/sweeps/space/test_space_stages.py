@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from malformed_space import Case, compare
 
 from sweeps.errors import SpaceError
+from sweeps.space import space_json
 from sweeps.space.definition import Snapshots, Space, Stage
+from sweeps.space.domain import Domain
 from sweeps.space.space_file import loads
 from sweeps.space.stages import Stages
 
@@ -32,6 +34,38 @@ BASE = f"{HEAD}stages:\n{FIRST}\n{SECOND}\n"
 
 def parsed(rest: str) -> Space:
     return loads(HEAD + rest, "x.yaml")
+
+
+MINUS = """\
+name: a
+objectives: [{metric: loss}]
+program: {command: [train, "${args}"]}
+parameters:
+  weight-decay: {min: 0.0, max: 1.0}
+  warm-up: {min: 1, max: 100}
+  steps: {min: 1, max: 100}
+parameter_constraints: ["weight-decay <= 0.5", "2*warm-up - steps <= 100"]
+stages:
+  - {name: first, parameters: [warm-up], cost: 2*warm-up + 1}
+  - {name: second, parameters: ["*"], cost: steps}
+search: {method: random}
+baseline: {warm-up: 9, steps: 9}
+"""
+
+
+def test_names_with_a_minus_may_stand_in_constraints_and_costs() -> None:
+    space = loads(MINUS, "x.yaml")
+    assert space.parameter("weight-decay").max == 0.5
+    assert space_json.from_json(space_json.to_json(space)) == space
+    assert space_json.problem(space) is None
+    (constraint,) = Domain(space).constraints
+    assert constraint.coefficients == {"warm-up": 2.0, "steps": -1.0}
+    assert Stages(space).costs({"weight-decay": 0.1, "warm-up": 3, "steps": 4}) == {
+        "first": 7.0,
+        "second": 4.0,
+    }
+    with pytest.raises(SpaceError, match=r"breaks `2\*warm-up - steps <= 100`"):
+        loads(MINUS.replace("{warm-up: 9, steps: 9}", "{warm-up: 99, steps: 1}"), "x.yaml")
 
 
 def test_stages_are_read_in_order_with_their_patterns_and_costs() -> None:
