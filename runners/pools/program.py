@@ -91,4 +91,4 @@ def tails(folder: Path, pattern: str, lines: int) -> Iterator[str]:
         if len(files) > 1:
             yield f"==> {file.name} <=="
         with file.open(encoding="utf-8", errors="replace") as text:
-            yield from (line.rstrip("\r\n") for line in deque(text, maxlen=lines))
+            yield from (line.rstrip("\r\n") for line in deque(text, maxlen=min(lines, sys.maxsize)))

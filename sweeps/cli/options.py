@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,19 @@ def count_option(*names: str, least: int = 1, **settings: Any) -> Callable[[F], 
     return click.option(*names, type=kind, show_default="default" in settings, **settings)
 
 
+class _FiniteRange(click.FloatRange):
+    """Numbers of a range without NaN, which click takes as within any, and infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
 def number_option(*names: str, least: float = 0, **settings: Any) -> Callable[[F], F]:
     """Return an option for a number from `least`; its default, if it has one, is shown."""
-    kind = click.FloatRange(min=least)
+    kind = _FiniteRange(min=least)
     return click.option(*names, type=kind, show_default="default" in settings, **settings)
 
 

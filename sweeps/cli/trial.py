@@ -21,6 +21,7 @@ from sweeps.stages import sharing
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.urls import is_remote
 from sweeps.text.printable import escape_controls
+from sweeps.text.regular_file import MAX_BYTES
 from sweeps.text.shorten import shorten, timestamp
 from sweeps.trials import record as records
 from sweeps.trials.record import Trial, run_prefix
@@ -29,7 +30,7 @@ from sweeps.trials.redaction import redact, redact_trials
 
 @click.command("show")
 @sweep_option
-@count_option("--lines", least=0, default=20, metavar="N", help="Of its log.")
+@count_option("--lines", least=0, default=20, metavar="N", help="Of its log, from its last 64 MiB.")
 @document_option
 @click.argument("index", type=click.IntRange(min=0))
 def show_trial(sweep: Sweep, index: int, lines: int, style: str) -> None:
@@ -77,7 +78,7 @@ def log_tail(store: Store, record: Trial, lines: int) -> str:
     """
     if not record.attempt or not lines:
         return ""
-    most = 400 * lines
+    most = min(400 * lines, MAX_BYTES)
     try:
         found = store.read_part(f"{run_prefix(record.trial, record.attempt)}/{LOG_FILE}", -most, most)
     except (NotFound, DamagedObject):

@@ -73,7 +73,8 @@ class LocalStore:
             if not stat.S_ISREG(present.st_mode):
                 return None
             size = present.st_size
-            data = os.pread(fd, most, start if start >= 0 else max(0, size + start))
+            # `pread` allocates what it is asked for.
+            data = os.pread(fd, min(most, size), start if start >= 0 else max(0, size + start))
             return Part(data, size, _version(present))
 
         return self._use(key, part)

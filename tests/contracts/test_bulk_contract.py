@@ -101,9 +101,10 @@ class TestBulkContract:
             -700,
             -len(data),
             -2 * len(data),
+            -(10**18),
         ):
             begin = start if start >= 0 else max(0, len(data) + start)
-            for most in (1, 700, 2 * len(data)):
+            for most in (1, 700, 2 * len(data), 10**18):
                 part = store.read_part(key, start, most)
                 assert (part.data, part.size) == (data[begin : begin + most], len(data))
         assert part.version == next(entry.version for entry in store.list(key))

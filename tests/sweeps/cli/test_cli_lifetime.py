@@ -56,6 +56,8 @@ class TestShow:
         assert document["history"][0]["reason"] == "crashed"
         assert Path(document["files"]).is_dir()
         assert json.loads(sweep("show", "0", "--lines", "0", "--format", "json").out)["log"] == ""
+        for lines in (10**9, 10**30):
+            assert "  the very last words\n" in sweep("show", "0", "--lines", str(lines)).out
 
     @pytest.fixture
     def bucket(self, sweep, space_file, gcs, monkeypatch) -> str:
@@ -326,6 +328,13 @@ class TestLifetime:
         assert "(host-1-abc)" in ran.err
         opened(url).apply(0, Heartbeat(worker="host-1-abc", attempt=record.attempt))
         assert sweep("status").status == 0
+
+
+@pytest.mark.parametrize("every", ["nan", "inf", "0.1"])
+def test_seconds_that_are_no_time_are_refused(sweep, finished, every):
+    ran = sweep("status", "--watch", "--every", every)
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "--every" in ran.err
 
 
 def test_piped_watch_writes_changes(sweep, space_file):
