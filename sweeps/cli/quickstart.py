@@ -20,7 +20,7 @@ from sweeps.cli.export import require_page, write_report
 from sweeps.cli.options import count_option, path_option
 from sweeps.cli.output import console, echo, notify, print_table
 from sweeps.cli.show import live_lines, rows_for_people
-from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault, InputError
 from sweeps.experiment import Experiment
 from sweeps.export.table import best, document
 from sweeps.operations.opening import exists, make_default, new_store
@@ -63,6 +63,8 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
     try:
         experiment = Experiment.open(store) if exists(store) else None
         if experiment is None or not _is_done(experiment):
+            if experiment is not None:
+                _require_running(experiment)
             # Corpus, tokenizer and teacher, with all cores. Before the sweep is created, which loads torch:
             # torch reads the trainer's settings only once.
             with _preparing() as on_progress:
@@ -124,12 +126,25 @@ def _work(experiment: Experiment, workers: int) -> None:
         if any(process.poll() is None for process in started):
             _say("stopping the workers; they hand their trials back, which takes some seconds")
         end(started)
-    if (switch := control.switch(experiment.store)).braked:
-        raise EnvironmentFault(f"{url} has paused itself: {switch.why}; {brake.REMEDY}")
-    if not _is_done(experiment):
+    is_done = _is_done(experiment)
+    if not is_done or control.switch(experiment.store).braked:
+        _require_running(experiment)
+    if not is_done:
         ends = ", ".join(describe_exit(process.returncode) for process in started)
         raise EnvironmentFault(
             f"the workers left before all trials were done ({ends}); see {logs}/worker-*.log and run it again"
+        )
+
+
+def _require_running(experiment: Experiment) -> None:
+    """Refuse a sweep that hands out no trials: its workers would wait, or leave."""
+    url, switch = experiment.store.url, control.switch(experiment.store)
+    if switch.braked:
+        raise EnvironmentFault(f"{url} has paused itself: {switch.why}; {brake.REMEDY}")
+    if switch.state != "running":
+        raise InputError(
+            f"{url} is {switch.state}; open it by `sweep resume --storage {shlex.quote(url)}`, "
+            "then run this again"
         )
 
 
