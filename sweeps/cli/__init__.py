@@ -6,6 +6,7 @@ Exit status: 0 done; 1 the work failed; 2 the input is wrong; 75 preempted after
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import sys
@@ -140,6 +141,9 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it stays open as long as we run
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so does this one
+    # Else a command ends with a traceback after its work, where the locale lacks an arrow of the message.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.excepthook = _print_traceback
     try:
         status = cli.main(prog_name="sweep", standalone_mode=False)

@@ -242,6 +242,13 @@ class TestExtend:
         assert (ran.status, "run cap" in ran.err) == (2, True)
         assert sweep("extend", "--until", "2001-01-01").status == 2
 
+    def test_a_locale_that_lacks_a_character_has_it_escaped(self, sweep, finished):
+        command = [sys.executable, "-m", "sweeps", "extend", "--run-cap", "+3", "--storage", finished]
+        environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout) == (0, "run_cap 5 \\u2192 8\n")
+        assert "Traceback" not in ran.stderr
+
     def test_limit_that_is_reached_is_a_warning(self, sweep, finished):
         ran = sweep("extend", "--run-cap", "3", "--budget", "device_hours=1e-9")
         assert (ran.status, ran.out.splitlines()[0]) == (0, "run_cap 5 → 3")
