@@ -41,6 +41,8 @@ def export(
         )
     if held_out and (table is None or table.suffix.lower() != ".json"):
         raise InputError("--held-out: only a .json TABLE holds the losses of each sequence; name one")
+    for place in filter(None, (table, optuna, ax)):
+        tables.require_place(place)  # of all, before any is written
     experiment = sweep.open()
     records = readable(experiment)
     if table is not None:

@@ -348,6 +348,10 @@ class TestExportAndReport:
 
     @pytest.mark.timeout(300)  # Ax and Optuna are imported
     def test_other_tools_get_files_of_their_own(self, sweep, finished, tmp_path):
+        for option in ("--optuna", "--ax"):
+            refused = sweep("export", "t.csv", option, "nowhere/file")
+            assert (refused.status, "there is no folder 'nowhere'" in refused.err) == (2, True)
+            assert not Path("t.csv").exists()
         ran = sweep("export", "t.csv", "--optuna", "journal.log", "--ax", "ax.json")
         assert ran.status == 0
         assert ran.out.splitlines() == ["t.csv: 5 trials", "journal.log: 5 trials", "ax.json: 5 trials"]
