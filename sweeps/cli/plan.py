@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +104,8 @@ def plan(
     if write is not None:
         table.write_new_file(write, _space_file(found))
         first = "" if "program" in found.space else "write its program: first; then "
-        notify(f"{write}: a space file for the final sweep; {first}`sweep init {write}` makes it")
+        name = shlex.quote(str(write))
+        notify(f"{write}: a space file for the final sweep; {first}`sweep init {name}` makes it")
     if figure is not None:
         from analysis.report.plan_figure import plan_figure
 

@@ -58,6 +58,8 @@ def test_plan_is_printed_written_and_drawn(sweep, two, tmp_path: Path) -> None:
 
 
 def test_file_of_the_user_is_not_replaced(sweep, two, tmp_path: Path) -> None:
+    ran = sweep("plan", "n1", "n2", "--at", "n=4", "--write", "the final.yaml")
+    assert "`sweep init 'the final.yaml'` makes it" in ran.err
     (tmp_path / "final.yaml").write_text("mine")
     ran = sweep("plan", "n1", "n2", "--at", "n=4", "--write", "final.yaml")
     assert (ran.status, ran.out) == (2, "")
