@@ -491,6 +491,8 @@ class Sweep:
         changes = {name: _limit(name, value) for name, value in limits.items()}
         if not changes:
             raise InputError("extend: say what to change, such as extend(run_cap=60)")
+        if (until := changes.get("until")) is not None and until <= self._store.now():
+            raise InputError(f"extend(until={limits['until']}): that is past; stop() ends a sweep now")
         for limit in operations.extend(self.experiment, changes, user_name()).reached:
             say(f"warning: {limit}; no further trial is begun")
         return operations.present(self.experiment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 
 import golden_messages
 import pytest
@@ -57,6 +57,7 @@ def after(sweep: sweeps.Sweep) -> list[tuple[str, Callable[[], object]]]:
         ("sweep.extend(run_caps=5)", lambda: sweep.extend(run_caps=5)),
         ("sweep.extend(run_cap=2.5)", lambda: sweep.extend(run_cap=2.5)),
         ("sweep.extend(usd=-1)", lambda: sweep.extend(usd=-1)),
+        ("sweep.extend(until=datetime(2020, 1, 1))", lambda: sweep.extend(until=datetime(2020, 1, 1, tzinfo=UTC))),
         ('sweep.extend(until="tomorrow")', lambda: sweep.extend(until="tomorrow")),
         ("sweep.confirm()", lambda: sweep.confirm()),
         ('sweep.confirm(seed_name="lr", top=1)', lambda: sweep.confirm(seed_name="lr", top=1)),
