@@ -40,6 +40,7 @@ def trial(index: int, size: int, *hours: float, generator: Literal["enqueued"] |
     return Trial(
         trial=index,
         status="completed" if hours else "running",
+        attempt=max(len(hours), 1),
         worker=None if hours else "w",
         parameters={"lr": 0.5, "size": size},
         generator=generator or ("sobol" if size == 2 else "fidelity"),

@@ -193,6 +193,7 @@ def test_report_expects_no_costs_beyond_a_search_that_has_ended(storage):
     done = Trial(
         trial=0,
         status="completed",
+        attempt=1,
         parameters={"x": 0.5, "n": 1},
         generator="sobol",
         metrics={"loss": 1.0, "usd": 2.0},
