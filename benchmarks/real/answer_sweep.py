@@ -2,9 +2,9 @@
 
 Trials are enqueued in phases, each begun when the one before it has ended: the rates of both stages, for
 Stage 2 alone and after a Stage 1.9 of equal compute; some lengths, seed by seed, each way with its own best
-rates, then the others; the shortest and the longest with rates beside the best; then `CHANGES`. A run that
-ends early has whole comparisons of fewer lengths. The records are written after each phase and at the end,
-and a phase leaves out the trials that they have: the next machine needs this one file.
+rates, then the others, and the shortest and the longest with rates beside the best; then `CHANGES`. A run
+that ends early has whole comparisons of fewer lengths. The records are written after each phase and at the
+end, and a phase leaves out the trials that they have: the next machine needs this one file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CHANGES: list[Point] = [
 
 RATES = tuple(round(1e-4 * 2**power, 4) for power in range(9))
 LENGTHS = (50, 100, 200, 400)
-LENGTH_PHASES = ((200, 50), (100,), (400,))
+LENGTH_ORDER = ((200, 50), (100,), (400,))
 """The lengths in the order in which all seeds are trained, since a session may end at any time."""
 STEPS = 200
 """Steps of Stage 2 after a Stage 1.9."""
@@ -178,14 +178,15 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
         ]
         return [each for pair in pairs for each in pair]
 
-    # Longer lengths before shorter ones, which start from their trunk.
-    for steps in LENGTH_PHASES:
-        for seed in SEEDS:
-            yield missing(lengths(steps, seed))
-    yield missing([point(0, STEPS, rates[False], seed) for seed in SEEDS])
+    # Longer lengths before shorter ones, which start from their trunk. All in one phase: at the end of each
+    # some worker has nothing to do.
     ends = [(LENGTHS[0], STEPS), (LENGTHS[-1], STEPS), (0, ALONE[0]), (0, ALONE[-1])]
     yield missing(
-        [point(*each, near) for each in ends for near in _beside(rates[each[0] > 0], second_only=True)]
+        [
+            *(each for steps in LENGTH_ORDER for seed in SEEDS for each in lengths(steps, seed)),
+            *(point(0, STEPS, rates[False], seed) for seed in SEEDS),
+            *(point(*each, near) for each in ends for near in _beside(rates[each[0] > 0], second_only=True)),
+        ]
     )
     length = best_length(trials(), rates[True])
     for saliency in (False, True):
