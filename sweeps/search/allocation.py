@@ -247,13 +247,13 @@ class Allocator:
     def _claim_one(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
         """Claim a pending trial; None if there is none, or after `_TRIES` lost races.
 
-        A user's own come before those of the search, the oldest first. Random order of the others only keeps
-        workers from racing for the same record.
+        A user's own come before those of the search, the oldest first, also where two workers begin at the
+        same time. Random order of the others only keeps workers from racing for the same record.
         """
         pending, now = self._claimable(records), self._store.now()
         own = [record for record in pending if record.generator == "enqueued"]
-        others = own[1:] if own else pending
-        for record in own[:1] + random.sample(others, min(_TRIES - len(own[:1]), len(others))):
+        oldest, others = own[:2], own[2:] if own else pending
+        for record in oldest + random.sample(others, min(_TRIES - len(oldest), len(others))):
             if (claimed := self._replace(lifecycle.apply(record, claim, now))) is not None:
                 return claimed
         return None

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -497,3 +498,25 @@ def test_paused_sweep_of_many_hands_out_nothing(space, clock):
     control.write(experiment.store, "paused", by="me")
     with pytest.raises(SweepClosed, match="paused"):
         experiment.ask("me")
+
+
+class Raced(MemoryStore):
+    """Lets another write first, once, before it replaces a trial."""
+
+    rival: Callable[[], object] | None = None
+
+    def replace(self, key: str, data: bytes, expected: str) -> str:
+        if self.rival is not None and key.startswith("trials/"):
+            rival, self.rival = self.rival, None
+            rival()
+        return super().replace(key, data, expected)
+
+
+def test_of_two_who_begin_at_once_the_second_takes_the_next_oldest_of_a_users_trials(space, clock):
+    experiment = Experiment.create(Raced(clock=clock), space)
+    experiment.enqueue([{"x": at / 100, "n": 1} for at in range(30)], worker="me")
+    other = Experiment.open(experiment.store)
+    for turn in range(5):
+        experiment.store.rival = lambda: other.ask("other")
+        assert experiment.ask("me").trial == 2 * turn + 1
+        assert experiment.store.rival is None
