@@ -44,6 +44,7 @@ from analysis.table.files import (
 )
 from analysis.table.held_out import HeldOut
 from sweeps.text.columns import INFEASIBLE, MACHINE_SECONDS, PARAMETER, POINTS, RESERVED, SEM, STAGES, is_seed
+from sweeps.text.fresh_runs import MIN_RUNS, refuted
 
 CONFIRM = "confirm"
 """Generator of the trials that confirm others."""
@@ -53,9 +54,6 @@ FIDELITY = "fidelity"
 
 FAILURE, LOST = "failure", "lost"
 """Column of a failed trial's kind of failure, and the kind that says nothing of its parameters."""
-
-MIN_RUNS = 2
-"""Least fresh runs that confirm a configuration."""
 
 EVAL_TEST = "param.eval.test"
 """Asks the trainer for the loss on the test text, as every fresh run does."""
@@ -344,7 +342,7 @@ class _Configuration:
     """Rows of the completed trials of one configuration: of the search, and its fresh runs.
 
     Args:
-        has_failed: with a fresh seed, by its own parameters.
+        has_failed: with a fresh seed, by its own parameters, and was not confirmed anew since.
     """
 
     searched: tuple[int, ...]
@@ -388,12 +386,17 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
     failed = confirming & table.has_status("failed")
     if FAILURE in table:  # not in tables of before there was the column
         failed &= ~table.frame[FAILURE].isin((LOST,)).to_numpy(dtype=np.bool_)
-    refuted = {keys[row] for row in np.flatnonzero(failed)}
+    seeds = _keys(table, seed_columns(table))
+    results = [
+        (keys[row], seeds[row], True if table.completed[row] else False if failed[row] else None)
+        for row in order[confirming[order]].tolist()
+    ]
+    failures = refuted(results)
     configurations = [
         _Configuration(
             searched=tuple(row for row in rows if not confirming[row]),
             fresh=tuple(row for row in rows if confirming[row]),
-            has_failed=key in refuted,
+            has_failed=key in failures,
         )
         for key, rows in groups.items()
     ]

@@ -14,7 +14,7 @@ import operator
 import os
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,15 @@ from sweeps.text.columns import (
     is_seed,
     metric_column,
 )
+from sweeps.text.fresh_runs import MIN_RUNS, refuted
 from sweeps.trials import costs, stage_run
 from sweeps.trials.objectives import costs as own_costs
 from sweeps.trials.objectives import numbers, within_constraints
 from sweeps.trials.record import STATUSES, Trial, has_failed
 
 SCHEMA = 1
-CONFIRM, MIN_RUNS = "confirm", 2
-"""Generator of fresh runs, and how many of them confirm a configuration (as in `analysis.table`)."""
+CONFIRM = "confirm"
+"""Generator of fresh runs (as in `analysis.table`)."""
 
 
 def document(
@@ -268,24 +269,36 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
 
     Returns:
         The record of the trial that was confirmed; None without two completed runs of any. One that failed
-        with a fresh seed is not confirmed.
+        with a fresh seed is not confirmed, unless it was confirmed anew since.
     """
     metric, sign, is_within = space.objectives[0].metric, space.objectives[0].sign, within_constraints(space)
     found: list[tuple[float, Trial]] = []
     done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
     domain = Domain(space)
     repeats = [(_without_seed(domain, r), numbers(r.metrics)) for r in done if r.generator == CONFIRM]
-    failed = [_without_seed(domain, r) for r in trials if r.generator == CONFIRM and has_failed(r)]
+    failed = _refuted(domain, trials)
     for record in done:
         own = _without_seed(domain, record)
         runs = [metrics for configuration, metrics in repeats if configuration == own]
-        if record.generator == CONFIRM or len(runs) < MIN_RUNS or own in failed:
+        if record.generator == CONFIRM or len(runs) < MIN_RUNS or domain.identity(own) in failed:
             continue
         common = set(runs[0]).intersection(*runs)
         means = {name: statistics.fmean(run[name] for run in runs) for name in common}
         if metric in means and is_within(means):
             found.append((sign * means[metric], record))
     return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _refuted(domain: Domain, trials: Sequence[Trial]) -> set[Hashable]:
+    """Return the identities of the configurations that failed with a fresh seed (see `fresh_runs`)."""
+    runs: list[tuple[Hashable, Hashable, bool | None]] = []
+    for record in sorted(trials, key=lambda record: record.trial):
+        if record.generator == CONFIRM:
+            own = _without_seed(domain, record)
+            seed = {name: value for name, value in record.parameters.items() if own.get(name) != value}
+            result = True if record.status == "completed" else False if has_failed(record) else None
+            runs.append((domain.identity(own), domain.identity(seed), result))
+    return refuted(runs)
 
 
 def _without_seed(domain: Domain, record: Trial) -> dict[str, Any]:

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from analysis.report.report import render
+from analysis.table import TrialsTable
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
+from sweeps.export.table import best_confirmed
+from sweeps.operations.report import report_document
 from sweeps.search.confirm.plan import KEY, stored_plan
 from sweeps.search.confirm.posterior import Estimate
 from sweeps.storage.local import LocalStore
@@ -216,6 +220,23 @@ class TestPlan:
         assert [experiment.trial(at).status for at in (waits, runs)] == ["abandoned", "running"]
         repeat = experiment.ask("w", confirming=True)
         assert repeat in stored_plan(store)[0].repeats(experiment.trials()).values()
+
+    def test_a_failure_in_a_former_confirmation_refutes_nothing(self, sweep, searched):
+        """Both finalists crashed in the first one; in the second all repeats have a result."""
+        experiment = Experiment.open(LocalStore(searched))
+        assert sweep("confirm", "--top", "2", "--seeds", "3", "--plan").status == 0
+        for record in [experiment.ask("w", confirming=True) for _ in range(2)]:
+            failed = lifecycle.Fail(worker="w", attempt=1, error="a mistake", failure="crashed")
+            experiment.apply(record.trial, failed)
+        again = sweep("confirm", "--top", "2", "--seeds", "3", "--again", "--format", "json")
+        winner = json.loads(again.out)["winner"]
+        assert json.loads(sweep("best", "--format", "json").out)["confirmed"]["trial"] == winner["trial"]
+        records = experiment.trials()
+        document = report_document(experiment, records)
+        table = TrialsTable.from_document(document).configurations
+        assert len(table.repeats.runs[winner["trial"]]) == winner["seeds"] == 3
+        assert "Confirmed winner: trial" in render(document)
+        assert best_confirmed(experiment.space, records) is not None
 
     def test_confirmation_does_not_count_towards_the_run_cap(self, sweep, make):
         random = SPACE.replace("method: grid", "method: random, sobol: 4") + "run_cap: 6\n"
