@@ -6,8 +6,7 @@ and only repeated seeds show it.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import chain
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,18 @@ from analysis.table import (
     TrialsTable,
     apart,
     configuration_keys,
+    is_confirming,
     seed_columns,
 )
 from sweeps.text.columns import is_seed
+from sweeps.text.fresh_runs import MIN_RUNS
 
 
 def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     """Average the metrics of the completed trials of each configuration.
 
-    Of a confirmed configuration only the fresh runs count: it was selected for its other values.
+    Of a configuration with two fresh runs or more, confirmed or not, only these count: it was selected for
+    its other values.
 
     Args:
         seed: the parameter that is not part of the configuration.
@@ -53,11 +55,11 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
         raise MissingColumn(seed, table.columns)
     others = [name for name in seed_columns(table) if not is_seed(name)]
     keys = [name for name in table.parameters if name not in (seed, *others)]
-    # Of a configuration that fresh runs have confirmed, only these count.
-    fresh = np.isin(table.trials, list(chain.from_iterable(table.configurations.repeats.runs.values())))
-    texts = np.array(configuration_keys(table), dtype=np.str_)
-    confirmed = np.isin(texts, texts[fresh])
-    table = table.take(table.completed & (fresh | ~confirmed))
+    fresh = is_confirming(table) & table.completed
+    texts = configuration_keys(table)
+    runs = Counter(texts[row] for row in np.flatnonzero(fresh))
+    repeated = np.array([runs[text] >= MIN_RUNS for text in texts], dtype=np.bool_)
+    table = table.take(table.completed & (fresh | ~repeated))
     done = table.frame
     metrics = [
         name

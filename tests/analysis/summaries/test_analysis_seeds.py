@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -116,6 +117,17 @@ def test_of_a_confirmed_configuration_only_the_fresh_runs_count(confirmed: dict[
     assert rows["trials"].to_dict() == {0: [0], 25: [1, 11], 50: [2], 100: [7, 8], 400: [9, 10]}
     assert rows["final_loss"][100] == pytest.approx(3.39)
     assert "param.eval.test" not in rows.columns
+
+
+def test_of_a_configuration_that_failed_with_a_fresh_seed_the_selected_run_does_not_count(
+    confirmed: dict[str, Any],
+) -> None:
+    third = copy.deepcopy(confirmed["trials"][7]) | {"trial": 13, "status": "failed", "metrics": {}}
+    third["parameters"]["seed"] = 102
+    document = confirmed | {"trials": [*confirmed["trials"], third | {"failure": "diverged"}]}
+    rows = over_seeds(from_document(document)).set_index("param.stage1_9.max_steps")
+    assert rows["trials"].to_dict() == {0: [0], 25: [1, 11], 50: [2], 100: [7, 8], 400: [9, 10]}
+    assert rows["final_loss"][100] == pytest.approx(3.39)
 
 
 def test_fresh_runs_make_no_pairs(confirmed: dict[str, Any]) -> None:
