@@ -148,7 +148,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"confirm {confirmation.progress_line(*planned)}")
     if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}, in one run")
-        if (gained := gain(space, records, found, None)) is not None:
+        gained = gain(space, records, found, None)
+        if gained is not None and not confirmation.is_confirmed(space, planned, found):
             lines.append(f"gain    {gained}")
     if worker := chooser(experiment):
         lines.append(f"next    {worker} is choosing a trial")

@@ -10,6 +10,7 @@ from sweeps.experiment import Experiment
 from sweeps.search.confirm.answer import Answer, Row, answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing, of_store
+from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
 from sweeps.trials.record import Trial
@@ -22,6 +23,13 @@ def confirmed_answer(experiment: Experiment, records: Sequence[Trial]) -> tuple[
         return None
     winner = answer(*found)
     return None if winner is None else (found[0], winner)
+
+
+def is_confirmed(space: Space, planned: tuple[Plan, Standing] | None, record: Trial) -> bool:
+    """Return whether it won the finished confirmation of the first objective, if there is one."""
+    if planned is None or planned[0].metric != space.metrics()[0]:
+        return False
+    return roles(*planned).get(record.trial) == "winner"
 
 
 def progress_line(plan: Plan, now: Standing) -> str:

@@ -29,7 +29,9 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
     found = table.best(experiment.space, records)
     switch = control.switch(experiment.store)
     planned, standing = rounds.of_store(experiment.store, list(records)), experiment.standing()
-    gained = gain(experiment.space, records, found, None)
+    gained = None
+    if found is not None and not confirmation.is_confirmed(experiment.space, planned, found):
+        gained = gain(experiment.space, records, found, None)
     return {
         "url": experiment.store.url,
         "name": experiment.space.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from sweeps.operations.creation import create_sweep
 from sweeps.operations.opening import latest_name, open_sweep
 from sweeps.operations.report import report_document
 from sweeps.operations.sources import progress
-from sweeps.operations.status import sweep_rows
+from sweeps.operations.status import status_document, sweep_rows
 from sweeps.search import stop_rule
+from sweeps.search.confirm.plan import Finalist, Plan, store_plan
 from sweeps.space.space_file import loads
 from sweeps.trials import control
 from sweeps.trials.lifecycle import Complete
@@ -232,6 +234,23 @@ def test_report_states_no_gain_of_a_confirmed_trial(storage):
     page = render(document)
     assert "Confirmed winner: trial 1" in page
     assert "below the baseline" not in page
+    assert "gain" in status_document(experiment, records)  # which no plan has asked for
+    finalists = tuple(Finalist(trial=at, parameters=records[at].parameters, first=3.0 - at) for at in (1, 0))
+    plan = Plan(
+        metric="loss", goal="minimize", finalists=finalists, seed_name="seed", seeds=(2, 3), top=2, trials=4
+    )
+    others = [
+        replace(
+            run, trial=run.trial + 2, metrics={"loss": 4.0 + run.trial}, parameters=plan.repeat(0, run.trial)
+        )
+        for run in records[2:]
+    ]
+    store_plan(experiment.store, plan, None)
+    records += others
+    document = status_document(experiment, records)
+    assert document["confirmation"]["winner"]["trial"] == document["best"]["trial"] == 1
+    assert "gain" not in document
+    assert not any(line.startswith("gain") for line in status_lines(experiment, records))
 
 
 @pytest.mark.parametrize(("run_cap", "is_left"), [(1, True), (2, False)])
