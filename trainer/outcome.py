@@ -214,6 +214,8 @@ def save(
                 f"{RESULT_FILE} is written, but the student could not be saved ({why}); once that is mended, "
                 f"the same command {again}"
             )
+    if config.hooks.names and not ranks.alone:
+        checkpoints.leave()
     ranks.leave()  # hooks may take longer than the others wait in a collective
     context.stop.unshare()
     if ranks.first:

@@ -70,6 +70,7 @@ class Checkpoints(CheckpointPolicy):
         self._traces: dict[str, Stateful] = {}
         self._done: dict[str, int] = {}  # optimizer steps of each stage
         self._restored = found is None  # until then the weights are not the run's
+        self._has_left = False  # the processes that share the run
         self._stage: _Stage | None = None  # the last that has begun since
         self._group = SaveGroup(ranks) if config.is_sharded(ranks.parallel) else ALONE_SAVING
         self._copies = {file: HostCopies() for file in (WEIGHTS, TENSORS, SHARD)}
@@ -168,6 +169,14 @@ class Checkpoints(CheckpointPolicy):
         if self._ranks.first:
             layout.remove(self._root)
 
+    def leave(self) -> None:
+        """Write the run as it is, in all processes that share it, before they leave each other.
+
+        A signal after that finds nobody to write a checkpoint with.
+        """
+        self._save_last()
+        self._has_left = True
+
     def __enter__(self) -> Checkpoints:
         return self
 
@@ -217,6 +226,12 @@ class Checkpoints(CheckpointPolicy):
 
     def _save_preempted(self, error: PreemptedError) -> None:
         """Save a run that a signal ends, and note in the error whether it can be resumed."""
+        if not self._has_left:
+            self._save_last()
+        error.resumable = self.resumable
+
+    def _save_last(self) -> None:
+        """Save the run after its last step, in all processes, unless a checkpoint of that stands."""
         with self._during("saving", "before it ends"):
             self._writer.wait()
             steps = sum(self._done.values())
@@ -225,7 +240,6 @@ class Checkpoints(CheckpointPolicy):
                     self._save(self._stage)
                     self._writer.wait()
                 self._ranks.barrier()  # when one process ends, the launcher ends the others
-        error.resumable = self.resumable
 
     def _save(
         self,

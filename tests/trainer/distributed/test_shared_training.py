@@ -95,9 +95,10 @@ def test_nobody_waits_for_the_hooks_of_the_first(how: str, start: Start, tmp_pat
 
 
 def test_a_signal_ends_the_hooks_of_the_first(start: Start, tmp_path: Path) -> None:
-    """A machine that is to be preempted does not last as long as a hook."""
+    """A machine that is to be preempted does not last as long as a hook; the next one calls it again."""
     folder = tmp_path / "run"
-    started = start(folder, "device.parallel=ddp", "hooks.names=['shared_runs:exam']")
+    hooked = ("device.parallel=ddp", "hooks.names=['shared_runs:exam']")
+    started = start(folder, *hooked)
     first, second = started.processes
     second.join(TIMEOUT_S)
     until = time.monotonic() + TIMEOUT_S
@@ -105,8 +106,14 @@ def test_a_signal_ends_the_hooks_of_the_first(start: Start, tmp_path: Path) -> N
         time.sleep(0.1)
     first.terminate()
     assert started.end() == [75, 0], started.output(0) + started.output(1)
-    assert started.output(0).splitlines()[-1] == "trainer: stopped by SIGTERM"
-    assert metrics(folder)["final_loss"] > 0
+    said = started.output(0).splitlines()[-1]
+    assert said == "trainer: stopped by SIGTERM; the same command goes on from its checkpoint"
+    loss = metrics(folder)["final_loss"]
+    (folder / "go on").touch()
+    resumed = start(folder, *hooked)
+    assert resumed.end() == [0, 0], resumed.output(0) + resumed.output(1)
+    assert (metrics(folder)["exam_letters"] > 0, metrics(folder)["final_loss"]) == (True, loss)
+    assert not (folder / "checkpoints").exists()
 
 
 def test_a_run_that_is_not_to_be_shared_is_refused_by_each(start: Start, tmp_path: Path) -> None:
