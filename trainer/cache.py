@@ -38,6 +38,7 @@ PATIENCE_S = 5.0  # a longer wait for another builder is logged
 
 _log = logging.getLogger(__name__)
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class CacheError(TrainerError):
@@ -63,8 +64,9 @@ def cache_root() -> Path:
 def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
     """Return the folder of the artifact that `spec` describes; built now if it is not there.
 
-    Of several processes one builds, and the others wait for it. A builder that raises or is killed leaves
-    nothing that counts as finished. An artifact with a missing or truncated file is built anew.
+    Of several processes one builds, and the others wait for it; on a file system without locks each builds,
+    and the first that is done wins. A builder that raises or is killed leaves nothing that counts as
+    finished. An artifact with a missing or truncated file is built anew.
 
     Args:
         kind: a folder name for artifacts of one kind, such as "corpora".
@@ -72,7 +74,7 @@ def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) 
         build: fills the empty folder that it is called with.
 
     Raises:
-        CacheError: the cache folder cannot be read or written, or its file system has no locks.
+        CacheError: the cache folder cannot be read or written.
     """
     canonical = _canonical(spec)
     key = hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -82,12 +84,25 @@ def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) 
         return final
     with _cache_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        require_locks(parent)
-        with locked(parent / f".{key}.lock"):
-            if not _is_intact(final, canonical):  # no other process was faster
-                _remove_leftovers(parent, key)
-                _build(final, from_json(canonical), build)
+        if _has_locks(parent):
+            with locked(parent / f".{key}.lock"):
+                if not _is_intact(final, canonical):  # no other process was faster
+                    _remove_leftovers(parent, key)
+                    _build(final, canonical, build)
+        else:  # what builders that died have left stays: whose is it?
+            _build(final, canonical, build)
     return final
+
+
+def _has_locks(folder: Path) -> bool:
+    # Without them, a lock of `filelock` is a file that stays where a machine dies: all others would wait.
+    try:
+        require_locks(folder)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
 
 
 def _canonical(spec: Mapping[str, Any]) -> str:
@@ -105,15 +120,21 @@ def _is_intact(folder: Path, canonical: str) -> bool:
         return False  # absent, or damaged: it is built anew
 
 
-def _build(final: Path, spec: Any, build: Callable[[Path], None]) -> None:
+def _build(final: Path, canonical: str, build: Callable[[Path], None]) -> None:
     work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
     try:
         build(work)
-        _seal(work, spec)
-        if final.exists():  # damaged, or it would have been taken
+        _seal(work, from_json(canonical))
+        if _is_intact(final, canonical):  # without locks, another process was faster
+            return
+        if final.exists():
             _log.warning("rebuilding the damaged artifact %s", final)
             final.rename(work.with_suffix(".damaged.tmp"))
-        work.rename(final)
+        try:
+            work.rename(final)
+        except OSError:
+            if not _is_intact(final, canonical):
+                raise
         sync(final.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
