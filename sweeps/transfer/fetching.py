@@ -24,6 +24,7 @@ from sweeps.stages import stage_runs
 from sweeps.stages.checkpoint import SNAPSHOTS, Checkpoint, Details, SharedKeys, Unfit, clause, details
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
 from sweeps.storage.run_files.manifest import MANIFEST
+from sweeps.text.shorten import shown_bytes
 from sweeps.transfer import copying, stored_stages
 from sweeps.transfer.copying import Damaged
 from sweeps.trials.record import Trial
@@ -41,14 +42,16 @@ FASTEST_BYTES_PER_S = 1e9
 """Expected until a fetch of this process was measured: about what SHA-256, which verifies it, allows.
 
 A fetch corrects a rate that is too high, and ends once it has taken as long as computing. Nothing would
-correct one that is too low: all fetches would be refused.
+correct one that is too low, as all fetches would be refused; so a measured rate is forgotten by and by.
 """
+_DOUBLES_S = 600.0
+"""Time after which twice a measured rate is expected: others may have fetched at the same moment."""
 
 _MEASURABLE = 2**26  # bytes; with fewer, the latency decides
 _PATIENCE = 0.1  # with a silent store, as a share of the time that is saved
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 5.0, 300.0
 
-_rates: dict[str, float] = {}  # bytes per second of the last large fetch, by the store's URL
+_rates: dict[str, tuple[float, float]] = {}  # of the last large fetch: bytes per second, and when; by URL
 
 
 _MOST_STEPS = 10**6
@@ -193,8 +196,7 @@ class CheckpointFetch:
         runs = [*(each for each in origin.stages if each.name in earlier), *filter(None, (run,))]
         known = [each.seconds for each in runs if each.seconds is not None]
         saved_s = math.fsum(known) if known else math.inf
-        bytes_per_s = _rates.get(self._store.url, FASTEST_BYTES_PER_S)
-        if found.size > SHARE * saved_s * bytes_per_s:
+        if found.size > SHARE * saved_s * self._expected_rate():
             log.info("trial %d computes %s: fetching it would take too long", trial, checkpoint.name)
             return None
         # Fetched next to its place, and renamed into it once it is verified.
@@ -213,15 +215,23 @@ class CheckpointFetch:
             raise
         except OutOfTime:
             self._note_rate(found.size, began)  # less than all of it came: the rate is at most this
-            raise
+            reason = f"{shown_bytes(found.size)} took longer to fetch than the {saved_s:.0f} s that it saves"
+            raise OutOfTime(reason) from None
         incoming.rename(self._folder / checkpoint.name)
         self._note_rate(found.size, began)
         log.info("trial %d starts after %s of trial %d", trial, checkpoint.name, origin.trial)
         return Fetched(checkpoint=checkpoint, record=origin, run=run, details=stated)
 
+    def _expected_rate(self) -> float:
+        """Return the bytes per second that a fetch is expected to have."""
+        rate, measured = _rates.get(self._store.url, (FASTEST_BYTES_PER_S, 0.0))
+        doublings = min((time.monotonic() - measured) / _DOUBLES_S, 60.0)
+        return max(rate, min(FASTEST_BYTES_PER_S, rate * math.exp2(doublings)))
+
     def _note_rate(self, size: int, began: float) -> None:
         if size >= _MEASURABLE:
-            _rates[self._store.url] = size / max(time.monotonic() - began, 1e-3)
+            now = time.monotonic()
+            _rates[self._store.url] = (size / max(now - began, 1e-3), now)
 
     def _incoming(self, checkpoint: Checkpoint) -> Path:
         return self._folder / f".{checkpoint.name}.incoming"

@@ -86,7 +86,7 @@ class Deadline:
     def check(self) -> None:
         """Raise `OutOfTime` once the deadline has passed."""
         if self.is_over(0.0):
-            raise OutOfTime("there was no time left for it")
+            raise OutOfTime("there was no time left to upload it")
 
     def is_over(self, slack_s: float) -> bool:
         """Return whether the deadline passed `slack_s` seconds ago or earlier."""

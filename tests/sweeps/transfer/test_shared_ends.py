@@ -224,7 +224,7 @@ def test_the_rate_of_a_large_fetch_is_what_the_next_is_judged_by(sweep, two_stag
     monkeypatch.setattr(fetching, "_MEASURABLE", 1)
     run(sweep, 2)
     assert first(sweep.trial(1)).reused_from == 0
-    monkeypatch.setitem(fetching._rates, sweep.store.url, 1e-6)
+    monkeypatch.setitem(fetching._rates, sweep.store.url, (1e-6, time.monotonic()))
     run(sweep)
     assert first(sweep.trial(2)).reused_from is None
 
@@ -247,8 +247,11 @@ def test_a_rate_that_nobody_has_measured_refuses_no_fetch_that_could_pay(
     assert first(sweep.trial(1)).reused_from == 0
 
 
-def test_a_first_fetch_ends_once_it_has_taken_what_it_saves(sweep, two_stages, monkeypatch, caplog) -> None:
-    """And tells the rate, so that the next trial does not try it again."""
+@pytest.mark.parametrize(("hours", "expected"), [(0, 1), (2, 2)])
+def test_a_first_fetch_ends_once_it_has_taken_what_it_saves(
+    sweep, two_stages, monkeypatch, caplog, hours, expected
+) -> None:
+    """And tells the rate, so that the next trial does not try it again, but one that is hours later."""
     run(sweep)
     took(sweep, 0, 0.1)
     monkeypatch.setattr(fetching, "_LEAST_PATIENCE_S", 0.05)
@@ -262,11 +265,14 @@ def test_a_first_fetch_ends_once_it_has_taken_what_it_saves(sweep, two_stages, m
             time.sleep(0.01)
 
     monkeypatch.setattr(copying, "fetch", fetch_slowly)
-    run(sweep, 2)
+    run(sweep)
+    rate, measured = fetching._rates[sweep.store.url]
+    monkeypatch.setitem(fetching._rates, sweep.store.url, (rate, measured - hours * 3600))
+    run(sweep)
     assert [first(sweep.trial(n)).reused_from for n in (1, 2)] == [None, None]
-    assert len(tries) == 1
-    (warning,) = warnings(caplog)
-    assert warning.endswith("is not used: there was no time left for it; the stage is computed")
+    assert len(tries) == expected
+    warning, *_ = warnings(caplog)
+    assert warning.endswith("3 bytes took longer to fetch than the 0 s that it saves; the stage is computed")
 
 
 def weights_of(sweep: Experiment, by: str = "000000-1") -> Path:
