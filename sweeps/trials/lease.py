@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 300.0
 """Limit of a wait for the ask lease, in seconds: a fit to a thousand trials takes less than a minute."""
 
+_LATE_S = 15.0
+"""How much later than due a live worker's heartbeat may come."""
 _POLL_S = (0.05, 0.25)
 
 
@@ -238,18 +240,19 @@ class Silence:
             watched = self._watched[record.trial] = (record.attempt, record.heartbeat, here)
         return here - watched[2] > self._expire_s
 
-    def wait_for_heartbeats(self, old: Collection[Hashable]) -> bool:
+    def wait_for_heartbeats(self, old: Collection[Hashable], heartbeat_s: float) -> bool:
         """Wait until each live worker has sent a heartbeat, for a command that has just begun to watch them.
 
         Args:
             old: heartbeats that are the last of dead workers, or from before an outage or a sleep.
+            heartbeat_s: seconds between two of them.
 
         Returns:
             Whether it waited: it does not for those of earlier calls alone.
         """
         if self._judged.issuperset(old):
             return False
-        wait_s = self._expire_s / 2  # `Lease`: more than from one heartbeat to the next
+        wait_s = heartbeat_s + _LATE_S
         log.warning(
             "%s without a heartbeat for long; waiting %g s for one", counted(len(old), "worker"), wait_s
         )

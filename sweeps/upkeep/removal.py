@@ -54,7 +54,8 @@ def living(experiment: Experiment, *, wait: bool = False) -> tuple[str, ...]:
         NewerObject: a later version wrote a record; its worker may be alive.
     """
     workers, old = _heartbeats(experiment)
-    if wait and not workers and experiment.silence.wait_for_heartbeats(old):
+    heartbeat_s = experiment.space.lease.heartbeat_s
+    if wait and not workers and experiment.silence.wait_for_heartbeats(old, heartbeat_s):
         workers, still_old = _heartbeats(experiment)
         # A new one is a sign of life even if it is old: the worker's clock may be wrong.
         workers += [worker for heartbeat, worker in still_old.items() if heartbeat not in old]

@@ -70,7 +70,8 @@ def carry_out_all(experiment: Experiment, steps: Sequence[RepairStep]) -> list[O
 
     A worker whose heartbeat is old gets the time for another one before, by which the step is overtaken.
     """
-    experiment.silence.wait_for_heartbeats([step.where for step in steps if step.kind in ("expired", "lock")])
+    old = [step.where for step in steps if step.kind in ("expired", "lock")]
+    experiment.silence.wait_for_heartbeats(old, experiment.space.lease.heartbeat_s)
     return [carry_out(step) for step in steps]
 
 

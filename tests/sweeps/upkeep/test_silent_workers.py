@@ -68,7 +68,7 @@ def test_worker_that_is_back_after_an_outage_is_at_work(worker, waits, name):
     waits.meanwhile = beats(worker)
     with pytest.raises(InputError, match=r"1 worker still at work \(w\)"):
         OPERATIONS[name](Experiment.open(worker.store))
-    assert waits.seconds == [15.0]
+    assert waits.seconds == [25.0]
     assert waits.seconds[0] > worker.space.lease.heartbeat_s
 
 
@@ -99,9 +99,9 @@ def test_worker_that_chooses_a_trial_is_at_work(experiment, waits, clock):
 def test_dead_worker_is_awaited_once(worker, waits):
     person = Experiment.open(worker.store)
     assert lifetime.contents(person).trials == {"running": 1}
-    assert waits.seconds == [15.0]
+    assert waits.seconds == [25.0]
     lifetime.delete(person, "ada")
-    assert waits.seconds == [15.0]
+    assert waits.seconds == [25.0]
     assert worker.store.list("") == []
 
 
@@ -123,7 +123,7 @@ def repaired(experiment: Experiment) -> list[tuple[str, str]]:
 def test_repair_takes_no_trial_from_a_worker_that_is_back(worker, waits):
     waits.meanwhile = beats(worker)
     assert repaired(Experiment.open(worker.store)) == [("expired", "overtaken")]
-    assert waits.seconds == [15.0]
+    assert waits.seconds == [25.0]
     assert worker.trial(0).status == "running"
 
 
@@ -131,4 +131,4 @@ def test_repair_hands_a_dead_workers_trial_back(worker, waits):
     assert repaired(Experiment.open(worker.store)) == [("expired", "done")]
     assert worker.trial(0).status == "pending"
     assert repaired(Experiment.open(worker.store)) == []
-    assert waits.seconds == [15.0]
+    assert waits.seconds == [25.0]
