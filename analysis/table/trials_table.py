@@ -120,9 +120,12 @@ class TrialsTable:
     def from_frame(cls, table: pd.DataFrame | TrialsTable) -> TrialsTable:
         """Check a table; one that was checked before is returned as it is.
 
+        Of tables put together, some may lack the column of all attempts' seconds: there it is `seconds`.
+
         Raises:
             TableError: it is no DataFrame, or a column's name appears twice.
-            AnalysisError: column `trial` of a sweep's own table does not hold indices, each once.
+            AnalysisError: column `trial` of a sweep's own table does not hold indices, each once, or one of
+                seconds that is to be filled holds a text.
         """
         if isinstance(table, TrialsTable):
             return table
@@ -142,6 +145,11 @@ class TrialsTable:
             raise AnalysisError(
                 f"column 'trial': row {row} holds {shown!r}; it must hold each trial's index once"
             )
+        if MACHINE_SECONDS in table and "seconds" in table:
+            longer = table[MACHINE_SECONDS]
+            if (longer.isna() & table["seconds"].notna()).any():  # put together with a table that lacks it
+                longer = _numbers_of(table, MACHINE_SECONDS).fillna(_numbers_of(table, "seconds"))
+                table = table.assign(**{MACHINE_SECONDS: longer})
         trials = values.to_numpy("int64")
         outside: list[int] = []
         if INFEASIBLE in table:  # as text: where it is not known in each row, its column is of objects

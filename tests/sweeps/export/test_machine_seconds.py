@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.report.contents import contents
@@ -95,6 +96,16 @@ def test_trials_are_compared_by_the_time_of_all_their_attempts(tmp_path: Path, s
     assert read.numbers("machine_seconds").fillna(-1).tolist() == [9000, 1800, -1]
     assert column_of("seconds", read) == "machine_seconds"
     assert with_price(read, RATE).numbers("usd").fillna(-1).tolist() == pytest.approx([7.5, 1.5, -1])
+
+
+def test_tables_put_together_have_the_time_of_each_sweep() -> None:
+    """Only one of the two has a trial of several attempts, and with it the column."""
+    sweeps = ([preempted(1), at_once(1), fresh(2)], [at_once(3), fresh(4)])
+    both = pd.concat([pd.DataFrame(table.flat_rows(SPACE, records)) for records in sweeps])
+    read = TrialsTable.from_frame(both)
+    assert read.numbers(column_of("seconds", read)).fillna(-1).tolist() == [9000, 1800, -1, 1800, -1]
+    usd = with_price(read, RATE).numbers("usd").fillna(-1).tolist()
+    assert usd == pytest.approx([7.5, 1.5, -1, 1.5, -1])
 
 
 def test_the_report_weighs_against_the_time_of_all_attempts() -> None:
