@@ -19,7 +19,10 @@ _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _NAME = rf"{_WORD}(?:/{_WORD})*"
 _TOKEN = rf"(?:{_NUMBER})(?![A-Za-z0-9_.])|{_NAME}|[-+*/]"
-_MINUS_IN_NAME = re.compile(rf"{_WORD}-{_WORD}", re.ASCII)
+# Digits may be part of a name too, as in `top-1` and `5-shot`, but `1e-3` is a number. Backtracking in
+# _NUMBER would take minutes for a long text.
+_DIGITS = r"[0-9.]+(?:[eE][-+]?[0-9]+)?"
+_MINUS_IN_NAME = re.compile(rf"(?<![A-Za-z0-9_.])(?:{_DIGITS}|{_WORD})-[-A-Za-z0-9_.]+", re.ASCII)
 _RELATION = re.compile(r"<=|>=|==|=<|=>|!=|=|<|>|≤|≥")
 
 

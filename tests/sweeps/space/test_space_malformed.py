@@ -98,6 +98,8 @@ CASES = [
     Case("outcome_text", "", 'outcome_constraints: "t <= 3"\n', 13, "outcome_constraints"),
     Case("outcome_parentheses", "", 'outcome_constraints: ["(t) <= 3"]\n', 13, "outcome_constraints[0]"),
     Case("outcome_with_a_minus", "", 'outcome_constraints: ["3 <= gpu-hours"]\n', 13, "outcome_constraints[0]"),
+    Case("outcome_minus_number", "", 'outcome_constraints: ["top-1 >= 0.7"]\n', 13, "outcome_constraints[0]"),
+    Case("outcome_number_minus", "", 'outcome_constraints: ["2*t + 5-shot <= 1e-3"]\n', 13, "outcome_constraints[0]"),
     Case("outcome_call", "", "outcome_constraints: [\"exit('x') <= 3\"]\n", 13, "outcome_constraints[0]"),
     # budget, brake and early stopping
     *(
@@ -508,6 +510,12 @@ def test_space_with_nothing_to_search_is_refused() -> None:
 def test_threshold_that_points_the_way_of_its_goal_is_taken(constraint: str) -> None:
     text = BASE.replace("[{metric: loss, goal: minimize}]", TWO_OBJECTIVES)
     space = loads(f'{text}outcome_constraints: ["{constraint}"]\n', "x.yaml")
+    assert space.outcome_constraints == (constraint,)
+
+
+@pytest.mark.parametrize("constraint", ["t <= 1e-3", "1.5e-3*t - .2e-1 >= t2", "a - b <= 2", "-t >= -3"])
+def test_minus_of_a_number_or_between_spaces_is_taken(constraint: str) -> None:
+    space = loads(f'{BASE}outcome_constraints: ["{constraint}"]\n', "x.yaml")
     assert space.outcome_constraints == (constraint,)
 
 
