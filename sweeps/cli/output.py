@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +50,9 @@ def console() -> Console:
 
 def print_json(document: Any) -> None:
     """Print one JSON document. Raises ValueError for NaN, which other programs cannot read."""
-    click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)))
+    # JSON is UTF-8, and stdout's own escapes of what its encoding lacks are no JSON.
+    is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=not is_utf8)))
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -64,8 +68,13 @@ def notify(line: str) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
-    """Print rows as CSV, in these columns, or in those of all rows in order of appearance."""
+    """Print rows as CSV, in these columns, or in those of all rows in order of appearance.
+
+    It is in UTF-8 everywhere, as `sweep export` writes it and `sweep import` reads it.
+    """
     names = list(columns) if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     csv_format.write(sys.stdout, names, rows)
 
 

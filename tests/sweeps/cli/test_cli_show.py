@@ -7,6 +7,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -503,6 +504,23 @@ def test_reading_commands_import_neither_torch_nor_ax(finished, argv, tmp_path):
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_locale_that_lacks_a_character_leaves_documents_whole(sweep, space_file, encoding):
+    space_file.write_text(space_file.read_text().replace("{value: fast}", "{value: é→}"), encoding="utf-8")
+    url = sweep("init", str(space_file)).out.strip()
+    Experiment.open(LocalStore(url)).ask("w")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+
+    def printed(style: str) -> str:
+        command = [sys.executable, "-m", "sweeps", "trials", "--format", style, "--storage", url]
+        return subprocess.run(command, env=environment, capture_output=True, check=True).stdout.decode()
+
+    (record,) = json.loads(printed("json"))
+    assert record["parameters"]["mode"] == "é→"
+    (row,) = rows(printed("csv"))
+    assert row["param.mode"] == "é→"
 
 
 def test_every_command_has_help_and_its_line_in_the_overview(sweep):
