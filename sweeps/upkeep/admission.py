@@ -30,7 +30,14 @@ from sweeps.space.domain import is_of_repeat
 from sweeps.space.scale import ends, is_level
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text import json_reader
-from sweeps.text.columns import PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column, metric_of
+from sweeps.text.columns import (
+    PARAMETER,
+    STAGE_COLUMNS,
+    SWEEP_COLUMNS,
+    TRIAL_COLUMNS,
+    metric_column,
+    metric_of,
+)
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
 from sweeps.upkeep.other_tools import Source, understand
@@ -38,7 +45,7 @@ from sweeps.upkeep.tables import Cell, Row, Table, TableError
 
 log = logging.getLogger(__name__)
 
-_STATUS = "status"
+_STATUS, _FAILURE = "status", "failure"
 _OWN = frozenset(("trial", _STATUS, "attempt", "generator"))
 """Columns of an exported table; `analysis.table` knows it by the same ones."""
 
@@ -127,6 +134,9 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
     needed = needed_metrics(space)
     found = _Columns()
     is_own = set(table.columns) >= _OWN  # there parameters have their prefix, without exception
+    # Other programs' rates of failure are metrics, and so were columns of that name in our earlier versions.
+    is_metric = not is_own or any(_number(row.cells.get(_FAILURE)) is not None for row in table.rows)
+    trial_columns = set(TRIAL_COLUMNS) - ({_FAILURE} if is_metric else set())
     for column in table.columns:
         if column.startswith(PARAMETER):
             name = column.removeprefix(PARAMETER)
@@ -136,7 +146,7 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
                 problems.append(
                     f"{table.file}: {column}: not among the sweep's parameters; {nearest(name, names)}"
                 )
-        elif not column or column in TRIAL_COLUMNS:
+        elif not column or column in trial_columns:
             continue
         elif (
             column in names
@@ -145,7 +155,7 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
             and column not in needed
         ):
             found.parameters[column] = column
-        elif column in STAGE_COLUMNS or (is_own and column in RESERVED):
+        elif column in STAGE_COLUMNS or (is_own and column in SWEEP_COLUMNS):
             continue
         elif not storable.is_name(metric_of(column)):
             log.warning(

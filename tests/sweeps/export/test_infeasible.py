@@ -73,9 +73,28 @@ def test_the_table_can_be_imported_again(tmp_path: Path) -> None:
     assert [dict(result.metrics) for result in taken.results] == METRICS[:3]
 
 
-def test_another_programs_column_is_a_metric(tmp_path: Path) -> None:
-    pd.DataFrame({"param.x": [0.5], "loss": [1.0], "infeasible": [2.0], "gb": [1.0]}).to_csv(
+@pytest.mark.parametrize("column", ["infeasible", "machine_seconds", "failure"])
+def test_another_programs_column_is_a_metric(tmp_path: Path, column: str) -> None:
+    pd.DataFrame({"param.x": [0.5], "loss": [1.0], column: [2.0], "gb": [1.0]}).to_csv(
         tmp_path / "t.csv", index=False
     )
+    read = tables.read(tmp_path / "t.csv")
+    (result,) = admit(read, SPACE).results
+    assert result.metrics[column] == 2.0
+    (result,) = admit(read, replace(SPACE, objectives=(Objective(metric=column),))).results
+    assert result.metrics[column] == 2.0
+
+
+def test_a_column_failure_of_numbers_is_an_earlier_versions_metric(tmp_path: Path) -> None:
+    table.write(tmp_path / "t.csv", SPACE, "url", [RECORDS[0]])
+    pd.read_csv(tmp_path / "t.csv").assign(failure=0.25).to_csv(tmp_path / "t.csv", index=False)
     (result,) = admit(tables.read(tmp_path / "t.csv"), SPACE).results
-    assert result.metrics["infeasible"] == 2.0
+    assert result.metrics == METRICS[0] | {"failure": 0.25}
+
+
+def test_a_kind_of_failure_is_no_metric(tmp_path: Path) -> None:
+    failed = replace(RECORDS[4], status="failed", failure="diverged")
+    table.write(tmp_path / "t.csv", SPACE, "url", [RECORDS[0], failed])
+    taken = admit(tables.read(tmp_path / "t.csv"), SPACE)
+    assert [dict(result.metrics) for result in taken.results] == METRICS[:1]
+    assert taken.columns == ()
