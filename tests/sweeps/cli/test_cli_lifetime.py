@@ -16,6 +16,7 @@ import pytest
 from fake_gcs import Fault
 
 from sweeps.experiment import Experiment
+from sweeps.operations.status import COLUMNS
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import open_store
 from sweeps.trials import control
@@ -178,6 +179,7 @@ class TestList:
         Path("sweep-store/no-sweep").mkdir()
         rows = {row["name"]: row for row in json.loads(sweep("list", "--format", "json").out)}
         assert list(rows) == ["other", "third", "toy"]
+        assert {tuple(row) for row in rows.values()} == {COLUMNS}  # the header of the CSV
         assert (rows["toy"]["state"], rows["toy"]["trials"], rows["toy"]["run_cap"]) == ("done", 5, 5)
         best = json.loads(sweep("best", "--format", "json", "--name", "toy").out)
         assert rows["toy"]["best"] == best["metrics"]["loss"]

@@ -12,6 +12,7 @@ import pytest
 from published import done, key_of, publish_all, put, staged, with_points
 
 from sweeps.experiment import Experiment
+from sweeps.operations import checkpoints
 from sweeps.space.definition import Choice, Trunk
 from sweeps.storage.local import LocalStore
 from sweeps.transfer import stored_stages
@@ -64,6 +65,7 @@ def test_the_json_is_one_document(sweep, shared):
     document = json.loads(sweep("snapshots", "--format", "json").out)
     assert document.keys() == {"snapshots", "unnamed", "totals", "removed"}
     best = document["snapshots"][0]
+    assert tuple(best) == checkpoints.COLUMNS  # the header of the CSV
     assert 0 <= best.pop("age_s") < 60
     assert best == {
         "key": BEST,
