@@ -6,6 +6,7 @@ before it, as `sweep export` writes them. Every number of the page is computed f
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,12 +55,30 @@ H200_TEACHER_LOSS = 3.522
 """The loss of the teacher with 16,384 tokens on the first 36 of its held-out windows, float32 on a CPU."""
 
 
+SAME = 0.01
+"""Largest difference of two computes, as a share, that counts as none."""
+
+
 @dataclass(frozen=True, order=True)
 class Lengths:
     """Steps of both stages."""
 
     stage1_9: int
     stage2: int
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Stage 2 alone, of some compute.
+
+    Args:
+        steps: of Stage 2.
+        losses: by seed.
+    """
+
+    steps: int
+    losses: Mapping[int, float]
+    is_interpolated: bool = False
 
 
 class Runs:
@@ -90,11 +109,35 @@ class Runs:
         both = first.keys() & second.keys()
         return compare({s: first[s] for s in both}, {s: second[s] for s in both}) if both else None
 
-    def alone_with(self, lengths: Lengths, column: str) -> Lengths:
-        """Return Stage 2 alone whose compute is nearest to that of the lengths."""
+    def alone_with(self, lengths: Lengths, column: str) -> Alone | None:
+        """Return Stage 2 alone with the compute of the lengths; None beyond what was trained.
+
+        Without a length of nearly that compute its loss is interpolated, linearly in the compute's logarithm.
+        """
         goal = self.mean(lengths, column)
-        alone = [each for each in self.lengths if not each.stage1_9]
-        return min(alone, key=lambda each: abs(self.mean(each, column) - goal))
+        alone = sorted((self.mean(each, column), each) for each in self.lengths if not each.stage1_9)
+        compute, nearest = min(alone, key=lambda pair: abs(pair[0] - goal))
+        if abs(compute / goal - 1) <= SAME:
+            return Alone(nearest.stage2, self.values(nearest))
+        below = [pair for pair in alone if pair[0] < goal]
+        above = [pair for pair in alone if pair[0] > goal]
+        if not below or not above:
+            return None
+        (less, shorter), (more, longer) = below[-1], above[0]
+        share = math.log(goal / less) / math.log(more / less)
+        first, second = self.values(shorter), self.values(longer)
+        losses = {s: first[s] + share * (second[s] - first[s]) for s in first.keys() & second.keys()}
+        return Alone(round(shorter.stage2 * goal / less), losses, is_interpolated=True)
+
+    def beside_alone(self, lengths: Lengths, column: str) -> tuple[Paired, Alone] | None:
+        """Return the losses less those of Stage 2 alone with the same compute; None without a common seed."""
+        alone = self.alone_with(lengths, column)
+        if alone is None:
+            return None
+        own = self.values(lengths)
+        both = own.keys() & alone.losses.keys()
+        pair = compare({s: own[s] for s in both}, {s: alone.losses[s] for s in both}) if both else None
+        return None if pair is None else (pair, alone)
 
 
 def read(folder: Path = RECORDS) -> Runs:
@@ -152,8 +195,8 @@ def picture(runs: Runs) -> Finding:
 
 def verdict(runs: Runs) -> str:
     """Return the answer in one sentence: which lengths are below Stage 2 alone with the same FLOPs."""
-    gains = {each: runs.compare(each, runs.alone_with(each, "train_flops")) for each in _both(runs)}
-    known = {each: pair for each, pair in gains.items() if pair is not None and len(pair.differences) > 1}
+    gains = {each: found[0] for each in _both(runs) if (found := runs.beside_alone(each, "train_flops"))}
+    known = {each: pair for each, pair in gains.items() if len(pair.differences) > 1}
     if not known:
         return "Not answered yet: no length has two seeds beside Stage 2 alone with the same compute."
     better = [each.stage1_9 for each, pair in known.items() if pair.interval[1] < 0]
@@ -184,7 +227,9 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         markdown_table(*_rows(runs)),
         "Means over seeds, smallest and largest in brackets; differences are paired by seed, with their "
         "95 % interval (Student's t). FLOPs are counted by the trainer: a step of Stage 1.9 includes the "
-        "teacher's forward pass. Effective steps count it twice.",
+        "teacher's forward pass. Effective steps count it twice. Losses of Stage 2 alone with lengths that "
+        "were not trained are interpolated for each seed, linearly in the logarithm of the steps; beyond the "
+        "longest there are none.",
         _starts(runs),
         "## Rates",
         markdown_table(*_rate_rows(sweep)),
@@ -345,12 +390,13 @@ def _rows(runs: Runs) -> tuple[Sequence[str], list[Sequence[str]]]:
             f"{statistics.fmean(losses):.3f} [{min(losses):.3f}, {max(losses):.3f}]",
         ]
         for column in ("train_flops", "effective_steps"):
-            other = runs.alone_with(each, column)
-            pair = runs.compare(each, other) if each.stage1_9 else None
-            # Equal to 5 %, or it is no comparison.
-            if abs(runs.mean(other, column) / runs.mean(each, column) - 1) > 0.05:
-                pair = None
-            row.append("" if pair is None else f"{_difference(pair)}, {other.stage2} steps")
+            found = runs.beside_alone(each, column) if each.stage1_9 else None
+            if found is None:
+                row.append("")
+                continue
+            pair, other = found
+            steps = f"{other.steps} steps" + (", interpolated" if other.is_interpolated else "")
+            row.append(f"{_difference(pair)}, {steps}")
         rows.append(row)
     return (
         "Stage 1.9, steps",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from benchmarks.real.answer import PAGE, Lengths, Runs, at_best_rates, read, text, verdict, write
+from benchmarks.real.answer import PAGE, Alone, Lengths, Runs, at_best_rates, read, text, verdict, write
 from benchmarks.real.answer_sweep import RATE_1_9, RATE_2, SALIENCY, SETTINGS
 
 RATE_1_9_COLUMN, RATE_2_COLUMN = f"param.{RATE_1_9}", f"param.{RATE_2}"
@@ -83,8 +84,20 @@ def test_one_seed_answers_nothing() -> None:
 def test_equal_compute_is_by_flops_and_by_effective_steps() -> None:
     runs = Runs([table(0.2)])
     both = Lengths(300, 200)
-    assert runs.alone_with(both, "train_flops") == Lengths(0, 600)
-    assert runs.alone_with(both, "effective_steps") == Lengths(0, 800)
+    assert runs.alone_with(both, "train_flops") == Alone(600, runs.values(Lengths(0, 600)))
+    assert runs.alone_with(both, "effective_steps") == Alone(800, runs.values(Lengths(0, 800)))
+
+
+def test_the_loss_of_a_length_that_was_not_trained_is_interpolated_for_each_seed() -> None:
+    known = table(0.2)
+    runs = Runs([known[known["param.stage2.max_steps"] != 600]])
+    found = runs.alone_with(Lengths(300, 200), "train_flops")
+    assert found is not None
+    assert (found.steps, found.is_interpolated) == (600, True)
+    middle = 6.0 - 1.5 * math.log(3) / math.log(4)
+    assert found.losses == pytest.approx({seed: middle + offset for seed, offset in SEEDS.items()})
+    shorter = Runs([known[known["param.stage2.max_steps"] == 200]])
+    assert shorter.alone_with(Lengths(300, 200), "train_flops") is None
 
 
 def test_lengths_are_compared_at_the_rates_that_are_best_at_the_middle_length() -> None:
