@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.report.figure import Figure
@@ -27,7 +28,7 @@ def figure(finding: Finding) -> Figure:
         height=360,
     )
     for series, (colour, shape, dash) in zip(finding.series, _STYLES, strict=False):
-        name = f"{series.label}: mean of {len(series.values[0])} seeds"
+        name = f"{series.label}: {_seeds([len(ys) for ys in series.values])}"
         seeds = Series(name=name, colour=colour, shape=shape, size=5, width=0, opacity=0.45)
         every = [{"x": x, "y": y} for x, ys in zip(series.x, series.values, strict=True) for y in ys]
         drawing.points(seeds, every, listed=False)
@@ -45,3 +46,10 @@ def _across(finding: Finding) -> Scale:
         ticks = tuple((float(at), name) for at, name in enumerate(finding.ticks))
         return Scale(domain=(-0.4, len(ticks) - 0.6), ticks=ticks)
     return scale([x for series in finding.series for x in series.x], linear=True)
+
+
+def _seeds(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    if least < most:
+        return f"means of {least} to {most} seeds"
+    return "one seed" if most == 1 else f"mean of {most} seeds"

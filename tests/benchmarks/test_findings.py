@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from analysis.summaries.paired import Paired, compare
 from benchmarks.findings import options
-from benchmarks.findings.claims import Finding, Runs, findings, judge
+from benchmarks.findings.claims import Finding, Runs, Series, findings, judge
 from benchmarks.findings.errors import errors
 from benchmarks.findings.page import page
 from benchmarks.findings.pictures import draw
@@ -169,6 +170,22 @@ def test_the_page_has_every_finding_with_its_table_and_picture(tmp_path: Path) -
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / f"{last.name}.svg").read_bytes()
     assert f"## {len(found) + 1}. {without_picture.claim}" in text
     assert text.count("](findings/") == len(found)
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((1, 1), b"line: one seed"),
+        ((1, 3), b"line: means of 1 to 3 seeds"),
+        ((2, 2), b"line: mean of 2 seeds"),
+    ],
+)
+def test_picture_says_how_many_seeds_it_has(counts: tuple[int, ...], expected: bytes, tmp_path: Path) -> None:
+    values = tuple((1.0, 2.0, 1.5)[:count] for count in counts)
+    line = Series(label="line", x=(1.0, 2.0), values=values)
+    finding = replace(findings(TINY, made(the_notebooks))[0], series=(line,))
+    draw(finding, tmp_path / "line.svg")
+    assert expected in (tmp_path / "line.svg").read_bytes()
 
 
 def test_errors_are_those_of_the_runs() -> None:
