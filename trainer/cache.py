@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +127,17 @@ def _build(final: Path, canonical: str, build: Callable[[Path], None]) -> None:
         _seal(work, from_json(canonical))
         if _is_intact(final, canonical):  # without locks, another process was faster
             return
-        if final.exists():
-            _log.warning("rebuilding the damaged artifact %s", final)
-            final.rename(work.with_suffix(".damaged.tmp"))
+        damaged = work.with_suffix(".damaged.tmp")
+        try:
+            final.rename(damaged)
+        except FileNotFoundError:
+            pass  # nothing was damaged
+        else:
+            if _is_intact(damaged, canonical):  # without locks, another process was faster after all
+                with suppress(OSError):
+                    damaged.rename(final)
+            else:
+                _log.warning("rebuilding the damaged artifact %s", final)
         try:
             work.rename(final)
         except OSError:

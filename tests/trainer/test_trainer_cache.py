@@ -434,6 +434,32 @@ def test_without_locks_the_first_of_several_builders_wins(
     assert_nothing_but(root, made)
 
 
+def test_without_locks_no_builder_takes_away_what_another_has_just_repaired(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    made = artifact("things", SPEC, fill)
+    next(path for path in made.iterdir() if path.name != "manifest.json").unlink()
+    look, repaired = cache._is_intact, []
+
+    def look_too_early(folder: Path, canonical: str) -> bool:
+        found = look(folder, canonical)
+        if len(looks) == 1:  # after the build: another process repairs it between this look and the renames
+            looks.append(folder)
+            repaired.append(artifact("things", SPEC, fill).stat().st_ino)
+        looks.append(folder)
+        return found
+
+    looks: list[Path] = []
+    monkeypatch.setattr(cache, "_is_intact", look_too_early)
+    assert artifact("things", SPEC, fill).stat().st_ino == repaired[0]
+    assert look(made, cache._canonical(SPEC))
+    assert_nothing_but(root, made)
+
+
 def test_a_disk_that_fails_to_keep_the_files_leaves_nothing(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
