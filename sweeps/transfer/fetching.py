@@ -45,13 +45,16 @@ A fetch corrects a rate that is too high, and ends once it has taken as long as 
 correct one that is too low, as all fetches would be refused; so a measured rate is forgotten by and by.
 """
 _DOUBLES_S = 600.0
-"""Time after which twice a measured rate is expected: others may have fetched at the same moment."""
+"""Least time after which twice a measured rate is expected: others may have fetched at the same moment."""
+_DOUBLES_AFTER = 10.0
+"""The same in durations of the fetch that was measured, so that fetches in vain take a small share of all."""
 
 _MEASURABLE = 2**26  # bytes; with fewer, the latency decides
 _PATIENCE = 0.1  # with a silent store, as a share of the time that is saved
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 5.0, 300.0
 
-_rates: dict[str, tuple[float, float]] = {}  # of the last large fetch: bytes per second, and when; by URL
+_rates: dict[str, tuple[float, float, float]] = {}
+"""Of the last large fetch, by the store's URL: bytes per second, when it ended, and how long it took."""
 
 
 _MOST_STEPS = 10**6
@@ -224,14 +227,16 @@ class CheckpointFetch:
 
     def _expected_rate(self) -> float:
         """Return the bytes per second that a fetch is expected to have."""
-        rate, measured = _rates.get(self._store.url, (FASTEST_BYTES_PER_S, 0.0))
-        doublings = min((time.monotonic() - measured) / _DOUBLES_S, 60.0)
+        rate, measured, took_s = _rates.get(self._store.url, (FASTEST_BYTES_PER_S, 0.0, 0.0))
+        doubles_s = max(_DOUBLES_S, _DOUBLES_AFTER * took_s)
+        doublings = min((time.monotonic() - measured) / doubles_s, 60.0)
         return max(rate, min(FASTEST_BYTES_PER_S, rate * math.exp2(doublings)))
 
     def _note_rate(self, size: int, began: float) -> None:
         if size >= _MEASURABLE:
             now = time.monotonic()
-            _rates[self._store.url] = (size / max(now - began, 1e-3), now)
+            took_s = max(now - began, 1e-3)
+            _rates[self._store.url] = (size / took_s, now, took_s)
 
     def _incoming(self, checkpoint: Checkpoint) -> Path:
         return self._folder / f".{checkpoint.name}.incoming"

@@ -224,7 +224,7 @@ def test_the_rate_of_a_large_fetch_is_what_the_next_is_judged_by(sweep, two_stag
     monkeypatch.setattr(fetching, "_MEASURABLE", 1)
     run(sweep, 2)
     assert first(sweep.trial(1)).reused_from == 0
-    monkeypatch.setitem(fetching._rates, sweep.store.url, (1e-6, time.monotonic()))
+    monkeypatch.setitem(fetching._rates, sweep.store.url, (1e-6, time.monotonic(), 1.0))
     run(sweep)
     assert first(sweep.trial(2)).reused_from is None
 
@@ -247,9 +247,13 @@ def test_a_rate_that_nobody_has_measured_refuses_no_fetch_that_could_pay(
     assert first(sweep.trial(1)).reused_from == 0
 
 
-@pytest.mark.parametrize(("hours", "expected"), [(0, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("hours", "took_s", "expected"),
+    [(0, 1, 1), (2, 1, 2), (2, 1800, 1)],
+    ids=["at once", "hours later", "too soon after half an hour in vain"],
+)
 def test_a_first_fetch_ends_once_it_has_taken_what_it_saves(
-    sweep, two_stages, monkeypatch, caplog, hours, expected
+    sweep, two_stages, monkeypatch, caplog, hours, took_s, expected
 ) -> None:
     """And tells the rate, so that the next trial does not try it again, but one that is hours later."""
     run(sweep)
@@ -266,8 +270,8 @@ def test_a_first_fetch_ends_once_it_has_taken_what_it_saves(
 
     monkeypatch.setattr(copying, "fetch", fetch_slowly)
     run(sweep)
-    rate, measured = fetching._rates[sweep.store.url]
-    monkeypatch.setitem(fetching._rates, sweep.store.url, (rate, measured - hours * 3600))
+    rate, measured, _ = fetching._rates[sweep.store.url]
+    monkeypatch.setitem(fetching._rates, sweep.store.url, (rate, measured - hours * 3600, took_s))
     run(sweep)
     assert [first(sweep.trial(n)).reused_from for n in (1, 2)] == [None, None]
     assert len(tries) == expected
