@@ -149,7 +149,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}, in one run")
         gained = gain(space, records, found, None)
-        if gained is not None and not confirmation.is_confirmed(space, planned, found):
+        if gained is not None and not confirmation.has_confirmed(space, planned, records):
             lines.append(f"gain    {gained}")
     if worker := chooser(experiment):
         lines.append(f"next    {worker} is choosing a trial")

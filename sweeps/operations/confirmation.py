@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeps.experiment import Experiment
+from sweeps.export import table as tables
 from sweeps.search.confirm.answer import Answer, Row, answer
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing, of_store
@@ -25,11 +26,13 @@ def confirmed_answer(experiment: Experiment, records: Sequence[Trial]) -> tuple[
     return None if winner is None else (found[0], winner)
 
 
-def is_confirmed(space: Space, planned: tuple[Plan, Standing] | None, record: Trial) -> bool:
-    """Return whether it won the finished confirmation of the first objective, if there is one."""
+def has_confirmed(space: Space, planned: tuple[Plan, Standing] | None, records: Sequence[Trial]) -> bool:
+    """Return whether fresh runs have confirmed a trial by the first objective: that is no one run's gain."""
+    if tables.best_confirmed(space, records) is not None:
+        return True
     if planned is None or planned[0].metric != space.metrics()[0]:
         return False
-    return roles(*planned).get(record.trial) == "winner"
+    return "winner" in roles(*planned).values()
 
 
 def progress_line(plan: Plan, now: Standing) -> str:

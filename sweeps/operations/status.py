@@ -30,7 +30,7 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
     switch = control.switch(experiment.store)
     planned, standing = rounds.of_store(experiment.store, list(records)), experiment.standing()
     gained = None
-    if found is not None and not confirmation.is_confirmed(experiment.space, planned, found):
+    if not confirmation.has_confirmed(experiment.space, planned, records):
         gained = gain(experiment.space, records, found, None)
     return {
         "url": experiment.store.url,

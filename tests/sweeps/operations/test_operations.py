@@ -234,7 +234,8 @@ def test_report_states_no_gain_of_a_confirmed_trial(storage):
     page = render(document)
     assert "Confirmed winner: trial 1" in page
     assert "below the baseline" not in page
-    assert "gain" in status_document(experiment, records)  # which no plan has asked for
+    assert "gain" in status_document(experiment, records[:3])
+    assert "gain" not in status_document(experiment, records)
     finalists = tuple(Finalist(trial=at, parameters=records[at].parameters, first=3.0 - at) for at in (1, 0))
     plan = Plan(
         metric="loss", goal="minimize", finalists=finalists, seed_name="seed", seeds=(2, 3), top=2, trials=4
@@ -251,6 +252,10 @@ def test_report_states_no_gain_of_a_confirmed_trial(storage):
     assert document["confirmation"]["winner"]["trial"] == document["best"]["trial"] == 1
     assert "gain" not in document
     assert not any(line.startswith("gain") for line in status_lines(experiment, records))
+    swapped = [*records[:2], *(replace(r, metrics={"loss": 8.0 - r.metrics["loss"]}) for r in records[2:])]
+    document = status_document(experiment, swapped)
+    assert (document["confirmation"]["winner"]["trial"], document["best"]["trial"]) == (0, 1)
+    assert "gain" not in document
 
 
 @pytest.mark.parametrize(("run_cap", "is_left"), [(1, True), (2, False)])
