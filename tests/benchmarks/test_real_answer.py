@@ -96,6 +96,9 @@ def test_the_loss_of_a_length_that_was_not_trained_is_interpolated_for_each_seed
     assert (found.steps, found.is_interpolated) == (600, True)
     middle = 6.0 - 1.5 * math.log(3) / math.log(4)
     assert found.losses == pytest.approx({seed: middle + offset for seed, offset in SEEDS.items()})
+    one_seed = known[(known["param.stage2.max_steps"] != 600) | (known["param.seed"] == 0)]
+    whole = Runs([one_seed]).alone_with(Lengths(300, 200), "train_flops")
+    assert whole == found  # not the length of one seed
     shorter = Runs([known[known["param.stage2.max_steps"] == 200]])
     assert shorter.alone_with(Lengths(300, 200), "train_flops") is None
 
