@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from sweeps.space.definition import Budget, Space
 from sweeps.space.fidelity import is_at_target
 from sweeps.text.shorten import timestamp
 from sweeps.trials import costs
+from sweeps.trials.costs import Measure
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -32,14 +33,14 @@ def spent(space: Space, records: Sequence[Trial], now: float) -> Budget:
     own = [record for record in records if record.generator != "imported"]
     first = min((record.created for record in own), default=now)
     steps_per_cost = costs.steps_per_cost(own) or 0.0
-    steps = _Measure(_metric(costs.STEPS), lambda stage: steps_per_cost * stage.cost)
+    steps = Measure(_metric(costs.STEPS), lambda stage: steps_per_cost * stage.cost)
     return Budget(
         effective_steps=_total(own, steps),
         device_hours=space.program.processes
         * _total(
-            own, _Measure(lambda record: _nominal_hours(space, record, now), _hours), lambda own: own.nodes
+            own, Measure(lambda record: _nominal_hours(space, record, now), _hours), lambda own: own.nodes
         ),
-        usd=_total(own, _Measure(_metric("usd"), lambda stage: stage.usd or 0.0)),
+        usd=_total(own, Measure(_metric("usd"), lambda stage: stage.usd or 0.0)),
         wall_hours=max(0.0, now - first) / 3600,
     )
 
@@ -73,78 +74,23 @@ def unreported(space: Space, records: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(name for name in REPORTED if done and name in limits and not used[name])
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """A measure of cost.
-
-    Args:
-        reported: nominal cost of a trial, in which a reused stage counts as if computed; 0 if unknown.
-        of_stage: the same of one stage; 0 if unknown.
-    """
-
-    reported: Callable[[Trial], float]
-    of_stage: Callable[[StageRun], float]
-
-    def sum(self, stages: Iterable[StageRun]) -> float:
-        return math.fsum(self.of_stage(stage) for stage in stages)
-
-    def reused(self, record: Trial) -> float:
-        """Return the cost of what other trials have computed of the ended stages."""
-        return self.sum(costs.reused(record)) + math.fsum(
-            self.of_stage(stage) * stage.saved / stage.cost for stage in costs.branched(record) if stage.cost
-        )
-
-    def reused_of_unfinished(self, record: Trial) -> float:
-        """Return the cost of what other trials have computed of the stage that runs."""
-        ended = {stage.name for stage in record.stages}
-        return self.sum(
-            point
-            for point in record.points
-            if point.reused_from not in (None, record.trial) and point.name not in ended
-        )
-
-    def nominal(self, record: Trial) -> float:
-        return self.reported(record) or self.sum(record.stages)
-
-    def paid(self, record: Trial) -> float:
-        return max(0.0, self.nominal(record) - self.reused(record))
-
-
 def _total(
-    records: Sequence[Trial], measure: _Measure, times: Callable[[Trial], int] = lambda record: 1
+    records: Sequence[Trial], measure: Measure, times: Callable[[Trial], int] = lambda record: 1
 ) -> float:
     """Return what all trials have paid, each `times` over, with estimates where that is not known yet."""
     completed = [record for record in records if record.status == "completed"]
-    mean = _mean(measure.paid(record) for record in completed)
+    mean = costs.mean(measure.paid(record) for record in completed)
 
     def estimate(record: Trial) -> float:
         paid = measure.paid(record)
-        is_running, unfinished = record.status == "running", measure.reused_of_unfinished(record)
-        if is_running and not record.stages and not unfinished:
+        is_running = record.status == "running"
+        if is_running and not record.stages and not measure.reused_of_unfinished(record):
             return max(mean, paid)
         if not is_running and (record.status != "early_stopped" or measure.reported(record)):
             return paid
-        done = record.progress.get("done")  # all that is known without a report
-        share = float(done) if isinstance(done, int | float) and not is_running else 1.0
-        full = measure.sum(record.stages) + _rest(record, completed, measure)
-        return max(paid, share * full - measure.reused(record) - unfinished)
+        return costs.estimate(record, completed, measure)[1]
 
     return math.fsum(times(record) * estimate(record) for record in records)
-
-
-def _rest(record: Trial, completed: Sequence[Trial], measure: _Measure) -> float:
-    """Return the mean cost, over completed trials, of the stages that a trial has not ended."""
-    ended = {stage.name for stage in record.stages}
-    return _mean(
-        max(0.0, measure.nominal(other) - measure.sum(s for s in other.stages if s.name in ended))
-        for other in completed
-        if ended <= {stage.name for stage in other.stages}
-    )
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = list(values)
-    return math.fsum(known) / len(known) if known else 0.0
 
 
 def _metric(name: str) -> Callable[[Trial], float]:
@@ -164,4 +110,4 @@ def _nominal_hours(space: Space, record: Trial, now: float) -> float:
     if record.status == "running" and record.started is not None:
         until = now if record.heartbeat is None else min(now, record.heartbeat + space.lease.expire_s)
         past += max(0.0, until - record.started)
-    return past / 3600 + _Measure(lambda record: 0.0, _hours).reused(record)
+    return past / 3600 + Measure(lambda record: 0.0, _hours).reused(record)

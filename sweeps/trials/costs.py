@@ -8,7 +8,7 @@ are in the unit of the sweep's `stages`, which is effective steps for the traine
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sweeps.trials.record import Trial
@@ -70,6 +70,74 @@ def steps_per_cost(records: Sequence[Trial]) -> float | None:
     return math.fsum(steps for steps, _ in both) / total if total > 0 else None
 
 
+@dataclass(frozen=True)
+class Measure:
+    """A measure of cost.
+
+    Args:
+        reported: nominal cost of a trial, in which a reused stage counts as if computed; 0 if unknown.
+        of_stage: the same of one stage; 0 if unknown.
+    """
+
+    reported: Callable[[Trial], float]
+    of_stage: Callable[[StageRun], float]
+
+    def sum(self, stages: Iterable[StageRun]) -> float:
+        """Return the cost of the stages."""
+        return math.fsum(self.of_stage(stage) for stage in stages)
+
+    def reused(self, record: Trial) -> float:
+        """Return the cost of what other trials have computed of the ended stages."""
+        return self.sum(reused(record)) + math.fsum(
+            self.of_stage(stage) * stage.saved / stage.cost for stage in branched(record) if stage.cost
+        )
+
+    def reused_of_unfinished(self, record: Trial) -> float:
+        """Return the cost of what other trials have computed of the stage that runs."""
+        ended = {stage.name for stage in record.stages}
+        return self.sum(
+            point
+            for point in record.points
+            if point.reused_from not in (None, record.trial) and point.name not in ended
+        )
+
+    def nominal(self, record: Trial) -> float:
+        """Return what the trial reports, or else the cost of the stages that it has ended."""
+        return self.reported(record) or self.sum(record.stages)
+
+    def paid(self, record: Trial) -> float:
+        """Return the nominal cost without what other trials have computed."""
+        return max(0.0, self.nominal(record) - self.reused(record))
+
+
+_COST = Measure(lambda record: 0.0, lambda stage: stage.cost)
+
+
+def estimate(record: Trial, completed: Sequence[Trial], measure: Measure) -> tuple[float, float]:
+    """Return the nominal and the paid cost of a trial that runs, or was stopped early, in a stage.
+
+    The stages that it has not ended count as the completed trials' on average; of one that was stopped early,
+    the share that it has done, which is all that is known of it without a report.
+    """
+    ended = {stage.name for stage in record.stages}
+    rest = mean(
+        max(0.0, measure.nominal(other) - measure.sum(s for s in other.stages if s.name in ended))
+        for other in completed
+        if ended <= {stage.name for stage in other.stages}
+    )
+    done = record.progress.get("done")
+    share = float(done) if isinstance(done, int | float) and record.status != "running" else 1.0
+    full = share * (measure.sum(record.stages) + rest)
+    paid_here = full - measure.reused(record) - measure.reused_of_unfinished(record)
+    return max(measure.nominal(record), full), max(measure.paid(record), paid_here)
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean; 0 of none."""
+    known = list(values)
+    return math.fsum(known) / len(known) if known else 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compute:
     """The costs of a sweep's own trials so far.
@@ -109,9 +177,9 @@ def compute(records: Sequence[Trial]) -> Compute | None:
     if not count and not branches:
         return None
     rate = steps_per_cost(own)
-    completed = [record for record in own if record.status == "completed"]
+    completed = [record for record in own if record.status == "completed" and record.stages]
     costs = [
-        _costs_until_stop(record, completed)
+        estimate(record, completed, _COST)
         if record.status == "early_stopped" and not record.metrics.get(STEPS)
         else _costs(record, rate)
         for record in own
@@ -133,23 +201,3 @@ def _costs(record: Trial, rate: float | None) -> tuple[float, float]:
     steps = record.metrics.get(STEPS)
     cost = steps / rate if steps is not None and rate else 0.0
     return cost, cost
-
-
-def _costs_until_stop(record: Trial, completed: Sequence[Trial]) -> tuple[float, float]:
-    """Return nominal and paid cost of a trial that was stopped early, whose record has ended stages alone."""
-    ended = {stage.name for stage in record.stages}
-    rests = [
-        math.fsum(stage.cost for stage in other.stages if stage.name not in ended)
-        for other in completed
-        if other.stages and ended <= {stage.name for stage in other.stages}
-    ]
-    known, own = nominal(record) or 0.0, paid(record) or 0.0
-    done = record.progress.get("done")
-    share = float(done) if isinstance(done, int | float) else 1.0
-    cost = max(known, share * (known + (math.fsum(rests) / len(rests) if rests else 0.0)))
-    branch = math.fsum(
-        point.cost
-        for point in record.points
-        if point.reused_from not in (None, record.trial) and point.name not in ended
-    )
-    return cost, max(own, own + cost - known - branch)
