@@ -105,9 +105,7 @@ class Runs:
 
     def compare(self, a: Lengths, b: Lengths) -> Paired | None:
         """Return the losses of a less those of b over the seeds that both have; None without any."""
-        first, second = self.values(a), self.values(b)
-        both = first.keys() & second.keys()
-        return compare({s: first[s] for s in both}, {s: second[s] for s in both}) if both else None
+        return _paired(self.values(a), self.values(b))
 
     def alone_with(self, lengths: Lengths, column: str) -> Alone | None:
         """Return Stage 2 alone with the compute of the lengths; None beyond what was trained.
@@ -138,9 +136,7 @@ class Runs:
         alone = self.alone_with(lengths, column)
         if alone is None:
             return None
-        own = self.values(lengths)
-        both = own.keys() & alone.losses.keys()
-        pair = compare({s: own[s] for s in both}, {s: alone.losses[s] for s in both}) if both else None
+        pair = _paired(self.values(lengths), alone.losses)
         return None if pair is None else (pair, alone)
 
 
@@ -232,9 +228,9 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "Means over seeds, smallest and largest in brackets; differences are paired by seed, with their "
         "95 % interval (Student's t). FLOPs are counted by the trainer: a step of Stage 1.9 includes the "
         "teacher's forward pass. Effective steps count it twice. Losses of Stage 2 alone with lengths that "
-        "were not trained are interpolated for each seed, linearly in the logarithm of the steps, which is a "
-        "little too high; beyond the longest there are none. A positive difference: the loss is higher with "
-        "Stage 1.9.",
+        "were not trained are interpolated for each seed, linearly in the logarithm of the steps: too high "
+        "where the curve bends, which favours Stage 1.9; beyond the longest there are none. A positive "
+        "difference: the loss is higher with Stage 1.9.",
         _starts(runs),
         "## Rates",
         markdown_table(*_rate_rows(sweep)),
@@ -321,9 +317,8 @@ def _changes(sweep: pd.DataFrame) -> str:
 
     rows = []
     for change in CHANGES:
-        first, second = losses(base | change), losses(base)
-        if both := first.keys() & second.keys():
-            pair = compare({s: first[s] for s in both}, {s: second[s] for s in both})
+        pair = _paired(losses(base | change), losses(base))
+        if pair is not None:
             name, value = next(iter(change.items()))
             rows.append([f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
     if not rows:
@@ -426,6 +421,12 @@ def _beside_notebook(runs: Runs) -> str:
         return f"{STEPS} steps of Stage 2 alone, which the notebook compares with, were not trained here yet."
     header = ("Stage 1.9, steps", "notebook: loss less that of 200 steps of Stage 2 alone", "here")
     return markdown_table(header, rows)
+
+
+def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired | None:
+    """Return the values less the others over the seeds that both have; None without any."""
+    both = first.keys() & second.keys()
+    return compare({s: first[s] for s in both}, {s: second[s] for s in both}) if both else None
 
 
 def _difference(pair: Paired) -> str:
