@@ -27,7 +27,7 @@ from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
 from analysis.table import CONFIRM, FIDELITY, TrialsTable
 
 NOT_SEARCHED = (FIDELITY, "imported", CONFIRM)
-"""Generators of trials that a sweep's run cap does not count."""
+"""Generators of trials that a sweep's run cap does not count: they are not of its search."""
 
 DRAWS = 300
 """Draws for the curve's band: enough for a picture."""
@@ -111,9 +111,9 @@ class Contents:
         return self.tradeoff is None or is_compute(self.tradeoff.result.x)
 
     @property
-    def searched(self) -> int:
+    def search_trials(self) -> int:
         """Return the number of trials, in any status, that `run_cap` counts."""
-        return _searched(self.table)
+        return _count_search_trials(self.table)
 
     @property
     def others(self) -> tuple[tuple[str, int], ...]:
@@ -176,7 +176,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         reuse=reuse(table, goals[0].metric, goals[0].goal) if goals else None,
         insight=view,
         answer=view.optimum if view.optimum and best and view.optimum.trial == best.trial else None,
-        cost=cost(_cost_rows(document), _searched(table) if has_ended else run_cap, rate),
+        cost=cost(_cost_rows(document), _count_search_trials(table) if has_ended else run_cap, rate),
         priced_by_time=rate is not None,
         failures=failures(table),
         reasons=reasons(table),
@@ -192,7 +192,8 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     )
 
 
-def _searched(table: TrialsTable) -> int:
+def _count_search_trials(table: TrialsTable) -> int:
+    """Return the number of trials that the run cap counts."""
     return int((~table.frame["generator"].isin(NOT_SEARCHED)).sum())
 
 

@@ -99,7 +99,7 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
     if not table.is_sweep:
         return None
     table = table.take(np.argsort(table.trials, kind="stable"))
-    table = table.take(~_imported(table))
+    table = table.take(~_is_imported(table))
     count = sum(len(reused(stages)) for stages in table.stages)
     branches = sum(len(branched(stages)) for stages in table.stages)
     if not count and not branches:
@@ -132,7 +132,7 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
     )
 
 
-def _imported(table: TrialsTable) -> npt.NDArray[np.bool_]:
+def _is_imported(table: TrialsTable) -> npt.NDArray[np.bool_]:
     """Return [N] whether each trial was imported."""
     # One below the target of fidelities has their generator, but nobody here has attempted it.
     unattempted = (table.numbers("attempt") == 0).to_numpy(dtype=np.bool_) & table.has_status("completed")

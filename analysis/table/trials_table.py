@@ -44,7 +44,7 @@ from analysis.table.files import (
 )
 from analysis.table.held_out import HeldOut
 from sweeps.text.columns import INFEASIBLE, MACHINE_SECONDS, PARAMETER, POINTS, RESERVED, SEM, STAGES, is_seed
-from sweeps.text.fresh_runs import MIN_RUNS, refuted
+from sweeps.text.fresh_runs import MIN_RUNS, failed_configurations
 
 CONFIRM = "confirm"
 """Generator of the trials that confirm others."""
@@ -399,7 +399,7 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
         (keys[row], seeds[row], True if table.completed[row] else False if failed[row] else None)
         for row in order[confirming[order]].tolist()
     ]
-    failures = refuted(results)
+    failures = failed_configurations(results)
     configurations = [
         _Configuration(
             searched=tuple(row for row in rows if not confirming[row]),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from runners.pools.pool import Pool
 
 _LEAST_GRACE_S = 60.0
-"""Of `sweep down`: longer than that of `sweep launch` by default, as the engine takes time, too."""
+"""Least time of `sweep down`: more than the default of `sweep launch`, as the engine takes time, too."""
 _runner = click.argument("runner", callback=known_runner, required=False)
 
 

@@ -98,11 +98,11 @@ def default_axes(view: View) -> tuple[str, str]:
     if len(others) == 1:
         return others[0], first
     done = [record for record in view.records if record.status == "completed"]
-    passed = {first} if table.has_machine_seconds(view.records) else {first, MACHINE_SECONDS}
+    skipped = {first} if table.has_machine_seconds(view.records) else {first, MACHINE_SECONDS}
     known = (
         name
         for name in _COMPUTE
-        if name not in passed and any(value_of(r, name) is not None for r in done[:200])
+        if name not in skipped and any(value_of(r, name) is not None for r in done[:200])
     )
     return next(known, "trial"), first
 

@@ -32,13 +32,13 @@ class Best:
 
     Args:
         value: of the first objective, for people.
-        how_sure: what is known of its error, in words; "" if nothing is known.
+        uncertainty: what is known of its error, in words; "" if nothing is known.
         confirmed: by fresh seeds; else it is one observation.
     """
 
     record: Trial
     value: str
-    how_sure: str
+    uncertainty: str
     confirmed: bool
 
 
@@ -125,7 +125,7 @@ def _best(view: View) -> Best | None:
             interval = f"95 %: {number(found.low)} to {number(found.high)}" if known else ""
             text = f"{found.metric}, mean of {found.winner.seeds} fresh seeds"
             words = ", ".join(filter(None, (text, interval)))
-            return Best(record=record, value=number(found.mean, 5), how_sure=words, confirmed=True)
+            return Best(record=record, value=number(found.mean, 5), uncertainty=words, confirmed=True)
     record = table.best(view.space, view.records)
     return None if record is None else observed_best(view.space, record)
 
@@ -137,4 +137,4 @@ def observed_best(space: Space, record: Trial) -> Best:
     # No interval of 95 %: the trainer's error is not the loss's, but that of its difference to the teacher's.
     error = with_error(value, record.metrics.get(f"{metric}_sem"))
     words = f"{error}, one standard error, without other seeds" if error else ""
-    return Best(record=record, value=number(value, 5), how_sure=words, confirmed=False)
+    return Best(record=record, value=number(value, 5), uncertainty=words, confirmed=False)

@@ -36,7 +36,7 @@ from sweeps.text.columns import (
     is_seed,
     metric_column,
 )
-from sweeps.text.fresh_runs import MIN_RUNS, refuted
+from sweeps.text.fresh_runs import MIN_RUNS, failed_configurations
 from sweeps.trials import costs, stage_run
 from sweeps.trials.objectives import costs as own_costs
 from sweeps.trials.objectives import numbers, within_constraints
@@ -276,7 +276,7 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
     domain = Domain(space)
     repeats = [(_without_seed(domain, r), numbers(r.metrics)) for r in done if r.generator == CONFIRM]
-    failed = _refuted(domain, trials)
+    failed = _failed_configurations(domain, trials)
     for record in done:
         own = _without_seed(domain, record)
         runs = [metrics for configuration, metrics in repeats if configuration == own]
@@ -289,7 +289,7 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _refuted(domain: Domain, trials: Sequence[Trial]) -> set[Hashable]:
+def _failed_configurations(domain: Domain, trials: Sequence[Trial]) -> set[Hashable]:
     """Return the identities of the configurations that failed with a fresh seed (see `fresh_runs`)."""
     runs: list[tuple[Hashable, Hashable, bool | None]] = []
     for record in sorted(trials, key=lambda record: record.trial):
@@ -298,7 +298,7 @@ def _refuted(domain: Domain, trials: Sequence[Trial]) -> set[Hashable]:
             seed = {name: value for name, value in record.parameters.items() if own.get(name) != value}
             result = True if record.status == "completed" else False if has_failed(record) else None
             runs.append((domain.identity(own), domain.identity(seed), result))
-    return refuted(runs)
+    return failed_configurations(runs)
 
 
 def _without_seed(domain: Domain, record: Trial) -> dict[str, Any]:

@@ -78,7 +78,7 @@ COLUMNS = (
     "kept",
     "why",
 )
-"""Of a checkpoint in `listing`, in order."""
+"""Fields of a checkpoint in `listing`, in their order."""
 
 
 def listing(experiment: Experiment, records: Sequence[Trial]) -> tuple[dict[str, Any], Sequence[Verdict]]:

@@ -105,7 +105,7 @@ def history_rows(experiment: Experiment) -> list[dict[str, Any]]:
 
 
 COLUMNS = ("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change", "searched")
-"""Of a row of `sweep_rows`, in order."""
+"""Fields of a row of `sweep_rows`, in their order."""
 
 
 def sweep_rows(url: str) -> list[dict[str, Any]]:

@@ -148,7 +148,7 @@ class Domain:
             repeat: whether everything that is not searched may differ: a repeat of `sweep confirm`, whose
                 seed may have any name.
         """
-        differs = [n for n in parameters if n not in self.searched and (repeat or is_of_repeat(n))]
+        differs = [n for n in parameters if n not in self.searched and (repeat or is_repeat_key(n))]
         kept = {name: value for name, value in parameters.items() if name not in differs}
         return kept | {name: self.fixed[name] for name in differs if name in self.fixed}
 
@@ -181,8 +181,8 @@ class Domain:
         return round(position) if math.isfinite(position) else value  # far outside: an edited record
 
 
-def is_of_repeat(name: str) -> bool:
-    """Return whether a parameter tells repeats of one configuration apart by its name, unless searched."""
+def is_repeat_key(name: str) -> bool:
+    """Return whether a parameter of this name, unless searched, tells repeats of a configuration apart."""
     return name in REPEAT_KEYS or is_seed(name)
 
 

@@ -1,4 +1,4 @@
-"""Whether a file system has the locks of `flock`."""
+"""Check that a file system has the locks of `flock`."""
 
 from __future__ import annotations
 

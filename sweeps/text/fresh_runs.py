@@ -1,4 +1,4 @@
-"""What the fresh runs of `sweep confirm` say against a configuration, in tables and in records alike."""
+"""Configurations that fail in a confirmation, by tables and by records alike."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 MIN_RUNS = 2
-"""Least fresh runs that confirm a configuration."""
+"""Least number of fresh runs that confirm a configuration."""
 
 Configuration = TypeVar("Configuration", bound=Hashable)
 
 
-def refuted(runs: Sequence[tuple[Configuration, Hashable, bool | None]]) -> set[Configuration]:
+def failed_configurations(runs: Sequence[tuple[Configuration, Hashable, bool | None]]) -> set[Configuration]:
     """Return the configurations that failed with a fresh seed, and did not do better when planned anew.
 
     `sweep confirm --again` may follow a mistake of the program that is mended. Its seeds are new, and in its

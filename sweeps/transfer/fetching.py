@@ -54,7 +54,7 @@ _PATIENCE = 0.1  # with a silent store, as a share of the time that is saved
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 5.0, 300.0
 
 _rates: dict[str, tuple[float, float, float]] = {}
-"""Of the last large fetch, by the store's URL: bytes per second, when it ended, and how long it took."""
+"""Rate of the last large fetch in bytes per second, when that ended, and its seconds, by the store's URL."""
 
 
 _MOST_STEPS = 10**6

@@ -28,7 +28,7 @@ PATIENCE_S = 300.0
 """Limit of a wait for the ask lease, in seconds: a fit to a thousand trials takes less than a minute."""
 
 _LATE_S = 15.0
-"""How much later than due a live worker's heartbeat may come."""
+"""Seconds by which a live worker's heartbeat may be late."""
 _POLL_S = (0.05, 0.25)
 
 
@@ -199,7 +199,7 @@ class Silence:
         self._is_cut_off = False
         self._doubted = float("-inf")  # when the store was back, or its clock was set, by the monotonic clock
         self._offset: float | None = None  # of the store's clock to the monotonic one
-        self._judged: set[Hashable] = set()
+        self._awaited: set[Hashable] = set()
 
     @contextmanager
     def contact(self) -> Iterator[None]:
@@ -250,12 +250,12 @@ class Silence:
         Returns:
             Whether it waited: it does not for those of earlier calls alone.
         """
-        if self._judged.issuperset(old):
+        if self._awaited.issuperset(old):
             return False
         wait_s = heartbeat_s + _LATE_S
         log.warning(
             "%s without a heartbeat for long; waiting %g s for one", counted(len(old), "worker"), wait_s
         )
         time.sleep(wait_s)
-        self._judged.update(old)
+        self._awaited.update(old)
         return True

@@ -26,7 +26,7 @@ from sweeps.space.definition import (
     is_value,
     same_value,
 )
-from sweeps.space.domain import is_of_repeat
+from sweeps.space.domain import is_repeat_key
 from sweeps.space.scale import ends, is_level
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text import json_reader
@@ -140,7 +140,7 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
     for column in table.columns:
         if column.startswith(PARAMETER):
             name = column.removeprefix(PARAMETER)
-            if name in names or is_of_repeat(name):
+            if name in names or is_repeat_key(name):
                 found.parameters[name] = column
             else:
                 problems.append(
@@ -202,7 +202,7 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
             try:
                 values[parameter.name] = _value(parameter, cell)
             except ValueError as error:
-                if isinstance(parameter, Fixed) and is_of_repeat(parameter.name):
+                if isinstance(parameter, Fixed) and is_repeat_key(parameter.name):
                     values[parameter.name] = _of_repeat(cell)
                 else:
                     wrong.add(parameter.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.text.fresh_runs import refuted
+from sweeps.text.fresh_runs import failed_configurations
 
 FIRST_ROUNDS = [("a", 1, True), ("b", 1, True), ("a", 2, True), ("b", 2, True)]
 LATER_PLAN = [("a", 6, True), ("b", 6, True), ("a", 7, True), ("b", 7, True)]
@@ -30,4 +30,4 @@ LATER_PLAN = [("a", 6, True), ("b", 6, True), ("a", 7, True), ("b", 7, True)]
     ids=["none", "first", "last", "others", "anew", "one-anew", "failed-anew", "others-anew"],
 )
 def test_a_failure_counts_until_the_configuration_is_planned_anew(runs, expected):
-    assert refuted(runs) == expected
+    assert failed_configurations(runs) == expected
