@@ -112,8 +112,11 @@ class _Server:
     def serve(self) -> Request | None:
         """Answer the worker; return None when it is gone, and the request in a forked process."""
         while True:
-            awaited = [self.channel.fileno(), *([self.alive] if self.guard else ())]
-            ready, _, _ = select.select(awaited, [], [])
+            # Not select(): the channel has the number that it has in the worker, which may be above 1023.
+            events = select.poll()
+            for descriptor in (self.channel.fileno(), *([self.alive] if self.guard else ())):
+                events.register(descriptor, select.POLLIN)
+            ready = [descriptor for descriptor, _ in events.poll()]
             if self.alive in ready:
                 self._end()
             elif (packet := socket.recv_fds(self.channel, MAX_PACKET, 1))[0]:

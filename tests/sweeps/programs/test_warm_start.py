@@ -5,6 +5,7 @@ The program and its imports are small modules that each test writes into its wor
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -381,6 +382,17 @@ class TestFork:
         assert warm.run(PRINT_TOKEN) == 0
         assert len(set(warm.lines())) == 2
         assert f"stale {warm.folder / name}" in caplog.text
+
+    def test_a_worker_with_many_open_files_forks_too(self, warm, caplog):
+        """The server inherits the number of its channel, which select() takes below 1,024 only."""
+        caplog.set_level(logging.INFO)
+        with contextlib.ExitStack() as files:
+            while files.enter_context(open(os.devnull)).fileno() < 1100:
+                pass
+            assert warm.run(PRINT_TOKEN) == 0
+            assert warm.run(PRINT_TOKEN) == 0
+        assert len(set(warm.lines())) == 1
+        assert len(servers()) == 1, caplog.text
 
     def test_its_memory_is_logged(self, warm, caplog):
         caplog.set_level(logging.INFO)
