@@ -89,6 +89,9 @@ class ManyObjectiveFront:
                 if self.confirmed
                 else {}
             ),
+            **(
+                {"chances": dict(zip(map(str, self.trials), self.chances, strict=True))} if self.draws else {}
+            ),
         }
 
 

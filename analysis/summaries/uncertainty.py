@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +60,16 @@ class Uncertainty:
     unit: str
     hypervolume: float | None
     reference: tuple[float, ...] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value of `chances` in the document of `sweep pareto --chances --format json`."""
+        is_finite = self.hypervolume is not None and math.isfinite(self.hypervolume)
+        return {
+            "draws": self.draws,
+            "trials": {str(trial): asdict(chances) for trial, chances in self.trials.items()},
+            "hypervolume": self.hypervolume if is_finite else None,  # JSON has no infinity
+            "reference": None if self.reference is None else list(map(float, self.reference)),
+        }
 
 
 def estimate_uncertainty(

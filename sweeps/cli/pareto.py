@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from analysis.summaries.many_objective import ManyObjectiveFront
     from analysis.summaries.reuse import Reuse
     from analysis.summaries.summary import ParetoResult
-    from analysis.summaries.uncertainty import Uncertainty
+    from analysis.summaries.uncertainty import Chances, Uncertainty
     from analysis.table import TrialsTable
 
 _EFFICIENCY = "efficiency"
@@ -69,6 +69,7 @@ def pareto(
 ) -> None:
     """Show the Pareto front of loss against compute, its knee, and the most efficient trial."""
     from analysis.errors import AnalysisError
+    from analysis.summaries.uncertainty import estimate_uncertainty
     from analysis.table import TrialsTable
 
     if asked["x"] and asked["compute"]:
@@ -96,17 +97,28 @@ def pareto(
             answers = _answer(experiment.space, frame, rate, chances=chances, **asked)
     except AnalysisError as error:
         raise InputError(str(error)) from None
+    uncertainty = estimate_uncertainty(answers.frame, answers.front) if chances else None
     if style == "json":
-        parts = (("objectives", answers.objectives), ("budget", answers.bought), ("compute", answers.shared))
+        parts = (
+            ("objectives", answers.objectives),
+            ("chances", uncertainty),
+            ("budget", answers.bought),
+            ("compute", answers.shared),
+        )
         found = {name: part.to_json() for name, part in parts if part is not None}
         print_json(answers.front.to_json() | found)
         return
     if style == "csv":
         rows = _rows(answers.front, all_points=True)
-        confirmed = ["confirmed_by_seeds"] if answers.front.confirmed else []
-        print_csv(rows, ["trial", "x", "y", "front", "knee", "most_efficient", *confirmed])
+        columns = ["trial", "x", "y", "front", "knee", "most_efficient"]
+        columns += ["confirmed_by_seeds"] if answers.front.confirmed else []
+        if uncertainty is not None:
+            added = {trial: _chances_csv(each) for trial, each in uncertainty.trials.items()}
+            rows = [row | added[row["trial"]] for row in rows]
+            columns += dict.fromkeys(name for row in added.values() for name in row)
+        print_csv(rows, columns)
     else:
-        _print_tables(answers, chances=chances)
+        _print_tables(answers, uncertainty)
     if answers.bought is not None:
         _print_bought(answers.bought, to_stderr=style == "csv")
 
@@ -154,9 +166,8 @@ def _answer(
     return _Answers(frame=frame, front=front, objectives=objectives, bought=bought, shared=shared)
 
 
-def _print_tables(answers: _Answers, *, chances: bool) -> None:
+def _print_tables(answers: _Answers, uncertainty: Uncertainty | None) -> None:
     from analysis.summaries.compute import NOMINAL_COLUMNS
-    from analysis.summaries.uncertainty import estimate_uncertainty
 
     if (among := answers.objectives) is not None:
         names = [objective.metric for objective in among.objectives]
@@ -164,7 +175,7 @@ def _print_tables(answers: _Answers, *, chances: bool) -> None:
         for at in among.front:
             values = map(shorten, among.values[at].tolist())
             row: dict[str, Any] = {"trial": among.trials[at], **dict(zip(names, values, strict=True))}
-            if chances and among.draws:
+            if among.draws:
                 row["front %"] = round(100 * among.chances[at])
             rows.append(row)
         if rows:
@@ -174,7 +185,7 @@ def _print_tables(answers: _Answers, *, chances: bool) -> None:
             reference = ", ".join(shorten(value) for value in among.reference)
             summary += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
         echo(f"{summary}; of two columns alone:\n")
-    print_front(answers.front, estimate_uncertainty(answers.frame, answers.front) if chances else None)
+    print_front(answers.front, uncertainty)
     if count := len(answers.frame.infeasible):
         echo(f"left out: {counted(count, 'trial')} outside of the outcome constraints")
     if answers.shared is not None:
@@ -258,6 +269,16 @@ def _chances(uncertainty: Uncertainty, trial: int) -> dict[str, Any]:
         shares = {"front": chances.front, "knee": chances.knee, "most efficient": chances.most_efficient}
         columns |= {f"{word} %": round(100 * share) for word, share in shares.items() if share is not None}
     return columns
+
+
+def _chances_csv(chances: Chances) -> dict[str, float | None]:
+    return {
+        "front_chance": chances.front,
+        "knee_chance": chances.knee,
+        "most_efficient_chance": chances.most_efficient,
+        "efficiency": chances.efficiency,
+        "efficiency_range": chances.efficiency_range,
+    }
 
 
 def _footnotes(result: ParetoResult, errors: Uncertainty) -> Iterator[str]:

@@ -222,6 +222,20 @@ class TestPareto:
         (tmp_path / "t.csv").write_text(header + searched)
         assert "confirmed" not in sweep(*asked).out + sweep(*asked, "--format", "csv").out
 
+    def test_chances_are_in_tables_and_documents_too(self, sweep, tmp_path):
+        (tmp_path / "t.csv").write_text("cost,loss,loss_sem\n100,7,0.1\n200,6.9,0.1\n400,5,0.1\n")
+        asked = ("pareto", "--table", "t.csv", "--x", "cost", "--y", "loss", "--baseline", "8")
+        assert "chances" not in json.loads(sweep(*asked, "--format", "json").out)
+        assert "front_chance" not in sweep(*asked, "--format", "csv").out
+        found = json.loads(sweep(*asked, "--chances", "--format", "json").out)["chances"]
+        assert found["draws"] == 1000
+        second = found["trials"]["1"]
+        assert second["front"] == pytest.approx(0.76, abs=0.05)  # P(N(0.1, 0.1 * sqrt(2)) > 0)
+        table = rows(sweep(*asked, "--chances", "--format", "csv").out)
+        assert float(table[1]["front_chance"]) == second["front"]
+        assert float(table[1]["efficiency"]) == second["efficiency"] == pytest.approx(0.55)
+        assert float(table[1]["efficiency_range"]) == pytest.approx(1.96 * 0.1 / 2, rel=1e-3)
+
     def test_a_budget_is_answered_with_the_front(self, sweep, tmp_path):
         rows = "\n".join(f"{s},200,{loss}" for s, loss in ((50, 7.52), (100, 6.92), (200, 6.39), (500, 5.39)))
         (tmp_path / "t.csv").write_text(f"stage1_9_steps,stage2_steps,loss\n{rows}\n")

@@ -387,7 +387,7 @@ class TestFork:
         """The server inherits the number of its channel, which select() takes below 1,024 only."""
         caplog.set_level(logging.INFO)
         with contextlib.ExitStack() as files:
-            while files.enter_context(open(os.devnull)).fileno() < 1100:
+            while files.enter_context(Path(os.devnull).open()).fileno() < 1100:
                 pass
             assert warm.run(PRINT_TOKEN) == 0
             assert warm.run(PRINT_TOKEN) == 0
