@@ -139,6 +139,7 @@ class LossCurve:
 
     def _reset(self) -> None:
         self._offset = 0
+        self._identity: tuple[int, int] | None = None
         self._training = self._held_out = _Series(LOSS)  # until there are held-out losses
         self._not_finite: dict[str, float] = {}  # by kind: the step of the last loss, if that is NaN
         self._unfinished: list[_Logged] = []  # of a last line without a newline
@@ -159,8 +160,12 @@ class LossCurve:
         }
 
     def _read(self, file: IO[bytes]) -> None:
-        if file.seek(0, os.SEEK_END) < self._offset:  # the program truncated it
+        status = os.fstat(file.fileno())
+        identity = status.st_dev, status.st_ino
+        # The program has truncated it, or put another in its place: the trainer does when it goes on.
+        if status.st_size < self._offset or self._identity not in (None, identity):
             self._reset()
+        self._identity = identity
         file.seek(self._offset)
         end = self._offset + AT_ONCE
         self._unfinished = []

@@ -599,6 +599,16 @@ class TestCurve:
         assert 32 <= len(curve) <= 64
         assert curve[0] == (0.0, 0.0)
 
+    def test_a_file_put_in_the_place_of_another_is_read_from_its_start(self, tmp_path, caplog):
+        """A resumed run of the trainer begins with its checkpoint's lines, then with those of a trunk."""
+        losses, draft = progress_log.LossCurve(tmp_path), tmp_path / "draft"
+        (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0}\n')
+        assert losses.curve().points == ((1.0, 4.0),)
+        draft.write_text('{"step": 1, "loss": 4.0, "lr": 0.1}\n{"step": 2, "loss": 3.0, "lr": 0.1}\n')
+        draft.replace(tmp_path / "metrics.jsonl")
+        assert losses.curve().points == ((1.0, 4.0), (2.0, 3.0))
+        assert not caplog.text
+
     def test_nothing_written_is_no_curve(self, tmp_path):
         assert progress_log.LossCurve(tmp_path).curve().points == ()
 
