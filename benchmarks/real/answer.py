@@ -31,6 +31,7 @@ from benchmarks.real.answer_sweep import (
     alone,
     best_length,
     best_rates,
+    length_of,
     like,
     rates_to_try,
 )
@@ -306,10 +307,9 @@ def _left_to_try(sweep: pd.DataFrame) -> str:
 
 
 def _changes(sweep: pd.DataFrame) -> str:
-    """Return the table of trials with one thing changed at the best length, beside those without."""
+    """Return the table of trials with one thing changed, beside those without."""
     rates = best_rates(sweep, after_stage1_9=True)
-    length = best_length(sweep, rates)
-    base = {STEPS_1_9: length, STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], **SETTINGS}
+    best = best_length(sweep, rates)
 
     def losses(wanted: Mapping[str, object]) -> dict[int, float]:
         own = sweep[like(sweep, dict(wanted)) & (sweep["status"] == "completed")]
@@ -317,14 +317,16 @@ def _changes(sweep: pd.DataFrame) -> str:
 
     rows = []
     for change in CHANGES:
+        length = length_of(change, best)
+        base = {STEPS_1_9: length, STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], **SETTINGS}
         pair = _paired(losses(base | change), losses(base))
         if pair is not None:
             name, value = next(iter(change.items()))
-            rows.append([f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
+            rows.append([str(length), f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
     if not rows:
         return "Lambda's start, saliency, the distance and the weight of CE were not trained yet."
-    header = ("key", "as it is", "changed", "loss, changed less as it is")
-    return f"{length} steps of Stage 1.9, {STEPS} of Stage 2:\n\n{markdown_table(header, rows)}"
+    header = ("Stage 1.9, steps", "key", "as it is", "changed", "loss, changed less as it is")
+    return f"{markdown_table(header, rows)}\n\n{STEPS} steps of Stage 2 after it."
 
 
 def _rate_rows(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:

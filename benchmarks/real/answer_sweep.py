@@ -31,7 +31,7 @@ LAMBDA, SALIENCY = "stage2.lambda_warmup.start", "stage1_9.saliency.enabled"
 DISTANCE, CE_WEIGHT = "stage1_9.loss_type", "stage1_9.lm_loss_weight"
 
 SETTINGS: Point = {LAMBDA: 0.75, SALIENCY: False, DISTANCE: "mse_normalized", CE_WEIGHT: 0.5}
-"""The trainer's defaults, of which the last phase changes one at a time."""
+"""The trainer's defaults, of which the last phases change one at a time."""
 CHANGES: list[Point] = [
     *({LAMBDA: start} for start in (0.0, 1.0)),
     {SALIENCY: True},
@@ -188,10 +188,16 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
             *(point(*each, near) for each in ends for near in _beside(rates[each[0] > 0], second_only=True)),
         ]
     )
-    length = best_length(trials(), rates[True])
+    best = best_length(trials(), rates[True])
     for saliency in (False, True):
         changes = [each for each in CHANGES if (SALIENCY in each) == saliency]
-        yield missing([point(length, STEPS, rates[True], seed) | each for each in changes for seed in SEEDS])
+        yield missing(
+            [
+                point(length_of(each, best), STEPS, rates[True], seed) | each
+                for each in changes
+                for seed in SEEDS
+            ]
+        )
 
 
 def ended_trials(table: pd.DataFrame) -> pd.DataFrame:
@@ -268,6 +274,15 @@ def best_length(table: pd.DataFrame, rates: Rates) -> int:
     wanted = {STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], **SETTINGS}
     own = table[like(table, wanted) & (table["status"] == "completed") & (table[f"param.{STEPS_1_9}"] > 0)]
     return int(own.groupby(f"param.{STEPS_1_9}")["final_loss"].mean().idxmin())
+
+
+def length_of(change: Point, best: int) -> int:
+    """Return the steps of Stage 1.9 of the trials with this change.
+
+    Lambda's start follows the best Stage 1.9, which all its trials share. What changes Stage 1.9 itself is
+    trained at the length whose rates were searched: at the longest it would take as long as all lengths do.
+    """
+    return best if LAMBDA in change else MIDDLE
 
 
 def train(storage: str, records: Path, *, minutes: float, workers: int, protocol: Protocol) -> None:

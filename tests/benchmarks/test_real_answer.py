@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.real.answer import PAGE, Alone, Lengths, Runs, at_best_rates, read, text, verdict, write
-from benchmarks.real.answer_sweep import RATE_1_9, RATE_2, SALIENCY, SETTINGS
+from benchmarks.real.answer_sweep import LAMBDA, RATE_1_9, RATE_2, SALIENCY, SETTINGS
 
 RATE_1_9_COLUMN, RATE_2_COLUMN = f"param.{RATE_1_9}", f"param.{RATE_2}"
 
@@ -132,13 +132,17 @@ def test_the_page_has_the_numbers_of_the_records() -> None:
     assert "| 100 + 200 | 0.002 | 0.0004 | 5.100 | 5.200 |" in h200
 
 
-def test_what_is_changed_at_the_best_length_is_paired_with_what_is_not() -> None:
+def test_what_is_changed_is_paired_with_what_is_not() -> None:
+    """Lambda's start at the best length, and saliency at the one whose rates were searched."""
     known = sweep(0.2)
     base = known[(known["param.stage1_9.max_steps"] == 300) & (known[RATE_2_COLUMN] == 4e-4)]
-    changed = base.assign(**{f"param.{SALIENCY}": True, "final_loss": base["final_loss"] - 0.5})
-    page = text(pd.concat([known, changed], ignore_index=True), Runs([table(0.3)]), RATES, pictures="answer")
-    assert "300 steps of Stage 1.9, 200 of Stage 2:" in page
-    assert "| `stage1_9.saliency.enabled` | False | True | -0.500 (-0.500 to -0.500) |" in page
+    jump = base.assign(**{f"param.{LAMBDA}": 1.0, "final_loss": base["final_loss"] + 0.25})
+    base = known[(known["param.stage1_9.max_steps"] == 100) & (known[RATE_2_COLUMN] == 4e-4)]
+    masked = base.assign(**{f"param.{SALIENCY}": True, "final_loss": base["final_loss"] - 0.5})
+    records = pd.concat([known, jump, masked], ignore_index=True)
+    page = text(records, Runs([table(0.3)]), RATES, pictures="answer")
+    assert "| 300 | `stage2.lambda_warmup.start` | 0.75 | 1.0 | +0.250 (+0.250 to +0.250) |" in page
+    assert "| 100 | `stage1_9.saliency.enabled` | False | True | -0.500 (one seed) |" in page
 
 
 def test_failed_trials_do_not_count(tmp_path: Path) -> None:
