@@ -82,10 +82,12 @@ class Checkpoints(CheckpointPolicy):
     def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[StageCheckpoint]:
         """Handle a signal inside here, while all parts of the stage exist."""
         stage = _Stage(self, name, steps, parts())
-        self._traces[TRACE + name] = stage.parts.trace
         if found := self._found:
             self._restore(stage, found)
         self._stage = stage if self._restored else None
+        # After the stage: a signal may come between the two lines, and a checkpoint of the stage before that
+        # has this trace says that this one is over.
+        self._traces[TRACE + name] = stage.parts.trace
         self._done[name] = stage.done
         try:
             yield stage
