@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import differences
@@ -55,8 +56,9 @@ def create_sweep(
         on_notice(notice)
     if space.fidelity:
         on_notice(f"fidelity: {Ladder(space)}")
-    if space.transfer and not (skip_if_exists and exists(store)):  # each source is read once
-        space = read_sources(space, on_notice)
+    if not (skip_if_exists and exists(store)):
+        _require_known_cost(space)  # not of one that exists: earlier versions made those
+        space = read_sources(space, on_notice)  # each source is read once
     if space.search.method != "grid" and not draws_without_ax(space):
         from sweeps.search import optimizer  # imports Ax, which takes seconds
 
@@ -101,6 +103,18 @@ def create_sweep(
         raise_limits(experiment, space, on_notice)
     make_default(store)
     return experiment
+
+
+def _require_known_cost(space: Space) -> None:
+    """Raise InputError if early stopping compares costs that nothing states: it would never stop a trial.
+
+    Space files have been checked; which stages the trainer has is known once it has composed them.
+    """
+    if space.stops_by_cost() and not (space.stages and all(stage.cost for stage in space.stages)):
+        raise InputError(
+            "early_terminate: with two objectives it compares a trial with those whose stages cost no more, "
+            "and no expression in the parameters says what these stages cost; write type: curve"
+        )
 
 
 def raise_limits(experiment: Experiment, space: Space, on_notice: Callable[[str], None]) -> None:

@@ -124,8 +124,8 @@ class TrainerProgram(CommandProgram):
         composed = [compose(*self.overrides(point)) for point in points]
         costs = [each.stage_costs() for each in composed if not isinstance(each, Exception)]
         stages = with_trunks(self.space, trainer_stages(self.space, costs), points, trunks)
-        if len(stages) == 1 and stages[0].trunk is None:
-            stages = ()  # nothing to share
+        if len(stages) == 1 and stages[0].trunk is None and not self.space.stops_by_cost():
+            stages = ()  # nothing to share, and nobody asks for its cost
         return replace(self.space, stages=stages)
 
     def defaults(self) -> dict[str, Value]:

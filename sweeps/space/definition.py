@@ -533,6 +533,11 @@ class Space:
         """Return the names of the objectives' metrics, in order."""
         return tuple(objective.metric for objective in self.objectives)
 
+    def stops_by_cost(self) -> bool:
+        """Return whether early stopping compares a trial only with those whose stages cost no more."""
+        early = self.early_terminate
+        return early is not None and early.type != "curve" and len(self.objectives) > 1
+
 
 def is_active(name: str, values: Mapping[str, Value], parents: Mapping[str, Condition]) -> bool:
     """Return whether a parameter exists for these values: its condition holds, and so do its parents'."""

@@ -318,7 +318,7 @@ def _check_cost_is_known(section: Cursor, space: Space) -> None:
     Args:
         space: with its stages, as far as the file names them.
     """
-    if space.early_terminate is None or space.early_terminate.type == "curve" or len(space.objectives) == 1:
+    if not space.stops_by_cost():
         return
     if space.program.kind == "trainer":
         if "effective_steps" not in space.metrics():

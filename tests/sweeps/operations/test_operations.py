@@ -16,13 +16,16 @@ from sweeps.experiment import Experiment
 from sweeps.operations import lifetime, limits
 from sweeps.operations.control import set_state
 from sweeps.operations.creation import create_sweep
-from sweeps.operations.opening import latest_name, open_sweep
+from sweeps.operations.opening import latest_name, new_store, open_sweep
 from sweeps.operations.report import report_document
 from sweeps.operations.sources import progress
 from sweeps.operations.status import status_document, sweep_rows
+from sweeps.programs.kinds import program_of
 from sweeps.search import stop_rule
 from sweeps.search.confirm.plan import Finalist, Plan, store_plan
+from sweeps.space.priors import with_defaults
 from sweeps.space.space_file import loads
+from sweeps.space.stages import Stages
 from sweeps.trials import control
 from sweeps.trials.lifecycle import Complete
 from sweeps.trials.record import Trial
@@ -36,6 +39,14 @@ parameters:
   n: {min: 1, max: 100}
 search: {method: random}
 run_cap: 5
+"""
+BY_COST = """\
+name: cost
+objectives: [{{metric: final_loss}}, {{metric: effective_steps}}]
+program: {{trainer: {{overrides: [model=tiny, data=stdlib]}}}}
+parameters: {{stage2.max_steps: {{values: [40, 80]}}, {parameters}}}
+early_terminate: {{type: {rule}}}
+search: {{method: random, reuse: none}}
 """
 
 
@@ -77,6 +88,35 @@ class TestCreate:
         with pytest.raises(InputError, match="no_such_module"):
             made(storage, SPACE.replace("objectives_for_tests", "no_such_module"))
         assert not Path(storage).exists()
+
+    @pytest.mark.parametrize(
+        "parameters",
+        [
+            "stage2.distill.weight: {values: [0.0, 0.5]}",
+            "stage2.distill.weight: {min: 0.0, max: 1.0}",
+            "stage1_9.max_steps: {value: 0}, stage3.max_steps: {values: [40, 80]}",
+        ],
+        ids=["teacher_on_or_off", "teacher_from_0", "stage_3_without_stage_1_9"],
+    )
+    def test_early_stopping_by_a_cost_that_is_not_known_is_refused(self, storage, parameters):
+        text = BY_COST.format(rule="median", parameters=parameters)
+        with pytest.raises(InputError, match=r"^early_terminate: .*; write type: curve$"):
+            made(storage, text)
+        assert not Path(storage).exists()
+        made(storage, text.replace("median", "curve"))
+
+    def test_early_stopping_knows_the_cost_of_one_stage_alone(self, storage):
+        text = BY_COST.format(rule="hyperband", parameters="stage1_9.max_steps: {value: 0}")
+        created, _ = made(storage, text)
+        assert [stage.cost for stage in created.space.stages] == ["stage2.max_steps"]
+        assert not Stages(created.space).shared
+
+    def test_early_stopping_of_a_stored_sweep_is_not_refused(self, storage):
+        """Versions before have made such sweeps; the same command opens them."""
+        text = BY_COST.format(rule="median", parameters="stage2.distill.weight: {values: [0.0, 0.5]}")
+        space = with_defaults(loads(text, "x"), program_of(loads(text, "x")).defaults(), "")[0]
+        stored = Experiment.create(new_store(storage, "cost"), program_of(space).complete())
+        assert made(storage, text, skip_if_exists=True)[0].written == stored.written
 
 
 def test_missing_storage_has_both_ways_on(storage):
