@@ -107,8 +107,9 @@ def compare(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:
 def compare_trials(table: TableLike, parameter: str, a: object, b: object, metric: str) -> Paired:
     """Compare completed trials with `parameter` = a to those with b that are equal otherwise, seed included.
 
-    A parameter also counts as equal if one of the two trials does not have it (it is inactive there). Trials
-    of `sweep confirm` are left out: they repeat what was selected.
+    A parameter that no trial of one side has is no difference: it depends on the compared one. One that is
+    inactive in some trials of both sides is so in both trials of a pair, or in neither. Trials of `sweep
+    confirm` are left out: they repeat what was selected.
 
     Args:
         parameter: its Hydra key, as in the search space.
@@ -128,10 +129,10 @@ def compare_trials(table: TableLike, parameter: str, a: object, b: object, metri
     done = table.completed & np.isfinite(values.to_numpy()) & ~is_confirming(table)
     trials, values = table.frame[done], values[done]
     others = [name for name in table.parameters if name != column]
-    # Only parameters that both sides have can differ between them.
-    left, right = trials[trials[column] == a], trials[trials[column] == b]
-    shared = [name for name in others if left[name].notna().all() and right[name].notna().all()]
-    firsts, seconds = (_by_key(rows, values, shared) for rows in (left, right))
+    # What one side never has hangs on the compared parameter. Others may be inactive in some trials of both.
+    both = [trials[trials[column] == value] for value in (a, b)]
+    shared = [name for name in others if not any(len(rows) and rows[name].isna().all() for rows in both)]
+    firsts, seconds = (_by_key(rows, values, shared) for rows in both)
     keys = [key for key in firsts if key in seconds]
     if not keys:
         raise AnalysisError(
@@ -153,7 +154,8 @@ def _by_key(
 ) -> dict[Hashable, tuple[int, float]]:
     """Return trial and value of each row by its values of some parameters."""
     found: dict[Hashable, tuple[int, float]] = {}
-    columns = [rows[name].tolist() for name in names]
+    # Where a parameter is inactive, None: NaN does not equal itself.
+    columns = [rows[name].astype(object).where(rows[name].notna(), None).tolist() for name in names]
     keys = list(zip(*columns, strict=True)) if names else [()] * len(rows)
     for key, row in zip(keys, rows.index, strict=True):
         if key in found:

@@ -97,6 +97,25 @@ def test_a_parameter_that_is_off_on_one_side_is_no_difference(table: pd.DataFram
     assert len(compare_trials(table, "stage1_9.max_steps", 100, 0, "final_loss").differences) == 3
 
 
+@pytest.mark.parametrize(
+    ("failed", "differences"), [((), (0.0, 0.0, 0.0)), ((1, 3), (0.0,))], ids=["complete", "two_failed"]
+)
+def test_a_parameter_that_is_off_in_some_pairs_tells_the_others_apart(
+    document: Any, trial: Any, failed: tuple[int, ...], differences: tuple[float, ...]
+) -> None:
+    """Only the saliency's k changes the loss: pairs of different k would show a difference of the optimizers."""
+    trials = []
+    for optimizer in ("adamw", "muon"):
+        for k, loss in ((0.05, 4.0), (0.2, 5.0), (None, 3.0)):
+            status = "failed" if len(trials) in failed else "completed"
+            row = trial(len(trials), loss, status=status)
+            row["parameters"] |= {"optimizer": optimizer, "saliency": k is not None}
+            row["parameters"] |= {} if k is None else {"k": k}
+            trials.append(row)
+    found = compare_trials(from_document(document(*trials)), "optimizer", "adamw", "muon", "final_loss")
+    assert found.differences == differences
+
+
 def test_one_pair_says_nothing_of_its_error() -> None:
     assert Paired(differences=(0.5,)).interval == (-math.inf, math.inf)
 
