@@ -43,6 +43,7 @@ from sweeps.space.stages import Stages
 from sweeps.text.columns import is_seed
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
+from sweeps.trials.costs import Measure
 from sweeps.trials.record import Trial
 
 SIZE = "model_parameters"
@@ -97,7 +98,8 @@ class SourceSweep:
         other: in its second measure; None without one.
         loss: the best in its space by the surrogate, and its interval.
         train_flops: operations of the trial; None: not reported.
-        seconds: of its training, or of the trial where it reports none.
+        seconds: of its training; where it reports none, of all its attempts and of what other trials have
+            computed of its stages.
     """
 
     url: str
@@ -435,6 +437,7 @@ def _answer(
         value = chosen.metrics.get(name)
         return float(value) if value else None
 
+    saved = Measure(lambda record: 0.0, lambda stage: stage.seconds or 0.0).reused(chosen)
     # The best of the space, not of the trials: with few of these it lies below.
     sign = space.objectives[0].sign
     best, reach = found.mean - sign * found.shortfall, 1.96 * math.hypot(found.sd, found.shortfall)
@@ -448,7 +451,9 @@ def _answer(
             trial=found.trial,
             loss=Estimate(value=best, low=best - reach, high=best + reach),
             train_flops=metric("train_flops"),
-            seconds=metric("train_seconds") or table.seconds(chosen) or None,
+            # Of all attempts, as for budgets: in its last one, a resumed trial computed only the rest. What
+            # was computed twice counts, too: no record says how much that is.
+            seconds=metric("train_seconds") or (table.attempts_seconds(chosen) or 0.0) + saved or None,
             usd=metric("usd"),
         ),
         away=None if length is None or other is None else math.log(length / other[1]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from sweeps.space import literals
 from sweeps.space.definition import Fixed, Range
 from sweeps.storage.urls import open_store
 from sweeps.trials.lifecycle import Complete
+from sweeps.trials.record import Attempt, encode, key
+from sweeps.trials.stage_run import StageRun
 
 pytestmark = pytest.mark.usefixtures("fewer_points")
 
@@ -93,6 +96,26 @@ def test_costs_follow_the_sources(plan):
     assert plan.train_flops == pytest.approx(64e12)
     assert plan.seconds == pytest.approx(640)
     assert plan.usd == pytest.approx(32)
+
+
+def test_seconds_are_of_all_attempts_and_of_what_others_computed(tmp_path):
+    """A run of 11 hours was lost after ten; another trial had computed half an hour of its first stage."""
+    for width in (1, 2):
+        sweep = finished(tmp_path / f"w{width}", width, trials=5)
+        for record in sweep.trials():
+            lost = Attempt(attempt=1, worker="a", start=0.0, end=36_000.0, reason="expired")
+            last = Attempt(attempt=2, worker="b", start=50_000.0, end=53_600.0, reason="completed")
+            both = (
+                StageRun(name="align", key="", cost=5, seconds=900.0, reused_from=7),
+                StageRun(name="train", key="", cost=9, seconds=2_700.0, branched_from=7, saved=3),
+            )
+            metrics = {name: value for name, value in record.metrics.items() if name != "train_seconds"}
+            changed = replace(record, attempt=2, history=(lost, last), stages=both, metrics=metrics)
+            file = tmp_path / f"w{width}" / key(record.trial)
+            file.write_bytes(encode(changed, "edited"))
+    pair = [Experiment.open(open_store(str(tmp_path / f"w{width}"))) for width in (1, 2)]
+    found = make_plan(pair, 4, measure="width")
+    assert [source.seconds for source in found.sources] == [pytest.approx(39_600 + 900 + 900)] * 2
 
 
 def test_final_sweep_is_around_the_settings(plan):
