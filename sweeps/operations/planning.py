@@ -26,6 +26,7 @@ from sweeps.space.definition import (
     Fixed,
     Parameter,
     Range,
+    Search,
     Source,
     Space,
     Value,
@@ -832,12 +833,13 @@ def _final_sweep(
         },
         "parameters": parameters,
         "parameter_constraints": list(source.parameter_constraints),
-        "stages": [
-            {"name": each.name, "parameters": list(each.parameters)}
-            | ({"cost": each.cost} if each.cost else {})
-            for each in (source.stages if program.kind != "trainer" else ())
-        ],
-        "search": {"sobol": SOBOL},
+        "stages": _stages(source, parameters),
+        "search": {"sobol": SOBOL}
+        | {
+            key: value
+            for key in ("noise", "reuse")
+            if (value := getattr(source.search, key)) != getattr(Search(), key)
+        },
         "run_cap": RUN_CAP,
         "baseline": baseline,
     }
@@ -863,6 +865,27 @@ def _final_sweep(
     except SweepError as error:
         notes.append(f"`sweep init` will refuse the space file as it is: {' '.join(str(error).split())}")
     return document
+
+
+def _stages(source: Space, parameters: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the source's `stages:`, with trunks where the length is still searched; [] if none is shared.
+
+    Args:
+        parameters: sections of the final sweep.
+    """
+    if source.program.kind == "trainer":  # it knows its own
+        return []
+    found = [
+        {"name": each.name, "parameters": list(each.parameters)}
+        | ({"cost": each.cost} if each.cost else {})
+        | (
+            {"trunk": {"length": each.trunk.length, "decay": each.trunk.decay}}
+            if each.trunk is not None and "value" not in parameters[each.trunk.length]
+            else {}
+        )
+        for each in source.stages
+    ]
+    return [] if len(found) == 1 and "trunk" not in found[0] else found
 
 
 def _section(parameter: Range | Choice, setting: Setting) -> dict[str, Any]:

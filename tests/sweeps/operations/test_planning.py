@@ -161,6 +161,44 @@ def test_steps_conditions_and_constraints_are_kept(tmp_path):
     assert list(found.space["parameter_constraints"]) == ["steps - 400 * share <= 450"]
 
 
+@pytest.mark.parametrize(
+    ("steps", "stages"),
+    [
+        (
+            {"min": 40, "max": 120, "step": 20},
+            [
+                {
+                    "name": "train",
+                    "parameters": ["*"],
+                    "cost": "steps",
+                    "trunk": {"length": "steps", "decay": 0.25},
+                }
+            ],
+        ),
+        ({"values": [40, 80]}, None),  # one of the two is far better: nothing is left to share
+    ],
+    ids=["searched", "fixed"],
+)
+def test_trunk_reuse_and_noise_are_kept(tmp_path, steps, stages):
+    trunk = {"length": "steps", "decay": 0.25}
+    sweeps = [
+        finished(
+            tmp_path / f"w{width}",
+            width,
+            of=lambda p, w: abs(p["steps"] - 80) + abs(math.log10(p["lr"]) + 2) + 1 / w,
+            parameters={"lr": PARAMETERS["lr"], "steps": steps, "width": {"value": width}},
+            stages=[{"name": "train", "parameters": ["*"], "cost": "steps", "trunk": trunk}],
+            search={"method": "random", "noise": 0.01, "reuse": "none"},
+        )
+        for width in (1, 2)
+    ]
+    found = make_plan(sweeps, 4, measure="width")
+    assert found.space.get("stages") == stages
+    assert found.space["search"] == {"sobol": 3, "noise": 0.01, "reuse": "none"}
+    assert not any("will refuse" in note for note in found.notes)
+    literals.space_of(found.space, "plan")
+
+
 def test_what_init_would_refuse_is_noted(tmp_path):
     """The optimum moves along with the size, and out of what a constraint allows."""
     sides = {"x": {"min": 0.0, "max": 1.0}, "y": {"min": 0.0, "max": 1.0}}
