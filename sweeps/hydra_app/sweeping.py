@@ -29,6 +29,7 @@ from sweeps.space.overrides import to_overrides
 from sweeps.space.priors import with_defaults
 from sweeps.text.counted import counted
 from sweeps.text.shorten import one_line
+from sweeps.trials import control
 from sweeps.worker.progress import say, watcher
 
 _SECTIONS = ("parameter_constraints", "outcome_constraints", "baseline", "stages")
@@ -47,7 +48,7 @@ def sweep(
 
     Raises:
         SystemExit: with the status of `sweep worker`: 2 for wrong input, 75 after a stop signal, 1 if no
-            trial has a result.
+            trial has a result or the sweep has paused itself.
     """
     from sweeps.programs.signals import Stop
     from sweeps.worker.loop import Limits, work
@@ -79,6 +80,8 @@ def sweep(
         _write(folder / "optimization_results.yaml", yaml.safe_dump(found, sort_keys=False))
         overrides = " ".join(to_overrides(best.parameters))
         say(f"best trial {best.trial}: {overrides}")
+        if control.switch(experiment.store).braked:  # a script is to see that the search has not ended
+            raise SystemExit(EXIT_FAILED)
         return dict(best.metrics)
     except SweepError as error:
         say(f"error: {error}")

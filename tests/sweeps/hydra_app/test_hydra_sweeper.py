@@ -114,6 +114,26 @@ def test_an_output_folder_that_cannot_be_written_is_one_line(
     assert "sweep: error: hydra.sweep.dir: file/here/multirun.yaml cannot be written" in ran.stderr
 
 
+def test_a_sweep_that_has_paused_itself_ends_the_command_with_1(
+    application: Path, environment: dict[str, str]
+) -> None:
+    script = application / "train.py"
+    script.write_text(script.read_text().replace("return", 'assert cfg.model.kind == "a"\n    return'))
+    ran = subprocess.run(
+        [sys.executable, "train.py", *SWEEP, "hydra.sweeper.brake={first: 1, later: 1}"],
+        cwd=application,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stderr.count("has paused itself: ") == 1
+    assert "then run `sweep resume`" in ran.stderr
+    # What it has found so far is written all the same.
+    best = yaml.safe_load(next(application.glob("multirun/*/*/optimization_results.yaml")).read_text())
+    assert best["best_evaluated_params"] == {"x": 1, "model.kind": "a"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_surrogate_searches_a_configuration_with_its_own_sweep(
