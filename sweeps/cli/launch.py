@@ -74,9 +74,9 @@ def launch(runner: str, dry_run: bool, style: str, detach: bool, sweep: Sweep, *
             print_artifacts(_preview(engine, sweep, options), style)
             return EXIT_DONE
         experiment = sweep.open()
-        processes = experiment.space.program.processes
+        devices = experiment.space.program.devices_per_host
         options |= {"nodes": _nodes(experiment, options)}
-        pool = make_pool(engine, place_of(experiment), options, processes=processes)
+        pool = make_pool(engine, place_of(experiment), options, devices_each=devices)
         engines.check_storage(engine, pool)
         engine.render(pool)  # refuses what the engine cannot have
         engines.require(runner)
@@ -108,17 +108,17 @@ def _preview(engine: Runner, sweep: Sweep, options: dict[str, Any]) -> Mapping[s
     from runners.errors import PoolError
     from runners.pools.engines import check_storage
 
-    processes = 1
+    devices = 1
     try:
         experiment = sweep.open(patience_s=A_PERSON_WAITS_S)
-        place, processes = place_of(experiment), experiment.space.program.processes
+        place, devices = place_of(experiment), experiment.space.program.devices_per_host
         options = options | {"nodes": _nodes(experiment, options)}
     except (SweepNotFound, StoreUnavailable) as error:
         problem = str(error).partition("; ")[0]
         notify(f"{problem}; below is what a sweep there would be started with")
         shown = sweep.name or "SWEEP"
         place = Place(join(storage_url(sweep.storage), shown), shown)
-    pool = make_pool(engine, place, options, processes=processes)
+    pool = make_pool(engine, place, options, devices_each=devices)
     try:
         check_storage(engine, pool)
     except PoolError as error:

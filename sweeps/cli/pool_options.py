@@ -103,11 +103,11 @@ def pool_options(function: F) -> F:
     return function
 
 
-def make_pool(runner: Runner, place: Place, values: dict[str, Any], *, processes: int = 1) -> Pool:
+def make_pool(runner: Runner, place: Place, values: dict[str, Any], *, devices_each: int = 1) -> Pool:
     """Return the pool that the options describe; whether its workers reach the storage is not checked.
 
     Args:
-        processes: of a trial on each host of a worker, which have a device each.
+        devices_each: accelerators that a trial takes on each host of a worker.
 
     Raises:
         InputError: an option is wrong.
@@ -122,7 +122,7 @@ def make_pool(runner: Runner, place: Place, values: dict[str, Any], *, processes
         raise InputError(
             f"--devices: these are this machine's; say what a worker of {runner.name} needs by --accelerator"
         )
-    devices = _for_workers(_devices(values["devices"]), processes) if local else ()
+    devices = _for_workers(_devices(values["devices"]), devices_each) if local else ()
     workers = values["workers"] or len(devices) // (values["nodes"] or 1) or 1
     nodes = values["nodes"] or 1
     share = max(1, (os.cpu_count() or 1) // (workers * nodes)) if local else None
@@ -205,15 +205,15 @@ def _devices(text: str) -> tuple[str, ...]:
     return tuple(str(number) for number in range(len(list(Path("/dev").glob(_DEVICE_FILES)))))
 
 
-def _for_workers(devices: tuple[str, ...], processes: int) -> tuple[str, ...]:
+def _for_workers(devices: tuple[str, ...], each: int) -> tuple[str, ...]:
     """Return the devices of each worker. Raises InputError if there are some, and too few for one."""
-    if not devices or processes == 1:
+    if not devices or each == 1:
         return devices
-    if len(devices) < processes:
+    if len(devices) < each:
         raise InputError(
-            f"--devices: a trial has {processes} processes, each on an accelerator of its own, and there is "
+            f"--devices: a trial takes {each} accelerators, and there is "
             f"only {counted(len(devices), 'accelerator')}; start the pool where there are more, or write "
             "--devices none if they compute on CPUs"
         )
-    starts = range(0, len(devices) - processes + 1, processes)
-    return tuple(",".join(devices[start : start + processes]) for start in starts)
+    starts = range(0, len(devices) - each + 1, each)
+    return tuple(",".join(devices[start : start + each]) for start in starts)

@@ -844,7 +844,8 @@ def _final_sweep(
         "baseline": baseline,
     }
     own = document["program"][program.kind]
-    document["program"] = {program.kind: own} if own else {}  # without: the trials are run from Python
+    devices = {"devices": program.devices} if program.devices != 1 else {}
+    document["program"] = {program.kind: own} | devices if own else {}  # without: they are run from Python
     document = {key: value for key, value in document.items() if value not in ([], {})}
     try:
         space = space_of(document, "the space file")

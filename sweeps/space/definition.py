@@ -230,6 +230,7 @@ class Program:
             `${args}` one `--key=value`, and `overrides.WORDS` has more of these; `${run_dir}`, `${trial}` and
             `${python}` (the worker's) are replaced inside elements.
         function: `function`: `package.module:name`, from a dict of parameters to a dict of metrics.
+        devices: `command` and `function`: number of accelerators that one trial takes.
     """
 
     kind: Literal["trainer", "command", "function"]
@@ -238,6 +239,12 @@ class Program:
     function: str = ""
     processes: Count = 1
     nodes: Count = 1
+    devices: Count = 1
+
+    @property
+    def devices_per_host(self) -> int:
+        """Return how many accelerators a trial takes on each of its hosts."""
+        return self.processes if self.kind == "trainer" else self.devices
 
     @property
     def is_user_script(self) -> bool:

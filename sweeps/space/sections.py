@@ -229,10 +229,16 @@ class ProgramSection(Section):
     function: Annotated[
         str, matching(_FUNCTION, "write package.module:function, with a colon before the function's name")
     ] = ""
+    devices: Count = None
 
     def _check(self, section: Cursor) -> None:
-        if len(self.model_fields_set) != 1:
+        if len(self.model_fields_set - {"devices"}) != 1:
             raise section.refusal("write exactly one of trainer:, command: and function:")
+        if self.trainer is not None and self.devices is not None:
+            raise section.at("devices").refusal(
+                "goes with command: and function:; of the trainer write processes: in its own section, one "
+                "for each device"
+            )
         if self.command and not any(each in WORDS for each in self.command[1:]):
             raise section.at("command").refusal(
                 'has no element "${overrides}" (lr=0.1) or "${args}" (--lr=0.1) of its own; the parameters '

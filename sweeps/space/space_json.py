@@ -42,7 +42,7 @@ _WRITTEN_IF_SET: Mapping[type, tuple[str, ...]] = MappingProxyType(
     {
         Range: ("step", "normal", "when", "prior"),
         Choice: ("prior",),
-        Program: ("processes", "nodes"),
+        Program: ("processes", "nodes", "devices"),
         Search: ("sobol", "noise", "reuse", "prior", "stop"),
         Budget: ("until",),
         Stage: ("trunk",),

@@ -36,7 +36,7 @@ def spent(space: Space, records: Sequence[Trial], now: float) -> Budget:
     steps = Measure(_metric(costs.STEPS), lambda stage: steps_per_cost * stage.cost)
     return Budget(
         effective_steps=_total(own, steps),
-        device_hours=space.program.processes
+        device_hours=space.program.devices_per_host
         * _total(
             own, Measure(lambda record: _nominal_hours(space, record, now), _hours), lambda own: own.nodes
         ),

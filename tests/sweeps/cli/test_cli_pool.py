@@ -379,6 +379,15 @@ def test_by_default_each_visible_device_has_a_worker(sweep, space_file, monkeypa
     assert [each.get("CUDA_VISIBLE_DEVICES") for each in variables] == workers
 
 
+def test_a_worker_has_as_many_devices_as_the_command_takes(sweep, space_file):
+    written = space_file.read_text()
+    space_file.write_text(written.replace("program: {", "program: {devices: 4, "))
+    assert space_file.read_text() != written
+    assert sweep("init", str(space_file)).status == 0
+    ran = sweep("launch", "local", "--devices", "0,1,2,3,4,5,6,7", "--dry-run")
+    assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", ran.out) == ["0,1,2,3", "4,5,6,7"]
+
+
 class TestNodes:
     """Workers of several hosts: by the space file, or by --nodes."""
 
@@ -407,7 +416,9 @@ class TestNodes:
         assert "would share 2 groups of 2 accelerators" in refused.err
         refused = sweep("launch", "local", "--devices", "7", *common)
         assert refused.status == 2
-        assert re.fullmatch(r"sweep: error: --devices: .* 2 processes, .* --devices none .*\n", refused.err)
+        assert re.fullmatch(
+            r"sweep: error: --devices: .* 2 accelerators, .* --devices none .*\n", refused.err
+        )
 
     @pytest.mark.parametrize(("nodes", "processes"), [("1", 1), ("4", 4)])
     def test_the_option_wins(self, sweep, shared, nodes, processes):

@@ -261,6 +261,10 @@ def test_plain_ranges_are_stored_without_unset_fields() -> None:
             ),
         ),
         ("{function: pkg.mod:fn}", Program(kind="function", function="pkg.mod:fn")),
+        (
+            '{command: [./train, "${args}"], devices: 8}',
+            Program(kind="command", command=("./train", "${args}"), devices=8),
+        ),
     ],
 )
 def test_a_program_is_one_of_three(program: str, expected: Program) -> None:

@@ -80,6 +80,7 @@ def spaces(draw: st.DrawFn) -> Space:
             function=draw(words),
             processes=draw(st.integers(1, 8)),
             nodes=draw(st.integers(1, 8)),
+            devices=draw(st.integers(1, 8)),
         ),
         outcome_constraints=tuple(draw(st.lists(words, max_size=2))),
         parameter_constraints=tuple(draw(st.lists(words, max_size=2))),

@@ -190,6 +190,7 @@ CASES = [
     Case("override_mapping", "model=tiny", "model: tiny", 3, "program.trainer.overrides[0]"),
     Case("override_and_parameter", "model=tiny", "lr=1", 3, "program.trainer.overrides[0]"),
     Case("processes_none", "{overrides: [model=tiny]}", "{processes: 0}", 3, "program.trainer.processes"),
+    Case("devices_of_the_trainer", "program: {", "program: {devices: 8, ", 3, "program.devices"),
     Case("nodes_none", "{overrides: [model=tiny]}", "{nodes: 0}", 3, "program.trainer.nodes"),
     Case("override_twice", "model=tiny", "a=1, a=2", 3, "program.trainer.overrides[1]"),
     Case("override_run_dir", "model=tiny", "run_dir=x", 3, "program.trainer.overrides[0]"),

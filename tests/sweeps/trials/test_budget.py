@@ -74,8 +74,14 @@ def test_lost_attempts_have_cost_device_time_too():
 
 
 def test_each_host_and_process_of_a_trial_costs_device_time():
-    space = replace(SPACE, program=replace(SPACE.program, processes=4))
+    space = replace(SPACE, program=Program(kind="trainer", processes=4))
     assert budget.spent(space, [done(0), replace(done(1), nodes=2)], HOUR).device_hours == 4 * (1 + 2)
+
+
+def test_a_command_costs_the_time_of_as_many_devices_as_it_says():
+    program = Program(kind="command", command=("torchrun", "train.py", "${overrides}"), devices=8)
+    space = replace(SPACE, program=program)
+    assert budget.spent(space, [done(0), done(1)], HOUR).device_hours == 8 * 2
 
 
 def test_nothing_runs_between_the_last_heartbeat_and_a_takeover_days_later():
