@@ -44,7 +44,7 @@ from sweeps.text.shorten import shown_bytes
 from sweeps.trials import lifecycle, packs
 from sweeps.trials import record as trial
 from sweeps.upkeep import renaming
-from sweeps.upkeep.removal import living, require_uploaded
+from sweeps.upkeep.removal import living, require_known, require_uploaded
 
 _T = TypeVar("_T")
 
@@ -102,6 +102,7 @@ def copy(source: str, target: str, *, live: bool, on_notice: Callable[[str], Non
     Raises:
         InputError: `source` is no sweep, or workers hold leases in it; `target` holds something else, or
             cannot hold a sweep. Nothing was changed that was there.
+        NewerObject: a later version wrote something in `source`. Nothing was changed.
         EnvironmentFault: it was interrupted; the next call goes on.
     """
     for url in (source, target):
@@ -115,7 +116,8 @@ def copy(source: str, target: str, *, live: bool, on_notice: Callable[[str], Non
         complete = True
     except NotFound:
         complete = False
-    if not live and (workers := living(here, wait=True)):
+    require_known(here)
+    if (workers := living(here, wait=not live)) and not live:
         raise InputError(
             f"{source}: {counted(len(workers), 'worker')} still at work ({', '.join(workers[:3])}); copy it "
             "when they have left (`sweep down` or `sweep stop`), or with --live: their trials are pending in "

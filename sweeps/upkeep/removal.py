@@ -7,14 +7,15 @@ and the next one finishes it. A worker that waited meanwhile finds no `sweep.jso
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sweeps.errors import Conflict, InputError, NewerObject, StoreUnavailable
+from sweeps.errors import Conflict, DamagedObject, InputError, NewerObject, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
+from sweeps.search.confirm.plan import stored_plan
 from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.client import Bucket
@@ -66,8 +67,7 @@ def _heartbeats(experiment: Experiment) -> tuple[list[str], dict[Hashable, str]]
     """Return the workers with a heartbeat within the lease, and those of older heartbeats, by these."""
     now, expire_s = experiment.store.now(), experiment.space.lease.expire_s
     records, damaged = experiment.readable_trials()
-    if newer := next((error for error in damaged if isinstance(error, NewerObject)), None):
-        raise newer
+    _raise_newer(damaged)
     workers: list[str] = []
     old: dict[Hashable, str] = {}
     for record in records:
@@ -84,6 +84,25 @@ def _heartbeats(experiment: Experiment) -> tuple[list[str], dict[Hashable, str]]
     elif found is not None:
         old[ASK_KEY, found[1]] = found[0].holder
     return workers, old
+
+
+def require_known(experiment: Experiment) -> None:
+    """Raise `NewerObject` if a later version wrote an amendment, the switch or a confirmation's plan.
+
+    `living` does that for records. Damaged ones are left to what reads them.
+    """
+    unreadable = [*experiment.amendments.damaged]
+    for read in (control.switch, stored_plan):
+        try:
+            read(experiment.store)
+        except DamagedObject as error:
+            unreadable.append(error)
+    _raise_newer(unreadable)
+
+
+def _raise_newer(unreadable: Iterable[DamagedObject]) -> None:
+    if newer := next((error for error in unreadable if isinstance(error, NewerObject)), None):
+        raise newer
 
 
 def require_uploaded(experiment: Experiment, verb: str) -> None:
@@ -113,7 +132,11 @@ def require_uploaded(experiment: Experiment, verb: str) -> None:
 
 
 def require_idle(experiment: Experiment, verb: str) -> None:
-    """Raise `InputError` while workers are at work."""
+    """Raise `InputError` while workers are at work, and `NewerObject` where a later version wrote something.
+
+    It comes before the first write, so that who refuses has changed nothing.
+    """
+    require_known(experiment)
     if workers := living(experiment, wait=True):
         raise InputError(
             f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,14 @@ UNKNOWN: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize(
+each_object = pytest.mark.parametrize(
     ("name", "make"),
     [*OBJECTS.items(), *UNKNOWN.items()],
     ids=[*(f"{name}, schema" for name in OBJECTS), *(f"{name}, key" for name in UNKNOWN)],
 )
+
+
+@each_object
 def test_object_of_a_later_version_is_left_alone(sweep, finished, name, make):
     file = Path(finished) / name
     make(file)
@@ -60,6 +64,30 @@ def test_object_of_a_later_version_is_left_alone(sweep, finished, name, make):
     assert LATER.partition(" of ")[0] in sweep("doctor").out
     assert file.read_bytes() == stored
     assert not (Path(finished) / "quarantine").exists()
+
+
+@each_object
+def test_sweep_as_a_whole_stays_as_it_is(sweep, finished, tmp_path, name, make):
+    """Who would stop, move or copy it reads all before the first write."""
+    make(Path(finished) / name)
+    sweeps = Path(finished).parent
+
+    def files() -> dict[str, bytes]:
+        return {os.fspath(path): path.read_bytes() for path in sweeps.rglob("*") if path.is_file()}
+
+    stored, there = files(), tmp_path / "there"
+    for command in (
+        ("archive",),
+        ("rename", "other"),
+        ("delete", "--yes", "--storage", finished),
+        ("copy", finished, str(there)),
+        ("copy", "--live", finished, str(there)),
+    ):
+        ran = sweep(*command)
+        assert (command, ran.status) == (command, 2)
+        assert LATER in ran.err
+        assert files() == stored
+        assert not there.exists()
 
 
 def test_tables_leave_a_later_record_out_and_say_so(sweep, finished):
