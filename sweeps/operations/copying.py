@@ -24,6 +24,7 @@ from typing import IO, NamedTuple, TypeVar
 
 from sweeps.errors import AlreadyExists, Conflict, DamagedObject, EnvironmentFault, InputError, StoreConflict
 from sweeps.experiment import Experiment
+from sweeps.operations.creation import REMOTE_EXPIRE_S
 from sweeps.operations.opening import sweeps_near
 from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound, Store, put
@@ -125,6 +126,12 @@ def copy(source: str, target: str, *, live: bool, on_notice: Callable[[str], Non
         )
     if not live:
         require_uploaded(here, "copied")
+    if is_remote(there.url) and here.space.lease.expire_s < REMOTE_EXPIRE_S:
+        on_notice(
+            f"lease.expire_s stays {here.space.lease.expire_s:g} in {there.url}, below the "
+            f"{REMOTE_EXPIRE_S:g} of sweeps made in a bucket: a worker that is cut off for longer loses its "
+            "trial"
+        )
     work = _Copy(here, there, live=live)
     try:
         work.run(complete=complete, on_notice=on_notice)

@@ -277,6 +277,17 @@ def test_leases_are_refused_unless_told(place, space, tmp_path) -> None:
     assert sweep.trial(running.trial).status == "running"
 
 
+def test_lease_below_that_of_buckets_is_told(place, space, tmp_path) -> None:
+    """The copy of a sweep made in a folder keeps 90 s, where `sweep init` in a bucket makes it 150 s."""
+    sweep, lines = made(place("folder"), space, tmp_path), []
+    for kind in ("folder", "gs"):
+        copy(sweep.store.url, target := place(kind), live=False, on_notice=lines.append)
+    assert lines == [
+        f"lease.expire_s stays 30 in {target}, below the 150 of sweeps made in a bucket: a worker that is "
+        "cut off for longer loses its trial"
+    ]
+
+
 def test_change_during_the_copy_is_refused(place, space, tmp_path, monkeypatch) -> None:
     sweep, target = made(place("folder"), space, tmp_path), place("folder")
     verify = copying._Copy._verify
