@@ -6,7 +6,6 @@ only lays it out.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,7 +125,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     """Work out the contents of the page.
 
     Args:
-        document: an export document; docs/reference/files.md lists its fields.
+        document: an export document, with what `sweep report` adds; docs/reference/files.md lists the fields.
         rate: the price of the trials' time; None for what they report.
 
     Raises:
@@ -145,9 +144,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         named = table.configurations.repeats.standing_for(named)
     command = ""
     if best is not None and named in (None, best.trial):
-        overrides = [str(override) for override in document.get("best_overrides") or ()]
-        own = f"python -m trainer {shlex.join(overrides)}" if overrides else ""
-        command = str(document.get("best_command") or own)
+        command = str(document.get("best_command") or "")
     view = insight(document.get("insight"))
     provenance, gain = document.get("provenance"), document.get("gain")
     return Contents(

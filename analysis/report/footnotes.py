@@ -71,7 +71,7 @@ NOTES = (
     Note(
         "command",
         "Run it",
-        "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
+        "the best trial's parameters and the sweep's own overrides: field best_command",
     ),
     Note(
         "counts",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -155,7 +156,9 @@ def sweep(trial: Build, document: Build) -> dict[str, Any]:
         trial(4, 3.40, stage1_9=100, generator="botorch", final_loss_sem=0.012),
         trial(5, 3.36, stage1_9=400, generator="botorch", final_loss_sem=0.012),
         trial(6, status="running", generator="botorch"),
-        best_overrides=["model=tiny", "stage1_9.max_steps=400", "data.path='a b'"],
+        best_command=shlex.join(
+            ["python", "-m", "trainer", "model=tiny", "stage1_9.max_steps=400", "data.path='a b'"]
+        ),
     )
 
 

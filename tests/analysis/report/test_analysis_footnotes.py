@@ -19,7 +19,6 @@ FIELDS = {
     "run_cap",
     "best_trial",
     "best_command",
-    "best_overrides",
     "insight",
     "objectives",
     "held_out",

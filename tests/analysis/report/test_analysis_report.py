@@ -189,7 +189,7 @@ def test_the_page_serves_phones_and_both_colour_schemes(sweep: dict[str, Any]) -
 
 
 def _everywhere(sweep: dict[str, Any]) -> None:
-    sweep |= {"name": HOSTILE, "url": HOSTILE, "best_overrides": [HOSTILE]}
+    sweep |= {"name": HOSTILE, "url": HOSTILE, "best_command": HOSTILE}
     sweep["objectives"] = [{"metric": HOSTILE, "goal": "minimize"}]
     for number, row in enumerate(sweep["trials"]):
         row["error"] = row["generator"] = HOSTILE
@@ -306,7 +306,7 @@ def test_an_odd_sweep_has_a_page_that_says_so(
 
 
 def test_a_sweep_without_a_cap_a_name_or_a_url_has_a_page(sweep: dict[str, Any]) -> None:
-    for name in ("name", "url", "run_cap", "best_overrides"):
+    for name in ("name", "url", "run_cap", "best_command"):
         del sweep[name]
     words = page_of(sweep).words
     assert "7 trials" in words
