@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -183,6 +184,23 @@ def test_folder_is_published_whole_or_not_at_all(folder, tmp_path, spoil) -> Non
     with pytest.raises(Unfit, match=r"cannot be published|it has no files"):
         publish(store, folder)
     assert copying.published(store, PREFIX) is None
+
+
+def test_longest_name_is_published(folder, tmp_path) -> None:
+    """A trial's tenth attempt has a longer key, so the page promises less than what fits."""
+    page = Path(__file__).parents[3] / "docs" / "explanation" / "sharing.md"
+    stated = re.search(r"names over (\d+) bytes", page.read_text(encoding="utf-8"))
+    assert stated is not None
+    for size, by, fits in ((127, "000012-1", True), (128, "000012-1", False), (stated[1], "000012-10", True)):
+        source = tmp_path / f"{size}"
+        source.mkdir()
+        filled(source, {"checkpoint/" + "n" * (int(size) - len("checkpoint/")): "x"})
+        store = LocalStore(tmp_path / f"store-{size}")
+        if fits:
+            assert publish(store, source, by) is not None
+            continue
+        with pytest.raises(Unfit, match="its name is too long"):
+            publish(store, source, by)
 
 
 def test_a_link_within_the_folder_is_published_as_a_file(folder, tmp_path) -> None:
