@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,3 +129,31 @@ def test_many_machines_run_as_written(folder, sweep):
         trial.attempt for trial in sweeps.open(str(folder / "sweep-store"), "fleet").experiment.trials()
     ]
     assert sum(attempts) == 10 + ("1 running" in printed[2]), "the killed worker's trial was taken over"
+
+
+@pytest.mark.timeout(120)
+def test_the_loop_goes_on_from_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's script, with more steps: told to go twice, it exits with 75 and has lost no step."""
+    page = text_of("own-script").partition("## Go on after a preemption")[2]
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0].replace("1001", "10**9")
+    monkeypatch.setenv("SWEEP_RUN_DIR", str(tmp_path))
+
+    def newest() -> int:
+        return max((int(each.name[5:]) for each in tmp_path.glob("checkpoints/step-*")), default=0)
+
+    for attempt in range(2):
+        before = newest()
+        script = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+        try:
+            while newest() == before:
+                assert script.poll() is None
+                time.sleep(0.02)
+            if attempt:
+                after = {int(each.name[5:]) for each in tmp_path.glob("checkpoints/step-*")}
+                assert min(step for step in after if step > before) == before // 100 * 100 + 100
+            script.send_signal(signal.SIGTERM)
+            assert script.wait(30) == 75
+        finally:
+            script.kill()
+            script.wait()
+    assert not list(tmp_path.glob("checkpoints/.step-*"))
