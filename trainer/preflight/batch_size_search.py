@@ -139,15 +139,25 @@ def survives(config: Config, stage: Stage, plan: Blueprint, device: Device, micr
         lasting += average_bytes(config, student)
     try:
         with torch.random.fork_rng(devices=[]), device.torch_device:
-            reserved = torch.empty(lasting, dtype=torch.uint8)
-            trace.step_once(config, stage, plan, device, micro_batch=micro_batch)
-            del reserved
+            _step_beside(lasting, config, stage, plan, device, micro_batch)
     except torch.OutOfMemoryError:
         return False
     finally:
         if device.kind == "cuda":
             torch.cuda.empty_cache()
     return True
+
+
+def _step_beside(
+    lasting: int, config: Config, stage: Stage, plan: Blueprint, device: Device, micro_batch: int
+) -> None:
+    """Compute a step beside so many bytes.
+
+    They are in this frame, not the caller's, which would hold them while it empties the allocator's cache.
+    """
+    reserved = torch.empty(lasting, dtype=torch.uint8)
+    trace.step_once(config, stage, plan, device, micro_batch=micro_batch)
+    del reserved
 
 
 def _is_averaged(config: Config, stage: Stage) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,40 @@ def test_a_try_that_runs_out_of_memory_does_not_survive(
 
     monkeypatch.setattr(trace, "step_once", short)
     assert not batch_size_search.survives(config, config.stage1_9, plan, device, 2)
+
+
+def test_what_a_failed_try_took_is_free_when_the_cache_is_emptied(
+    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it stays in the cache of torch's allocator, where the preflight counts it as used."""
+    config = compose_config(small)
+    device = open_device(config.device)
+    plan = batch_size_search.blueprint(config, device)
+    taken: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    def noting(make: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*given: Any, **options: Any) -> Any:
+            made = make(*given, **options)
+            taken.append(weakref.ref(made))
+            return made
+
+        return note
+
+    def short(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def empty_cache() -> None:
+        alive.append(sum(each() is not None for each in taken))
+
+    plan = dataclasses.replace(plan, build=noting(plan.build))
+    monkeypatch.setattr(torch, "empty", noting(torch.empty))
+    monkeypatch.setattr(torch.Tensor, "backward", short)
+    monkeypatch.setattr(Device, "kind", "cuda")
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    assert not batch_size_search.survives(config, config.stage1_9, plan, device, 2)
+    assert len(taken) >= 3  # the optimizer's state, teacher and student
+    assert alive == [0]
 
 
 def test_found_micro_batches_give_the_same_result(
