@@ -32,6 +32,10 @@ T = TypeVar("T")
 # every later one within a step or a checkpoint.
 TIMEOUT = datetime.timedelta(minutes=30)
 
+# torch raises DistBackendError for all that NCCL refuses, such as one device for two processes.
+_LOST = (dist.DistNetworkError, dist.DistStoreError)
+_LOST_PHRASES = ("gloo/transport", "ncclRemoteError", "onnection closed by", "crash on rank 0")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
@@ -196,12 +200,21 @@ def _on_cuda(config: Config) -> bool:
 
 @contextmanager
 def explain_lost_process(ranks: Ranks) -> Iterator[None]:
-    """Raise TrainerError in place of what a backend says when another process of the run is gone."""
+    """Raise TrainerError in place of what a backend says, such as when another process of the run is gone."""
     try:
         yield
     except RuntimeError as error:
-        if ranks.alone or not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
+        lost = isinstance(error, _LOST) or any(phrase in str(error) for phrase in _LOST_PHRASES)
+        if ranks.alone or not (lost or isinstance(error, dist.DistError)):
             raise
+        if not lost:
+            lines = [line.strip() for line in str(error).splitlines()]
+            reason = next(
+                (line for line in reversed(lines) if line and not line.startswith("Last error:")), ""
+            )
+            raise TrainerError(
+                f"the processes cannot exchange tensors: {reason or type(error).__name__}"
+            ) from error
         raise TrainerError(
             "the connection to another process of this run was lost: it was killed, or ended with an error "
             "of its own; the same command goes on from the last checkpoint"

@@ -7,12 +7,14 @@ import socket
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from sweeps.programs.result import classify_exit
 from trainer.api import check
 from trainer.config import sha256
 from trainer.distributed.launched import Launched, launched
-from trainer.distributed.ranks import ALONE, Ranks, choose_device, join
-from trainer.errors import MachineError
+from trainer.distributed.ranks import ALONE, Ranks, choose_device, explain_lost_process, join
+from trainer.errors import MachineError, TrainerError
 from trainer.training.evaluation import in_turn
 
 
@@ -106,3 +108,93 @@ def test_a_run_may_go_on_with_another_number_of_processes() -> None:
     assert (
         sha256(check([])) == sha256(check(["device.parallel=ddp"])) == sha256(check(["device.parallel=fsdp"]))
     )
+
+
+NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, {}\n{}: of it.\nLast error:\n{}"
+
+
+def explained(error: RuntimeError) -> str:
+    with pytest.raises(TrainerError) as raised, explain_lost_process(Ranks(world=2, parallel="ddp")):
+        raise error
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            NCCL.format(
+                "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.7",
+                "ncclInvalidUsage",
+                "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000",
+            ),
+            "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000",
+        ),
+        (
+            NCCL.format(
+                "unhandled system error, NCCL version 2.21.5",
+                "ncclSystemError",
+                "Error while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)\n",
+            ),
+            "Error while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)",
+        ),
+        (
+            NCCL.format("internal error, NCCL version 2.21.5", "ncclInternalError", ""),
+            "ncclInternalError: of it.",
+        ),
+    ],
+    ids=["one device twice", "shared memory", "without a last error"],
+)
+def test_processes_that_cannot_communicate_say_why(error: str, reason: str) -> None:
+    """And not that another one was killed, which each worker would try again."""
+    message = explained(dist.DistBackendError(error))
+    assert message == f"the processes cannot exchange tensors: {reason}"
+    assert not getattr(classify_exit(1, f"trainer: error: {message}", ["python"]), "retryable", True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        dist.DistNetworkError("The client socket has timed out after 60000ms while trying to connect"),
+        dist.DistStoreError("wait timeout after 1800000ms, keys: /default_pg/0//cuda//"),
+        RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:1234"),
+        dist.DistBackendError(
+            NCCL.format(
+                "remote process exited or there was a network error, NCCL version 2.28.8",
+                "ncclRemoteError",
+                "socketProgress: Connection closed by remote peer a-1<47861>",
+            )
+        ),
+        dist.DistBackendError(
+            NCCL.format("internal error", "ncclInternalError", "Net : Connection closed by remote peer a<4>")
+        ),
+        dist.DistBackendError(
+            "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by "
+            "key '0', but store->get('0') got error: Broken pipe\nframe #0: c10::Error. This may indicate a "
+            "possible application crash on rank 0 or a network set up issue."
+        ),
+    ],
+    ids=["network", "store", "gloo", "nccl", "nccl-internal", "first"],
+)
+def test_a_process_that_is_gone_is_a_lost_connection(error: RuntimeError) -> None:
+    message = explained(error)
+    assert message.startswith(
+        "the connection to another process of this run was lost: it was killed, or ended "
+    )
+    assert getattr(classify_exit(1, f"trainer: error: {message}", ["python"]), "retryable", False)
+
+
+def test_memory_that_nccl_lacks_is_out_of_memory() -> None:
+    failure = "Cuda failure 2 'out of memory'"
+    message = explained(
+        dist.DistBackendError(NCCL.format("unhandled cuda error", "ncclUnhandledCudaError", failure))
+    )
+    failed = classify_exit(1, f"trainer: error: {message}", ["python"])
+    assert getattr(failed, "failure", None) == "out_of_memory"
+
+
+def test_other_errors_of_processes_stay_what_they_are() -> None:
+    for ranks, error in ((Ranks(world=2, parallel="ddp"), "shapes differ"), (ALONE, "gloo/transport")):
+        with pytest.raises(RuntimeError, match=error), explain_lost_process(ranks):
+            raise RuntimeError(error)
