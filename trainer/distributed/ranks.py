@@ -34,7 +34,8 @@ TIMEOUT = datetime.timedelta(minutes=30)
 
 # torch raises DistBackendError for all that NCCL refuses, such as one device for two processes.
 _LOST = (dist.DistNetworkError, dist.DistStoreError)
-_LOST_PHRASES = ("gloo/transport", "ncclRemoteError", "onnection closed by", "crash on rank 0")
+_GLOO = "gloo/transport"  # in its plain RuntimeErrors
+_LOST_PHRASES = (_GLOO, "ncclRemoteError", "onnection closed by", "crash on rank 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,16 +199,20 @@ def _on_cuda(config: Config) -> bool:
     return config.device.type != "cpu" and torch.cuda.is_available()
 
 
+def is_collective_error(error: Exception) -> bool:
+    """Return whether a backend of collectives has raised the error."""
+    return isinstance(error, dist.DistError) or _GLOO in str(error)
+
+
 @contextmanager
 def explain_lost_process(ranks: Ranks) -> Iterator[None]:
     """Raise TrainerError in place of what a backend says, such as when another process of the run is gone."""
     try:
         yield
     except RuntimeError as error:
-        lost = isinstance(error, _LOST) or any(phrase in str(error) for phrase in _LOST_PHRASES)
-        if ranks.alone or not (lost or isinstance(error, dist.DistError)):
+        if ranks.alone or not is_collective_error(error):
             raise
-        if not lost:
+        if not (isinstance(error, _LOST) or any(phrase in str(error) for phrase in _LOST_PHRASES)):
             lines = [line.strip() for line in str(error).splitlines()]
             reason = next(
                 (line for line in reversed(lines) if line and not line.startswith("Last error:")), ""

@@ -151,11 +151,14 @@ def compiled_quantiser() -> Quantise:
     return torch.compile(effective_weights, dynamic=False)
 
 
-def warn_of_failure(error: Exception) -> None:
+def failure_reason(error: Exception) -> str:
+    """Return in one line why the compiler failed."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first[:200]}"
+
+
+def warn_of_failure(reason: str) -> None:
     """Log in one line that the compiler failed and training goes on without it."""
-    reason = next(iter(str(error).strip().splitlines()), "")
     _log.warning(
-        "torch.compile failed (%s: %s); training goes on without it; device.compile=false does not try",
-        type(error).__name__,
-        reason[:200],
+        "torch.compile failed (%s); training goes on without it; device.compile=false does not try", reason
     )

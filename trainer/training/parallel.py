@@ -46,6 +46,8 @@ class ParallelStrategy:
     _ranks = ALONE
     may_hold_weights = True
     """Whether quantised weights may be held over a step's micro-batches."""
+    may_retry = True
+    """Whether a step that has failed may be computed again, without the other processes."""
 
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
         """Return the objective of this process's rows [B, T]; `loss` has a gradient."""
@@ -107,7 +109,10 @@ class DDPStrategy(ParallelStrategy):
         )
 
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
+        self.may_retry = True
         losses: dict[str, Tensor] = self._module(objective, ids)
+        # From here on the reducer counts this pass's gradients, and takes no other pass before it has all.
+        self.may_retry = not self._module.require_backward_grad_sync
         return losses
 
     def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
@@ -125,6 +130,7 @@ class FSDPStrategy(ParallelStrategy):
     """
 
     may_hold_weights = False  # there is no room for unsharded weights held for a step
+    may_retry = False  # another process may wait for the next layer, and would get the first one's weights
 
     def __init__(self, model: nn.Module, device: Device) -> None:
         from torch.distributed.device_mesh import init_device_mesh

@@ -15,12 +15,19 @@ from torch.linalg import vector_norm
 
 from trainer.devices.device import Device, micro_batches
 from trainer.devices.lazy_tensor import is_lazy
+from trainer.distributed.ranks import is_collective_error
 from trainer.distributed.tensors import full_tensor
 from trainer.errors import TrainerError
 from trainer.models.causal_lm import hidden_matrices
 from trainer.optim.build import OptimizerSet
 from trainer.quant.ternary import effective_weights, held_weights
-from trainer.training.compilation import compiled, compiled_quantiser, warn_of_failure, with_compiled_layers
+from trainer.training.compilation import (
+    compiled,
+    compiled_quantiser,
+    failure_reason,
+    warn_of_failure,
+    with_compiled_layers,
+)
 from trainer.training.context import StagePlan
 from trainer.training.parallel import ParallelStrategy
 from trainer.training.step_results import StepResult
@@ -148,16 +155,26 @@ class TrainStep:
             return self._backward(self._objective, micro)
         except Exception as error:
             # Compilers fail in many ways, and late: the backward pass is compiled when it first runs.
-            if self._objective is self._eager or isinstance(error, (TrainerError, torch.OutOfMemoryError)):
+            other = isinstance(error, (TrainerError, torch.OutOfMemoryError)) or is_collective_error(error)
+            if other or self._objective is self._eager:
                 raise
-            self._optimizer.zero_grad()  # what the micro-batches before this one left
-            if self._again:
-                self._again()
-            self._quantise = effective_weights
-            parts = self._backward(self._eager, micro)  # an error of the objective's own is raised here
-            self._objective = self._eager
-            warn_of_failure(error)
-            return parts
+            reason = failure_reason(error)
+            if not self._strategy.may_retry:
+                raise TrainerError(
+                    f"torch.compile failed ({reason}); processes that share a run cannot go on within a "
+                    "step; write device.compile=false"
+                ) from error
+            cause: BaseException | None = error
+            while cause:  # the frames of its traceback hold the activations of the failed pass
+                cause.__traceback__, cause = None, cause.__cause__ or cause.__context__
+        self._optimizer.zero_grad()  # what the micro-batches before this one left
+        if self._again:
+            self._again()
+        self._quantise = effective_weights
+        parts = self._backward(self._eager, micro)  # an error of the objective's own is raised here
+        self._objective = self._eager
+        warn_of_failure(reason)
+        return parts
 
     def _backward(self, objective: Objective, micro: Sequence[Tensor]) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}

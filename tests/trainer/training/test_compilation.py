@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -127,6 +128,23 @@ def test_failed_compilation_is_a_warning(
     line = caplog.records[0].getMessage()
     assert line.startswith("torch.compile failed (RuntimeError: no C++ compiler)")
     assert "\n" not in line
+
+
+def test_the_failed_pass_holds_no_memory_during_the_next(compile_as: Callable[[Compile], None]) -> None:
+    compile_as(failing_backward)
+    model, made, alive = Line(), list[weakref.ref[Tensor]](), list[int]()
+    losses = model.losses
+
+    def noted(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        alive.append(sum(each() is not None for each in made))
+        computed = losses(ids_BT)
+        made.append(weakref.ref(computed["loss"]))
+        return computed
+
+    model.losses = noted  # type: ignore[method-assign] # what the step computes
+    steps_of(model, micro=2)(IDS, number=1)
+    assert len(alive) == 4
+    assert alive[2] == 0, "the first micro-batch without the compiler, after two with it"
 
 
 def test_error_of_the_objective_is_raised(
