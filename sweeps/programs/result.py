@@ -30,8 +30,10 @@ MAX_METRICS = 10_000
 
 EXIT_DIVERGED, _EXIT_PREEMPTED = 70, 75
 
-OUT_OF_MEMORY = re.compile(r"\bMemoryError\b|OutOfMemoryError|[Oo]ut of memory|RESOURCE_EXHAUSTED")
-"""Out-of-memory messages of Python, torch, CUDA and XLA."""
+OUT_OF_MEMORY = re.compile(
+    r"\bMemoryError\b|OutOfMemoryError|[Oo]ut of memory|RESOURCE_EXHAUSTED|_STATUS_ALLOC_FAILED"
+)
+"""Out-of-memory messages of Python, torch, CUDA, its libraries and XLA."""
 
 # What libraries report of a broken connection, not every word "timeout": an ordinary exception comes again.
 _LOST_NAMES = (

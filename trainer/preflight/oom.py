@@ -14,9 +14,10 @@ from trainer.errors import OutOfMemory, TrainerError
 from trainer.preflight.preflight import run_preflight
 from trainer.text import byte_size
 
-# In the plain RuntimeErrors of torch's allocator on a CPU, and of XLA on a TPU.
+# In the plain RuntimeErrors of torch's allocator on a CPU, of XLA on a TPU, and of cuBLAS, cuDNN and
+# cuSOLVER, which allocate memory of their own.
 _CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
-_PHRASES = (*_CPU, "RESOURCE_EXHAUSTED")
+_PHRASES = (*_CPU, "RESOURCE_EXHAUSTED", "_STATUS_ALLOC_FAILED")
 
 
 @contextmanager

@@ -33,11 +33,12 @@ def estimate(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore"),
         MemoryError(),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError(
             "Bad StatusOr access: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 2.50G."
         ),
     ],
-    ids=["cuda", "python", "cpu", "xla"],
+    ids=["cuda", "python", "cpu", "cublas", "xla"],
 )
 def test_running_out_is_told_with_the_estimate(error: Exception, small: tuple[str, ...]) -> None:
     config = compose_config([*small, "stage1_9.max_steps=0"])
