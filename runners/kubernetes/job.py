@@ -26,6 +26,7 @@ from runners.workers.restarts import LAST_START, POISON
 POOL_LABEL = "stagesweep-pool"
 CONTAINER = "worker"
 VOLUME = "sweeps"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - in the pod, which nobody else writes to
 _FAILURES_VARIABLE = "STAGESWEEP_FAILURES"
 _FAILURES_FIELD = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
 """Where a pod of a Job with `backoffLimitPerIndex` says how often its index has failed."""
@@ -87,9 +88,17 @@ def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
         "nodeSelector": nodes.selector,
         "tolerations": nodes.tolerations,
     }
+    volumes: dict[str, dict[str, Any]] = {}  # by where they are mounted
     if (mounted := volume(options)) is not None:
-        spec["volumes"] = [{"name": VOLUME, **mounted.source}]
-        container["volumeMounts"] = [{"name": VOLUME, "mountPath": str(mounted.folder)}]
+        volumes[str(mounted.folder)] = {"name": VOLUME, **mounted.source}
+    if pool.accelerator_count > 1:
+        # A container has 64 MiB, which NCCL fills where GPUs do not reach each other's memory.
+        volumes.setdefault(_SHARED_MEMORY, {"name": "dshm", "emptyDir": {"medium": "Memory"}})
+    if volumes:
+        spec["volumes"] = [*volumes.values()]
+        container["volumeMounts"] = [
+            {"name": each["name"], "mountPath": folder} for folder, each in volumes.items()
+        ]
     if pool.nodes > 1:
         spec["subdomain"] = pool.label
     if options.service_account:

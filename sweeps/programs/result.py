@@ -51,7 +51,8 @@ _LOST_WORDS = re.compile(
     r"|remote end closed connection|network is (?:unreachable|down)|no route to host"
     r"|connection to another process of this run was lost"  # the trainer's own words
     r"|temporary failure in name resolution|name or service not known"
-    r"|ncclRemoteError|ncclSystemError|watchdog caught collective operation timeout)",
+    r"|ncclRemoteError|ncclSystemError(?![\s\S]*/dev/shm)"  # of a call for a connection, or for shared memory
+    r"|watchdog caught collective operation timeout)",
     re.IGNORECASE,
 )
 _DISK_FAILED = re.compile(

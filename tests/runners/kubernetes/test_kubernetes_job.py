@@ -43,6 +43,10 @@ POOLS = {
         tolerations=[{"key": "mine", "operator": "Exists"}],
     ),
     "on a claim": with_options(replace(PLAIN, storage="/mnt/sweeps/toy"), volume="sweeps-rwx:/mnt/sweeps"),
+    "GPUs on a claim": with_options(
+        replace(PLAIN, storage="/mnt/sweeps/toy", accelerator="nvidia-l4", accelerator_count=4),
+        volume="sweeps-rwx:/mnt/sweeps",
+    ),
     "on NFS": with_options(
         replace(PLAIN, storage="/mnt/sweeps/toy"), volume="10.0.0.2:/export/a:/mnt/sweeps/"
     ),
@@ -89,6 +93,32 @@ def test_a_sweep_in_a_folder_is_mounted_where_it_is_here(name: str, source: dict
     (volume,), (container,) = pod["volumes"], pod["containers"]
     assert {key: value for key, value in volume.items() if key != "name"} == source
     assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/mnt/sweeps"}]
+
+
+SHM = {"name": "dshm", "mountPath": "/dev/shm"}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "count", "volume", "mounts"),
+    [
+        ("nvidia-l4", 4, "", [SHM]),
+        ("nvidia-l4", 4, "claim:/mnt", [{"name": "sweeps", "mountPath": "/mnt"}, SHM]),
+        ("nvidia-l4", 4, "claim:/dev/shm", [{"name": "sweeps", "mountPath": "/dev/shm"}]),
+        ("nvidia-l4", 1, "", []),
+        ("v6e-4", 1, "", []),
+    ],
+)
+def test_several_gpus_have_shared_memory(
+    accelerator: str, count: int, volume: str, mounts: list[dict[str, str]]
+) -> None:
+    """A container has 64 MiB of it, which NCCL fills where GPUs do not reach each other's memory."""
+    pool = with_options(replace(PLAIN, accelerator=accelerator, accelerator_count=count), volume=volume)
+    pod = spec(pool)["template"]["spec"]
+    assert pod["containers"][0].get("volumeMounts", []) == mounts
+    volumes = {each["name"]: each for each in pod.get("volumes", ())}
+    assert sorted(volumes) == sorted(each["name"] for each in mounts)
+    if SHM in mounts:
+        assert volumes["dshm"] == {"name": "dshm", "emptyDir": {"medium": "Memory"}}
 
 
 @pytest.mark.parametrize("storage", ["/home/me/sweeps/toy", "/mnt/sweeps-of-others/toy"])

@@ -25,6 +25,7 @@ OTHERS = "\n".join([f"trainer: {LOST}", *(f"trainer: process {rank}: {LOST}" for
         "httpx.ConnectError: All connection attempts failed",
         "torch.distributed.DistNetworkError: The client socket has timed out",
         "RuntimeError: NCCL error in: x.cpp:1, remote process exited\nncclRemoteError: A call failed possibly due to a network error",
+        "RuntimeError: NCCL error in: x.cpp:1\nncclSystemError: System call failed.\nLast error:\nCall to ibv_reg_mr failed",
         "RuntimeError: [../pair.cc:534] Connection closed by peer [10.0.0.7]:1234",
         "trainer: the connection to another process of this run was lost: it was killed, or ended with an error of its own",
         "curl: (6) ssh: connect to host a port 22: No route to host",
@@ -41,6 +42,8 @@ def test_a_lost_network(last):
         "ValueError: the connection weights must be positive", "ValueError: timeout must be positive",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied",
         "AttributeError: module 'net' has no attribute 'ConnectionError'",
+        "NCCL error in: x.cpp:1\nncclSystemError: System call failed.\nLast error:\n"
+        "Error while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)",
         "ModuleNotFoundError: No module named 'requests'", "torch.OutOfMemoryError: CUDA out of memory.",
     ],
 )  # fmt: skip
