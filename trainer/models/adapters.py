@@ -98,7 +98,8 @@ def add_adapters(student: nn.Module, adapters: Adapters, *, seed: int) -> None:
     config._register_custom_module({TernaryLinear: _layer_class()})  # peft's way to layers it does not know
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unsupported layer type", UserWarning)
-        torch.manual_seed(seed)
+        # peft makes them on the CPU; torch.manual_seed would seed all devices.
+        torch.default_generator.manual_seed(seed)
         inject_adapter_in_model(config, student, adapter_name=_NAME)
 
 

@@ -103,6 +103,14 @@ def test_where_they_begin_depends_on_the_seed_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_random_states_of_devices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapters begin on the CPU, and what recovery draws on a GPU follows from the run's seed."""
+    made, seeds = student(), list[int]()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    add_adapters(made, Adapters(rank=1, alpha=1.0, modules=("model.layers.0.mlp.up_proj",)), seed=9)
+    assert seeds == []
+
+
 @pytest.mark.parametrize(
     ("targets", "names"),
     [
