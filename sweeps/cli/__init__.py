@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _COMMANDS = {
-    "quickstart": ("sweeps.cli.quickstart", "Run the main job on the embedded default: CPU, no account."),
+    "quickstart": ("sweeps.cli.quickstart", "Search a tiny ternary model on this CPU, in a few minutes."),
     "init": ("sweeps.cli.run", "Validate a search space and create the sweep; prints its URL."),
     "list": ("sweeps.cli.lifetime", "List the sweeps under a storage."),
     "worker": ("sweeps.cli.run", "Claim trials, run them and report, until none is left."),
@@ -118,7 +118,7 @@ _OTHERS_WORDS |= {"info": "show", "cancel": "abandon", "kill": "abandon", "plot"
 @click.version_option(package_name="stagesweep", prog_name="sweep")
 @click.option("-v", "--verbose", count=True, help="Log details to stderr; twice for more.")
 def cli(verbose: int) -> None:
-    """Bayesian hyperparameter sweeps for two-stage ternary LLM training.
+    """Hyperparameter sweeps of training runs, on machines that may disappear.
 
     A sweep is a folder that workers share: no server, no database. Start with `sweep quickstart`, or
     `sweep init SPACE.yaml` and then `sweep worker` as often and wherever you like.

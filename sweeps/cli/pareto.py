@@ -58,11 +58,16 @@ class _Answers:
     help="Of --y. Default: the objective's, or minimize.",
 )
 @click.option(
-    "--baseline", type=float, metavar="LOSS", help="The loss without Stage 1.9, for the efficiency."
+    "--baseline",
+    type=float,
+    metavar="LOSS",
+    help="The loss that gains are measured from; of the trainer, without Stage 1.9.",
 )
 @click.option("--budget", type=float, metavar="X", help="Also say what X compute buys, by a fitted curve.")
 @click.option(
-    "--chances", is_flag=True, help="Also print how certain each of them is, within the standard errors."
+    "--chances",
+    is_flag=True,
+    help="Also how often each is on the front, the knee or most efficient, if losses vary by their errors.",
 )
 def pareto(
     sweep: Sweep, style: str, rate: Rate | None, table: Path | None, chances: bool, **asked: Any

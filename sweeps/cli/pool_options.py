@@ -33,7 +33,11 @@ _OPTIONS = (
     count_option(
         "--nodes", metavar="N", help="Hosts that share each worker's trials. Default: program.trainer.nodes."
     ),
-    count_option("--threads", metavar="N", help="CPU threads for each. Default: its share."),
+    count_option(
+        "--threads",
+        metavar="N",
+        help="CPUs of each (Slurm: cpus-per-task), and OMP_NUM_THREADS. Default: its share.",
+    ),
     click.option(
         "--devices",
         default="auto",
@@ -63,7 +67,12 @@ _OPTIONS = (
         metavar="LINE",
         help="A line for bash before the worker. Repeat it for more.",
     ),
-    click.option("--python", default="", metavar="PATH", help="The interpreter that runs the workers."),
+    click.option(
+        "--python",
+        default="",
+        metavar="PATH",
+        help="The workers' interpreter. A command finds its own on PATH.",
+    ),
     count_option("--max-trials", metavar="N", help="Each leaves after N trials."),
     count_option(
         "--restarts",
@@ -91,7 +100,7 @@ _OPTIONS = (
         "--option",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Passed on to the engine under its own name; VALUE is YAML. Repeat it for more.",
+        help="For the engine, by its own name: partition=gpu for sbatch. VALUE is YAML. Repeat it for more.",
     ),
 )
 

@@ -43,7 +43,7 @@ _EVERY_S = 0.5
 @path_option("--out", default=Path("report.html"), help="Where the report goes.")
 @click.pass_context
 def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path) -> None:
-    """Run the main job on the embedded default: CPU, no account, no download, a few minutes.
+    """Search a tiny ternary model on this CPU: 14 trials in some minutes, no account, no download.
 
     Trains a small teacher on the source text of Python's standard library, searches the two-stage ternary
     trainer's hyperparameters with parallel workers, and shows the best trial and the front of loss against
