@@ -52,6 +52,10 @@ LOANED_HOURS = 409 / 3600
 TEACHER_LOSS = 3.400
 """The teacher's own loss on the held-out windows of the sweep on a CPU."""
 
+TOKENS_PER_STEP = 8 * 128
+HELD_OUT_TOKENS = 128 * 128
+"""Of the sweep on a CPU."""
+
 H200_TEACHER_LOSS = 3.522
 """The loss of the teacher with 16,384 tokens on the first 36 of its held-out windows, float32 on a CPU."""
 
@@ -196,19 +200,41 @@ def picture(runs: Runs) -> Finding:
 
 def verdict(runs: Runs) -> str:
     """Return the answer in one sentence: which lengths are below Stage 2 alone with the same FLOPs."""
-    gains = {each: found[0] for each in _both(runs) if (found := runs.beside_alone(each, "train_flops"))}
-    known = {each: pair for each, pair in gains.items() if len(pair.differences) > 1}
+    gains = {each: found for each in _both(runs) if (found := runs.beside_alone(each, "train_flops"))}
+    known = {each.stage1_9: pair for each, (pair, _) in gains.items() if len(pair.differences) > 1}
     if not known:
         return "Not answered yet: no length has two seeds beside Stage 2 alone with the same compute."
-    better = [each.stage1_9 for each, pair in known.items() if pair.interval[1] < 0]
-    worse = [each.stage1_9 for each, pair in known.items() if pair.interval[0] > 0]
-    open_ = [each.stage1_9 for each in known if each.stage1_9 not in (*better, *worse)]
-    found = {"better": better, "worse": worse, "not different": open_}
-    parts = [f"{word} after {_list(steps)}" for word, steps in found.items() if steps]
+    by_seed = {
+        each.stage1_9: {
+            s: loss - other.losses[s] for s, loss in runs.values(each).items() if s in other.losses
+        }
+        for each, (_, other) in gains.items()
+        if each.stage1_9 in known
+    }
+    better = [steps for steps, pair in known.items() if pair.interval[1] < 0]
+    worse = [steps for steps, pair in known.items() if pair.interval[0] > 0]
+    unclear = [steps for steps in known if steps not in (*better, *worse)]
+    found = {"is better": better, "is worse": worse, "shows no clear difference": unclear}
+    parts = [f"{word} after {_list(steps)} steps" for word, steps in found.items() if steps]
+    differences = [f"{_higher(pair)} after {steps}" for steps, pair in known.items()]
+    seeds = set.intersection(*(set(each) for each in by_seed.values()))
+    if len(known) > 1 and len(seeds) > 1:
+        over_all = {s: statistics.fmean(each[s] for each in by_seed.values()) for s in seeds}
+        differences.append(
+            f"{_higher(compare(over_all, dict.fromkeys(seeds, 0.0)))} over these lengths together"
+        )
     return (
-        "Beside Stage 2 alone with the same FLOPs, a Stage 1.9 before 200 steps of Stage 2 is "
-        f"{', '.join(parts)} steps (95 % intervals over seeds)."
+        f"Against Stage 2 alone with the same FLOPs, a Stage 1.9 before {STEPS} steps of Stage 2 "
+        f"{' and '.join(parts)}. The loss is {'; '.join(differences)}; {len(seeds)} seeds."
     )
+
+
+def _higher(pair: Paired) -> str:
+    """Return a mean difference and its interval in words."""
+    mean, low, high = (
+        f"{abs(each):.2f} {'lower' if each < 0 else 'higher'}" for each in (pair.mean, *pair.interval)
+    )
+    return f"{mean} (95 %: {low} to {high})"
 
 
 def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures: str) -> str:
@@ -223,22 +249,25 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
     runs = at_best_rates(sweep)
     parts = [
         "# How long should Stage 1.9 be?",
+        "A full-precision language model, the teacher, becomes one with weights of -1, 0 and 1, the student. "
+        "Stage 1.9 aligns the student's layers with the teacher's; Stage 2 then trains it on text "
+        "([the stages](stages.md)). Is compute better spent on Stage 1.9, or on a longer Stage 2? A step of "
+        "Stage 1.9 costs 4/3 of one of Stage 2, as the teacher runs as well, so 50 steps of it and "
+        f"{STEPS} of Stage 2 stand beside {alone(50)} of Stage 2 alone.",
         f"**{verdict(runs)}**",
+        _limits(runs),
         f"![held-out loss over compute]({pictures}/lengths.svg)",
         markdown_table(*_rows(runs)),
-        "Means over seeds, smallest and largest in brackets; differences are paired by seed, with their "
-        "95 % interval (Student's t). FLOPs are counted by the trainer: a step of Stage 1.9 includes the "
-        "teacher's forward pass. Effective steps count it twice. Losses of Stage 2 alone with lengths that "
-        "were not trained are interpolated for each seed, linearly in the logarithm of the steps: too high "
-        "where the curve bends, which favours Stage 1.9; beyond the longest there are none. A positive "
-        "difference: the loss is higher with Stage 1.9.",
-        _starts(runs),
-        "## Rates",
+        "Losses are means over seeds, smallest and largest in brackets; differences are paired by seed, with "
+        "their 95 % interval (Student's t). A positive difference: the loss is higher with Stage 1.9. FLOPs "
+        "are counted by the trainer; effective steps count the teacher's pass as a whole step. Losses of "
+        "Stage 2 alone with lengths that were not trained are interpolated for each seed, linearly in the "
+        "logarithm of the steps: too high where the curve bends, which favours Stage 1.9.",
+        _text_errors(sweep),
+        "## Learning rates",
         markdown_table(*_rate_rows(sweep)),
         _left_to_try(sweep),
-        "Seed 0; all rows have the same FLOPs. Each way has rates of its own: from a first guess on, the "
-        "rates half and twice as high are tried until none is better. The lengths above are trained with the "
-        "best.",
+        _rate_search(sweep, runs),
         "## What else there is to set",
         _changes(sweep),
         "## What was run",
@@ -251,12 +280,22 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "`python -m benchmarks.real sweep --on-cpu --minutes N --workers 2 --records "
         "benchmarks/real/answer/cpu.csv` goes on where the records end, and adds to them; `python -m "
         "benchmarks.real answer` writes this page from them.",
+        "## Beside an earlier notebook",
+        "A research notebook (SmolLM2-135M on an A40, 32 x 512 tokens a step, Muon, other text; its table is "
+        "`analysis/examples/stage19_length_sweep.csv`) had 7.83 without Stage 1.9 and 7.52, 6.92 and 6.39 "
+        f"after 50, 100 and 200 steps of it, each before the same {STEPS} steps of Stage 2: longer trainings "
+        "beside a shorter one.",
+        *_beside_notebook(runs),
+        "## What would change it",
+        "Larger batches and a longer Stage 2: the teacher is far from reached. Muon in place of AdamW. "
+        "Rates searched at every length.",
         "## Before, on an H200",
-        "*Rates were not searched to an end here, so this answers nothing by itself.* The same model with "
-        "16,384 tokens and weights of 3.5 bits, a weaker teacher (loss "
-        f"{H200_TEACHER_LOSS:.3f} on 36 of the windows); 12 x 256 tokens a step, Muon; held-out loss on 256 "
-        "windows of 256 tokens. An NVIDIA H200 with torch 2.11.0, nine workers of `sweep worker` at once, "
-        "2026-11-27.",
+        "*Rates were not searched to an end there, so it answers nothing by itself.*",
+        "<details><summary>What ran, and its numbers</summary>",
+        "The same model with a vocabulary cut to 16,384 tokens and weights of 3.5 bits, a weaker teacher "
+        f"(loss {H200_TEACHER_LOSS:.3f} on 36 of the windows); 12 x 256 tokens a step, Muon; held-out loss "
+        "on 256 windows of 256 tokens. An NVIDIA H200 with torch 2.11.0, nine workers of `sweep worker` at "
+        "once, 2026-11-27.",
         markdown_table(*_rows(h200)),
         "Lengths of 100 and 200 steps did not run: the machine's time was over.",
         markdown_table(*_rates(h200_rates)),
@@ -269,24 +308,66 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         f"dollars at {DOLLARS_PER_GPU_HOUR} dollars an hour, an assumption. Sweeps: "
         "`benchmarks/real/answer_rates.yaml`, `answer_rates_alone.yaml`, `answer_lengths.yaml` and "
         "`answer_alone.yaml`.",
-        "## Beside the research notebook",
-        _beside_notebook(runs),
-        "The notebook trains 32 x 512 tokens a step, 16 times as many, with Muon, the original model and "
-        "rates of its own (3e-3 and 2.4e-3), on other text.",
-        "## What would change it",
-        "Larger batches and a longer Stage 2: the teacher is far from reached. Muon in place of AdamW. "
-        "Rates searched at every length.",
+        "</details>",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _limits(runs: Runs) -> str:
+    """Say how short the trainings are, and how far from the teacher."""
+    tokens = [(each.stage1_9 + each.stage2) * TOKENS_PER_STEP / 1e6 for each in runs.lengths]
+    means = [runs.mean(each, "final_loss") for each in runs.lengths]
+    return (
+        f"These trainings are very short, {min(tokens):.1f} to {max(tokens):.1f} million tokens: the "
+        f"students end at {min(means):.1f} to {max(means):.1f} nats per token, where the teacher has "
+        f"{TEACHER_LOSS:.1f}. Nothing follows for trainings of billions of tokens."
+    )
+
+
+def _text_errors(sweep: pd.DataFrame) -> str:
+    """Say what the intervals leave out: other held-out text."""
+    errors = sweep.loc[sweep["status"] == "completed", "final_loss_text_sem"]
+    return (
+        f"All runs are measured on the same {HELD_OUT_TOKENS:,} tokens. How other text would move a "
+        "difference is in no interval here; of a single loss, that standard error is "
+        f"{errors.min():.2f} to {errors.max():.2f}."
+    )
+
+
+def _rate_search(sweep: pd.DataFrame, runs: Runs) -> str:
+    """Say how the rates were chosen, and how clear the choice is."""
+    gaps = []
+    for lengths in ((MIDDLE, STEPS), (0, alone(MIDDLE))):
+        wanted = {STEPS_1_9: lengths[0], STEPS_2: lengths[1], "seed": 0, **SETTINGS}
+        own = sweep[like(sweep, wanted) & (sweep["status"] == "completed")]
+        best = own["final_loss"].sort_values().tolist()
+        second = f"{best[1] - best[0]:.3f}" if len(best) > 1 else "none"
+        gaps.append((len(best), second))
+    spreads = [
+        max(losses) - min(losses) for each in runs.lengths if len(losses := runs.values(each).values()) > 1
+    ]
+    seeds = f", where seeds of one setting differ by up to {max(spreads):.2f}" if spreads else ""
+    return (
+        "All rows have the same FLOPs. Chosen by the loss that is reported, with seed 0 alone and in steps "
+        f"of a factor of 2: {gaps[0][0]} pairs were tried for both stages, {gaps[1][0]} rates for Stage 2 "
+        f"alone. The second best are {gaps[0][1]} and {gaps[1][1]} worse{seeds}. All lengths above have the "
+        "best rates of this one."
+    )
 
 
 def _cost(table: pd.DataFrame) -> str:
     """Say what the completed trials took, and what sharing saved of it."""
     trained = table[table["status"] == "completed"]
     paid, nominal = (trained[name].sum() for name in ("cost_paid", "cost_nominal"))
+    shared = (
+        "Nothing was shared."
+        if paid == nominal
+        else f"Of {nominal:,.0f} effective steps {paid:,.0f} were computed; shared stages and trunks saved "
+        f"the other {1 - paid / nominal:.0%}."
+    )
     return (
-        f"{len(trained)} completed trials took {trained['seconds'].sum() / 3600:.1f} hours of their workers; "
-        f"shared stages and trunks paid {paid:,.0f} of {nominal:,.0f} effective steps ({paid / nominal:.0%})."
+        f"{len(trained)} completed trials took {trained['seconds'].sum() / 3600:.1f} hours of their workers. "
+        f"{shared}"
     )
 
 
@@ -324,7 +405,10 @@ def _changes(sweep: pd.DataFrame) -> str:
             name, value = next(iter(change.items()))
             rows.append([str(length), f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
     if not rows:
-        return "Lambda's start, saliency, the distance and the weight of CE were not trained yet."
+        return (
+            "Lambda's start, saliency, the distance and the weight of CE were not varied: all runs above "
+            "have " + _list([f"`{name}={value}`" for name, value in SETTINGS.items()]) + "."
+        )
     header = ("Stage 1.9, steps", "key", "as it is", "changed", "loss, changed less as it is")
     return f"{markdown_table(header, rows)}\n\n{STEPS} steps of Stage 2 after it."
 
@@ -349,16 +433,6 @@ def _rate_rows(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]
     return ("steps", "Stage 1.9's rate", "Stage 2's rate", "training loss", "held-out loss"), rows
 
 
-def _starts(runs: Runs) -> str:
-    """Say what Stage 2 made of the students that Stage 1.9 left."""
-    found = [
-        f"{runs.mean(each, 'stage2_start_loss'):.3f} to {runs.mean(each, 'final_loss'):.3f} after "
-        f"{each.stage1_9} steps of Stage 1.9"
-        for each in _both(runs)
-    ]
-    return f"Stage 2 took the held-out loss from {'; from '.join(found)}."
-
-
 def _rates(rates: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:
     rows = []
     for row in rates.sort_values("train_loss").to_dict("records"):
@@ -375,8 +449,8 @@ def _both(runs: Runs) -> list[Lengths]:
     return [each for each in runs.lengths if each.stage1_9]
 
 
-def _list(steps: Sequence[int]) -> str:
-    words = [str(each) for each in steps]
+def _list(each: Sequence[object]) -> str:
+    words = [str(one) for one in each]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
@@ -389,7 +463,9 @@ def _rows(runs: Runs) -> tuple[Sequence[str], list[Sequence[str]]]:
             str(each.stage2),
             f"{runs.mean(each, 'train_flops'):.3g}",
             f"{runs.mean(each, 'effective_steps'):.0f}",
-            f"{statistics.fmean(losses):.3f} [{min(losses):.3f}, {max(losses):.3f}]",
+            str(len(losses)),
+            f"{statistics.fmean(losses):.3f}"
+            + (f" [{min(losses):.3f}, {max(losses):.3f}]" if len(losses) > 1 else ""),
         ]
         for column in ("train_flops", "effective_steps"):
             found = runs.beside_alone(each, column) if each.stage1_9 else None
@@ -405,24 +481,24 @@ def _rows(runs: Runs) -> tuple[Sequence[str], list[Sequence[str]]]:
         "Stage 2, steps",
         "FLOPs",
         "effective steps",
+        "seeds",
         "loss",
         "loss less that of Stage 2 alone with the FLOPs",
         "loss less that of Stage 2 alone with the effective steps",
     ), rows
 
 
-def _beside_notebook(runs: Runs) -> str:
+def _beside_notebook(runs: Runs) -> list[str]:
+    """Return the same comparison of our runs, as far as there are any."""
     rows = []
-    without = next((e for e in runs.lengths if not e.stage1_9 and e.stage2 == 200), None)
+    without = next((e for e in runs.lengths if not e.stage1_9 and e.stage2 == STEPS), None)
     for each in _both(runs):
         if each.stage1_9 in NOTEBOOK and without is not None:
             pair = runs.compare(each, without)
             here = "" if pair is None else _difference(pair)
             rows.append([str(each.stage1_9), f"{NOTEBOOK[each.stage1_9] - 7.83:+.2f}", here])
-    if not rows:
-        return f"{STEPS} steps of Stage 2 alone, which the notebook compares with, were not trained here yet."
-    header = ("Stage 1.9, steps", "notebook: loss less that of 200 steps of Stage 2 alone", "here")
-    return markdown_table(header, rows)
+    header = ("Stage 1.9, steps", f"notebook: loss less that of {STEPS} steps of Stage 2 alone", "here")
+    return [markdown_table(header, rows)] if rows else []
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired | None:

@@ -61,10 +61,10 @@ def known_runner(ctx: click.Context, param: click.Parameter, value: str | None) 
 def launch(runner: str, dry_run: bool, style: str, detach: bool, sweep: Sweep, **options: Any) -> int:
     """Start workers, and keep them going until no trial is left.
 
-    RUNNER is where: `local` (processes on this machine), slurm, ray, tpu-vm, kubernetes or skypilot. A worker that
-    was preempted (exit status 75) is started again at once, one that crashed after growing delays, one whose
-    input is wrong (2) never. Ctrl-C, or `sweep down`, lets them hand their trials back; `sweep pool` shows
-    them and changes their number.
+    RUNNER is where: `local` (processes on this machine), slurm, ray, tpu-vm, kubernetes or skypilot. A worker
+    that was preempted (exit status 75) is started again at once, one that crashed after growing delays, one
+    whose input is wrong (2) never. Ctrl-C, or `sweep down`, lets them hand their trials back; `sweep pool`
+    shows them and changes their number.
     """
     from runners.pools import engines, launched
 

@@ -28,7 +28,7 @@ def row(stage1_9: int, stage2: int, seed: int, loss: float) -> dict[str, object]
         "final_loss": loss,
         "train_flops": FLOPS[1] * stage1_9 + FLOPS[2] * stage2,
         "effective_steps": 2 * stage1_9 + stage2,
-        "stage2_start_loss": 7.0,
+        "final_loss_text_sem": 0.08,
         "seconds": 3600.0,
         "cost_paid": 100.0,
         "cost_nominal": 400.0,
@@ -71,9 +71,21 @@ def sweep(gain: float) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize(("gain", "word"), [(0.2, "better"), (-0.2, "worse"), (-0.001, "not different")])
+@pytest.mark.parametrize(
+    ("gain", "word"), [(0.2, "is better"), (-0.2, "is worse"), (-0.001, "shows no clear difference")]
+)
 def test_the_verdict_is_that_of_the_intervals(gain: float, word: str) -> None:
-    assert f"is {word} after 300 steps" in verdict(Runs([table(gain)]))
+    assert f"{word} after 300 steps. " in verdict(Runs([table(gain)]))
+
+
+def test_the_verdict_has_the_differences_and_their_mean_over_lengths() -> None:
+    """600 steps gain 0.3 over Stage 2 alone with its FLOPs, and 300 steps 0.2, less 0.001 a seed."""
+    longer = [row(600, 200, seed, 3.7 + offset) for seed, offset in SEEDS.items()]
+    alone = [row(0, 1000, seed, 4.0 + offset) for seed, offset in SEEDS.items()]
+    sentence = verdict(Runs([table(0.2), pd.DataFrame([*longer, *alone])]))
+    assert "is better after 300 and 600 steps." in sentence
+    assert "0.20 lower (95 %: 0.20 lower to 0.20 lower) after 300; 0.30 lower" in sentence
+    assert "0.25 lower (95 %: 0.25 lower to 0.25 lower) over these lengths together; 3 seeds." in sentence
 
 
 def test_one_seed_answers_nothing() -> None:
@@ -116,15 +128,25 @@ def test_the_page_has_the_numbers_of_the_records() -> None:
     page = text(sweep(0.2), Runs([table(0.3)]), RATES, pictures="answer")
     # 4.9, 4.701 and 4.852 less 5.1, 4.9 and 5.05: -0.2, -0.199 and -0.198; t of 2 degrees of freedom 4.303
     assert (
-        "| 300 | 200 | 4.5e+14 | 800 | 4.818 [4.701, 4.900] | -0.199 (-0.201 to -0.197), 600 steps |" in page
+        "| 300 | 200 | 4.5e+14 | 800 | 3 | 4.818 [4.701, 4.900] | -0.199 (-0.201 to -0.197), 600 steps |"
+        in page
     )
     assert "+0.301 (+0.299 to +0.303), 800 steps |" in page
-    assert "**Beside Stage 2 alone with the same FLOPs" in page
+    assert "| 0 | 333 | 2.5e+14 | 333 | 1 | 5.500 |" in page
+    assert "**Against Stage 2 alone with the same FLOPs" in page
+    # the longest is of 800 steps, the shortest lengths of 200 and 100 + 200
+    assert "0.2 to 0.8 million tokens: the students end at 4.5 to 6.0 nats" in page
+    assert "that standard error is 0.08 to 0.08." in page
+    assert (
+        "2 pairs were tried for both stages, 2 rates for Stage 2 alone. The second best are 0.100 and 0.500"
+        in page
+    )
+    assert "where seeds of one setting differ by up to 0.20." in page
     assert "| 100 + 200 | 0.0008 | 0.0004 | 5.250 | 5.800 |" in page
     assert "| 0 + 333 |  | 0.0004 | 5.250 | 5.500 |" in page
-    assert "28 completed trials took 28.0 hours of their workers" in page
-    assert "paid 2,800 of 11,200 effective steps (25%)" in page
-    assert "were not trained yet" in page
+    assert "28 completed trials took 28.0 hours of their workers. Of 11,200 effective steps 2,800" in page
+    assert "saved the other 75%." in page
+    assert "were not varied: all runs above have `stage2.lambda_warmup.start=0.75`" in page
     assert "**The search of rates has not ended**" in page
     assert "0.0008 and 0.0008 (Stage 2 alone)" in page
     h200 = page.partition("## Before, on an H200")[2]
