@@ -190,7 +190,7 @@ def picture(runs: Runs) -> Finding:
         header=(),
         rows=(),
         series=(
-            series("Stage 1.9, then 200 steps of Stage 2", [e for e in runs.lengths if e.stage1_9]),
+            series("Stage 1.9 first", [e for e in runs.lengths if e.stage1_9]),
             series("Stage 2 alone", [e for e in runs.lengths if not e.stage1_9]),
         ),
         x_title="training compute, 1e14 FLOPs",
