@@ -67,6 +67,10 @@ def _facts(
     return [
         ("date", datetime.datetime.now(tz=datetime.UTC).date().isoformat()),
         ("command", f"`python -m benchmarks.findings {shlex.join(common)}`"),
+        (
+            "model, text",
+            "the command's; by default a tiny model of a million parameters, and Python's library",
+        ),
         ("device", f"{first.device}, torch {first.torch}"),
         ("runs", f"{len(runs)} ({len(runs) // seeds} conditions, {seeds} seeds)"),
         ("training time", f"{trained / 60:.0f} min in all runs; this command took {took_s / 60:.0f} min"),

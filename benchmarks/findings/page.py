@@ -12,7 +12,7 @@ Each condition is trained with every seed; a seed decides the order of the text,
 pairs. A table gives the mean over the seeds, and the smallest and largest in brackets. `holds`: every seed
 agrees with the claim; `mostly holds`: all but one do; `reversed`: every seed (or all but one) says the
 opposite; `does not show`: anything else. p is that of a two-sided sign test; five seeds cannot give less than
-0.062.
+0.062, so read the ranges over seeds. Of many comparisons some agree in all seeds by chance.
 """
 
 
@@ -26,8 +26,9 @@ def page(findings: Iterable[Finding], *, facts: Sequence[tuple[str, str]], pictu
     """
     parts = [
         "# Findings",
-        "What the research notebook found about two-stage ternary training, asked again of runs made here. "
-        "Written by `make findings`; the verdicts are computed from the runs.",
+        "What an earlier research notebook found about two-stage ternary training of SmolLM2-135M, asked "
+        "again of runs made here, which are smaller and shorter. Written by `make findings`; the verdicts "
+        "are computed from the runs.",
         markdown_table(("", ""), facts),
         _METHOD.rstrip(),
     ]
