@@ -35,6 +35,7 @@ from trainer.errors import (
     MachineError,
     PreemptedError,
     TrainerError,
+    UnreachableError,
     joined,
 )
 from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, SNAPSHOTS_FOLDER
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
         return _report_error([f"error: not on this machine: {each}" for each in error.errors], error)
     except ConfigError as error:
         return _report_error([f"error: {each}" for each in error.errors], error)
+    except UnreachableError as error:
+        return _report_error([f"error: lost the network: {error}"], error)
     except TrainerError as error:
         return _report_error([f"error: {error}"], error)
 

@@ -10,7 +10,8 @@
     ├── DataError            1   text cannot be read or is too short, or batches cannot be cut as asked
     │   ├── TokenizerError       1   there is no such tokenizer, or it cannot be used
     │   └── MissingError         1   there is no such file or folder, or no installed package opens it
-    └── TeacherServerError   1   the teacher's server gave no answer, or an invalid one
+    ├── UnreachableError     1   the network, or a service in it, is down; another attempt may succeed
+    └── TeacherServerError   1   the teacher's server refused a request, or gave an invalid answer
 
 A message says in one line what is wrong, where, and what to do instead. Imports nothing: `trainer.api`
 raises these in processes that must not load torch.
@@ -159,8 +160,15 @@ class MissingError(DataError):
     """A file or folder that does not exist, or that no installed package can open."""
 
 
+class UnreachableError(TrainerError):
+    """A service over the network gave no answer for long, or said that it cannot now.
+
+    `python -m trainer` says `lost the network`, so that a sweep tries the trial again.
+    """
+
+
 class TeacherServerError(TrainerError):
-    """The teacher's server failed a request.
+    """The teacher's server refused a request, or gave an invalid answer.
 
     Args:
         problem: words that follow "the teacher at ADDRESS".

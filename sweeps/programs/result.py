@@ -55,6 +55,7 @@ _LOST_WORDS = re.compile(
     r"|watchdog caught collective operation timeout)",
     re.IGNORECASE,
 )
+_LOST_BY_TRAINER = re.compile(r"^trainer: (?:process \d+: )?error: lost the network: ", re.MULTILINE)
 _DISK_FAILED = re.compile(
     r"\b(?:no space left on device|disk quota exceeded|read-only file system|input/output error"
     r"|stale (?:nfs )?file handle|transport endpoint is not connected)",
@@ -311,7 +312,7 @@ def without_lost_processes(output: str) -> str:
 def network_was_lost(output: str) -> bool:
     """Return whether the end of a program's output, or a traceback, reports a lost connection."""
     end = "\n".join(without_lost_processes(output).splitlines()[-_LAST_LINES:])
-    return bool(_LOST_EXCEPTION.search(end) or _LOST_WORDS.search(end))
+    return any(each.search(end) for each in (_LOST_EXCEPTION, _LOST_WORDS, _LOST_BY_TRAINER))
 
 
 def disk_failed(output: str) -> bool:

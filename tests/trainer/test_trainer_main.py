@@ -19,10 +19,12 @@ import pytest
 import torch
 from forked import Forked
 
+from sweeps.programs.result import network_was_lost
 from trainer import __main__ as program
 from trainer import api
 from trainer.config.compose import groups, keys
 from trainer.config.usage import meanings
+from trainer.errors import UnreachableError
 
 pytestmark = pytest.mark.usefixtures("keep_signals")
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -108,6 +110,24 @@ def test_divergence_ends_with_70(
     assert " of stage2; " in error
     assert error.count("\n") == 1
     assert not (run_dir / api.RESULT_FILE).exists()  # not even the earlier run's
+
+
+def test_lost_network_is_said_in_the_words_that_a_sweep_reads(
+    small: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def prepare_inputs(*_: object) -> None:
+        raise UnreachableError("cannot read gs://b/x.parquet: HttpError: Service Unavailable, 503")
+
+    monkeypatch.setattr("trainer.data.inputs.prepare_inputs", prepare_inputs)
+    assert program.main([*small, f"run_dir={tmp_path}/run"]) == 1
+    error = capsys.readouterr().err
+    assert error == (
+        "trainer: error: lost the network: cannot read gs://b/x.parquet: HttpError: Service Unavailable, 503\n"
+    )
+    assert network_was_lost(error)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 from trainer.cache import artifact
 from trainer.data.files import File
 from trainer.data.remote import with_retries
-from trainer.errors import DataError
+from trainer.errors import DataError, UnreachableError
 
 HEAD = 2**16  # bytes that are judged by
 BOM = b"\xef\xbb\xbf"
@@ -111,7 +111,8 @@ def decompress(file: File, name: str) -> File:
 def place(file: File, offset: int) -> str:
     """Return file and line of a byte for a message; counting the lines reads the file up to there."""
     line, at = 1, 0
-    with contextlib.suppress(DataError):  # a file that cannot be read again must not hide the fault in it
+    # A file that cannot be read again must not hide the fault in it.
+    with contextlib.suppress(DataError, UnreachableError):
         while at < offset:
             part = file.bytes(at, min(at + COPIED, offset))
             line, at = line + part.count(b"\n"), at + COPIED

@@ -11,7 +11,8 @@ from typing import Any
 
 from sweeps.text.shorten import one_line
 from trainer.config.data import HubConfig
-from trainer.errors import ConfigError, DataError
+from trainer.errors import ConfigError, DataError, UnreachableError
+from trainer.models import network
 
 _INSTALL = "python -m pip install 'stagesweep[hub]'"
 
@@ -21,7 +22,8 @@ def dataset_files(config: HubConfig) -> tuple[str, ...]:
 
     Raises:
         ConfigError: the package is not installed, or there is no such dataset, subset or split.
-        DataError: the hub does not answer.
+        UnreachableError: the hub does not answer.
+        DataError: it refuses to.
     """
     try:
         import datasets
@@ -34,12 +36,15 @@ def dataset_files(config: HubConfig) -> tuple[str, ...]:
     name = f"dataset {config.dataset!r}"
     try:
         builder = datasets.load_dataset_builder(config.dataset, config.subset, revision=config.revision)
-    except FileNotFoundError as error:  # also for datasets that are not public
-        raise ConfigError(f"there is no {name}: {one_line(error)}", key="data.dataset") from error
-    except ValueError as error:  # no such subset; the message lists those that exist
-        raise ConfigError(f"{name}: {one_line(error)}", key="data.subset") from error
     except Exception as error:  # the hub's client raises dozens of types
-        raise DataError(f"{name} cannot be looked up: {one_line(error)}") from error
+        reason = one_line(error)
+        if network.is_fault(error):  # first: it may be a FileNotFoundError, too
+            raise UnreachableError(f"{name} cannot be looked up: {reason}") from error
+        if isinstance(error, FileNotFoundError):  # also for datasets that are not public
+            raise ConfigError(f"there is no {name}: {reason}", key="data.dataset") from error
+        if isinstance(error, ValueError):  # no such subset; the message lists those that exist
+            raise ConfigError(f"{name}: {reason}", key="data.subset") from error
+        raise DataError(f"{name} cannot be looked up: {reason}") from error
     files: dict[str, Any] = dict(builder.config.data_files or {})
     if config.split not in files:
         raise ConfigError(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainer.checkpoint.state import State
 from trainer.data.feed import Feed
-from trainer.errors import DataError
+from trainer.errors import DataError, UnreachableError
 
 CLOSING_S = 5.0  # `close` waits so long for a thread in the middle of a read
 STALLED_S = 900.0  # without a batch; longer than all retries of reading a block
@@ -43,7 +43,7 @@ class Prefetched(Feed):
     Args:
         feed: from then on used by the thread alone; closed with this one.
         ahead: the most batches in the queue.
-        stalled_s: seconds without a batch until DataError is raised.
+        stalled_s: seconds without a batch until UnreachableError is raised.
     """
 
     def __init__(self, feed: Feed, *, ahead: int, stalled_s: float = STALLED_S) -> None:
@@ -89,7 +89,7 @@ class Prefetched(Feed):
             weakref.finalize(self, self._worker.stop.set)
         try:
             self._next = self._wait(self._worker)
-        except DataError as error:
+        except UnreachableError as error:
             self._next = _Item(batch=None, state=None, error=error)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Prefetched(Feed):
                 if not worker.thread.is_alive() and worker.items.empty():
                     return _Item(batch=None, state=None)
                 if time.monotonic() - began > self._stalled_s:
-                    raise DataError(f"no training text has come for {self._stalled_s:g} s") from None
+                    raise UnreachableError(f"no training text has come for {self._stalled_s:g} s") from None
 
 
 class _Worker:

@@ -10,14 +10,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from trainer.cache import artifact
-from trainer.errors import DataError, MissingError
-from trainer.models import gguf
+from trainer.errors import DataError, MissingError, UnreachableError
+from trainer.models import gguf, network
 
 TRIES = 5
+NETWORK_TRIES = 9  # after faults of the network: over four minutes
 FIRST_WAIT_S = 1.0  # between two tries; it doubles
 # Names of checksums in the metadata of stores, the best first.
 _CHECKSUMS = ("sha256", "md5Hash", "crc32c", "etag", "ETag", "blob_id", "checksum")
@@ -65,19 +67,23 @@ def with_retries(read: Callable[[], T], what: str) -> T:
 
     Raises:
         MissingError: there is no such file.
+        UnreachableError: the network is lost.
         DataError: it cannot be read.
     """
     wait = FIRST_WAIT_S
-    for left in reversed(range(TRIES if is_url(what) else 1)):
+    for tries in count(1):
         try:
             return read()
         except FileNotFoundError as error:
             raise MissingError(f"there is no {what}") from error
-        except DataError:
+        except (DataError, UnreachableError):
             raise
         except Exception as error:  # every file system has errors of its own
-            if isinstance(error, _PERMANENT) or not left:
-                raise DataError(f"cannot read {what}: {_one_line(error)}") from error
+            may_pass = is_url(what) and not isinstance(error, _PERMANENT)
+            is_fault = may_pass and network.is_fault(error)
+            if tries >= (NETWORK_TRIES if is_fault else TRIES if may_pass else 1):
+                failure = UnreachableError if is_fault else DataError
+                raise failure(f"cannot read {what}: {_one_line(error)}") from error
             _log.warning("cannot read %s (%s); trying again in %g s", what, _one_line(error), wait)
         time.sleep(wait)
         wait *= 2
@@ -99,7 +105,7 @@ def local_folder(name: str) -> str:
 
     Raises:
         MissingError: there is no such folder, or it is empty.
-        DataError: it cannot be read.
+        UnreachableError, DataError: it cannot be read.
         ConfigError: a GGUF file cannot be converted.
     """
     if name.endswith(gguf.SUFFIX):
@@ -112,7 +118,7 @@ def download(name: str) -> Path:
 
     Raises:
         MissingError: there is no such folder, or it is empty.
-        DataError: it cannot be read.
+        UnreachableError, DataError: it cannot be read.
     """
     filesystem, root = open_filesystem(name)
     root = root.rstrip("/")

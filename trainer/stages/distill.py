@@ -53,7 +53,8 @@ def require_trainable(
 
     Raises:
         ConfigError: the configuration does not go with the student.
-        TeacherServerError: the teacher's server does not answer.
+        UnreachableError: the teacher's server does not answer.
+        TeacherServerError: its answer is invalid.
     """
     if config.compares_attention:
         for error in check_attention_heads(
@@ -77,7 +78,7 @@ def distill(
     batches: Feed,
     context: StageContext,
 ) -> StageTrace:
-    """Train the student in place. Raises as `loop.train` does, and TeacherServerError."""
+    """Train the student in place. Raises as `loop.train` and `HttpFeed` do."""
     lambda_.set(1.0)
     with ExitStack() as stack:
         if config.teacher.kind == "http":

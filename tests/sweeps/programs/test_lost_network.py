@@ -29,6 +29,8 @@ OTHERS = "\n".join([f"trainer: {LOST}", *(f"trainer: process {rank}: {LOST}" for
         "RuntimeError: [../pair.cc:534] Connection closed by peer [10.0.0.7]:1234",
         "trainer: the connection to another process of this run was lost: it was killed, or ended with an error of its own",
         "curl: (6) ssh: connect to host a port 22: No route to host",
+        "trainer: error: lost the network: cannot read gs://b/x.parquet: HttpError: Service Unavailable, 503",
+        "trainer: process 3: error: lost the network: no training text has come for 900 s",
     ],
 )
 def test_a_lost_network(last):
@@ -45,6 +47,8 @@ def test_a_lost_network(last):
         "NCCL error in: x.cpp:1\nncclSystemError: System call failed.\nLast error:\n"
         "Error while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)",
         "ModuleNotFoundError: No module named 'requests'", "torch.OutOfMemoryError: CUDA out of memory.",
+        "trainer: error: there is no gs://b/x.parquet", "trainer: error: cannot read gs://b/x.parquet: OSError: Forbidden: b",
+        "no trial has lost the network: good",
     ],
 )  # fmt: skip
 def test_an_ordinary_error(last):

@@ -113,6 +113,16 @@ def test_a_lost_network_is_tried_again_before_it_is_a_failure(experiment):
     assert "Connection reset by peer" in record.error
 
 
+def test_trainer_that_lost_the_network_hands_its_trial_back(command_space):
+    line = "trainer: error: lost the network: cannot read gs://b/x.parquet: ServerDisconnectedError"
+    command = ("sh", "-c", f"echo '{line}' >&2; exit 1", "${overrides}")
+    space = replace(command_space, program=Program(kind="command", command=command))
+    experiment = Experiment.create(MemoryStore(), space)
+    assert work(experiment, max_trials=1)[0].ended == {"crashed": 1}
+    (record,) = experiment.trials()
+    assert (record.status, record.attempt) == ("pending", 1)
+
+
 @pytest.mark.parametrize(
     ("signum", "failure"), [("SEGV", "crashed"), ("BUS", "crashed"), ("KILL", "out_of_memory")]
 )

@@ -13,7 +13,7 @@ from gcsfs.core import GCSFileSystem
 from trainer.data import remote
 from trainer.data.files import find_files
 from trainer.data.remote import local_folder, with_retries
-from trainer.errors import ConfigError, DataError, MissingError
+from trainer.errors import ConfigError, DataError, MissingError, UnreachableError
 
 
 def write(folder: Path, *names: str, text: str = "text") -> None:
@@ -149,6 +149,16 @@ def test_a_read_over_the_network_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     assert waits == [1, 2, 4, 8]
     with pytest.raises(DataError, match=r"gs://bucket/x: OSError: reset$"):
         with_retries(failing(5, OSError("reset\nby peer")), "gs://bucket/x")
+
+
+def test_a_lost_network_is_waited_for_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(remote.time, "sleep", waits.append)
+    lost = ConnectionResetError("by peer")
+    assert with_retries(failing(8, lost), "gs://bucket/x") == "read"
+    assert 240 < sum(waits) < 300
+    with pytest.raises(UnreachableError, match=r"^cannot read gs://bucket/x: ConnectionResetError: by peer$"):
+        with_retries(failing(9, lost), "gs://bucket/x")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from trainer.config import HubConfig
 from trainer.data import hub
 from trainer.data.inputs import load
 from trainer.data.stream import StreamCorpus
-from trainer.errors import ConfigError, DataError
+from trainer.errors import ConfigError, UnreachableError
 
 CARD = """\
 ---
@@ -105,7 +105,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_silent_hub_is_no_config_error() -> None:
-    with pytest.raises(DataError, match="'HuggingFaceFW/fineweb-edu' ") as error:
+    with pytest.raises(UnreachableError, match="'HuggingFaceFW/fineweb-edu' ") as error:
         load(check(["data=fineweb"]).data)
     assert error.value.exit_status == 1
     assert "\n" not in str(error.value)

@@ -14,7 +14,7 @@ from trainer.checkpoint.state import State, StateError
 from trainer.data import prefetch
 from trainer.data.feed import Feed
 from trainer.data.prefetch import Prefetched
-from trainer.errors import DataError
+from trainer.errors import DataError, UnreachableError
 
 AHEAD = 4
 
@@ -167,7 +167,7 @@ def test_hanging_read_is_reported(
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)
     hanging = threading.Event()
     feed = prefetched(Counting(at=0, happens=lambda: hanging.wait(30) and None), stalled_s=0.3)
-    with pytest.raises(DataError, match=r"0\.3 s"):
+    with pytest.raises(UnreachableError, match=r"0\.3 s"):
         next(feed)
     with pytest.raises(DataError, match="hangs"):
         feed.restore(State(values={"made": 0}))

@@ -25,7 +25,8 @@ from trainer.config.distill import CacheRequest, cache_request
 from trainer.data.corpus import Corpus
 from trainer.data.encoder import tokenizer_sha256
 from trainer.data.remote import download, is_url, open_filesystem
-from trainer.errors import ConfigError, TrainerError
+from trainer.errors import ConfigError, TrainerError, UnreachableError
+from trainer.models import network
 from trainer.models.causal_lm import embedding_count, plain_head, weights_sha256
 
 INDEX = "index.json"
@@ -197,7 +198,9 @@ class Location:
             raise
         except Exception as error:  # every file system has errors of its own
             reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            raise TrainerError(f"cannot use the teacher's cache at {self._path}: {reason}") from error
+            is_fault = self._folder is None and network.is_fault(error)
+            failure = UnreachableError if is_fault else TrainerError
+            raise failure(f"cannot use the teacher's cache at {self._path}: {reason}") from error
 
 
 def spec(config: Config, teacher_config: CachedTeacherConfig, corpus: Corpus, model: nn.Module) -> Spec:

@@ -19,7 +19,7 @@ from google.api_core import exceptions, retry
 
 from sweeps.text.counted import counted
 from trainer.config import HttpTeacherConfig
-from trainer.errors import ConfigError, TeacherServerError
+from trainer.errors import ConfigError, TeacherServerError, UnreachableError
 from trainer.losses.candidates import Candidates
 from trainer.teachers.http import protocol
 
@@ -66,7 +66,8 @@ class Client:
         """Return the teacher's predictions for a batch [B, T].
 
         Raises:
-            TeacherServerError: no answer within `patience_s`, a refusal, or an invalid answer.
+            UnreachableError: no answer within `patience_s`.
+            TeacherServerError: a refusal, or an invalid answer.
         """
         config = self._config
         body = protocol.body(config.model, ids, top_k=config.top_k)
@@ -87,10 +88,9 @@ class Client:
                 timeout=config.patience_s,
             )(attempt)()
         except exceptions.RetryError as error:
-            raise TeacherServerError(
-                f"did not answer within {config.patience_s:g} s; the last of "
-                f"{counted(tries, 'request')}: {error.cause}",
-                address=self.address,
+            raise UnreachableError(
+                f"the teacher at {self.address} did not answer within {config.patience_s:g} s; the last of "
+                f"{counted(tries, 'request')}: {error.cause}"
             ) from None
         try:
             # In a thread: decoding many candidates takes long, and the loop waits for other answers.

@@ -51,7 +51,8 @@ class RequestThread:
         """Wait for an answer and return it.
 
         Raises:
-            TeacherServerError: the request failed.
+            UnreachableError: the server does not answer.
+            TeacherServerError: it refuses the request, or its answer is invalid.
             PreemptedError: a signal came meanwhile.
         """
         while True:
@@ -116,7 +117,7 @@ class HttpFeed(LabelledFeed[Candidates]):
         """Return the next batch once its predictions are there.
 
         Raises:
-            TeacherServerError: the server does not answer.
+            UnreachableError, TeacherServerError: as `RequestThread.wait` raises them.
             PreemptedError: a signal came during the wait; the batch is still the next one.
         """
         self._fill(1 + self._prefetch)
@@ -153,7 +154,8 @@ def check_teacher(
 
     Raises:
         ConfigError: it refuses, or its token ids seem to mean something else.
-        TeacherServerError: it does not answer, or the answer is invalid.
+        UnreachableError: it does not answer.
+        TeacherServerError: the answer is invalid.
         PreemptedError: a signal came meanwhile.
     """
     if config.top_k > vocab_size:

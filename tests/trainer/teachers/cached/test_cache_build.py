@@ -13,13 +13,14 @@ import pytest
 import torch
 from cached_runs import LENGTH, VOCABULARY, Make, Prepared, cached
 from fake_gcs import FakeGcs
+from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs.core import GCSFileSystem
 
 from trainer import teacher_cache as command
 from trainer.api import EXIT_DONE, EXIT_PREEMPTED
 from trainer.config import Config
 from trainer.data.corpus import stage_text
-from trainer.errors import ConfigError, DataError, TrainerError
+from trainer.errors import ConfigError, DataError, TrainerError, UnreachableError
 from trainer.losses.sparse import Sample
 from trainer.models.causal_lm import run
 from trainer.teachers.cached import build as module
@@ -186,6 +187,15 @@ def test_read_from_the_files_or_from_memory_it_is_the_same(
     assert torch.equal(loaded.rows([7], ids[7:8]).logits, before.logits)
     with pytest.raises(DataError, match="row 8 "):
         loaded.rows([8], ids[7:8])
+
+
+def test_lost_network_is_no_fault_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cat_file(self: MemoryFileSystem, path: str) -> bytes:
+        raise ConnectionResetError("by peer")
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", cat_file)
+    with pytest.raises(UnreachableError, match=r"^cannot use .* at memory://cache: ConnectionResetError: by"):
+        Location("memory://cache").read("index.json")
 
 
 def test_a_bucket_holds_one_as_a_folder_does(
