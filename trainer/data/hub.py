@@ -11,7 +11,7 @@ from typing import Any
 
 from sweeps.text.shorten import one_line
 from trainer.config.data import HubConfig
-from trainer.errors import ConfigError, DataError, UnreachableError
+from trainer.errors import ConfigError, DataError, MachineError
 from trainer.models import network
 
 _INSTALL = "python -m pip install 'stagesweep[hub]'"
@@ -21,14 +21,15 @@ def dataset_files(config: HubConfig) -> tuple[str, ...]:
     """Return the files of one split, as paths or URLs.
 
     Raises:
-        ConfigError: the package is not installed, or there is no such dataset, subset or split.
+        MachineError: the package is not installed, or HF_HUB_OFFLINE is set and the dataset is not here.
+        ConfigError: there is no such dataset, subset or split.
         UnreachableError: the hub does not answer.
         DataError: it refuses to.
     """
     try:
         import datasets
     except ImportError:
-        raise ConfigError(
+        raise MachineError(
             f"reading from the hub takes the package `datasets`, which is not here: {_INSTALL}",
             key="data.name",
         ) from None
@@ -38,8 +39,9 @@ def dataset_files(config: HubConfig) -> tuple[str, ...]:
         builder = datasets.load_dataset_builder(config.dataset, config.subset, revision=config.revision)
     except Exception as error:  # the hub's client raises dozens of types
         reason = one_line(error)
-        if network.is_fault(error):  # first: it may be a FileNotFoundError, too
-            raise UnreachableError(f"{name} cannot be looked up: {reason}") from error
+        # First: it may be a FileNotFoundError, too.
+        if (unreached := network.hub_error(error, f"{name} cannot be looked up")) is not None:
+            raise unreached from error
         if isinstance(error, FileNotFoundError):  # also for datasets that are not public
             raise ConfigError(f"there is no {name}: {reason}", key="data.dataset") from error
         if isinstance(error, ValueError):  # no such subset; the message lists those that exist

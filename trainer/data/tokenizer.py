@@ -15,6 +15,7 @@ from trainer.cache import artifact
 from trainer.data.encoder import disable_tokenizer_threads
 from trainer.data.remote import local_folder
 from trainer.errors import DataError, MissingError, TokenizerError
+from trainer.models.network import hub_error
 from trainer.result import version
 
 END_OF_TEXT = "<|endoftext|>"
@@ -47,6 +48,8 @@ def import_tokenizer(name_or_path: str | Path) -> Path:
 
     Raises:
         TokenizerError: it does not exist, or cannot be loaded.
+        MachineError: HF_HUB_OFFLINE is set, and it is not here.
+        UnreachableError: the network is lost.
         DataError: it cannot be downloaded.
     """
     try:
@@ -66,15 +69,18 @@ def import_tokenizer(name_or_path: str | Path) -> Path:
 
 
 def open_tokenizer(name_or_path: str | Path) -> Any:
-    """Load a tokenizer with transformers. Raises TokenizerError if it does not exist, or cannot be loaded."""
+    """Load a tokenizer with transformers. Raises as `import_tokenizer` does."""
     from transformers import AutoTokenizer  # takes a second to import, which a warm cache does not need
 
     disable_tokenizer_threads()
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name_or_path))
     except Exception as error:  # the Rust library raises nothing narrower for a damaged file
+        problem = f"no tokenizer can be loaded from {str(name_or_path)!r}"
+        if (unreached := hub_error(error, problem)) is not None:
+            raise unreached from error
         reason = textwrap.shorten(str(error), 300) or type(error).__name__  # transformers writes paragraphs
-        raise TokenizerError(f"no tokenizer can be loaded from {str(name_or_path)!r}: {reason}") from error
+        raise TokenizerError(f"{problem}: {reason}") from error
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise TokenizerError(
             f"the tokenizer at {str(name_or_path)!r} has no tokenizer.json (a slow tokenizer); "

@@ -27,6 +27,7 @@ from trainer.devices.lazy_tensor import copy_to_host, is_lazy
 from trainer.devices.sdpa import PREFIX, RECORDING
 from trainer.errors import ConfigError, TrainerError
 from trainer.models import gguf, pretrained
+from trainer.models.network import hub_error
 
 ADAPTER = ".lora_"
 """Part of the names of parameters that are of adapters (see `models.adapters`)."""
@@ -128,6 +129,8 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
     Raises:
         ConfigError: it does not exist, cannot be read, has other tensors than the model of its
             configuration, or has float16 weights.
+        MachineError: HF_HUB_OFFLINE is set, and it is not here.
+        UnreachableError: the hub does not answer.
     """
     from safetensors import SafetensorError
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
@@ -138,6 +141,8 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
             AutoModelForCausalLM, name, dtype=dtype, attn_implementation=attention
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        if (unreached := hub_error(error, f"cannot load {name!r}")) is not None:
+            raise unreached from error
         raise ConfigError(f"cannot load {name!r}: {first_line(error)}", key="model.name") from error
     if misfits:
         raise ConfigError(

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainer.cache import artifact
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MachineError
 from trainer.models import gguf_header, pretrained
 from trainer.models.pretrained import Misfits, in_order, truncate
 
@@ -42,7 +42,8 @@ def convert(path: Path) -> Path:
 
     Raises:
         ConfigError: there is no such file, it is damaged, lacks a tensor, has one more than the model or is
-            of an architecture that transformers does not read, or the package gguf is missing.
+            of an architecture that transformers does not read.
+        MachineError: the package gguf is missing.
     """
     _check_file(path)
     require_package(_KEY)
@@ -86,11 +87,11 @@ def _check_file(path: Path) -> None:
 
 
 def require_package(key: str) -> None:
-    """Raise ConfigError, about that key of the configuration, if the package gguf is not installed."""
+    """Raise MachineError, about that key of the configuration, if the package gguf is not installed."""
     try:
         version("gguf")
     except PackageNotFoundError:
-        raise ConfigError(
+        raise MachineError(
             "GGUF files need the package gguf, which is not installed: pip install 'stagesweep[gguf]'",
             key=key,
         ) from None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping
 
+from sweeps.text.shorten import first_line
+from trainer.errors import MachineError, UnreachableError
+
 _ERRORS, _SERVER_ERROR = range(400, 600), 500
 _TRANSIENT = (408, 425, 429)
 # Of no answer. A subclass is one too: most are known by a base that their library has for all of these.
@@ -17,6 +20,8 @@ _NAMES = frozenset(
         *("HTTPClientError", "ServiceRequestError", "ServiceResponseError"),  # botocore, azure.core
     )
 )
+_NOT_ASKED = "OfflineModeIsEnabled"
+_NOT_CACHED = "LocalEntryNotFoundError"  # of huggingface_hub, for whatever reason it sends nothing
 _NUMBERS = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH)
 
 
@@ -29,11 +34,34 @@ def is_fault(error: BaseException) -> bool:
     for each in _chain(error):
         if (status := _status(each)) is not None:
             return status >= _SERVER_ERROR or status in _TRANSIENT
+    if _has(error, _NOT_ASKED):
+        return False
     return any(
         not _NAMES.isdisjoint(kind.__name__ for kind in type(each).__mro__)
         or (isinstance(each, OSError) and each.errno in _NUMBERS)
         for each in _chain(error)
     )
+
+
+def hub_error(error: BaseException, problem: str) -> UnreachableError | MachineError | None:
+    """Return what to raise if the hub was not reached, or not to be asked; None: the error is an answer.
+
+    Args:
+        problem: what cannot be done, naming it.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE and (_has(error, _NOT_ASKED, _NOT_CACHED) or is_fault(error)):
+        return MachineError(
+            f"{problem}: HF_HUB_OFFLINE is set here, and the hub's cache on this machine does not have it; "
+            "download it first, or unset the variable"
+        )
+    return UnreachableError(f"{problem}: {first_line(error)}") if is_fault(error) else None
+
+
+def _has(error: BaseException, *names: str) -> bool:
+    """Return whether the error, or one that it was raised for, has one of these types."""
+    return any(type(each).__name__ in names for each in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -15,7 +15,7 @@ from trainer.config import HubConfig
 from trainer.data import hub
 from trainer.data.inputs import load
 from trainer.data.stream import StreamCorpus
-from trainer.errors import ConfigError, UnreachableError
+from trainer.errors import ConfigError, MachineError, UnreachableError
 
 CARD = """\
 ---
@@ -104,10 +104,23 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_silent_hub_is_no_config_error() -> None:
-    with pytest.raises(UnreachableError, match="'HuggingFaceFW/fineweb-edu' ") as error:
+@pytest.mark.parametrize(
+    ("offline", "kind"), [(True, MachineError), (False, UnreachableError)], ids=["offline", "outage"]
+)
+def test_silent_hub_is_no_fault_of_the_configuration(
+    offline: bool, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    def builder(*_: object, **__: object) -> None:
+        # As datasets puts it where the hub answers 503.
+        raise FileNotFoundError("Couldn't find it on the Hugging Face Hub either") from ConnectionError("503")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    if not offline:
+        monkeypatch.setattr(datasets, "load_dataset_builder", builder)
+    with pytest.raises(kind, match=r"^dataset 'HuggingFaceFW/fineweb-edu' cannot be looked up: ") as error:
         load(check(["data=fineweb"]).data)
-    assert error.value.exit_status == 1
     assert "\n" not in str(error.value)
 
 
@@ -131,7 +144,7 @@ def test_without_the_package_one_line_says_how_to_get_it(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r"^data\.name: .*stagesweep\[hub\]"):
+    with pytest.raises(MachineError, match=r"^data\.name: .*stagesweep\[hub\]"):
         hub.dataset_files(config(dataset))
 
 

@@ -26,7 +26,7 @@ from trainer.data.inputs import load as load_any
 from trainer.data.memory import MemoryCorpus as Corpus
 from trainer.data.memory import split
 from trainer.data.stdlib import Document, documents
-from trainer.errors import DataError
+from trainer.errors import DataError, UnreachableError
 
 SMALL = StdlibConfig(
     name="stdlib",
@@ -288,6 +288,19 @@ def test_a_tokenizer_that_cannot_be_used_is_told(kind: str, tmp_path: Path) -> N
         load(SMALL, own_tokenizer=folder)
     assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_tokenizer_that_the_hub_does_not_send_is_no_fault_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("We couldn't connect to the hub") from ConnectionRefusedError(111, "refused")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", fail)
+    with pytest.raises(
+        UnreachableError, match=r"^no tokenizer can be loaded from 'a/b': We couldn't connect"
+    ):
+        load(SMALL, own_tokenizer="a/b")
 
 
 # Two workers at once

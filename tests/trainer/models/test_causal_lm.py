@@ -14,7 +14,7 @@ from pretrained import save_stand_in
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from trainer import api
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, UnreachableError
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
 
@@ -205,6 +205,19 @@ def test_error_without_a_message_is_named_by_its_type(
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
     # A folder: of a name the hub would be asked first, for 20 s where there is no network.
     with pytest.raises(ConfigError, match=r"^model.name: cannot load '[^']*': OSError$"):
+        load_pretrained(str(checkpoint), dtype="auto", attention="eager")
+
+
+def test_model_that_the_hub_does_not_send_is_no_fault_of_the_configuration(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.models.causal_lm import load_pretrained
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("We couldn't connect to the hub") from ConnectionRefusedError(111, "refused")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(UnreachableError, match=r"^cannot load '[^']*': We couldn't connect to the hub$"):
         load_pretrained(str(checkpoint), dtype="auto", attention="eager")
 
 

@@ -6,7 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gguf.quants import dequantize, quantize
 from trainer.api import check
 from trainer.cache import artifact
 from trainer.data.remote import local_folder
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MachineError
 from trainer.models import gguf
 
 HIDDEN, WIDE, LAYERS, HEADS = 64, 96, 2, 4
@@ -369,3 +369,13 @@ def test_another_rotary_scaling_is_refused(tmp_path: Path):
     write(tmp_path / "small.gguf", spoil=lambda t: t.update({gguf.ROTARY: other}))
     with pytest.raises(ConfigError, match=r"rope_freqs\.weight"):
         gguf.convert(tmp_path / "small.gguf")
+
+
+def test_machine_without_the_package_hands_the_trial_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    gguf.require_package("model.name")
+    monkeypatch.setattr(gguf, "version", version)
+    with pytest.raises(MachineError, match=r"^model\.name: .*'stagesweep\[gguf\]'$"):
+        gguf.require_package("model.name")

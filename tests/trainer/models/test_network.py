@@ -14,6 +14,7 @@ import pytest
 import requests
 from google.auth import exceptions as google_auth
 
+from trainer.errors import MachineError, UnreachableError
 from trainer.models import network
 
 
@@ -71,7 +72,19 @@ FAULTS = [
     type("ReadTimeoutError", (HTTPClientError,), {})(),
 ]
 
+OUTAGE = caused(
+    OSError("We couldn't connect to 'https://hub'\nCheck your internet connection"),
+    LocalEntryNotFoundError("An error happened"),
+    ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+)
+NOT_CACHED = caused(OSError("We couldn't connect to 'https://hub'"), LocalEntryNotFoundError("offline"))
+FORBIDDEN = caused(
+    OSError("We couldn't connect to 'https://hub'"), LocalEntryNotFoundError(), HfHubHTTPError(403)
+)
+
 ANSWERS = [
+    FORBIDDEN,
+    type("OfflineModeIsEnabled", (ConnectionError,), {})("offline mode is enabled"),  # nothing was asked
     OSError("Couldn't deserialize thrift: TProtocolException"),
     OSError("12 bytes came of 13"),
     OSError("Forbidden: bucket/x"),
@@ -79,8 +92,6 @@ ANSWERS = [
     gcsfs.retry.HttpError({"code": 401, "message": "Invalid Credentials"}),
     HfHubHTTPError(404),
     caused(OSError("a/b is not a valid model identifier"), HfHubHTTPError(404)),
-    # What transformers says of a 403.
-    caused(OSError("We couldn't connect to 'https://hub'"), LocalEntryNotFoundError(), HfHubHTTPError(403)),
     caused(PermissionError("Access Denied"), ClientError(403)),
 ]
 
@@ -93,6 +104,33 @@ def test_what_another_try_may_mend_is_a_fault_of_the_network(error: Exception) -
 @pytest.mark.parametrize("error", ANSWERS, ids=repr)
 def test_an_answer_of_the_service_is_none(error: Exception) -> None:
     assert not network.is_fault(error)
+
+
+def test_hub_that_is_down_is_tried_by_another_attempt() -> None:
+    error = network.hub_error(OUTAGE, "cannot load 'a/b'")
+    assert isinstance(error, UnreachableError)
+    assert str(error) == "cannot load 'a/b': We couldn't connect to 'https://hub'"
+
+
+@pytest.mark.parametrize("raised", [NOT_CACHED, OUTAGE, ConnectionError("Couldn't reach it")], ids=str)
+def test_machine_that_may_not_ask_the_hub_hands_the_trial_to_another(
+    raised: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    error = network.hub_error(raised, "cannot load 'a/b'")
+    assert isinstance(error, MachineError)
+    assert str(error).startswith("cannot load 'a/b': HF_HUB_OFFLINE is set ")
+
+
+@pytest.mark.parametrize(
+    ("error", "offline"),
+    [(FORBIDDEN, False), (HfHubHTTPError(404), False), (OSError("it has no file named config.json"), True)],
+)
+def test_answer_of_the_hub_is_left_to_the_caller(
+    error: Exception, offline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    assert network.hub_error(error, "cannot load 'a/b'") is None
 
 
 def test_errors_that_are_each_others_causes_end() -> None:
