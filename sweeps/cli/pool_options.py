@@ -27,6 +27,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _TPU = "tpu:"
 _DEVICE_FILES = "nvidia[0-9]*"
+_TEXT = "tag:yaml.org,2002:str"
+_NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
+_NO_NUMBER = re.compile(r".*:.*|[-+]?0[0-9_]+|[0-9]{4}-.*", re.DOTALL)
 
 _OPTIONS = (
     count_option("--workers", metavar="N", help="How many. Default: by the accelerators, else one."),
@@ -180,10 +183,18 @@ def option_values(assignments: tuple[str, ...]) -> dict[str, Any]:
     """Return the values of --option KEY=VALUE by key. Raises `InputError` if one is not YAML."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Loads as YAML 1.2 does what engines have in this form: times (24:00:00), dates and ids (0123)."""
+
+        def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+            # PyYAML's annotations leave it out.
+            tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
+            return _TEXT if tag in _NUMBERS and _NO_NUMBER.fullmatch(value) else tag
+
     found = {}
     for key, text in (_pair("option", text) for text in assignments):
         try:
-            found[key] = yaml.safe_load(text)
+            found[key] = yaml.load(text, Loader)  # noqa: S506 - it is a SafeLoader
         except yaml.YAMLError as error:
             raise InputError(f"--option {key}: not YAML: {' '.join(str(error).split())}") from None
     return found

@@ -20,6 +20,7 @@ import pytest
 from runners.pools import pool_file
 from runners.pools.pool import Pool
 from runners.workers.restarts import last_reason
+from sweeps.cli.pool_options import option_values
 from sweeps.experiment import Experiment
 from sweeps.operations import pools
 from sweeps.space.definition import Objective, Program, Range, Space
@@ -332,6 +333,38 @@ def test_an_engines_workers_get_a_folders_whole_path(sweep, space_file, tmp_path
     pytest.importorskip("submitit")
     sweep("init", str(space_file))
     assert f"--storage {tmp_path}/sweep-store/toy" in sweep("launch", "slurm", "--dry-run").out
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("24:00:00", "24:00:00"),
+        ("16:00", "16:00"),
+        ("1-12:30", "1-12:30"),
+        ("0:30.5", "0:30.5"),
+        ("0123", "0123"),
+        ("2026-11-30", "2026-11-30"),
+        ("2026-11-30T16:00", "2026-11-30T16:00"),
+        ("[08:00, {at: 010}]", ["08:00", {"at": "010"}]),
+        ("0", 0),
+        ("-12", -12),
+        ("60", 60),
+        ("1.5", 1.5),
+        ("true", True),
+        ("8G", "8G"),
+    ],
+)
+def test_options_have_no_times_as_numbers(text, value):
+    """YAML 1.1 has numbers to base 60 and 8, and Slurm counts the first in minutes."""
+    found = option_values((f"x={text}",))["x"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_slurm_gets_the_time_that_was_written(sweep, space_file):
+    pytest.importorskip("submitit")
+    sweep("init", str(space_file))
+    ran = sweep("launch", "slurm", "--option", "time=24:00:00", "--option", "account=0123", "--dry-run")
+    assert {"#SBATCH --time=24:00:00", "#SBATCH --account=0123"} <= set(ran.out.splitlines())
 
 
 @pytest.mark.parametrize(
