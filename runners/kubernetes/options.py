@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from runners.errors import PoolError
-from runners.pools.options import parse
+from runners.pools.options import Quantity, parse
 from runners.pools.pool import Pool
 
 Cluster = Literal["gke", "eks", "aks", "other"]
@@ -65,8 +65,8 @@ class KubernetesOptions:
     namespace: str = ""
     secret: str = ""
     service_account: str = ""
-    cpu: str = ""
-    memory: str = ""
+    cpu: Quantity = ""
+    memory: Quantity = ""
     volume: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: list[dict[str, Any]] = Field(default_factory=list)

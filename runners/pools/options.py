@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from runners.errors import PoolError
 from runners.pools.pool import Pool
 
 T = TypeVar("T")
+
+Quantity = Annotated[str, Field(strict=False, coerce_numbers_to_str=True)]
+"""Text such as 8+ or 64Gi, that may also be written as a number."""
 
 
 def parse(kind: type[T], pool: Pool) -> T:

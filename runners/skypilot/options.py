@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from runners.errors import PoolError
-from runners.pools.options import parse
+from runners.pools.options import Quantity, parse
 from runners.pools.pool import Pool
 from runners.tpu_versions import largest_on_one_vm, runtime_version
 
@@ -33,8 +33,8 @@ class SkyOptions:
 
     infra: str = ""
     package: str = ""
-    cpus: str = ""
-    memory: str = ""
+    cpus: Quantity = ""
+    memory: Quantity = ""
     disk_size: int | None = Field(default=None, ge=1)
     file_mounts: dict[str, Any] = Field(default_factory=dict)
     resources: dict[str, Any] = Field(default_factory=dict)

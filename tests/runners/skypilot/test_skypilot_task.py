@@ -86,7 +86,7 @@ def test_secrets_are_named_and_the_ends_of_a_worker_are_mapped():
 
 CASES = {
     "misspelt": replace(PLAIN, options={"infras": "gcp"}),
-    "a number for a word": replace(PLAIN, options={"cpus": 8}),
+    "a number for a word": replace(PLAIN, options={"infra": 8}),
     "no disk": replace(PLAIN, options={"disk_size": 0}),
     "Google's name of a TPU": replace(PLAIN, accelerator="v6e-4"),
     "a TPU of several hosts": replace(PLAIN, accelerator="tpu-v6e-16"),

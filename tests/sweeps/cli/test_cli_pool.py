@@ -368,6 +368,21 @@ def test_slurm_gets_the_time_that_was_written(sweep, space_file):
 
 
 @pytest.mark.parametrize(
+    ("engine", "options", "texts"),
+    [
+        ("kubernetes", ("image=a", "cpu=8", "memory=64Gi"), ('cpu: "8"', "memory: 64Gi")),
+        ("kubernetes", ("image=a", "cpu=0.5", "memory=68719476736"), ('cpu: "0.5"', 'memory: "68719476736"')),
+        ("skypilot", ("cpus=8", "memory=64"), ('cpus: "8"', 'memory: "64"')),
+    ],
+)
+def test_sizes_of_machines_may_be_numbers(sweep, space_file, engine, options, texts):
+    sweep("init", str(space_file))
+    ran = sweep("launch", engine, *(f"--option={option}" for option in options), "--dry-run")
+    assert ran.status == 0
+    assert set(texts) <= {line.strip() for line in ran.out.replace("'", '"').splitlines()}
+
+
+@pytest.mark.parametrize(
     ("engine", "options"),
     [
         ("kubernetes", ("--option", "image=a")),
