@@ -15,6 +15,7 @@ import yaml
 from trainer.api import check
 from trainer.config.evaluation import hook_name
 from trainer.evaluations.cpp import Problem
+from trainer.evaluations.student import FinishedStudent
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluation.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python -m trainer (.+)$", TEXT, re.MULTILINE)
@@ -36,6 +37,24 @@ def test_the_example_returns_the_share_of_right_answers() -> None:
         continuations=lambda prompts, tokens: [f"{'Paris' * ('France' in p)}" for p in prompts]
     )
     assert names["capitals"](student) == {"accuracy": 0.5}
+
+
+def test_the_other_example_compares_ids() -> None:
+    names: dict[str, Any] = {}
+    exec(block("python"), names)
+
+    def log_likelihood(context: list[int], continuation: list[int]) -> tuple[float, bool]:
+        assert all(isinstance(token, int) for token in (*context, *continuation))
+        return -float(len(continuation)), True
+
+    student = SimpleNamespace(encode=lambda text: list(text.encode()), log_likelihood=log_likelihood)
+    assert names["margin"](student) == {"nats": -1.0}
+
+
+def test_the_page_names_what_a_student_has() -> None:
+    has = {name for name in (*FinishedStudent.__dataclass_fields__, *vars(FinishedStudent)) if name[0] != "_"}
+    (paragraph,) = re.findall(r"^A `FinishedStudent` has (.*?)\n\n", TEXT, re.DOTALL | re.MULTILINE)
+    assert has <= set(re.findall(r"`(\w+)", paragraph))
 
 
 def test_the_space_optimises_a_metric_of_its_hook() -> None:
