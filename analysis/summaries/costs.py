@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -93,6 +94,16 @@ def rate(device: str, *, spot: bool = False, file: Path | None = None) -> Rate:
         kind=kind.replace("_", " "),
         dated=str(rates[found[0]]["dated"]),
     )
+
+
+def cheapest_rate(device: str, *, spot: bool = False) -> Rate | None:
+    """Return the lowest price of the machines that ship whose names have this word; None: there is none."""
+    names = [name for name in _read(SHIPPED, str(SHIPPED)) if device.casefold() in name.casefold().split()]
+    found: list[Rate] = []
+    for name in names:
+        with suppress(TableError):  # it has no price of this kind
+            found.append(rate(name, spot=spot))
+    return min(found, key=lambda each: each.usd_per_hour, default=None)
 
 
 def usd(seconds: float | None, reported: float | None, price: Rate | None) -> float | None:

@@ -34,7 +34,7 @@ class Engine:
 
 EVERYWHERE = frozenset({"environment", "secrets", "setup", "grace_s", "restarts"})
 """Fields of a pool that every engine supports."""
-_PRICES = {"max_dollars_per_hour", "dollars_per_hour", "priced_as"}
+_PRICES = {"max_dollars_per_hour", "dollars_per_hour", "priced_as", "price_is_least"}
 """Fields that the command line handles for every engine."""
 
 ENGINES = {

@@ -41,6 +41,7 @@ class Pool:
         max_dollars_per_hour: cost above which the user is asked; None: the command line's own limit.
         dollars_per_hour: cost of one worker, if known.
         priced_as: source of that price, for people.
+        price_is_least: whether it may cost more, as where the accelerator has several prices.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Pool:
     max_dollars_per_hour: float | None = None
     dollars_per_hour: float | None = None
     priced_as: str = ""
+    price_is_least: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -27,7 +27,8 @@ def with_price(pool: Pool, price: str | None, rates: Path | None) -> Pool:
     """Return the pool with the price of a worker, if the table of rates has it.
 
     Args:
-        price: name of a machine in the table; None: look the accelerator up.
+        price: name of a machine in the table; None: look the accelerator up. Of several that have it the
+            cheapest counts, as the least that the pool costs.
 
     Raises:
         InputError: the machine is unknown or ambiguous, or has no such price.
@@ -38,12 +39,19 @@ def with_price(pool: Pool, price: str | None, rates: Path | None) -> Pool:
         return pool
     try:
         found = find_rate(machine, pool.spot, rates)
+        is_least, source = False, str(found)
     except InputError as error:
         if price is not None:
             raise InputError(f"--price: {error}") from None
-        return pool
+        from analysis.summaries.costs import cheapest_rate
+
+        if (least := cheapest_rate(machine, spot=pool.spot)) is None:
+            return pool
+        is_least, found, source = True, least, f"the cheapest {machine}: {least}"
     count = pool.accelerator_count * pool.nodes
-    return replace(pool, dollars_per_hour=found.usd_per_hour * count, priced_as=str(found))
+    return replace(
+        pool, dollars_per_hour=found.usd_per_hour * count, priced_as=source, price_is_least=is_least
+    )
 
 
 def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> None:
@@ -65,7 +73,7 @@ def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> Non
     total = pool.dollars_per_hour * workers
     if total <= limit or yes:
         return
-    excess = f"${total:.2f} an hour is above ${limit:.2f} (--max-dollars-per-hour)"
+    excess = f"{_at_least(pool)}${total:.2f} an hour is above ${limit:.2f} (--max-dollars-per-hour)"
     if not sys.stdin.isatty():
         raise InputError(f"{excess}, and there is no terminal to ask; say --yes, or take fewer workers")
     if not click.confirm(f"sweep: {excess}; start them?", err=True):
@@ -81,7 +89,9 @@ def cost_of(pool: Pool, workers: int, experiment: Experiment) -> str:
     total = pool.dollars_per_hour * workers
     count = pool.accelerator_count * pool.nodes
     each = f"{count} x " if count > 1 else ""
-    hourly = f"${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as})"
+    hourly = (
+        f"{_at_least(pool)}${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as})"
+    )
     if experiment.space.run_cap is None:
         return f"{hourly}; the sweep has no run_cap, so its total cost is not known"
     # The rest of the sweep, by the mean time of its completed trials.
@@ -93,3 +103,7 @@ def cost_of(pool: Pool, workers: int, experiment: Experiment) -> str:
     left = max(0.0, estimate.expected - estimate.so_far)
     hours = left / total if left else 0.0
     return f"{hourly}; about ${left:.2f} and {hours:.1f} hours for what is left of the sweep"
+
+
+def _at_least(pool: Pool) -> str:
+    return "at least " if pool.price_is_least else ""

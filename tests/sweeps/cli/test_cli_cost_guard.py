@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from published import put
 from runners.pools import launched
 from runners.pools.pool import Pool
 from sweeps.cli import cost_guard, launch, show
+from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.operations.pools import folder, place_of
 from sweeps.space.space_file import loads
@@ -145,6 +147,37 @@ def test_an_accelerator_is_looked_up_at_its_kind_of_price():
     )
     assert cost_guard.with_price(pool, None, None).dollars_per_hour == 1.70
     assert cost_guard.with_price(pool, "GCP v5litepod-8", None).dollars_per_hour == 2.04
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "count", "spot", "dollars"),
+    [("a100", 1, False, 0.66), ("A100", 8, False, 5.28), ("A100", 1, True, None), ("A10", 1, False, None)],
+)
+def test_of_several_machines_of_a_name_the_cheapest_is_the_least_that_a_pool_costs(
+    sweep, space_file, accelerator, count, spot, dollars
+):
+    sweep("init", str(space_file))
+    experiment = Experiment.open(LocalStore("sweep-store/toy"))
+    pool = Pool(
+        name="toy",
+        storage="gs://b/toy",
+        folder=Path("x"),
+        workers=32,
+        command=("true",),
+        accelerator=accelerator,
+        accelerator_count=count,
+        spot=spot,
+    )
+    priced = cost_guard.with_price(pool, None, None)
+    assert priced.dollars_per_hour == (None if dollars is None else pytest.approx(dollars))
+    if dollars is None:
+        cost_guard.guard(priced, 32, experiment, yes=False)  # says that it is not known
+        return
+    least = f"at least ${32 * dollars:.2f} an hour"
+    assert cost_guard.cost_of(priced, 32, experiment).startswith(f"{least} for 32 workers (")
+    assert f"the cheapest {accelerator}: Thunder A100 at $0.66" in cost_guard.cost_of(priced, 32, experiment)
+    with pytest.raises(InputError, match=f"^{re.escape(least)} is above "):
+        cost_guard.guard(priced, 32, experiment, yes=False)
 
 
 def test_a_detached_pool_is_not_asked_about_twice(sweep, space_file, monkeypatch):
