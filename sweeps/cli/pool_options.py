@@ -82,7 +82,7 @@ _OPTIONS = (
         least=0,
         default=5,
         metavar="N",
-        help="Crashes in a row after which a worker is given up.",
+        help="Restarts in a row after crashes; after the next crash a worker is given up.",
     ),
     number_option(
         "--grace", default=30.0, metavar="S", help="Seconds that workers have to hand their trials back."
