@@ -33,7 +33,7 @@ class SharedCheckpoint:
         publishers: trials whose records say that it is stored.
         users: trials that started from it, now or before.
         needed_by: pending and running trials that have it, start from it or may do so.
-        awaited: number of configurations to come, of a grid, that would start from it.
+        awaited: number of configurations to come, of a grid or a confirmation, that would start from it.
     """
 
     key: str

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from sweeps.errors import Conflict, IllegalTransition, SweepError
 from sweeps.experiment import Experiment
+from sweeps.search.confirm import rounds
 from sweeps.search.grid import Grid
 from sweeps.space.definition import Value
 from sweeps.stages import retention
@@ -43,22 +44,26 @@ def verdicts(experiment: Experiment, records: Sequence[Trial], *, ended: bool | 
     """Return which checkpoints stay, and why.
 
     Args:
-        ended: whether to judge as after the sweep's end; None: as it is.
+        ended: whether to judge as after the end of the sweep and of its confirmation; None: as it is.
     """
     space, found = experiment.space, retention.stored_checkpoints(experiment.space, records)
     sizes = {}
     if found and space.snapshots.keep_gib is not None:
         sizes = stored_stages.sizes(experiment.store, [each.key for each in found])
-    if ended is None:
-        ended = bool(found) and has_ended(experiment, records)
-    to_come: list[dict[str, Value]] = []  # of a grid, those are certain to follow that no trial has
+    to_come: list[dict[str, Value]] = []  # certain to follow: repeats, and of a grid those that no trial has
+    if found and ended is None:
+        ended = has_ended(experiment, records)
+        if (confirmation := rounds.of_store(experiment.store, list(records))) is not None:
+            plan, standing = confirmation
+            ended = ended and standing.finished
+            to_come += (plan.repeat(*due) for due in standing.due)
     if found and not ended and space.search.method == "grid":
-        to_come = Grid(space).left(records)
-    return retention.judge(space, records, ended=ended, sizes=sizes, to_come=to_come)
+        to_come += Grid(space).left(records)
+    return retention.judge(space, records, ended=bool(ended), sizes=sizes, to_come=to_come)
 
 
 def has_ended(experiment: Experiment, records: Sequence[Trial]) -> bool:
-    """Return whether no trial is open and none will follow: by the run cap, the grid or the budget."""
+    """Return whether no trial is open and the search makes none: by the run cap, the grid or the budget."""
     if not all(record.finished for record in records):
         return False
     reached = budget.reached_limit(experiment.space, records, experiment.store.now())

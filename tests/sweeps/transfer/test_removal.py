@@ -15,7 +15,8 @@ from published import done, key_of, publish, publish_all, put, staged, with_poin
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.programs.signals import Stop
-from sweeps.space.definition import Budget, Choice, Trunk
+from sweeps.search.confirm.plan import Finalist, Plan, store_plan
+from sweeps.space.definition import Budget, Choice, Fixed, Trunk
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.objects.store import ObjectStore
@@ -112,6 +113,44 @@ def test_at_the_sweeps_end_those_of_the_best_trials_stay(store, space, limit):
     assert complete(experiment) == {*KEEP, GONE}  # one trial still runs
     put(store, done(3, 0.7, status="failed", snapshot=False, now=store.now()))
     collect(Experiment.open(store))
+    assert by_records(experiment) == complete(experiment) == {key_of(0.1)}
+
+
+def test_a_confirmation_keeps_what_its_next_repeats_start_from(space):
+    """Trials 0 and 1 differ in the second stage alone, so the repeats with one seed share the first."""
+    space = staged(space, keep=1)
+    first = replace(space.stages[0], parameters=("seed", *space.stages[0].parameters))
+    seed = Fixed(name="seed", value=0)
+    space = replace(space, run_cap=3, parameters=(*space.parameters, seed), stages=(first, *space.stages[1:]))
+    experiment = Experiment.create(MemoryStore(), space)
+
+    for record in (done(0, 0.1, 1.0), done(1, 0.1, 1.1, of=0), done(2, 0.9, 3.0)):
+        put(experiment.store, replace(record, parameters={**record.parameters, "seed": 0}))
+    publish_all(experiment)
+    finalists = tuple(
+        Finalist(trial=trial, parameters=experiment.trial(trial).parameters, first=1.0) for trial in (0, 1)
+    )
+    plan = Plan(metric="loss", goal="minimize", finalists=finalists, seed_name="seed", seeds=(11, 22), top=2)
+    store_plan(experiment.store, plan, None)
+
+    def repeat(index: int, trial: int, seed: int, *, of: int | None = None) -> None:
+        repeated = done(index, seed / 100, 1.0, of=of)
+        parameters = plan.repeat(trial, seed)
+        put(experiment.store, replace(repeated, parameters=parameters, generator="confirm"))
+        if of is None:
+            publish(experiment.store, key_of(seed / 100))
+        collect(experiment)
+
+    repeat(3, 0, 11)
+    repeat(4, 0, 22)
+    assert by_records(experiment) == complete(experiment) == {key_of(0.1), key_of(0.11), key_of(0.22)}
+    why = {
+        verdict.checkpoint.key: verdict.why for verdict in removal.verdicts(experiment, experiment.trials())
+    }
+    assert why[key_of(0.11)] == "for 1 trial to come"
+    repeat(5, 1, 11, of=3)
+    assert by_records(experiment) == {key_of(0.1), key_of(0.22)}
+    repeat(6, 1, 22, of=4)
     assert by_records(experiment) == complete(experiment) == {key_of(0.1)}
 
 
