@@ -30,6 +30,7 @@ def collect(experiment: Experiment) -> None:
     if not experiment.space.stages:
         return
     try:
+        experiment.amendments.refresh()  # it may have been extended while the trial ran
         for verdict in verdicts(experiment, experiment.trials()):
             if not verdict.kept and discard(experiment, verdict.checkpoint.key):
                 key = verdict.checkpoint.key

@@ -116,6 +116,13 @@ def test_at_the_sweeps_end_those_of_the_best_trials_stay(store, space, limit):
     assert by_records(experiment) == complete(experiment) == {key_of(0.1)}
 
 
+def test_extended_while_the_last_trial_ran_a_sweep_has_not_ended(space):
+    experiment = made(MemoryStore(), replace(staged(space), run_cap=3))
+    Experiment.open(experiment.store).extend({"run_cap": 9}, by="a")
+    collect(experiment)
+    assert by_records(experiment) == complete(experiment) == {*KEEP, GONE}
+
+
 def test_a_confirmation_keeps_what_its_next_repeats_start_from(space):
     """Trials 0 and 1 differ in the second stage alone, so the repeats with one seed share the first."""
     space = staged(space, keep=1)
