@@ -115,6 +115,10 @@ class TrialStages:
             if not key and not run.cost:  # a stage of 0 steps: nobody has computed it
                 source = None
             run = replace(run, key=key, reused_from=source)
+            if is_own and run.branched_from is not None and run.branched_at is not None:
+                self._branches[name] = Branch(
+                    step=run.branched_at, source=run.branched_from, at=run.branched_at, saved=run.saved
+                )
             if not is_own:  # who began where is in the record of that trial
                 run = replace(run, branched_from=None, branched_at=None, saved=0.0)
             self._note(replace(run, snapshot=is_own and (run.snapshot or is_it)))
@@ -227,7 +231,8 @@ class TrialStages:
                 known[stage.name] = StageRun(
                     name=stage.name, key=stage.key, cost=0.0, reused_from=self._origin(stage.key)
                 )
-            branches.pop(stage.name, None)
+            if not stage.reused:  # else it began where an earlier attempt has begun it
+                branches.pop(stage.name, None)
             if (branch := self._reported_branch(stage)) is not None:
                 branches[stage.name] = branch
         return stage_runs.finished(reported, known, self.names, self._costs, metrics, branches)

@@ -88,6 +88,14 @@ def lengths() -> Space:
 
 
 @pytest.fixture
+def two_trunks(lengths: Space) -> Space:
+    """Both stages have a trunk; trials of 20 steps in the second leave its after 10."""
+    second = Stage(name="second", parameters=("n", "m"), cost="2*m", trunk=replace(TRUNK, length="m"))
+    lengths = replace(lengths, program=command_of(REPORTING), stages=(lengths.stages[0], second))
+    return replace(lengths, parameters=(*lengths.parameters, Choice(name="m", values=(20, 40))))
+
+
+@pytest.fixture
 def sweep(lengths: Space, one_trunk) -> Experiment:
     return Experiment.create(MemoryStore(), lengths)
 
@@ -107,6 +115,13 @@ def plan(sweep: Experiment) -> None:
     index, now = len(records), sweep.store.now()
     given = {"x": 1.5, "n": 1 + index // 4, "steps": (20, 40, 10, 30)[index % 4]}
     put(sweep.store, Trial(trial=index, status="pending", parameters=given, generator="grid", created=now))
+
+
+def begin(sweep: Experiment, index: int, *, m: int, n: int = 1, steps: int = 20) -> SharedKeys:
+    """Make a trial of two trunks, and return its keys."""
+    given = {"x": 1.5, "n": n, "m": m, "steps": steps}
+    put(sweep.store, Trial(trial=index, status="pending", parameters=given, generator="grid"))
+    return program_of(sweep.space).shared_keys(given)
 
 
 def first(record: Trial) -> StageRun:
@@ -453,6 +468,36 @@ def test_saved_cost_survives_attempts(sweep, one_trunk) -> None:
     assert (branch(again), costs.paid(again), own(again)) == ((0, 10, 20), 61, [15, 20])
 
 
+@pytest.mark.parametrize("said", [{}, {"reused": True, "cost": 80}], ids=["says-nothing", "says-reused"])
+@pytest.mark.parametrize("at", ["first", "second@10"])
+def test_saved_cost_survives_a_start_further_on(two_trunks, monkeypatch, at, said) -> None:
+    """The killed attempt began at another's point, ended the stage and published its end, or a later point."""
+    sweep = Experiment.create(MemoryStore(), two_trunks)
+    monkeypatch.setenv("STAGES", "[]")
+    monkeypatch.setenv("POINT", "first@10")
+    begin(sweep, 0, m=20, steps=20)
+    run(sweep)
+    keys = begin(sweep, 1, m=40, steps=40)
+    sweep.ask("killed")
+    end = keys.ends["first"]
+    branched = StageRun(
+        name="first", key=end, cost=80, snapshot=True, branched_from=0, branched_at=10, saved=20
+    )
+    point = StageRun(name="second", key=keys.within("second", 10).key, step=10, cost=20, snapshot=True)
+    points = () if at == "first" else (point,)
+    for stored in (branched, *points):
+        publish(sweep.store, stored.key, "000001-1")
+    sweep.apply(1, lifecycle.Heartbeat(worker="killed", attempt=1, stages=(branched,), points=points))
+    sweep.apply(1, lifecycle.Release(worker="killed", attempt=1))
+    monkeypatch.setenv("STAGES", json.dumps([{"name": "first", "key": end} | said] if said else []))
+    monkeypatch.setenv("POINT", "")
+    run(sweep)
+    again = sweep.trial(1)
+    assert (again.status, again.attempt) == ("completed", 2)
+    assert branch(again) == (0, 10, 20)
+    assert costs.paid(again) == costs.nominal(again) - 20
+
+
 def test_unrecorded_step_is_adopted(sweep, one_trunk) -> None:
     """Else it would never be offered: its publisher was abandoned before its heartbeat."""
     plan(sweep)
@@ -547,12 +592,13 @@ def test_what_a_checkpoint_has_behind_it_is_not_fetched(lengths, monkeypatch, at
 REPORTING = """
 import json, os, pathlib
 run = pathlib.Path(os.environ["SWEEP_RUN_DIR"])
-if os.environ["SWEEP_TRIAL"] == "0":
+point = os.environ.get("POINT", "first@10" if os.environ["SWEEP_TRIAL"] == "0" else "")
+if point:
     draft = run / "draft"
     draft.mkdir()
     (draft / "weight").write_text("2.0")
     (run / "snapshots").mkdir(exist_ok=True)
-    draft.rename(run / "snapshots/first@10")
+    draft.rename(run / "snapshots" / point)
 stages = json.loads(os.environ["STAGES"])
 (run / "result.json").write_text(json.dumps({"metrics": {"loss": 1}, "stages": stages}))
 """
