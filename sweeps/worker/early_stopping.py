@@ -31,8 +31,9 @@ def should_stop(
     """Return why the running trial should be stopped, or None.
 
     No trial stops before `min_step`, before `min_trials` others have reached the step, or before that many
-    are completed. By `percentile` and `hyperband` the logged loss decides, whatever the objective: lower is
-    better. By any rule a loss that is not finite is the worst, as for Optuna's pruners.
+    are completed; repeats of a confirmation are none of them. By `percentile` and `hyperband` the logged loss
+    decides, whatever the objective: lower is better. By any rule a loss that is not finite is the worst, as
+    for Optuna's pruners.
 
     Args:
         record: the trial after its last heartbeat.
@@ -42,10 +43,11 @@ def should_stop(
     early = space.early_terminate
     if early is None or (not record.curve and not_finite is None):
         return None
+    # Repeats of a confirmation are copies of the best trials. Hardly a new one would be among the best third
+    # of all; `curve` would aim at the luckiest, and its leave-one-out errors would be those of a seed alone.
+    search = [r for r in records if r.trial != record.trial and r.generator != "confirm"]
     others = [  # whose losses count, and are of the same kind and stage
-        r
-        for r in records
-        if r.trial != record.trial and r.status in _COMPARED and r.curve and r.curve_of == record.curve_of
+        r for r in search if r.status in _COMPARED and r.curve and r.curve_of == record.curve_of
     ]
     if not_finite is not None:
         as_far = _enough_as_far(early, not_finite, others)
@@ -56,7 +58,7 @@ def should_stop(
             f"of {as_far + 1} trials that reached this step"
         )
     if early.type == "curve":
-        return judge(space, early, record, others, [r for r in records if r.trial != record.trial])
+        return judge(space, early, record, others, search)
     rivals = _rivals(space, record, others, records)
     if early.type == "hyperband":
         return judge_rung(early, record, rivals)

@@ -223,6 +223,29 @@ class TestWhoIsStopped:
         judged = trial(9, "running", descent(20, floor=4.5))
         assert should_stop(stopping, judged, five() + bad) == should_stop(stopping, judged, five())
 
+    @pytest.mark.parametrize(
+        ("rule", "loss"),
+        [
+            (EarlyTerminate(type="percentile", percentile=60.0), 1.25),
+            (EarlyTerminate(type="hyperband"), 1.25),
+            (EarlyTerminate(type="curve"), 5.0),
+        ],
+        ids=["percentile", "hyperband", "curve"],
+    )
+    def test_repeats_of_a_confirmation_are_no_rivals(self, space, rule, loss):
+        """The five best of twelve, with five seeds each: the third best of the search would be among the worst."""
+
+        def at(index: int, final: float, status: str = "completed", generator: str = "sobol") -> Trial:
+            curve = ((10.0, final + 1.0), (50.0, final))
+            return trial(index, status, curve, parameters={"x": 0.5}, generator=generator)
+
+        stopping, judged = replace(space, early_terminate=rule), at(37, loss, "running")
+        search = [at(index, 1.0 + 0.1 * index) for index in range(12)]
+        repeats = [at(12 + k, 1.0 + 0.1 * (k % 5) + 0.01 * (k // 5), generator="confirm") for k in range(25)]
+        found = should_stop(stopping, judged, search)
+        assert (found is not None) is (rule.type == "curve")
+        assert should_stop(stopping, judged, search + repeats) == found
+
 
 class TestHeldOutLosses:
     """Four points a trial, at shares of its steps."""
