@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sweeps.space.definition import Space, Value
+from sweeps.space.fidelity import is_at_target
 from sweeps.space.stages import Stages
 from sweeps.text.counted import counted
 from sweeps.trials import objectives
@@ -208,11 +209,12 @@ def observed_ranks(space: Space, records: Iterable[Trial]) -> dict[int, float]:
     """Return how many trials are better than each completed one, by index: 0 for the best.
 
     With several objectives, better means that it dominates (Fonseca and Fleming, 1993), and all of the
-    front have rank 0. Trials that break an outcome constraint come last. Repeats of a confirmation do not
+    front have rank 0. Trials below the target of `fidelity` come after all at the target, in the order of
+    those of their level. Trials that break an outcome constraint come last. Repeats of a confirmation do not
     count: the luckiest of them would be best.
     """
     is_within = within_constraints(space)
-    costs: dict[int, tuple[float, ...]] = {}
+    costs: dict[int, tuple[Hashable, tuple[float, ...]]] = {}  # behind their level, None for the target
     broken: list[int] = []
     for record in records:
         if record.status != "completed" or record.generator == "confirm":
@@ -220,15 +222,22 @@ def observed_ranks(space: Space, records: Iterable[Trial]) -> dict[int, float]:
         if (own := objectives.costs(space.objectives, record)) is None:
             continue
         if is_within(record.metrics):
-            costs[record.trial] = own
+            level = tuple(record.parameters.get(each.parameter) for each in space.fidelity)
+            costs[record.trial] = None if is_at_target(space, record.parameters) else level, own
         else:
             broken.append(record.trial)
     distinct = Counter(costs.values())
+    results = sum(level is None for level, _ in costs.values())
     better = {
-        mine: float(
-            sum(n for other, n in distinct.items() if other != mine and all(map(operator.le, other, mine)))
+        (level, mine): float(
+            (0 if level is None else results)
+            + sum(
+                n
+                for (there, other), n in distinct.items()
+                if there == level and other != mine and all(map(operator.le, other, mine))
+            )
         )
-        for mine in distinct
+        for level, mine in distinct
     }
     return {index: better[mine] for index, mine in costs.items()} | dict.fromkeys(broken, float(len(costs)))
 

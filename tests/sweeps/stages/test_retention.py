@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published import done, key_of, staged
 
-from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage, Trunk
+from sweeps.space.definition import Choice, Fidelity, Fixed, Objective, Program, Range, Space, Stage, Trunk
 from sweeps.stages.retention import judge, observed_ranks, stored_checkpoints
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -213,6 +213,25 @@ def test_the_caller_may_rank_trials_better_than_their_results_do():
     assert kept(limited(SPACE, keep=1), records) == [0.1]
     assert kept(limited(SPACE, keep=1), records, ranks={0: 3.0, 1: 0.0}) == [0.5]
     assert kept(SPACE, records, ended=True, ranks={0: 3.0, 1: 0.0}) == [0.5]
+
+
+def test_cheap_trials_come_after_those_at_the_target():
+    """By two objectives of which one is the cost, they alone were never dominated."""
+    objectives = (Objective(metric="loss"), Objective(metric="cost"))
+    parameters = (SPACE.parameters[0], Choice(name="n", values=(1, 16), ordered=True))
+    space = replace(SPACE, objectives=objectives, parameters=parameters, fidelity=(Fidelity(parameter="n"),))
+    results = [(1, 5.0, 1.9), (1, 4.8, 2.0), (1, 4.6, 1.8), (16, 3.0, 17.0), (16, 3.4, 17.1)]
+    records = [
+        replace(
+            done(i, (1 + i) / 10),
+            parameters={"x": (1 + i) / 10, "n": n},
+            metrics={"loss": loss, "cost": cost},
+        )
+        for i, (n, loss, cost) in enumerate(results)
+    ]
+    assert observed_ranks(space, records) == {0: 3, 1: 3, 2: 2, 3: 0, 4: 1}
+    assert kept(space, records, ended=True) == [0.4]
+    assert kept(space, records[:3], ended=True) == [0.3]
 
 
 def test_every_reason_is_given_in_words():
