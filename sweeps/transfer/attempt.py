@@ -109,19 +109,24 @@ class TrialStages:
                 run = self._computed_run(
                     Checkpoint(stage=name, key=key), fetched.details if is_it else Details()
                 )
-            source = None if is_own else fetched.record.trial
+            source = None
+            if not is_own:
+                source = fetched.record.trial if run.reused_from is None else run.reused_from
+            is_mine = source in (None, self._record.trial)
+            if is_mine and not is_own:  # an earlier attempt computed it, and the other trial reused it
+                run, source = self._runs.get(name, run), None
             if is_own and not is_it and not run.snapshot:  # an earlier attempt may have started after it
                 source = self._origin(key)
             if not key and not run.cost:  # a stage of 0 steps: nobody has computed it
                 source = None
             run = replace(run, key=key, reused_from=source)
-            if is_own and run.branched_from is not None and run.branched_at is not None:
+            if is_mine and run.branched_from is not None and run.branched_at is not None:
                 self._branches[name] = Branch(
                     step=run.branched_at, source=run.branched_from, at=run.branched_at, saved=run.saved
                 )
-            if not is_own:  # who began where is in the record of that trial
+            if not is_mine:  # who began where is in the record of that trial
                 run = replace(run, branched_from=None, branched_at=None, saved=0.0)
-            self._note(replace(run, snapshot=is_own and (run.snapshot or is_it)))
+            self._note(replace(run, snapshot=is_mine and (run.snapshot or is_it)))
         if step is None:
             return
         # The program goes on from a checkpoint within the trunk of the next one.

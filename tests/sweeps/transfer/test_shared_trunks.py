@@ -498,6 +498,38 @@ def test_saved_cost_survives_a_start_further_on(two_trunks, monkeypatch, at, sai
     assert costs.paid(again) == costs.nominal(again) - 20
 
 
+def test_a_stage_behind_a_point_is_reused_from_whoever_computed_it(two_trunks, monkeypatch) -> None:
+    """Trial 1 has reused the first stage, so the one that starts at its point owes it to trial 0."""
+    sweep = Experiment.create(MemoryStore(), two_trunks)
+    monkeypatch.setenv("STAGES", "[]")
+    for index, (point, m) in enumerate((("first", 20), ("second@10", 20), ("", 40))):
+        monkeypatch.setenv("POINT", point)
+        begin(sweep, index, n=1 if index else 2, m=m)
+        run(sweep)
+    assert [first(record).reused_from for record in sweep.trials()] == [None, 0, 0]
+    assert sweep.trial(2).stages[1].branched_from == 1
+
+
+def test_a_stage_of_its_own_behind_another_trials_point_is_paid_for(two_trunks, monkeypatch) -> None:
+    """Its killed attempt has computed the first stage, which the trial at whose point it starts has reused."""
+    sweep = Experiment.create(MemoryStore(), two_trunks)
+    monkeypatch.setenv("STAGES", "[]")
+    end = begin(sweep, 0, m=40).ends["first"]
+    sweep.ask("killed")
+    publish(sweep.store, end, "000000-1")
+    ended = StageRun(name="first", key=end, cost=40, snapshot=True)
+    sweep.apply(0, lifecycle.Heartbeat(worker="killed", attempt=1, stages=(ended,)))
+    sweep.apply(0, lifecycle.Abandon(by="a person"))
+    monkeypatch.setenv("POINT", "second@10")
+    begin(sweep, 1, m=20)
+    run(sweep)
+    sweep.apply(0, lifecycle.Retry(by="a person"))
+    monkeypatch.setenv("POINT", "")
+    run(sweep)
+    assert [first(record).reused_from for record in sweep.trials()] == [None, 0]
+    assert (first(sweep.trial(0)).snapshot, sweep.trial(0).stages[1].branched_from) == (True, 1)
+
+
 def test_unrecorded_step_is_adopted(sweep, one_trunk) -> None:
     """Else it would never be offered: its publisher was abandoned before its heartbeat."""
     plan(sweep)
