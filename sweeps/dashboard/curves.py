@@ -28,6 +28,7 @@ _MOST_WARNINGS = 100
 _LONGEST_NAME = 80
 _MORE_FILES = 64
 _AT_ONCE = 16 * 1024**2
+_COMPARED = 256  # bytes
 
 
 class Series(NamedTuple):
@@ -235,6 +236,7 @@ class _File:
     version: str
     size: int
     until: int
+    last: bytes = b""
 
 
 class CurveCache:
@@ -249,20 +251,25 @@ class CurveCache:
         # Another sweep of the same name has trials of the same numbers.
         key = (record.trial, record.attempt, record.created)
         known = self._known.get(key)
-        start = 0 if known is None else known.until
+        # From the last known bytes: in a bucket each upload has a version of its own, so only they and the
+        # size tell that a resumed run has put another file in the place of the former one.
+        start = 0 if known is None else known.until - len(known.last)
         found = self._files.content(record, METRICS_FILE, start=start, most=_AT_ONCE)
         if found is None:
             return None
-        # In a bucket each upload has a version of its own, so only the size tells another file there.
-        same = known is None or known.version == found.version or "." not in found.version
-        if known is not None and (found.size < known.size or not same):
+        if known is not None and not (
+            found.size >= known.size
+            and (known.version == found.version or "." not in found.version)
+            and found.data.startswith(known.last)
+        ):
             known, start = None, 0
             found = self._files.content(record, METRICS_FILE, most=_AT_ONCE)
             if found is None:
                 return None
         if known is None:
             known = _File(Curves(), found.version, 0, 0)
-        known.curves.add(found.data)
+        known.curves.add(found.data[len(known.last) :])
+        known.last = found.data[-_COMPARED:]
         known.size, known.until, known.version = found.size, start + len(found.data), found.version
         self._known[key] = known
         self._known.move_to_end(key)

@@ -9,12 +9,14 @@ import sys
 from dataclasses import replace
 
 import pytest
+from memory_store import MemoryStore
 from served_dashboard import make_sweep, record
 
 from sweeps.dashboard import points, sharing
 from sweeps.dashboard.charts import Line, chart, scale_of, scatter
-from sweeps.dashboard.curves import Curves
+from sweeps.dashboard.curves import CurveCache, Curves
 from sweeps.dashboard.reader import SweepReader
+from sweeps.dashboard.run_files import RunFiles
 from sweeps.space.definition import Choice, Fidelity
 from sweeps.trials.record import Attempt, Trial
 
@@ -81,6 +83,28 @@ def test_ticks_of_nearly_equal_values_are_told_apart(near: float) -> None:
     labels = re.findall(r'text-anchor="end">([^<]*)<', svg)[:-1]  # without the title of the axis across
     assert len(labels) >= 2
     assert len(set(labels)) == len(labels)
+
+
+def test_a_curve_is_read_anew_where_its_file_was_replaced_by_a_longer_one() -> None:
+    """A resumed run of the trainer writes its checkpoint's lines, then a trunk's. A bucket tells nothing of it."""
+    store, trial, key = MemoryStore(), record(0), "runs/000000/attempt-1/metrics.jsonl"
+    cache = CurveCache(RunFiles(store))
+
+    def steps(written: list[dict]) -> list[float]:
+        data = "".join(json.dumps(line) + "\n" for line in written).encode()
+        if store.list(key):
+            store.replace(key, data, store.read(key)[1])
+        else:
+            store.create(key, data)
+        return list(cache.curves(trial).steps)
+
+    before = [{"step": step, "loss": 5.0 - step / 100} for step in range(1, 31)]
+    assert steps(before[:20]) == list(range(1, 21))
+    assert steps(before) == list(range(1, 31))
+    assert steps(before) == list(range(1, 31))
+    after = [line | {"lr": 0.1} for line in before] + [{"step": 31, "loss": 4.0, "lr": 0.1}]
+    assert steps(after) == list(range(1, 32))
+    assert len(cache.curves(trial).series["lr"].values) == 31
 
 
 def test_a_stage_begins_where_the_one_before_has_ended() -> None:
