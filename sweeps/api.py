@@ -607,9 +607,11 @@ class Sweep:
             confirming.require_running(experiment)
             run_trials(lambda: self.experiment, function, n_trials=None, workers=workers, confirming=True)
             now = standing(plan, experiment.trials())
-        found = answer(plan, now) if now.finished else None
+        found = answer(experiment.space, plan, now) if now.finished else None
         if found is None:
-            raise SweepError(f"{self.url}: confirm: {confirmation.progress_line(plan, now)}")
+            raise SweepError(
+                f"{self.url}: confirm: {confirmation.progress_line(experiment.space, plan, now)}"
+            )
         for line in confirmation.warnings(plan, now, found):
             say(line)
         winner = redact_trials([confirmation.winner_of(experiment, found)])[0]

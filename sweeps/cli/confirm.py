@@ -86,22 +86,22 @@ def confirm(
             ctx.exit(EXIT_PREEMPTED)
         now = standing(plan, experiment.trials())
     if style == "json":
-        print_json(document(plan, now))
+        print_json(document(experiment.space, plan, now))
     elif style == "csv":
-        print_csv(rows(plan, now))
+        print_csv(rows(experiment.space, plan, now))
     elif now.finished:
         _print_answer(experiment, plan, now)
     else:
-        echo(f"confirm  {progress_line(plan, now)}")
-    if not plan_only and not (now.finished and answer(plan, now) is not None):
+        echo(f"confirm  {progress_line(experiment.space, plan, now)}")
+    if not plan_only and not (now.finished and answer(experiment.space, plan, now) is not None):
         ctx.exit(EXIT_FAILED)
 
 
 def _print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
     """Print the answer of a finished confirmation for people."""
-    found = answer(plan, now)
+    found = answer(experiment.space, plan, now)
     if found is None:
-        notify(f"the confirmation is {finished_line(plan, now)}")
+        notify(f"the confirmation is {finished_line(experiment.space, plan, now)}")
         return
     echo(winner_line(found))
     for line in sentences(plan, found):

@@ -191,7 +191,8 @@ def _print_tables(answers: _Answers, uncertainty: Uncertainty | None) -> None:
             summary += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
         echo(f"{summary}; of two columns alone:\n")
     print_front(answers.front, uncertainty)
-    if count := len(answers.frame.infeasible):
+    shown = answers.frame.configurations
+    if count := len({*shown.trials.tolist()} & {*shown.infeasible}):
         echo(f"left out: {counted(count, 'trial')} outside of the outcome constraints")
     if answers.shared is not None:
         x = answers.front.x

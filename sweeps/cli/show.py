@@ -97,7 +97,7 @@ def trials(sweep: Sweep, style: str) -> None:
         )
     else:
         planned = rounds.of_store(experiment.store, list(records))
-        roles = {} if planned is None else confirmation.roles(*planned)
+        roles = {} if planned is None else confirmation.roles(experiment.space, *planned)
         print_table(rows_for_people(experiment.space, records, roles))
 
 
@@ -145,7 +145,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     if line := _cost_line(space, most, records, rate):
         lines.append(f"cost    {line}")
     if (planned := rounds.of_store(experiment.store, list(records))) is not None:
-        lines.append(f"confirm {confirmation.progress_line(*planned)}")
+        lines.append(f"confirm {confirmation.progress_line(space, *planned)}")
     if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}, in one run")
         gained = gain(space, records, found, None)

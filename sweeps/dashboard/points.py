@@ -19,7 +19,6 @@ from sweeps.export import table
 from sweeps.space.definition import Choice, Fixed, cell_of
 from sweeps.space.fidelity import is_at_target
 from sweeps.text.columns import MACHINE_SECONDS, PARAMETER
-from sweeps.trials.objectives import within_constraints
 from sweeps.trials.record import Trial
 
 _COMPUTE = tuple(column for measure in MEASURES.values() for column in measure.columns)
@@ -113,7 +112,7 @@ def points(view: View, x: str, y: str) -> Points:
     No number of a parameter is better than another: with one, no point is on a front.
     """
     goals = {metric_column(objective.metric): objective.goal for objective in view.space.objectives}
-    is_within = within_constraints(view.space)
+    outside = set(table.infeasible(view.space, view.records))
     places = [{text: at for at, text in enumerate(names_of(view, column))} for column in (x, y)]
 
     def value(record: Trial, axis: int) -> float | None:
@@ -136,7 +135,7 @@ def points(view: View, x: str, y: str) -> Points:
     ]
     both: tuple[Goal, Goal] = (goals.get(x, "minimize"), goals.get(y, "minimize"))
     xs, ys = [across for _, across, _ in found], [up for _, _, up in found]
-    fit = [at for at, (record, _, _) in enumerate(found) if is_within(record.metrics)]
+    fit = [at for at, (record, _, _) in enumerate(found) if record.trial not in outside]
     if any(column.startswith(PARAMETER) for column in (x, y)):
         fit = []
     positions = front_of([(xs[at], ys[at]) for at in fit], both).tolist()

@@ -9,7 +9,6 @@ from sweeps.dashboard.reader import View
 from sweeps.export import table
 from sweeps.space.fidelity import is_at_target
 from sweeps.trials import costs
-from sweeps.trials.objectives import within_constraints
 
 LISTED = 200
 
@@ -38,7 +37,7 @@ def search(view: View) -> Search:
     rate = (costs.steps_per_cost(own) or 1.0) if by_stage else 1.0
     spent, best = 0.0, math.inf
     found: list[tuple[float, float]] = []
-    is_within = within_constraints(view.space)
+    outside = set(table.infeasible(view.space, view.records))
     for record in own:
         paid = costs.paid(record)
         if not by_steps:
@@ -49,7 +48,7 @@ def search(view: View) -> Search:
             spent += record.metrics.get(costs.STEPS) or 0.0
         value = record.metrics.get(objective.metric)
         is_result = record.status == "completed" and is_at_target(view.space, record.parameters)
-        if is_result and is_within(record.metrics) and value is not None and sign * value < best:
+        if is_result and record.trial not in outside and value is not None and sign * value < best:
             best = sign * value
             found.append((spent, value))
     if found:

@@ -75,7 +75,7 @@ def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
         "cost": cost(table.cost_rows(space, records), cap, rate),
         "hours_left": _hours_left(space, records, cap),
         "best": best,
-        "confirmation": "" if view.confirmation is None else progress_line(*view.confirmation),
+        "confirmation": "" if view.confirmation is None else progress_line(space, *view.confirmation),
         "saved": sharing.sweep_line(records),
         "gain": "" if gained is None else str(gained),
         # Kind, the first of the reasons that differ in numbers alone, and how many.
@@ -118,7 +118,7 @@ def _best(view: View) -> Best | None:
         and view.confirmation[1].finished
         and view.confirmation[0].metric == metric
     ):
-        found = answer(*view.confirmation)
+        found = answer(view.space, *view.confirmation)
         record = None if found is None else view.trial(found.winner.finalist.trial)
         if found is not None and record is not None:
             known = math.isfinite(found.low) and math.isfinite(found.high)

@@ -12,7 +12,6 @@ import json
 import math
 import operator
 import os
-import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -38,8 +37,8 @@ from sweeps.text.columns import (
 )
 from sweeps.text.fresh_runs import MIN_RUNS, failed_configurations
 from sweeps.trials import costs, stage_run
+from sweeps.trials.objectives import common_means, within_constraints
 from sweeps.trials.objectives import costs as own_costs
-from sweeps.trials.objectives import numbers, within_constraints
 from sweeps.trials.record import STATUSES, Trial, has_failed
 
 SCHEMA = 1
@@ -240,16 +239,23 @@ def front(space: Space, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def infeasible(space: Space, trials: Sequence[Trial]) -> list[int]:
-    """Return the indices of the completed trials outside of the outcome constraints."""
-    is_within = within_constraints(space)
-    return [r.trial for r in trials if r.status == "completed" and not is_within(r.metrics)]
+    """Return the indices of the completed trials outside of the outcome constraints.
+
+    Of a confirmed configuration the means of its fresh runs count, not what the search has observed.
+    """
+    if not space.outcome_constraints:
+        return []
+    is_within, means = within_constraints(space), {r.trial: found for r, found in _confirmed(space, trials)}
+    return [
+        r.trial for r in trials if r.status == "completed" and not is_within(means.get(r.trial, r.metrics))
+    ]
 
 
 def _costs(
     space: Space, trials: Sequence[Trial], objectives: Sequence[Objective]
 ) -> list[tuple[Trial, tuple[float, ...]]]:
     """Return the completed trials within the outcome constraints with their objectives, lower is better."""
-    is_within = within_constraints(space)
+    outside = set(infeasible(space, trials))
     return [
         (record, own)
         for record in trials
@@ -257,7 +263,7 @@ def _costs(
         and record.generator != CONFIRM
         and is_at_target(space, record.parameters)
         and (own := own_costs(objectives, record)) is not None
-        and is_within(record.metrics)
+        and record.trial not in outside
     ]
 
 
@@ -272,21 +278,30 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
         with a fresh seed is not confirmed, unless it was confirmed anew since.
     """
     metric, sign, is_within = space.objectives[0].metric, space.objectives[0].sign, within_constraints(space)
-    found: list[tuple[float, Trial]] = []
+    found = [
+        (sign * means[metric], record)
+        for record, means in _confirmed(space, trials)
+        if metric in means and is_within(means)
+    ]
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _confirmed(space: Space, trials: Sequence[Trial]) -> list[tuple[Trial, dict[str, float]]]:
+    """Return the trials whose configurations are confirmed, with the means of their fresh runs."""
+    found: list[tuple[Trial, dict[str, float]]] = []
     done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
     domain = Domain(space)
-    repeats = [(_without_seed(domain, r), numbers(r.metrics)) for r in done if r.generator == CONFIRM]
+    repeats = [(_without_seed(domain, r), r.metrics) for r in done if r.generator == CONFIRM]
+    if not repeats:
+        return []
     failed = _failed_configurations(domain, trials)
     for record in done:
         own = _without_seed(domain, record)
         runs = [metrics for configuration, metrics in repeats if configuration == own]
         if record.generator == CONFIRM or len(runs) < MIN_RUNS or domain.identity(own) in failed:
             continue
-        common = set(runs[0]).intersection(*runs)
-        means = {name: statistics.fmean(run[name] for run in runs) for name in common}
-        if metric in means and is_within(means):
-            found.append((sign * means[metric], record))
-    return min(found, key=lambda pair: pair[0])[1] if found else None
+        found.append((record, common_means(runs)))
+    return found
 
 
 def _failed_configurations(domain: Domain, trials: Sequence[Trial]) -> set[Hashable]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeps.experiment import Experiment
 from sweeps.export import table as tables
-from sweeps.search.confirm.answer import Answer, Row, answer
+from sweeps.search.confirm.answer import Answer, Row, answer, outside_constraints
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing, of_store
 from sweeps.space.definition import Space
@@ -22,7 +22,7 @@ def confirmed_answer(experiment: Experiment, records: Sequence[Trial]) -> tuple[
     found = of_store(experiment.store, list(records))
     if found is None or not found[1].finished or found[0].metric != experiment.space.metrics()[0]:
         return None
-    winner = answer(*found)
+    winner = answer(experiment.space, *found)
     return None if winner is None else (found[0], winner)
 
 
@@ -32,13 +32,13 @@ def has_confirmed(space: Space, planned: tuple[Plan, Standing] | None, records: 
         return True
     if planned is None or planned[0].metric != space.metrics()[0]:
         return False
-    return "winner" in roles(*planned).values()
+    return "winner" in roles(space, *planned).values()
 
 
-def progress_line(plan: Plan, now: Standing) -> str:
+def progress_line(space: Space, plan: Plan, now: Standing) -> str:
     """Return how far the confirmation is, in one line."""
     if now.finished:
-        return finished_line(plan, now)
+        return finished_line(space, plan, now)
     running = sum(record.status == "running" for record in now.open)
     waiting = len(now.due) + len(now.open) - running
     runs = f"{running} running, {waiting} to come"
@@ -46,9 +46,12 @@ def progress_line(plan: Plan, now: Standing) -> str:
     return f"round {now.round} of {len(plan.seeds)}: {left}; {runs}"
 
 
-def finished_line(plan: Plan, now: Standing) -> str:
+def finished_line(space: Space, plan: Plan, now: Standing) -> str:
     """Return the end of a confirmation in one line: its winner, or that there is none."""
-    found = answer(plan, now)
+    found = answer(space, plan, now)
+    if found is None and outside_constraints(space, now):
+        why = "the means of no finalist are within the outcome constraints"
+        return f"finished without a winner: {why}; `sweep trials` says what its repeats reported"
     if found is None:
         return "finished without a winner: no repeat has a result; `sweep trials` says why"
     return f"finished: {winner_line(found)}"
@@ -102,9 +105,9 @@ def winner_of(experiment: Experiment, found: Answer) -> Trial:
     return experiment.trial(found.winner.finalist.trial)
 
 
-def rows(plan: Plan, now: Standing) -> list[dict[str, Any]]:
+def rows(space: Space, plan: Plan, now: Standing) -> list[dict[str, Any]]:
     """Return a row for every finalist, for CSV; without results, those of the plan."""
-    found = answer(plan, now)
+    found = answer(space, plan, now)
     if found is None:
         return [
             _plain(Row(finalist=f, seeds=0, mean=None, test=None, chance=0.0, left=""))
@@ -126,9 +129,9 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def document(plan: Plan, now: Standing) -> dict[str, Any]:
+def document(space: Space, plan: Plan, now: Standing) -> dict[str, Any]:
     """Return the confirmation as `sweep confirm --format json` shows it."""
-    found = answer(plan, now)
+    found = answer(space, plan, now)
     progress: dict[str, Any] = {
         "metric": plan.metric,
         "finished": now.finished,
@@ -138,7 +141,7 @@ def document(plan: Plan, now: Standing) -> dict[str, Any]:
         "why": now.why or None,
     }
     winner = None if found is None or not now.finished else winner_document(found)
-    return progress | {"winner": winner, "finalists": rows(plan, now)}
+    return progress | {"winner": winner, "finalists": rows(space, plan, now)}
 
 
 def winner_document(found: Answer) -> dict[str, Any]:
@@ -157,11 +160,13 @@ def winner_document(found: Answer) -> dict[str, Any]:
     }
 
 
-def roles(plan: Plan, now: Standing) -> dict[int, str]:
+def roles(space: Space, plan: Plan, now: Standing) -> dict[int, str]:
     """Return what each trial of a confirmation is in it, by index."""
-    found = answer(plan, now) if now.finished else None
+    found = answer(space, plan, now) if now.finished else None
     named = {finalist.trial: "contender" for finalist in plan.finalists}
     named |= dict.fromkeys(now.left, "left")
+    if now.finished:
+        named |= dict.fromkeys(outside_constraints(space, now), "left")
     if found is not None:
         named[found.winner.finalist.trial] = "winner"
     return named | {record.trial: f"repeats {trial}" for (trial, _), record in now.records.items()}

@@ -40,7 +40,7 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
         "best": None if found is None else trial_result(found),
         "state": switch.state,
         "why": switch.why or None,
-        "confirmation": None if planned is None else confirmation.document(*planned),
+        "confirmation": None if planned is None else confirmation.document(experiment.space, *planned),
         **sharing.sweep_document(records),
         **({} if gained is None else {"gain": asdict(gained)}),
         **({} if standing is None else {"stop": standing.document()}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from sweeps.space.constraints import parse
@@ -25,6 +26,12 @@ def within_constraints(space: Space) -> Callable[[Mapping[str, float | None]], b
     """Return whether metrics are within the outcome constraints, as a function; a missing one is not."""
     bounds = [parse(text) for text in space.outcome_constraints]
     return lambda metrics: not bounds or all(bound.holds(numbers(metrics)) for bound in bounds)
+
+
+def common_means(runs: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Return the mean of each metric that has a value in all runs, of which there is at least one."""
+    known = [numbers(metrics) for metrics in runs]
+    return {name: statistics.fmean(run[name] for run in known) for name in set(known[0]).intersection(*known)}
 
 
 def numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:

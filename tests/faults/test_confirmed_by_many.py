@@ -95,11 +95,12 @@ def standing_of(url: str):
 
 def assert_finished(url: str, finalists: int, seeds: int) -> None:
     plan, now = stored_plan(LocalStore(url))[0], standing_of(url)
+    space = Experiment.open(LocalStore(url)).space
     assert (len(plan.finalists), len(plan.seeds), now.finished) == (finalists, seeds, True)
     parameters = Counter(tuple(record.parameters.items()) for record in repeats(url))
     assert set(parameters.values()) == {1}, "no repeat was made twice"
     assert {record.status for record in repeats(url)} == {"completed"}
-    assert document(plan, now)["winner"]["seeds"] == seeds
+    assert document(space, plan, now)["winner"]["seeds"] == seeds
 
 
 def frozen_with_a_trial(pid: int, url: str) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from sweeps.search.confirm.plan import Finalist, Plan
 from sweeps.search.confirm.rounds import Standing, losses
+from sweeps.space.definition import Space
+from sweeps.trials.objectives import common_means, within_constraints
 from sweeps.trials.record import has_failed
 
 LEVEL = 0.95
@@ -20,7 +22,7 @@ class Row:
         mean: posterior mean of its metric on the selection text; None without a result.
         test: average on the test text; None if no repeat reported it.
         chance: probability that it is the best of the finalists.
-        left: why it left the race, or "".
+        left: why it left the race, or cannot be the winner; "" for all others.
     """
 
     finalist: Finalist
@@ -56,15 +58,27 @@ class Answer:
     equal: bool
 
 
-def answer(plan: Plan, standing: Standing) -> Answer | None:
+def outside_constraints(space: Space, standing: Standing) -> set[int]:
+    """Return the finalists whose repeats so far have means outside of the sweep's outcome constraints."""
+    is_within = within_constraints(space)
+    completed = {key: r.metrics for key, r in standing.records.items() if r.status == "completed"}
+    runs = {
+        trial: [metrics for key, metrics in completed.items() if key[0] == trial] for trial, _ in completed
+    }
+    return {trial for trial, own in runs.items() if not is_within(common_means(own))}
+
+
+def answer(space: Space, plan: Plan, standing: Standing) -> Answer | None:
     """Return what the repeats so far say; None if no finalist has a result.
 
-    A finalist that failed with a fresh seed cannot be the winner.
+    A finalist that failed with a fresh seed, or whose means are outside of the outcome constraints, cannot be
+    the winner.
     """
     from sweeps.search.confirm import posterior  # scipy
 
     failed = {trial for (trial, _), record in standing.records.items() if has_failed(record)}
-    sound = {key: record for key, record in standing.records.items() if key[0] not in failed}
+    outside = outside_constraints(space, standing)
+    sound = {key: record for key, record in standing.records.items() if key[0] not in failed | outside}
     selection = {t: found for t, found in losses(plan, sound, plan.metric).items() if found}
     if not selection:
         return None
@@ -72,6 +86,9 @@ def answer(plan: Plan, standing: Standing) -> Answer | None:
     averages = {t: plan.sign * math.fsum(by.values()) / len(by) for t, by in test.items() if by}
     first = {finalist.trial: plan.sign * finalist.first for finalist in plan.finalists}
     found = posterior.estimate(selection, test, first, level=LEVEL)
+    # The race knows no constraints: the winner may have left it because of one that is outside of them.
+    left = dict.fromkeys(outside, "its means are outside of the outcome constraints") | dict(standing.left)
+    left.pop(found.winner, None)
     rows = [
         Row(
             finalist=finalist,
@@ -79,7 +96,7 @@ def answer(plan: Plan, standing: Standing) -> Answer | None:
             mean=plan.sign * found.means[finalist.trial] if finalist.trial in found.means else None,
             test=averages.get(finalist.trial),
             chance=found.chances.get(finalist.trial, 0.0),
-            left=standing.left.get(finalist.trial, ""),
+            left=left.get(finalist.trial, ""),
         )
         for finalist in plan.finalists
     ]

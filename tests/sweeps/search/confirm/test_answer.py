@@ -9,6 +9,14 @@ from test_rounds import by_quality, plan, repeat, run
 
 from sweeps.search.confirm.answer import answer
 from sweeps.search.confirm.rounds import standing
+from sweeps.space.definition import Objective, Program, Range, Space
+
+SPACE = Space(
+    name="case",
+    objectives=(Objective(metric="final_loss"),),
+    program=Program(kind="function", function="m:f"),
+    parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
+)
 
 
 def result_of(trial: int, seed: int) -> dict[str, dict[str, float]]:
@@ -19,7 +27,7 @@ def result_of(trial: int, seed: int) -> dict[str, dict[str, float]]:
 def test_winner_has_the_interval_of_the_test_text_and_the_luck_of_its_first_number():
     of = replace(plan(), finalists=tuple(replace(f, first=2.9) for f in plan().finalists))
     end = standing(of, run(of, result_of))
-    found = answer(of, end)
+    found = answer(SPACE, of, end)
     assert found.rows[0].finalist.trial == found.winner.finalist.trial == 1
     assert (found.metric, found.on_test, found.equal) == ("test_loss", True, False)
     assert found.low < found.mean < found.high
@@ -41,7 +49,7 @@ def test_a_goal_to_maximize_is_the_mirror_image():
     of = plan()
     up = replace(of, goal="maximize", finalists=tuple(replace(f, first=-f.first) for f in of.finalists))
     low, high = (
-        answer(each, standing(each, run(each, by))) for each, by in ((of, result_of), (up, mirrored))
+        answer(SPACE, each, standing(each, run(each, by))) for each, by in ((of, result_of), (up, mirrored))
     )
     assert (high.mean, high.low, high.high) == (-low.mean, -low.high, -low.low)
     assert (high.luck, high.winner.chance) == (low.luck, low.winner.chance)
@@ -55,10 +63,31 @@ def test_a_finalist_that_failed_does_not_win():
     of = plan(finalists=2, seeds=2)
     records = [repeat(of, 20 + i, (0, seed), 2.0) for i, seed in enumerate(of.seeds)]
     records += [repeat(of, 22, (1, 100), 3.0), repeat(of, 23, (1, 101), 3.0)]
-    assert answer(of, standing(of, records)).winner.finalist.trial == 0
+    assert answer(SPACE, of, standing(of, records)).winner.finalist.trial == 0
     records[1] = repeat(of, 21, (0, 101), status="failed", failure="diverged", error="nan")
-    found = answer(of, standing(of, records))
+    found = answer(SPACE, of, standing(of, records))
     assert (found.winner.finalist.trial, found.equal, found.luck) == (1, True, 0.0)
     assert (found.metric, found.on_test) == ("final_loss", False)
     records[2:] = [repeat(of, 22, (1, 100), status="failed", failure="crashed", error="x")]
-    assert answer(of, standing(of, records)) is None
+    assert answer(SPACE, of, standing(of, records)) is None
+
+
+def test_a_finalist_outside_of_the_outcome_constraints_does_not_win():
+    """It had the better loss in the race, which knows no constraints, and so the winner has left that."""
+    of, space = plan(finalists=2, seeds=4), replace(SPACE, outcome_constraints=("ms <= 10",))
+
+    def outcome(trial: int, seed: int) -> dict:
+        return {
+            "status": "completed",
+            "metrics": {"final_loss": 2.0 + trial + seed / 1000, "ms": 11.0 - trial},
+        }
+
+    end = standing(of, run(of, outcome))
+    assert (list(end.left), answer(SPACE, of, end).winner.finalist.trial) == ([1], 0)
+    found = answer(space, of, end)
+    assert [(row.finalist.trial, row.left) for row in found.rows] == [
+        (1, ""),
+        (0, "its means are outside of the outcome constraints"),
+    ]
+    assert (found.winner.seeds, found.winner.chance, found.rows[1].mean) == (2, 1.0, None)
+    assert answer(replace(space, outcome_constraints=("ms <= 9",)), of, end) is None

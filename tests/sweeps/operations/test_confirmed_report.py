@@ -1,0 +1,152 @@
+"""What fresh runs say of a configuration, as the report, the fronts and the commands show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from analysis.report.contents import Contents, contents
+from analysis.summaries.summary import pareto
+from analysis.table import TrialsTable
+from sweeps.cli.pareto import pareto as pareto_command
+from sweeps.cli.show import status_lines
+from sweeps.experiment import Experiment
+from sweeps.export import table
+from sweeps.operations import confirmation
+from sweeps.operations.creation import create_sweep
+from sweeps.operations.report import report_document
+from sweeps.search.confirm import rounds
+from sweeps.search.confirm.plan import Finalist, Plan, store_plan
+from sweeps.space.space_file import loads
+from sweeps.trials.record import Trial
+
+SPACE = """\
+name: toy
+objectives: [{metric: loss}, {metric: ms}]
+program: {function: "objectives_for_tests:paraboloid"}
+parameters: {x: {min: 0.0, max: 1.0}, n: {value: 1}}
+search: {method: random}
+run_cap: 3
+"""
+BOUNDED = SPACE + 'outcome_constraints: ["ms <= 10"]\n'
+
+
+def made(tmp_path: Path, text: str) -> Experiment:
+    return create_sweep(
+        loads(text, "space.yaml"), str(tmp_path), skip_if_exists=False, on_notice=lambda line: None
+    )
+
+
+def sweep_of(searched: list[tuple[float, float]], fresh: dict[int, list[tuple[float, float]]]) -> list[Trial]:
+    """Return trials with these losses and milliseconds, then the fresh runs of some, with seeds from 1."""
+    runs = [("sobol", at, {}, result) for at, result in enumerate(searched)]
+    runs += [
+        ("confirm", at, {"seed": seed}, result)
+        for at, results in fresh.items()
+        for seed, result in enumerate(results, 1)
+    ]
+    return [
+        Trial(
+            trial=trial,
+            status="completed",
+            parameters={"x": at / 10, "n": 1} | seed,
+            generator=generator,
+            metrics={"loss": loss, "ms": ms},
+        )
+        for trial, (generator, at, seed, (loss, ms)) in enumerate(runs)
+    ]
+
+
+def plan(experiment: Experiment, records: list[Trial], finalists: tuple[int, ...], metric: str) -> None:
+    store_plan(
+        experiment.store,
+        Plan(
+            metric=metric,
+            goal="minimize",
+            finalists=tuple(
+                Finalist(trial=at, parameters=records[at].parameters, first=records[at].metrics[metric] or 0)
+                for at in finalists
+            ),
+            seed_name="seed",
+            seeds=(1, 2),
+            top=len(finalists),
+        ),
+        None,
+    )
+
+
+def page_of(experiment: Experiment, records: list[Trial]) -> Contents:
+    """Return the contents of the report, whose best trial and command are one and the same trial's."""
+    document = report_document(experiment, records)
+    page = contents(document)
+    assert page.best is not None
+    assert (page.best.trial, page.best_was_named) == (document["best_trial"], True)
+    return page
+
+
+def front_of(experiment: Experiment, records: list[Trial]) -> tuple[int, ...]:
+    document = table.document(experiment.space, "url", records)
+    return pareto(TrialsTable.from_document(document), x="ms", y="loss").front
+
+
+OUTSIDE = sweep_of([(1.0, 9.8), (2.0, 8.0)], {0: [(1.0, 10.6), (1.02, 10.4)]})
+INSIDE = sweep_of([(1.0, 10.1), (2.0, 8.0)], {0: [(1.01, 9.4), (1.03, 9.6)]})
+
+
+def test_who_is_outside_over_fresh_seeds_is_neither_the_best_nor_on_a_front(tmp_path: Path) -> None:
+    experiment = made(tmp_path, BOUNDED)
+    assert table.best_confirmed(experiment.space, OUTSIDE) is None
+    page = page_of(experiment, OUTSIDE)
+    assert page.best is not None
+    assert (page.best.trial, page.best.confirmation) == (1, None)
+    assert "Trial 1 has the lowest loss of 1 result within the outcome constraints" in page.finding
+    assert front_of(experiment, OUTSIDE) == (1,)
+    assert [record.trial for record in table.front(experiment.space, OUTSIDE)] == [1]
+    assert "best    trial 1: " in status_lines(experiment, OUTSIDE)[-1]
+    table.write(tmp_path / "t.csv", experiment.space, "url", OUTSIDE)
+    asked = ["--table", str(tmp_path / "t.csv"), "--x", "ms", "--y", "loss"]
+    shown = CliRunner().invoke(pareto_command, asked).output
+    assert "left out: 1 trial outside of the outcome constraints" in shown  # and not each of its fresh runs
+
+
+@pytest.mark.parametrize("with_other", [True, False])
+def test_who_is_outside_over_fresh_seeds_does_not_win_the_confirmation(
+    tmp_path: Path, with_other: bool
+) -> None:
+    experiment = made(tmp_path, BOUNDED)
+    other = {1: [(2.1, 8.1), (2.0, 8.0) if with_other else (2.0, 19.0)]}
+    records = sweep_of([(1.0, 9.8), (2.0, 8.0)], {0: [(1.0, 10.6), (1.02, 10.4)], **other})
+    plan(experiment, records, (0, 1), "loss")
+    found = rounds.of_store(experiment.store, records)
+    assert found is not None
+    assert found[1].finished
+    answer = confirmation.confirmed_answer(experiment, records)
+    if with_other:
+        assert answer is not None
+        assert answer[1].winner.finalist.trial == 1
+        (out,) = (row for row in answer[1].rows if row.finalist.trial == 0)
+        assert (out.mean, out.chance, out.left) == (
+            None,
+            0.0,
+            "its means are outside of the outcome constraints",
+        )
+        assert confirmation.roles(experiment.space, *found)[0] == "left"
+        assert page_of(experiment, records).best.confirmation is not None
+    else:
+        assert answer is None
+        line = "the means of no finalist are within the outcome constraints"
+        assert any(line in each for each in status_lines(experiment, records))
+        assert report_document(experiment, records)["best_trial"] is None
+
+
+def test_who_is_inside_over_fresh_seeds_is_the_best_and_on_the_front(tmp_path: Path) -> None:
+    experiment = made(tmp_path, BOUNDED)
+    best = table.best_confirmed(experiment.space, INSIDE)
+    assert best is not None
+    page = page_of(experiment, INSIDE)
+    assert page.best is not None
+    assert page.best.trial == best.trial == 0
+    assert page.best.confirmation is not None
+    assert front_of(experiment, INSIDE) == (1, 0)
