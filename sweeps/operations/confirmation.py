@@ -28,11 +28,21 @@ def confirmed_answer(experiment: Experiment, records: Sequence[Trial]) -> tuple[
 
 def has_confirmed(space: Space, planned: tuple[Plan, Standing] | None, records: Sequence[Trial]) -> bool:
     """Return whether fresh runs have confirmed a trial by the first objective: that is no one run's gain."""
-    if tables.best_confirmed(space, records) is not None:
+    if best_confirmed(space, None if planned is None else planned[0], records) is not None:
         return True
     if planned is None or planned[0].metric != space.metrics()[0]:
         return False
     return "winner" in roles(space, *planned).values()
+
+
+def best_confirmed(space: Space, plan: Plan | None, records: Sequence[Trial]) -> Trial | None:
+    """Return the trial whose fresh runs are the best in the first objective; None without any.
+
+    None, too, if the plan is of another objective: it has repeated the best in that one, not in the first.
+    """
+    if plan is not None and plan.metric != space.metrics()[0]:
+        return None
+    return tables.best_confirmed(space, records)
 
 
 def progress_line(space: Space, plan: Plan, now: Standing) -> str:

@@ -15,6 +15,7 @@ from sweeps.export import table as tables
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.programs.kinds import program_of
+from sweeps.search.confirm.plan import stored_plan
 from sweeps.search.grid import Grid
 from sweeps.search.stop_rule import Standing
 from sweeps.space.definition import Space
@@ -50,7 +51,8 @@ def report_document(
         winner = confirmed[1].winner.finalist.trial
         found = next((record for record in records if record.trial == winner), None)
     else:  # before the confirmation is over, the best of the confirmed, if any are
-        found = tables.best_confirmed(experiment.space, records)
+        stored = stored_plan(experiment.store)
+        found = confirmation.best_confirmed(experiment.space, stored[0] if stored else None, records)
     if confirmed is not None or found is not None:
         document.get("insight", {}).pop("optimum", None)  # fresh runs know better, and are no one run's gain
     else:

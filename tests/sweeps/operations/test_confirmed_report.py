@@ -150,3 +150,17 @@ def test_who_is_inside_over_fresh_seeds_is_the_best_and_on_the_front(tmp_path: P
     assert page.best.trial == best.trial == 0
     assert page.best.confirmation is not None
     assert front_of(experiment, INSIDE) == (1, 0)
+
+
+def test_a_confirmation_of_another_objective_does_not_choose_the_best(tmp_path: Path) -> None:
+    """Its finalists are the best of that one, not of the first."""
+    experiment = made(tmp_path, SPACE)
+    fresh = {2: [(9.1, 5.1), (9.0, 5.0)], 1: [(2.1, 41.0), (2.0, 40.0)]}
+    records = sweep_of([(1.0, 90.0), (2.0, 40.0), (9.0, 5.0)], fresh)
+    plan(experiment, records, (2, 1), "ms")
+    assert confirmation.confirmed_answer(experiment, records) is None
+    page = page_of(experiment, records)
+    assert page.best is not None
+    assert (page.best.trial, page.best.confirmation) == (0, None)
+    planned = rounds.of_store(experiment.store, records)
+    assert not confirmation.has_confirmed(experiment.space, planned, records)
