@@ -67,7 +67,9 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
     )
     if curve is not None:
         xs = np.geomspace(curve.low, curve.high, 60)
-        columns = (xs.tolist(), *(part.tolist() for part in curve.predict(xs)))
+        within = drawing.y.scale.within  # the fit of a score may cross zero
+        heights = ([within(value) for value in part.tolist()] for part in curve.predict(xs))
+        columns = (xs.tolist(), *heights)
         band = [{"x": x, "y": y, "low": low, "high": high} for x, y, low, high in zip(*columns, strict=True)]
         drawing.band(grey("95 % of the fit", shape="square", opacity=0.22), band)
         drawing.line(

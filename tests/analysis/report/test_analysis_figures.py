@@ -211,6 +211,18 @@ def test_error_bars_end_on_a_logarithmic_axis_which_has_no_zero() -> None:
     assert all(row["low"] >= low for bar in layers(figure, "rule") for row in bar.rows if "low" in row)
 
 
+def test_a_fitted_curve_and_its_band_end_on_a_logarithmic_axis_which_has_no_zero() -> None:
+    xs, ys = [50.0, 100.0, 200.0, 400.0, 800.0, 1600.0], [0.01, 0.12, 0.3, 0.41, 0.5, 0.55]
+    table = TrialsTable.from_frame(pd.DataFrame({"x": xs, "accuracy": ys}))
+    curve = fit_curve(xs, ys, goal="maximize", draws=50)
+    assert all(part[0] < 0 for part in curve.predict(xs)[:2])
+    figure = tradeoff(table, pareto(table, x="x", y="accuracy", y_goal="maximize"), curve)
+    scale = axis(figure, "y")["scale"]
+    assert scale["type"] == "log"
+    band, line = layer(figure, "area", "95 % of the fit"), layer(figure, "line", "fitted curve")
+    assert min(*band.column("low"), *band.column("high"), *line.column("y")) == scale["domain"][0]
+
+
 def test_a_crowds_history_is_small_and_has_no_bars(document: Any, trial: Any) -> None:
     crowd = (trial(i, 4.0 + i / 1000, final_loss_sem=0.1) for i in range(400))
     figure = history(TrialsTable.from_frame(from_document(document(*crowd))), "final_loss")
