@@ -428,7 +428,7 @@ def _with_errors(
     spreads: dict[str, Spread] = {}
     seeds = _keys(table, seed_columns(table))
     trials = table.trials.tolist()
-    for name in _metrics(table, everything=bool(means)):
+    for name in _metrics(table):
         values, sems = table.floats(name).copy(), table.standard_errors(name)
         spread = _spread(values, seeds, repeats)
         runs = np.ones(len(table))
@@ -443,15 +443,15 @@ def _with_errors(
             values[row] = table.floats(name)[known].mean() if known else np.nan
         if means:
             columns[name] = values
-        if spread is not None:
+        if spread is not None and (spread.sd or means or name + SEM in table):  # steps are those of any seed
             spreads[name] = spread
             total = np.hypot(texts, spread.sd / np.sqrt(runs))
             columns[name + SEM] = np.where(np.isfinite(values) & (total > 0), total, np.nan)
     return table.frame.assign(**columns), spreads
 
 
-def _metrics(table: TrialsTable, *, everything: bool) -> list[str]:
-    """Return the columns of numbers that seeds vary: those with a standard error, or all of them."""
+def _metrics(table: TrialsTable) -> list[str]:
+    """Return the columns of numbers that seeds may vary."""
     fixed = {*RESERVED, *table.parameters} - {"seconds", MACHINE_SECONDS}
     frame = table.frame
     return [
@@ -459,7 +459,6 @@ def _metrics(table: TrialsTable, *, everything: bool) -> list[str]:
         for name in table.columns
         if name not in fixed
         and not (name.endswith(SEM) and name.removesuffix(SEM) in table)
-        and (everything or name + SEM in table)
         and types.is_numeric_dtype(frame[name])
         and not types.is_bool_dtype(frame[name])
     ]
@@ -472,6 +471,7 @@ def _spread(values: Floats, seeds: Sequence[str], repeats: Sequence[tuple[int, .
         distinct = {seeds[row]: values[row] for row in reversed(rows) if np.isfinite(values[row])}
         found = np.array(list(distinct.values()))
         if found.size >= MIN_RUNS:
+            found = found - found[0]  # equal runs have no spread, whatever the rounding of their mean
             squares += float(((found - found.mean()) ** 2).sum())
             freedom += found.size - 1
     return Spread(sd=float(np.sqrt(squares / freedom)), freedom=freedom) if freedom else None

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.summaries.summary import pareto
+from analysis.summaries.uncertainty import estimate_uncertainty
 from analysis.table import TrialsTable, from_document
 
 
@@ -143,6 +144,24 @@ def test_repeats_of_a_grid_stay_rows_and_widen_the_errors(sweep: dict[str, Any])
     assert shown.standard_errors("final_loss")[2] == pytest.approx(np.hypot(0.012, 0.04 / 2**0.5))
     assert "effective_steps_sem" not in shown
     assert shown.configurations is shown  # no error is widened twice
+
+
+def test_repeats_of_a_grid_give_the_spread_of_a_metric_without_errors(sweep: dict[str, Any]) -> None:
+    for row in sweep["trials"]:
+        row["parameters"]["seed"] = 0
+        row["metrics"].pop("final_loss_sem", None)
+    twin = copy.deepcopy(sweep["trials"][1]) | {"trial": 7}
+    twin["parameters"]["seed"], twin["metrics"]["final_loss"] = 1, 3.64
+    table = table_of(sweep | {"trials": [*sweep["trials"], twin]})
+    shown = table.configurations
+    assert shown.floats("final_loss").tolist() == pytest.approx(table.floats("final_loss"), nan_ok=True)
+    errors = shown.standard_errors("final_loss")
+    known = np.isfinite(shown.floats("final_loss"))
+    assert errors[known] == pytest.approx(0.04 / 2**0.5)
+    assert np.isnan(errors[~known]).all()
+    assert "effective_steps_sem" not in shown
+    result = pareto(table, x="effective_steps", y="final_loss")
+    assert estimate_uncertainty(table, result, draws=50).draws == 50
 
 
 def test_the_same_seed_twice_says_nothing_of_the_seeds(sweep: dict[str, Any]) -> None:
