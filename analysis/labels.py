@@ -12,6 +12,9 @@ from sweeps.text.counted import counted
 
 MISSING = "–"
 
+MOST_DECIMALS = 9
+"""More of them are zeros to count: such numbers are written with a power of ten."""
+
 TITLES: Mapping[str, str] = MappingProxyType(
     {
         "final_loss": "final loss (nats per token)",
@@ -79,7 +82,10 @@ def with_error(value: float | None, sem: float | None) -> str:
     """Format a number and its standard error to two digits of it: `3.412 ± 0.018`; "" without both."""
     if value is None or sem is None or not (math.isfinite(value) and math.isfinite(sem) and sem > 0):
         return ""
-    decimals = min(9, max(0, 1 - math.floor(math.log10(sem))))
+    decimals = max(0, 1 - math.floor(math.log10(sem)))
+    if decimals > MOST_DECIMALS:
+        digits = decimals + 1 + math.floor(math.log10(abs(value))) if value else 1
+        return f"{number(value, min(max(1, digits), 15))} ± {number(sem, 2)}"
     return f"{value:.{decimals}f} ± {sem:.{decimals}f}"
 
 
