@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError, MissingColumn
+from analysis.labels import number
 from analysis.table import PARAMETER, TableLike, TrialsTable, is_confirming
 from analysis.table.files import OWN_COLUMNS
 from sweeps.text.counted import counted
@@ -90,7 +91,9 @@ class Paired:
         """Return a line such as `-0.100 (lower in 5 of 5 seeds, p = 0.062)`."""
         word, count = ("lower", self.lower) if self.lower >= self.higher else ("higher", self.higher)
         seeds = counted(len(self.differences), "seed")
-        return f"{self.mean:+.3f} ({word} in {count} of {seeds}, p = {self.p:.2g})"
+        size = abs(self.mean)
+        shown = number(size, 3) if 0 < size < 0.01 else f"{size:.3f}"
+        return f"{'-' if self.mean < 0 else '+'}{shown} ({word} in {count} of {seeds}, p = {self.p:.2g})"
 
 
 def compare(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:

@@ -92,6 +92,21 @@ def test_pairs_differ_in_one_parameter(table: pd.DataFrame) -> None:
     assert back.differences == pytest.approx([-d for d in found.differences])
 
 
+@pytest.mark.parametrize(
+    ("differences", "written"),
+    [
+        ((1e-4, 1.2e-4), "+0.00011 (higher in 2"),
+        ((-1e-4, -1.234e-4), "-0.000112 (lower in 2"),
+        ((-2e-7, -2e-7), "-2e-7 (lower in 2"),
+        ((0.01, 0.01), "+0.010 (higher in 2"),
+        ((-0.1, 0.1), "+0.000 (lower in 1"),
+        ((-0.0, -0.0), "+0.000 (lower in 0"),
+    ],
+)
+def test_a_small_difference_is_not_shown_as_none(differences: tuple[float, ...], written: str) -> None:
+    assert Paired(differences=differences).describe().startswith(f"{written} of 2 seeds")
+
+
 def test_a_parameter_that_is_off_on_one_side_is_no_difference(table: pd.DataFrame) -> None:
     table["param.stage1_9.lr"] = [None, None, None, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]
     assert len(compare_trials(table, "stage1_9.max_steps", 100, 0, "final_loss").differences) == 3
