@@ -17,7 +17,7 @@ from analysis.statistics.efficiency import STAGE1_9_WEIGHT
 from analysis.summaries.compute import NOMINAL_COLUMNS, OWN_SECONDS, measure_of
 from analysis.summaries.reuse import STEPS as STEPS_COLUMN
 from analysis.summaries.reuse import Reuse
-from analysis.table import MACHINE_SECONDS, PARAMETER, SEM, TrialsTable
+from analysis.table import HOSTS, MACHINE_SECONDS, PARAMETER, SEM, TrialsTable
 from sweeps.text.counted import counted
 
 STEPS = (
@@ -232,7 +232,8 @@ def column_source(column: str, page: Contents) -> str:
     if column == "usd" and page.priced_by_time:
         taken = f"column {next(name for name in OWN_SECONDS if name in page.table)}"
         if page.reuse is not None:
-            taken = f"({taken} + seconds of {_reused_source(page.reuse)})"
+            hosts = " × column hosts" if HOSTS in page.table else ""
+            taken = f"({taken} + seconds of {_reused_source(page.reuse)}{hosts})"
         source = f"column usd: {taken} / 3600 × {page.cost.basis}"
     elif column == "effective_steps":
         source = f"column effective_steps: {STEPS}"

@@ -14,6 +14,7 @@ from analysis.table.trials_table import (
     seed_columns,
 )
 from sweeps.text.columns import (
+    HOSTS,
     MACHINE_SECONDS,
     NOMINAL,
     PAID,
@@ -31,6 +32,7 @@ from sweeps.text.columns import (
 __all__ = [
     "CONFIRM",
     "FIDELITY",
+    "HOSTS",
     "MACHINE_SECONDS",
     "NOMINAL",
     "PAID",

@@ -22,6 +22,7 @@ from pydantic_core import from_json
 from analysis.errors import TableError
 from sweeps.text.columns import (
     COMPLETED,
+    HOSTS,
     INFEASIBLE,
     MACHINE_SECONDS,
     METRIC,
@@ -188,7 +189,7 @@ READERS: Mapping[str, Callable[[Path, str], pd.DataFrame]] = MappingProxyType(
 def from_document(document: object, *, source: str = "document") -> pd.DataFrame:
     """Return the table of an export document: `{"schema": 1, …, "trials": [{"trial", "metrics", …}]}`.
 
-    Its fields `machine_seconds` and `infeasible` become the columns that the flat tables have.
+    Its fields `machine_seconds`, `hosts` and `infeasible` become the columns that the flat tables have.
 
     Raises:
         TableError: it is not an export document, or one of a newer schema; or its infeasible trials are no
@@ -203,7 +204,7 @@ def from_document(document: object, *, source: str = "document") -> pd.DataFrame
     for position, trial in enumerate(trials):
         if isinstance(trial, Mapping) and (lacking := OWN_COLUMNS - set(trial)):
             raise TableError(source, f"trials[{position}] has no {', '.join(sorted(lacking))}")
-    longer, outside = document.get(MACHINE_SECONDS), document.get(INFEASIBLE)
+    longer, hosts, outside = (document.get(name) for name in (MACHINE_SECONDS, HOSTS, INFEASIBLE))
     if outside is not None and not (
         isinstance(outside, list | tuple) and all(isinstance(trial, int) for trial in outside)
     ):
@@ -213,6 +214,8 @@ def from_document(document: object, *, source: str = "document") -> pd.DataFrame
     for row in rows:
         if isinstance(row, dict) and isinstance(longer, Mapping):
             row[MACHINE_SECONDS] = longer.get(str(row["trial"]), row.get("seconds"))
+        if isinstance(row, dict) and isinstance(hosts, Mapping):
+            row[HOSTS] = hosts.get(str(row["trial"]), 1)
         if isinstance(row, dict) and found is not None:
             row[INFEASIBLE] = str(row["trial"]) in found
     return _from_rows(rows, source)

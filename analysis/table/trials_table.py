@@ -43,7 +43,17 @@ from analysis.table.files import (
     refuse_repeated,
 )
 from analysis.table.held_out import HeldOut
-from sweeps.text.columns import INFEASIBLE, MACHINE_SECONDS, PARAMETER, POINTS, RESERVED, SEM, STAGES, is_seed
+from sweeps.text.columns import (
+    HOSTS,
+    INFEASIBLE,
+    MACHINE_SECONDS,
+    PARAMETER,
+    POINTS,
+    RESERVED,
+    SEM,
+    STAGES,
+    is_seed,
+)
 from sweeps.text.fresh_runs import MIN_RUNS, failed_configurations
 
 CONFIRM = "confirm"
@@ -238,8 +248,15 @@ class TrialsTable:
 
     @property
     def reused_seconds(self) -> Floats:
-        """Return [N] the seconds that others took for what each trial did not compute of its stages."""
-        return np.array([total(stage.not_paid(stage.seconds) for stage in row) for row in self.stages])
+        """Return [N] what others took for what each trial did not compute of its stages.
+
+        In seconds of machines, as column MACHINE_SECONDS: on as many hosts as the trial has.
+        """
+        # In tables put together, some may lack the column: theirs have one host.
+        hosts = self.numbers(HOSTS).fillna(1).to_numpy("float64") if HOSTS in self else 1.0
+        return hosts * np.array(
+            [total(stage.not_paid(stage.seconds) for stage in row) for row in self.stages]
+        )
 
     @property
     def length_columns(self) -> tuple[str, str] | None:

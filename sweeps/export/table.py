@@ -25,6 +25,7 @@ from sweeps.space.fidelity import is_at_target
 from sweeps.text import csv_format
 from sweeps.text.atomic_file import atomic_write
 from sweeps.text.columns import (
+    HOSTS,
     INFEASIBLE,
     MACHINE_SECONDS,
     PARAMETER,
@@ -54,6 +55,7 @@ def document(
     `held_out` has the losses of each sequence by trial (see `held_out.losses`); left out if there are none.
     """
     longer = {str(each.trial): took for each in trials if (took := machine_seconds(each)) is not None}
+    hosts = {str(each.trial): each.nodes for each in trials if each.nodes != 1}
     return {
         "schema": SCHEMA,
         "name": space.name,
@@ -68,6 +70,7 @@ def document(
         **({"infeasible": infeasible(space, trials)} if space.outcome_constraints else {}),
         **({"held_out": dict(held_out)} if held_out else {}),
         **({"machine_seconds": longer} if longer else {}),
+        **({"hosts": hosts} if hosts else {}),
     }
 
 
@@ -139,6 +142,9 @@ def flat_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     if has_machine_seconds(trials):
         for row, each in zip(rows, trials, strict=True):
             row[MACHINE_SECONDS] = all_seconds(each)
+    if any(each.nodes != 1 for each in trials):
+        for row, each in zip(rows, trials, strict=True):
+            row[HOSTS] = each.nodes
     return rows
 
 

@@ -18,9 +18,10 @@ NOMINAL, PAID, STAGES, POINTS = STAGE_COLUMNS = ("cost_nominal", "cost_paid", "s
 what it computed, and the stages themselves (as JSON, where a cell holds text); likewise, only where there are
 any, the points of trunks that the trial published."""
 
-MACHINE_SECONDS, INFEASIBLE = SWEEP_COLUMNS = ("machine_seconds", "infeasible")
+MACHINE_SECONDS, HOSTS, INFEASIBLE = SWEEP_COLUMNS = ("machine_seconds", "hosts", "infeasible")
 """Columns of some sweeps: seconds of all attempts of the trial, times its hosts, if that is not `seconds` of
-each; and with outcome constraints, whether the trial has completed outside of them."""
+each; these hosts, if any trial has several; and with outcome constraints, whether the trial has completed
+outside of them."""
 
 RESERVED = frozenset((*TRIAL_COLUMNS, *SWEEP_COLUMNS, *STAGE_COLUMNS))
 """Columns that a metric of the same name does not hide: it gets the prefix METRIC."""

@@ -220,6 +220,9 @@ class TestDollars:
         longer = {"schema": 1, "trials": trials, "machine_seconds": {"2": 90.0}}  # it was preempted once
         table = with_price(TrialsTable.from_document(longer), price)
         assert table.numbers("usd").tolist() == pytest.approx([1.5, 2.5])
+        several = {"machine_seconds": {"1": 180.0, "2": 60.0}, "hosts": {"1": 2, "2": 2}}
+        table = with_price(TrialsTable.from_document({"schema": 1, "trials": trials} | several), price)
+        assert table.numbers("usd").tolist() == pytest.approx([3.0, 3.0])
 
 
 def test_what_breaks_the_constraints_is_never_the_best(shared: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ def test_the_table_can_be_imported_again(tmp_path: Path) -> None:
     assert [dict(result.metrics) for result in taken.results] == METRICS[:3]
 
 
-@pytest.mark.parametrize("column", ["infeasible", "machine_seconds", "failure"])
+@pytest.mark.parametrize("column", ["infeasible", "machine_seconds", "hosts", "failure"])
 def test_another_programs_column_is_a_metric(tmp_path: Path, column: str) -> None:
     pd.DataFrame({"param.x": [0.5], "loss": [1.0], column: [2.0], "gb": [1.0]}).to_csv(
         tmp_path / "t.csv", index=False

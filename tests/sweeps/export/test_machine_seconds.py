@@ -16,6 +16,7 @@ from sweeps.export import table
 from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.trials.lifecycle import Abandon, Claim, Complete, Expire, Heartbeat, Release, apply, holder
 from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
 
 SPACE = Space(
     name="case",
@@ -119,6 +120,22 @@ def test_where_all_have_one_attempt_there_is_no_column_of_several(tmp_path: Path
     read = TrialsTable.open(tmp_path / "t.csv")
     assert "machine_seconds" not in read
     assert column_of("seconds", read) == "seconds"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_a_stage_that_was_reused_has_cost_on_all_hosts(tmp_path: Path, suffix: str) -> None:
+    """Whoever reuses half an hour on two hosts is not cheaper than whoever computes it there."""
+    stage = StageRun(name="stage1_9", key="k", cost=1.0, seconds=1800.0)
+    first = replace(preempted(2), stages=(replace(stage, snapshot=True),))
+    second = apply(fresh(1), Claim(worker="w", nodes=2), 0.0)
+    second = apply(second, Complete(**holder(second), metrics={"loss": 2.0}), 7200.0)
+    second = replace(second, stages=(replace(stage, reused_from=0),))
+    alone = replace(at_once(2), stages=(replace(stage, reused_from=0),))
+    table.write(tmp_path / f"t.{suffix}", SPACE, "url", [first, second, alone, fresh(3)])
+    read = TrialsTable.open(tmp_path / f"t.{suffix}")
+    assert with_price(read, RATE).numbers("usd").fillna(-1).tolist() == pytest.approx([15.0, 15.0, 3.0, -1])
+    table.write(tmp_path / f"t.{suffix}", SPACE, "url", [alone])
+    assert "hosts" not in TrialsTable.open(tmp_path / f"t.{suffix}")
 
 
 def test_a_metric_of_that_name_does_not_hide_it() -> None:
