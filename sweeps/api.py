@@ -221,7 +221,7 @@ def plan(
         other: a second measure in which the sources differ, and what to plan for, such as
             `("stage2.max_steps", 20000)`; None: all differences are the size's doing.
         speed: operations a second at the target; None: as at the largest source.
-        usd_per_hour: price of the target's machine; None: by the dollars that the trials report.
+        usd_per_hour: price of each host of the target; None: by the dollars that the trials report.
 
     Raises:
         InputError: no plan can be made of these: there is one only, or they have one size, other objectives,

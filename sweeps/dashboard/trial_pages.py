@@ -201,9 +201,9 @@ class TrialPages:
         }
 
     def _price(self, record: Trial) -> float | None:
-        """Return the dollars of a second of a trial's training; None if they are not known."""
+        """Return the dollars of a second of a trial's training, on all its hosts; None if not known."""
         if self._site.rate is not None:
-            return self._site.rate.usd_per_hour / 3600
+            return record.nodes * self._site.rate.usd_per_hour / 3600
         usd, seconds = record.metrics.get("usd"), record.metrics.get("train_seconds")
         if usd is None:
             known = [(stage.usd, stage.seconds) for stage in record.stages if stage.usd and stage.seconds]

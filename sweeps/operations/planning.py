@@ -307,7 +307,7 @@ def make_plan(
     loss, loss_line = _loss(read, size, notes)
     flops = _grown(read, [each.sweep.train_flops for each in read], size)
     seconds, at_speed = _seconds(read, size, flops, speed)
-    usd = _usd(largest.sweep, flops, seconds, usd_per_hour)
+    usd = _usd(largest, flops, seconds, usd_per_hour)
     fixed = {measure: size} | ({other[0]: other[1]} if other is not None else {})
     space = _final_sweep(read, settings, fixed, notes)
     return Plan(
@@ -741,10 +741,11 @@ def _seconds(
 
 
 def _usd(
-    last: SourceSweep, flops: float | None, seconds: float | None, usd_per_hour: float | None
+    largest: _Read, flops: float | None, seconds: float | None, usd_per_hour: float | None
 ) -> float | None:
-    if usd_per_hour is not None:
-        return None if seconds is None else usd_per_hour * seconds / 3600
+    last = largest.sweep
+    if usd_per_hour is not None:  # of each host
+        return None if seconds is None else largest.chosen.nodes * usd_per_hour * seconds / 3600
     if not last.usd:
         return None
     if flops is not None and last.train_flops:

@@ -14,6 +14,7 @@ import pytest
 from published import done, put, staged
 from served_dashboard import dashboard, make_sweep, record, run, run_file
 
+from analysis.summaries.costs import Rate
 from runners.pools import launched
 from runners.pools.pool import Pool
 from sweeps.experiment import Experiment
@@ -266,6 +267,24 @@ def test_page_of_a_trial(tmp_path, space):
             assert ">training seconds</text>" in seconds
             assert ">stage2</text>" in seconds
             assert "price of a second" in text_of(await served.page("/sweep/toy/trial/1?axis=dollars"))
+
+    run(test())
+
+
+def test_curves_over_dollars_count_all_hosts(tmp_path, space):
+    """Each block of a line is of a second, and a second costs a dollar on each host."""
+    store = make_sweep(tmp_path, space, record(0), record(1, nodes=2))
+    lines = [{**LINES[0], "step": step, "of": 9} for step in range(1, 10)]
+    for trial in (0, 1):
+        run_file(store, trial, "metrics.jsonl", lines)
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            served.site.rate = Rate(name="machine", usd_per_hour=3600.0, kind="spot", dated="2026-01")
+            pages = [await served.page(f"/sweep/toy/trial/{trial}?axis=dollars") for trial in (0, 1)]
+        charts = [page.partition("<svg")[2].partition("</svg>")[0] for page in pages]
+        dollars = [re.findall(r">(5|10|15)</text>", each) for each in charts]
+        assert dollars == [["5"], ["5", "10", "15"]]
 
     run(test())
 

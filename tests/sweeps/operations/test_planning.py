@@ -118,6 +118,17 @@ def test_seconds_are_of_all_attempts_and_of_what_others_computed(tmp_path):
     assert [source.seconds for source in found.sources] == [pytest.approx(39_600 + 900 + 900)] * 2
 
 
+def test_price_is_of_all_hosts(tmp_path):
+    for width in (1, 2):
+        for record in finished(tmp_path / f"w{width}", width, trials=5).trials():
+            file = tmp_path / f"w{width}" / key(record.trial)
+            file.write_bytes(encode(replace(record, nodes=3), "edited"))
+    pair = [Experiment.open(open_store(str(tmp_path / f"w{width}"))) for width in (1, 2)]
+    found = make_plan(pair, 4, measure="width", usd_per_hour=2.0)
+    assert found.seconds == pytest.approx(160)
+    assert found.usd == pytest.approx(3 * 2.0 * 160 / 3600)
+
+
 def test_final_sweep_is_around_the_settings(plan):
     space = literals.space_of(plan.space, "plan")
     lr, layers, width = (space.parameter(name) for name in ("lr", "layers", "width"))
