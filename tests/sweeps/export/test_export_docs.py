@@ -31,7 +31,7 @@ def test_fields_of_the_exported_document() -> None:
     record = Trial(trial=0, status="pending", parameters={"x": 0.5}, generator="sobol")
     record = apply(record, Claim(worker="w"), 0.0)
     record = apply(record, Release(**holder(record)), 10.0)
-    record = apply(record, Claim(worker="w"), 20.0)
+    record = apply(record, Claim(worker="w", nodes=2), 20.0)
     record = apply(record, Complete(**holder(record), metrics={"loss": 1.0}), 30.0)
     exported = table.document(SPACE, "url", [record], {"0": {}})
     assert fields("`sweep export sweep.json` writes one document") == exported.keys()
