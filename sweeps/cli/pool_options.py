@@ -183,7 +183,7 @@ def option_values(assignments: tuple[str, ...]) -> dict[str, Any]:
     """Return the values of --option KEY=VALUE by key. Raises `InputError` if one is not YAML."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class SafeLoader(yaml.SafeLoader):
         """Loads as YAML 1.2 does what engines have in this form: times (24:00:00), dates and ids (0123)."""
 
         def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
@@ -194,7 +194,7 @@ def option_values(assignments: tuple[str, ...]) -> dict[str, Any]:
     found = {}
     for key, text in (_pair("option", text) for text in assignments):
         try:
-            found[key] = yaml.load(text, Loader)  # noqa: S506 - it is a SafeLoader
+            found[key] = yaml.load(text, SafeLoader)  # noqa: S506 - one of its own
         except yaml.YAMLError as error:
             raise InputError(f"--option {key}: not YAML: {' '.join(str(error).split())}") from None
     return found

@@ -42,6 +42,9 @@ def test_the_front_is_that_of_all_objectives_at_once(found: ManyObjectiveFront) 
     result = found.to_json()
     assert result.pop("hypervolume") == pytest.approx(golden.pop("hypervolume"))
     assert result.pop("reference") == pytest.approx(golden.pop("reference"))
+    chances = result.pop("chances")
+    assert list(chances.values()) == list(found.chances)
+    assert chances["3"] < 0.01 < 0.9 < chances["2"]  # the one that is beaten, and the best
     assert result == golden
 
 
