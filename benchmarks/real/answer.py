@@ -232,7 +232,7 @@ def verdict(runs: Runs) -> str:
 def _higher(pair: Paired) -> str:
     """Return a mean difference and its interval in words."""
     mean, low, high = (
-        f"{abs(each):.2f} {'lower' if each < 0 else 'higher'}" for each in (pair.mean, *pair.interval)
+        f"{abs(each):.3f} {'lower' if each < 0 else 'higher'}" for each in (pair.mean, *pair.interval)
     )
     return f"{mean} (95 %: {low} to {high})"
 

@@ -84,8 +84,9 @@ def test_the_verdict_has_the_differences_and_their_mean_over_lengths() -> None:
     alone = [row(0, 1000, seed, 4.0 + offset) for seed, offset in SEEDS.items()]
     sentence = verdict(Runs([table(0.2), pd.DataFrame([*longer, *alone])]))
     assert "is better after 300 and 600 steps." in sentence
-    assert "0.20 lower (95 %: 0.20 lower to 0.20 lower) after 300; 0.30 lower" in sentence
-    assert "0.25 lower (95 %: 0.25 lower to 0.25 lower) over these lengths together; 3 seeds." in sentence
+    assert "0.199 lower (95 %: 0.201 lower to 0.197 lower) after 300; 0.300 lower" in sentence
+    # -0.25, -0.2495 and -0.249: 4.303 * 0.0005 / sqrt(3) = 0.00124
+    assert "(95 %: 0.251 lower to 0.248 lower) over these lengths together; 3 seeds." in sentence
 
 
 def test_one_seed_answers_nothing() -> None:
