@@ -256,6 +256,7 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         f"{STEPS} of Stage 2 stand beside {alone(50)} of Stage 2 alone.",
         f"**{verdict(runs)}**",
         _limits(runs),
+        *_better_rates(sweep, runs),
         f"![held-out loss over compute]({pictures}/lengths.svg)",
         markdown_table(*_rows(runs)),
         "Losses are means over seeds, smallest and largest in brackets; differences are paired by seed, with "
@@ -322,6 +323,22 @@ def _limits(runs: Runs) -> str:
         f"students end at {min(means):.1f} to {max(means):.1f} nats per token, where the teacher has "
         f"{TEACHER_LOSS:.1f}. Nothing follows for trainings of billions of tokens."
     )
+
+
+def _better_rates(sweep: pd.DataFrame, runs: Runs) -> list[str]:
+    """Say where another rate of Stage 2 was better at a length than the rates of all lengths, with seed 0."""
+    found = []
+    for each in runs.lengths:
+        wanted = {STEPS_1_9: each.stage1_9, STEPS_2: each.stage2, "seed": 0, **SETTINGS}
+        own = sweep[like(sweep, wanted) & (sweep["status"] == "completed")]
+        best, known = own["final_loss"].min(), runs.values(each).get(0)
+        if known is not None and best < known:
+            rate = own.loc[own["final_loss"].idxmin(), f"param.{RATE_2}"]
+            found.append(f"{each.stage1_9} + {each.stage2} steps {best:.3f} at {rate:g}, not {known:.3f}")
+    if not found:
+        return []
+    better = "; ".join(found)
+    return [f"**Another rate of Stage 2 is better at some lengths** (seed 0): {better}. Not settled there."]
 
 
 def _text_errors(sweep: pd.DataFrame) -> str:
