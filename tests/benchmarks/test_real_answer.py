@@ -155,6 +155,16 @@ def test_the_page_has_the_numbers_of_the_records() -> None:
     assert "| 100 + 200 | 0.002 | 0.0004 | 5.100 | 5.200 |" in h200
 
 
+def test_a_length_at_which_another_rate_is_better_is_named() -> None:
+    page = text(sweep(0.2), Runs([table(0.3)]), RATES, pictures="answer")
+    assert "Another rate of Stage 2" not in page  # the others of 300 + 200 steps have 9.0
+    known = sweep(0.2)
+    other = (known["param.stage1_9.max_steps"] == 300) & (known[RATE_2_COLUMN] == 2e-4)
+    better = known.assign(final_loss=known["final_loss"].where(~other, 4.5))
+    page = text(better, Runs([table(0.3)]), RATES, pictures="answer")
+    assert "(seed 0): 300 + 200 steps 4.500 at 0.0002, not 4.900. Not settled there." in page
+
+
 def test_what_is_changed_is_paired_with_what_is_not() -> None:
     """Lambda's start at the best length, and saliency at the one whose rates were searched."""
     known = sweep(0.2)
