@@ -53,8 +53,10 @@ TEACHER_LOSS = 3.400
 """The teacher's own loss on the held-out windows of the sweep on a CPU."""
 
 TOKENS_PER_STEP = 8 * 128
+"""Tokens of a training step in the sweep on a CPU."""
+
 HELD_OUT_TOKENS = 128 * 128
-"""Of the sweep on a CPU."""
+"""Tokens of its held-out text."""
 
 H200_TEACHER_LOSS = 3.522
 """The loss of the teacher with 16,384 tokens on the first 36 of its held-out windows, float32 on a CPU."""
@@ -466,8 +468,8 @@ def _both(runs: Runs) -> list[Lengths]:
     return [each for each in runs.lengths if each.stage1_9]
 
 
-def _list(each: Sequence[object]) -> str:
-    words = [str(one) for one in each]
+def _list(values: Sequence[object]) -> str:
+    words = [str(value) for value in values]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

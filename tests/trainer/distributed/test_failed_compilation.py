@@ -50,6 +50,7 @@ def failing(model: nn.Module, number: int, message: str) -> Callable[..., object
             calls.append(1)
             if len(calls) != number:
                 return objective(ids_BT)
+            # torch types a module's attributes as tensors or modules.
             hook = model.get_decoder().layers[0].register_forward_hook(later)  # type: ignore[operator, union-attr]
             try:
                 return objective(ids_BT)
