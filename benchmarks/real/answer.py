@@ -20,20 +20,24 @@ from benchmarks.findings.page import markdown_table
 from benchmarks.findings.pictures import draw
 from benchmarks.real.answer_sweep import (
     CHANGES,
-    CPU,
-    MIDDLE,
     RATE_1_9,
     RATE_2,
+    SEARCHED,
     SETTINGS,
     STEPS,
-    STEPS_1_9,
-    STEPS_2,
+    Lengths,
+    Rates,
     alone,
     best_length,
     best_rates,
     length_of,
     like,
+    middle_rates,
+    point,
     rates_to_try,
+    searched,
+    trained,
+    with_best_rates,
 )
 
 RECORDS = Path(__file__).with_name("answer")
@@ -64,14 +68,6 @@ H200_TEACHER_LOSS = 3.522
 
 SAME = 0.01
 """Largest difference of two computes, as a share, that counts as none."""
-
-
-@dataclass(frozen=True, order=True)
-class Lengths:
-    """Steps of both stages."""
-
-    stage1_9: int
-    stage2: int
 
 
 @dataclass(frozen=True)
@@ -167,12 +163,8 @@ def write(page: Path = PAGE, folder: Path = RECORDS) -> None:
 
 
 def at_best_rates(sweep: pd.DataFrame) -> Runs:
-    """Return the sweep's trials over lengths: each way with the rates that are best at the middle length."""
-    alone, both = (best_rates(sweep, after_stage1_9=after) for after in (False, True))
-    is_both = sweep[f"param.{STEPS_1_9}"] > 0
-    own = is_both & like(sweep, {RATE_1_9: both[0], RATE_2: both[1]})
-    own |= ~is_both & like(sweep, {RATE_2: alone[1]})
-    return Runs([sweep[own & like(sweep, SETTINGS)]])
+    """Return the sweep's trials over lengths, each with the rates that are best at its lengths."""
+    return Runs(with_best_rates(sweep, each) for each in trained(sweep))
 
 
 def picture(runs: Runs) -> Finding:
@@ -257,8 +249,8 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "Stage 1.9 costs 4/3 of one of Stage 2, as the teacher runs as well, so 50 steps of it and "
         f"{STEPS} of Stage 2 stand beside {alone(50)} of Stage 2 alone.",
         f"**{verdict(runs)}**",
+        *_unsettled(sweep),
         _limits(runs),
-        *_better_rates(sweep, runs),
         f"![held-out loss over compute]({pictures}/lengths.svg)",
         markdown_table(*_rows(runs)),
         "Losses are means over seeds, smallest and largest in brackets; differences are paired by seed, with "
@@ -268,9 +260,8 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "logarithm of the steps: too high where the curve bends, which favours Stage 1.9.",
         _text_errors(sweep),
         "## Learning rates",
+        _rate_search(runs),
         markdown_table(*_rate_rows(sweep)),
-        _left_to_try(sweep),
-        _rate_search(sweep, runs),
         "## What else there is to set",
         _changes(sweep),
         "## What was run",
@@ -290,8 +281,7 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "beside a shorter one.",
         *_beside_notebook(runs),
         "## What would change it",
-        "Larger batches and a longer Stage 2: the teacher is far from reached. Muon in place of AdamW. "
-        "Rates searched at every length.",
+        "Larger batches and a longer Stage 2: the teacher is far from reached. Muon in place of AdamW.",
         "## Before, on an H200",
         "*Rates were not searched to an end there, so it answers nothing by itself.*",
         "<details><summary>What ran, and its numbers</summary>",
@@ -327,22 +317,6 @@ def _limits(runs: Runs) -> str:
     )
 
 
-def _better_rates(sweep: pd.DataFrame, runs: Runs) -> list[str]:
-    """Say where another rate of Stage 2 was better at a length than the rates of all lengths, with seed 0."""
-    found = []
-    for each in runs.lengths:
-        wanted = {STEPS_1_9: each.stage1_9, STEPS_2: each.stage2, "seed": 0, **SETTINGS}
-        own = sweep[like(sweep, wanted) & (sweep["status"] == "completed")]
-        best, known = own["final_loss"].min(), runs.values(each).get(0)
-        if known is not None and best < known:
-            rate = own.loc[own["final_loss"].idxmin(), f"param.{RATE_2}"]
-            found.append(f"{each.stage1_9} + {each.stage2} steps {best:.3f} at {rate:g}, not {known:.3f}")
-    if not found:
-        return []
-    better = "; ".join(found)
-    return [f"**Another rate of Stage 2 is better at some lengths** (seed 0): {better}. Not settled there."]
-
-
 def _text_errors(sweep: pd.DataFrame) -> str:
     """Say what the intervals leave out: other held-out text."""
     errors = sweep.loc[sweep["status"] == "completed", "final_loss_text_sem"]
@@ -353,24 +327,16 @@ def _text_errors(sweep: pd.DataFrame) -> str:
     )
 
 
-def _rate_search(sweep: pd.DataFrame, runs: Runs) -> str:
-    """Say how the rates were chosen, and how clear the choice is."""
-    gaps = []
-    for lengths in ((MIDDLE, STEPS), (0, alone(MIDDLE))):
-        wanted = {STEPS_1_9: lengths[0], STEPS_2: lengths[1], "seed": 0, **SETTINGS}
-        own = sweep[like(sweep, wanted) & (sweep["status"] == "completed")]
-        best = own["final_loss"].sort_values().tolist()
-        second = f"{best[1] - best[0]:.3f}" if len(best) > 1 else "none"
-        gaps.append((len(best), second))
+def _rate_search(runs: Runs) -> str:
+    """Say how the rates were chosen, and how clear such a choice can be."""
     spreads = [
         max(losses) - min(losses) for each in runs.lengths if len(losses := runs.values(each).values()) > 1
     ]
-    seeds = f", where seeds of one setting differ by up to {max(spreads):.2f}" if spreads else ""
+    seeds = f" Seeds of one setting differ by up to {max(spreads):.2f}." if spreads else ""
     return (
-        "All rows have the same FLOPs. Chosen by the loss that is reported, with seed 0 alone and in steps "
-        f"of a factor of 2: {gaps[0][0]} pairs were tried for both stages, {gaps[1][0]} rates for Stage 2 "
-        f"alone. The second best are {gaps[0][1]} and {gaps[1][1]} worse{seeds}. All lengths above have the "
-        "best rates of this one."
+        "Every length has rates of its own: those of the lowest held-out loss with seed 0, in steps of a "
+        "factor of 2, until half and twice the best rate of either stage are worse. As the lowest of "
+        f"several, the losses of seed 0 are a little too low.{seeds} Pairs are of Stage 1.9 and Stage 2."
     )
 
 
@@ -390,26 +356,39 @@ def _cost(table: pd.DataFrame) -> str:
     )
 
 
-def _left_to_try(sweep: pd.DataFrame) -> str:
-    """Say whether the search of rates has ended, and what is left of it."""
-    left = {
-        way: rates_to_try(sweep, after_stage1_9=after, first=CPU.first[after])
-        for after, way in ((False, "Stage 2 alone"), (True, "both stages"))
-    }
-    known = [
-        "; ".join(f"{a:g} and {b:g}" for a, b in rates) + f" ({way})" for way, rates in left.items() if rates
+def _left_to_try(sweep: pd.DataFrame) -> dict[Lengths, list[str]]:
+    """Return the rates that the search has not tried yet, by lengths, in words."""
+    first = middle_rates(sweep)
+    left = {}
+    for each in (each for group in SEARCHED for each in group):
+        rates = rates_to_try(sweep, each, first[each.stage1_9 > 0])
+        if rates:
+            left[each] = [_rates_in_words(each, one) for one in rates]
+    return left
+
+
+def _unsettled(sweep: pd.DataFrame) -> list[str]:
+    """Say at which lengths the search of rates has not ended."""
+    left = [_steps(each) for each in sorted(_left_to_try(sweep))]
+    if not left:
+        return []
+    return [
+        f"**Not settled yet**: at {_list(left)} steps not all [learning rates](#learning-rates) that may be "
+        "better have been tried."
     ]
-    if not known:
-        return (
-            "The search of rates has ended: half and twice the best rates are worse, or the end of the list."
-        )
-    return f"**The search of rates has not ended**; of Stage 1.9 and Stage 2 are left: {', '.join(known)}."
+
+
+def _rates_in_words(lengths: Lengths, rates: Rates) -> str:
+    return f"{rates[0]:g} and {rates[1]:g}" if lengths.stage1_9 else f"{rates[1]:g}"
+
+
+def _steps(lengths: Lengths) -> str:
+    return f"{lengths.stage1_9} + {lengths.stage2}"
 
 
 def _changes(sweep: pd.DataFrame) -> str:
     """Return the table of trials with one thing changed, beside those without."""
-    rates = best_rates(sweep, after_stage1_9=True)
-    best = best_length(sweep, rates)
+    best = best_length(sweep)
 
     def losses(wanted: Mapping[str, object]) -> dict[int, float]:
         own = sweep[like(sweep, dict(wanted)) & (sweep["status"] == "completed")]
@@ -417,39 +396,37 @@ def _changes(sweep: pd.DataFrame) -> str:
 
     rows = []
     for change in CHANGES:
-        length = length_of(change, best)
-        base = {STEPS_1_9: length, STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], **SETTINGS}
+        lengths = length_of(change, best)
+        base = point(lengths, best_rates(sweep, lengths))
+        del base["seed"]
         pair = _paired(losses(base | change), losses(base))
         if pair is not None:
             name, value = next(iter(change.items()))
-            rows.append([str(length), f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
+            rows.append([_steps(lengths), f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
     if not rows:
         return (
             "Lambda's start, saliency, the distance and the weight of CE were not varied: all runs above "
             "have " + _list([f"`{name}={value}`" for name, value in SETTINGS.items()]) + "."
         )
-    header = ("Stage 1.9, steps", "key", "as it is", "changed", "loss, changed less as it is")
-    return f"{markdown_table(header, rows)}\n\n{STEPS} steps of Stage 2 after it."
+    header = ("steps", "key", "as it is", "changed", "loss, changed less as it is")
+    return markdown_table(header, rows)
 
 
 def _rate_rows(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return the table of the search for rates, the best of each way first."""
+    """Return the table of the search for rates: the best of each length, and what comes next to it."""
     rows = []
-    for stage1_9, stage2 in ((0, alone(MIDDLE)), (MIDDLE, STEPS)):
-        wanted = {STEPS_1_9: stage1_9, STEPS_2: stage2, "seed": 0, **SETTINGS}
-        own = sweep[like(sweep, wanted) & (sweep["status"] == "completed")]
-        for row in own.sort_values("final_loss").to_dict("records"):
-            first = f"{row[f'param.{RATE_1_9}']:.2g}" if stage1_9 else ""
-            rows.append(
-                [
-                    f"{stage1_9} + {stage2}",
-                    first,
-                    f"{row[f'param.{RATE_2}']:.2g}",
-                    f"{row['stage2_train_loss']:.3f}",
-                    f"{row['final_loss']:.3f}",
-                ]
-            )
-    return ("steps", "Stage 1.9's rate", "Stage 2's rate", "training loss", "held-out loss"), rows
+    left = _left_to_try(sweep)
+    for each in trained(sweep):
+        tried = searched(sweep, each)
+        words = [
+            _rates_in_words(each, rates)
+            for rates in zip(tried[f"param.{RATE_1_9}"], tried[f"param.{RATE_2}"], strict=True)
+        ]
+        losses = tried["final_loss"].tolist()
+        second = f"{words[1]}: {losses[1] - losses[0]:+.3f}" if len(words) > 1 else ""
+        to_try = "; ".join(left.get(each, ["none"]))
+        rows.append([_steps(each), words[0], f"{losses[0]:.3f}", str(len(words)), second, to_try])
+    return ("steps", "best rates", "loss of seed 0", "tried", "next best", "left to try"), rows
 
 
 def _rates(rates: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:

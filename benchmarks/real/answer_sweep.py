@@ -1,10 +1,10 @@
 """The sweep for docs/explanation/answer.md, in one go or in several: `python -m benchmarks.real sweep`.
 
-Trials are enqueued in phases, each begun when the one before it has ended: the rates of both stages, for
-Stage 2 alone and after a Stage 1.9 of equal compute; some lengths, seed by seed, each way with its own best
-rates, then the others, and the shortest and the longest with rates beside the best; then `CHANGES`. A run
-that ends early has whole comparisons of fewer lengths. The records are written after each phase and at the
-end, and a phase leaves out the trials that they have: the next machine needs this one file.
+Trials are enqueued in phases, each begun when the one before it has ended: the learning rates at the middle
+length of Stage 1.9 and at Stage 2 alone with its FLOPs, with one seed; the rates at all other lengths, from
+the best of those on; every length with its own best rates, for all seeds; then `CHANGES`. The records are
+written after each phase and at the end, and a phase leaves out the trials that they have: the next machine
+needs this one file.
 """
 
 from __future__ import annotations
@@ -41,13 +41,19 @@ CHANGES: list[Point] = [
 
 RATES = tuple(round(1e-4 * 2**power, 4) for power in range(9))
 LENGTHS = (50, 100, 200, 400)
-LENGTH_ORDER = ((200, 50), (100,), (400,))
-"""The lengths in the order in which all seeds are trained, since a session may end at any time."""
+MIDDLE = 100
+"""The length of Stage 1.9 whose rates are searched first."""
 STEPS = 200
 """Steps of Stage 2 after a Stage 1.9."""
 SEEDS = (0, 1, 2)
-MIDDLE = 100
-"""The length of Stage 1.9 whose rates are searched."""
+
+
+@dataclass(frozen=True, order=True)
+class Lengths:
+    """Steps of both stages."""
+
+    stage1_9: int
+    stage2: int
 
 
 def alone(length: int) -> int:
@@ -59,6 +65,22 @@ def alone(length: int) -> int:
 
 
 ALONE = (STEPS, *map(alone, LENGTHS))
+
+
+def compared(length: int) -> tuple[Lengths, Lengths]:
+    """Return a Stage 1.9 of this length before Stage 2, and Stage 2 alone with its FLOPs."""
+    return Lengths(length, STEPS), Lengths(0, alone(length))
+
+
+SEARCHED = (
+    compared(MIDDLE),
+    (
+        *(each for length in sorted(LENGTHS, reverse=True) if length != MIDDLE for each in compared(length)),
+        Lengths(0, STEPS),
+    ),
+)
+"""The lengths whose rates are searched first, and all others. Longer ones come before shorter ones, which
+start from their trunk where they have the same rates."""
 
 
 def _trunk(steps: Sequence[int]) -> list[int]:
@@ -140,10 +162,10 @@ def space(setting: Sequence[str], *, saliency: bool = False) -> dict[str, Any]:
     }
 
 
-def point(stage1_9: int, stage2: int, rates: Rates, seed: int = 0) -> Point:
+def point(lengths: Lengths, rates: Rates, seed: int = 0) -> Point:
     """Return a trial."""
     return {
-        **{STEPS_1_9: stage1_9, STEPS_2: stage2, RATE_1_9: rates[0], RATE_2: rates[1]},
+        **{STEPS_1_9: lengths.stage1_9, STEPS_2: lengths.stage2, RATE_1_9: rates[0], RATE_2: rates[1]},
         **SETTINGS,
         "seed": seed,
     }
@@ -161,40 +183,26 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
         table = trials()
         return [each for each in points if not is_in(table, each)]
 
-    middle = {False: (0, alone(MIDDLE)), True: (MIDDLE, STEPS)}
-    while points := [
-        point(*middle[after], rates)
-        for after in (True, False)
-        for rates in rates_to_try(trials(), after_stage1_9=after, first=first[after])
-    ]:
-        yield points
+    for group in SEARCHED:
+        while points := [
+            point(each, rates)
+            for each in group
+            for rates in rates_to_try(trials(), each, first[each.stage1_9 > 0])
+        ]:
+            yield points
+        first = middle_rates(trials())
     table = trials()
-    rates = {each: best_rates(table, after_stage1_9=each) for each in (False, True)}
-
-    def lengths(steps: Sequence[int], seed: int) -> list[Point]:
-        pairs = [
-            (point(length, STEPS, rates[True], seed), point(0, alone(length), rates[False], seed))
-            for length in steps
-        ]
-        return [each for pair in pairs for each in pair]
-
-    # Longer lengths before shorter ones, which start from their trunk. All in one phase: at the end of each
-    # some worker has nothing to do.
-    ends = [(LENGTHS[0], STEPS), (LENGTHS[-1], STEPS), (0, ALONE[0]), (0, ALONE[-1])]
-    yield missing(
-        [
-            *(each for steps in LENGTH_ORDER for seed in SEEDS for each in lengths(steps, seed)),
-            *(point(0, STEPS, rates[False], seed) for seed in SEEDS),
-            *(point(*each, near) for each in ends for near in _beside(rates[each[0] > 0], second_only=True)),
-        ]
-    )
-    best = best_length(trials(), rates[True])
+    rates = {each: best_rates(table, each) for group in SEARCHED for each in group}
+    # All in one phase: at the end of each some worker has nothing to do.
+    yield missing([point(each, rates[each], seed) for each in rates for seed in SEEDS])
+    best = best_length(trials())
     for saliency in (False, True):
         changes = [each for each in CHANGES if (SALIENCY in each) == saliency]
         yield missing(
             [
-                point(length_of(each, best), STEPS, rates[True], seed) | each
+                point(lengths, rates[lengths], seed) | each
                 for each in changes
+                for lengths in [length_of(each, best)]
                 for seed in SEEDS
             ]
         )
@@ -238,51 +246,81 @@ def _beside(rates: Rates, *, second_only: bool = False) -> list[Rates]:
     return [(rates[0], each) for each in near(rates[1])] + first
 
 
-def rates_to_try(table: pd.DataFrame, *, after_stage1_9: bool, first: Rates) -> list[Rates]:
+def rates_to_try(table: pd.DataFrame, lengths: Lengths, first: Rates) -> list[Rates]:
     """Return what is not known beside the best rates of seed 0; nothing once they are the best of all beside.
 
     Steps are of a factor of 2. Without a Stage 1.9 its rate stays at what the search begins with.
+
+    Args:
+        table: trials.
+        lengths: of the trials whose rates are searched.
+        first: rates from which the search begins.
     """
-    lengths = (MIDDLE, STEPS) if after_stage1_9 else (0, alone(MIDDLE))
-    try:
-        best = best_rates(table, after_stage1_9=after_stage1_9)
-    except SystemExit:
-        best = first
-    near = [best, *_beside(best, second_only=not after_stage1_9)]
-    return [rates for rates in near if not is_in(table, point(*lengths, rates))]
+    best = first if searched(table, lengths).empty else best_rates(table, lengths)
+    near = [best, *_beside(best, second_only=not lengths.stage1_9)]
+    return [rates for rates in near if not is_in(table, point(lengths, rates))]
 
 
-def best_rates(table: pd.DataFrame, *, after_stage1_9: bool) -> Rates:
-    """Return the rates of the lowest completed loss of seed 0 at the middle length, or of its FLOPs alone.
+def searched(table: pd.DataFrame, lengths: Lengths) -> pd.DataFrame:
+    """Return the completed trials of seed 0 of these lengths, at all rates, the lowest loss first."""
+    if table.empty:
+        return table
+    wanted = {STEPS_1_9: lengths.stage1_9, STEPS_2: lengths.stage2, "seed": 0, **SETTINGS}
+    return table[like(table, wanted) & (table["status"] == "completed")].sort_values("final_loss")
+
+
+def best_rates(table: pd.DataFrame, lengths: Lengths) -> Rates:
+    """Return the rates of the lowest completed loss of seed 0 at these lengths.
 
     Raises:
         SystemExit: no such trial completed.
     """
-    lengths = (MIDDLE, STEPS) if after_stage1_9 else (0, alone(MIDDLE))
-    wanted = {STEPS_1_9: lengths[0], STEPS_2: lengths[1], "seed": 0, **SETTINGS}
-    own = table if table.empty else table[like(table, wanted) & (table["status"] == "completed")]
+    own = searched(table, lengths)
     if own.empty:
         raise SystemExit(
-            f"no trial {'with' if after_stage1_9 else 'without'} Stage 1.9 completed: see `sweep trials`"
+            f"no trial of {lengths.stage1_9} and {lengths.stage2} steps completed: see `sweep trials`"
         )
-    best = own.loc[own["final_loss"].idxmin()]
+    best = own.iloc[0]
     return float(best[f"param.{RATE_1_9}"]), float(best[f"param.{RATE_2}"])
 
 
-def best_length(table: pd.DataFrame, rates: Rates) -> int:
-    """Return the length of Stage 1.9 with the lowest mean loss over the seeds at these rates."""
-    wanted = {STEPS_2: STEPS, RATE_1_9: rates[0], RATE_2: rates[1], **SETTINGS}
-    own = table[like(table, wanted) & (table["status"] == "completed") & (table[f"param.{STEPS_1_9}"] > 0)]
-    return int(own.groupby(f"param.{STEPS_1_9}")["final_loss"].mean().idxmin())
+def middle_rates(table: pd.DataFrame) -> dict[bool, Rates]:
+    """Return the best rates of the middle length and its FLOPs, by whether there is a Stage 1.9."""
+    return {each.stage1_9 > 0: best_rates(table, each) for each in SEARCHED[0]}
 
 
-def length_of(change: Point, best: int) -> int:
-    """Return the steps of Stage 1.9 of the trials with this change.
+def trained(table: pd.DataFrame) -> list[Lengths]:
+    """Return all lengths with a completed trial of seed 0, ascending."""
+    completed = table[like(table, {"seed": 0, **SETTINGS}) & (table["status"] == "completed")]
+    pairs = completed[[f"param.{STEPS_1_9}", f"param.{STEPS_2}"]].drop_duplicates()
+    return sorted(Lengths(int(first), int(second)) for first, second in pairs.itertuples(index=False))
+
+
+def with_best_rates(table: pd.DataFrame, lengths: Lengths) -> pd.DataFrame:
+    """Return the completed trials of these lengths at their best rates, of all seeds."""
+    rates = best_rates(table, lengths)
+    wanted = point(lengths, rates)
+    del wanted["seed"]
+    return table[like(table, wanted) & (table["status"] == "completed")]
+
+
+def best_length(table: pd.DataFrame) -> Lengths:
+    """Return the Stage 1.9 before Stage 2 with the lowest mean loss over seeds, each at its best rates."""
+    means = {
+        each: with_best_rates(table, each)["final_loss"].mean()
+        for each in trained(table)
+        if each.stage1_9 and each.stage2 == STEPS
+    }
+    return min(means, key=means.__getitem__)
+
+
+def length_of(change: Point, best: Lengths) -> Lengths:
+    """Return the lengths of the trials with this change.
 
     Lambda's start follows the best Stage 1.9, which all its trials share. What changes Stage 1.9 itself is
-    trained at the length whose rates were searched: at the longest it would take as long as all lengths do.
+    trained at the middle length: at the longest it would take as long as all lengths do.
     """
-    return best if LAMBDA in change else MIDDLE
+    return best if LAMBDA in change else Lengths(MIDDLE, STEPS)
 
 
 def train(storage: str, records: Path, *, minutes: float, workers: int, protocol: Protocol) -> None:

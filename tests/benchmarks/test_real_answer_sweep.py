@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +19,7 @@ from benchmarks.real.answer_sweep import (
     SALIENCY,
     STEPS_1_9,
     STEPS_2,
+    Lengths,
     Point,
     Rates,
     phases,
@@ -27,13 +27,23 @@ from benchmarks.real.answer_sweep import (
 
 SMALL = ("model=tiny", "data=stdlib", "device=cpu")
 
-BEST: dict[bool, Rates] = {True: (1.6e-3, 3.2e-3), False: (8e-4, 1e-4)}
 FIRST: dict[bool, Rates] = {True: (8e-4, 4e-4), False: (8e-4, 4e-4)}
 
 
+def best(lengths: Lengths) -> Rates:
+    """Return the best rates of these lengths: the longest have lower ones."""
+    if lengths.stage1_9:
+        return (1.6e-3, 3.2e-3) if lengths.stage1_9 < 400 else (1.6e-3, 4e-4)
+    return (8e-4, 1e-4) if lengths.stage2 < 733 else (8e-4, 2e-4)
+
+
+def lengths_of(point: Point) -> Lengths:
+    return Lengths(point[STEPS_1_9], point[STEPS_2])
+
+
 def loss(point: Point) -> float:
-    """Return a loss that is lowest at `BEST`, and at 200 steps of Stage 1.9."""
-    first, second = BEST[point[STEPS_1_9] > 0]
+    """Return a loss that is lowest at the best rates, and at 200 steps of Stage 1.9."""
+    first, second = best(lengths_of(point))
     return (
         abs(math.log2(point[RATE_1_9] / first))
         + abs(math.log2(point[RATE_2] / second))
@@ -60,14 +70,8 @@ def train_phases(earlier: list[Point]) -> list[list[Point]]:
     return [points for points in found if points]
 
 
-def later(found: list[list[Point]]) -> list[list[Point]]:
-    """Return the phases after the search for rates."""
-    return [
-        points for points in found if {(p[STEPS_1_9], p[STEPS_2]) for p in points} - {(100, 200), (0, 333)}
-    ]
-
-
 FOUND = train_phases([])
+SEEDS_OF_ALL = FOUND[-3]
 
 
 @pytest.mark.slow
@@ -76,7 +80,7 @@ def test_trials_of_each_phase_fit_the_sweep(protocol: answer_sweep.Protocol, tmp
     assert set(protocol.first[True] + protocol.first[False]) <= set(RATES)
     for saliency in (False, True):
         sweep = sweeps.create(answer_sweep.space(SMALL, saliency=saliency), storage=str(tmp_path))
-        points = [FOUND[0][0], later(FOUND)[0][-1], *FOUND[-2][-2:]]  # each takes a quarter of a second
+        points = [FOUND[0][0], SEEDS_OF_ALL[-1], *FOUND[-2][-2:]]  # each takes a quarter of a second
         sweep.extend(run_cap=len(points))
         for index, point in enumerate(points):
             assert sweep.enqueue({k: v for k, v in point.items() if k != SALIENCY}) == index
@@ -93,42 +97,45 @@ def test_runs_of_several_lengths_share_what_they_can(
 
 
 def test_rates_are_tried_at_equal_compute_until_the_best_has_both_neighbours() -> None:
-    tried = [
-        point for points in FOUND for point in points if point[STEPS_2] in (200, 333) and not point["seed"]
-    ]
-    for length, after in ((100, True), (0, False)):
-        at = {(p[RATE_1_9], p[RATE_2]) for p in tried if p[STEPS_1_9] == length and p[LAMBDA] == 0.75}
-        assert BEST[after] in at
+    for lengths in [(100, 200), (0, 333), (50, 200), (400, 200), (0, 200), (0, 733)]:
+        each = Lengths(*lengths)
+        tried = {(p[RATE_1_9], p[RATE_2]) for found in FOUND[:-3] for p in found if lengths_of(p) == each}
+        first, second = best(each)
+        assert {(first, second), (first, second * 2)} <= tried
+        if each.stage1_9:
+            assert {(first, second / 2), (first / 2, second), (first * 2, second)} <= tried
     both = {(p[RATE_1_9], p[RATE_2]) for p in FOUND[0] if p[STEPS_1_9]}
     assert both == {(8e-4, 4e-4), (8e-4, 2e-4), (8e-4, 8e-4), (4e-4, 4e-4), (1.6e-3, 4e-4)}
-    beside = {(1.6e-3, 1.6e-3), (1.6e-3, 6.4e-3), (8e-4, 3.2e-3), (3.2e-3, 3.2e-3)}
-    assert beside <= {(p[RATE_1_9], p[RATE_2]) for p in tried if p[STEPS_1_9] == 100}
+
+
+def test_the_middle_length_is_searched_first_and_others_from_its_best_rates() -> None:
+    middle = {Lengths(100, 200), Lengths(0, 333)}
+    of_middle = [points for points in FOUND[:-3] if {lengths_of(p) for p in points} & middle]
+    assert all({lengths_of(p) for p in points} <= middle for points in of_middle)
+    assert FOUND[: len(of_middle)] == of_middle
+    others = FOUND[len(of_middle)]
+    at_first = {(p[RATE_1_9], p[RATE_2]) for p in others if lengths_of(p) == Lengths(400, 200)}
+    assert at_first == {(1.6e-3, r) for r in (1.6e-3, 3.2e-3, 6.4e-3)} | {(r, 3.2e-3) for r in (8e-4, 3.2e-3)}
+    assert {p["seed"] for points in FOUND[:-3] for p in points} == {0}
 
 
 def test_a_rate_at_the_end_of_the_list_has_one_neighbour() -> None:
-    known = pd.DataFrame(rows([answer_sweep.point(0, 333, (8e-4, each)) for each in RATES[:2]]))
-    assert answer_sweep.rates_to_try(known, after_stage1_9=False, first=FIRST[False]) == []
+    known = pd.DataFrame(rows([answer_sweep.point(Lengths(0, 333), (8e-4, each)) for each in RATES[:2]]))
+    assert answer_sweep.rates_to_try(known, Lengths(0, 333), FIRST[False]) == []
 
 
-def test_lengths_are_trained_with_the_best_rates_of_each_way_seed_by_seed() -> None:
-    lengths_of_a_seed = [(200, 200), (0, 467), (50, 200), (0, 267)]
-    first = later(FOUND)[0][:12]
-    assert [((p[STEPS_1_9], p[STEPS_2]), p["seed"]) for p in first] == [
-        (lengths, seed) for seed in (0, 1, 2) for lengths in lengths_of_a_seed
-    ]
-    assert {(p[STEPS_1_9] > 0, p[RATE_1_9], p[RATE_2]) for p in first} == {
-        (after, *rates) for after, rates in BEST.items()
-    }
-    lengths = Counter((p[STEPS_1_9], p[STEPS_2]) for points in FOUND for p in points)
-    for length in (0, 50, 100, 200, 400):
-        assert lengths[length, 200] >= 3
-        assert lengths[0, answer_sweep.alone(length)] >= 3
+def test_each_length_has_all_seeds_at_its_own_best_rates() -> None:
+    seeds = [(lengths_of(p), p["seed"]) for p in SEEDS_OF_ALL]  # those of seed 0 are known from the search
+    every = [each for length in (50, 100, 200, 400) for each in answer_sweep.compared(length)]
+    assert sorted(seeds) == sorted((each, seed) for each in [*every, Lengths(0, 200)] for seed in (1, 2))
+    assert all((p[RATE_1_9], p[RATE_2]) == best(lengths_of(p)) for p in SEEDS_OF_ALL)
 
 
-def test_rates_beside_the_best_are_tried_at_both_ends_of_the_lengths() -> None:
-    ends = [p for p in later(FOUND)[0] if p[RATE_2] != BEST[p[STEPS_1_9] > 0][1]]
-    assert {(p[STEPS_1_9], p[STEPS_2]) for p in ends} == {(50, 200), (400, 200), (0, 200), (0, 733)}
-    assert {p[RATE_2] for p in ends if p[STEPS_1_9]} == {1.6e-3, 6.4e-3}
+def test_compute_of_both_ways_is_equal() -> None:
+    """A step of Stage 1.9 is 4/3 of one of Stage 2."""
+    for length in answer_sweep.LENGTHS:
+        both, without = answer_sweep.compared(length)
+        assert both.stage1_9 * 4 / 3 + both.stage2 == pytest.approx(without.stage2, abs=0.5)
 
 
 def test_last_phases_change_one_thing_each() -> None:
@@ -136,8 +143,8 @@ def test_last_phases_change_one_thing_each() -> None:
     assert {point[SALIENCY] for point in FOUND[-1]} == {True}
     changes = set()
     for found in (*FOUND[-2], *FOUND[-1]):
-        length = 200 if found[LAMBDA] != 0.75 else 100  # the best, and the one whose rates were searched
-        base = answer_sweep.point(length, 200, BEST[True], found["seed"])
+        lengths = Lengths(200 if found[LAMBDA] != 0.75 else 100, 200)  # the best, and the middle
+        base = answer_sweep.point(lengths, best(lengths), found["seed"])
         (changed,) = (name for name in base if found[name] != base[name])
         changes.add(changed)
     assert changes == set(answer_sweep.SETTINGS)
@@ -180,13 +187,13 @@ def test_workers_that_cannot_run_a_trial_are_not_started_again(
 
 
 def test_records_have_each_trial_once_when_it_ended() -> None:
-    point = rows([answer_sweep.point(0, 333, (8e-4, 4e-4))])[0]
+    point = rows([answer_sweep.point(Lengths(0, 333), (8e-4, 4e-4))])[0]
     table = pd.DataFrame([point | {"trial": 0}, point | {"status": "running"}, point | {"trial": 7}])
     assert list(answer_sweep.ended_trials(table)["trial"]) == [0]
 
 
 def test_records_without_a_later_setting_have_its_first_value() -> None:
-    point = answer_sweep.point(0, 333, (8e-4, 4e-4))
+    point = answer_sweep.point(Lengths(0, 333), (8e-4, 4e-4))
     earlier = pd.DataFrame(rows([point])).drop(columns=f"param.{DISTANCE}")
     assert answer_sweep.is_in(answer_sweep.ended_trials(earlier), point)
     both = pd.concat([earlier, pd.DataFrame(rows([point | {DISTANCE: "kl"}]))])
@@ -194,6 +201,6 @@ def test_records_without_a_later_setting_have_its_first_value() -> None:
 
 
 def test_without_a_completed_trial_no_rates_are_made_up() -> None:
-    failed = pd.DataFrame(rows([answer_sweep.point(0, 333, (8e-4, 4e-4))])).assign(status="failed")
-    with pytest.raises(SystemExit, match="no trial without Stage"):
-        answer_sweep.best_rates(failed, after_stage1_9=False)
+    failed = pd.DataFrame(rows([answer_sweep.point(Lengths(0, 333), (8e-4, 4e-4))])).assign(status="failed")
+    with pytest.raises(SystemExit, match="no trial of 0 and 333 steps"):
+        answer_sweep.best_rates(failed, Lengths(0, 333))
