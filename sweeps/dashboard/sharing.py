@@ -38,8 +38,9 @@ def search(view: View) -> Search:
     spent, best = 0.0, math.inf
     found: list[tuple[float, float]] = []
     outside = set(table.infeasible(view.space, view.records))
+    stopped = costs.of_stopped(own)
     for record in own:
-        paid = costs.paid(record)
+        paid = stopped.get(record.trial, (None, costs.paid(record)))[1]
         if not by_steps:
             spent += (table.attempts_seconds(record) or 0.0) / 3600
         elif paid is not None:

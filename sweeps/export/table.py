@@ -28,6 +28,8 @@ from sweeps.text.columns import (
     HOSTS,
     INFEASIBLE,
     MACHINE_SECONDS,
+    NOMINAL,
+    PAID,
     PARAMETER,
     RESERVED,
     STAGE_COLUMNS,
@@ -56,6 +58,7 @@ def document(
     """
     longer = {str(each.trial): took for each in trials if (took := machine_seconds(each)) is not None}
     hosts = {str(each.trial): each.nodes for each in trials if each.nodes != 1}
+    stopped = _costs_of_stopped(trials)
     return {
         "schema": SCHEMA,
         "name": space.name,
@@ -64,7 +67,9 @@ def document(
         "run_cap": space.run_cap,
         "log_parameters": log_parameters(space),
         "trials": [
-            nested(marked) | {"worker": _worker(marked), "seconds": seconds(marked)}
+            nested(marked)
+            | stopped.get(marked.trial, {})
+            | {"worker": _worker(marked), "seconds": seconds(marked)}
             for marked in marked_by_fidelity(space, trials)
         ],
         **({"infeasible": infeasible(space, trials)} if space.outcome_constraints else {}),
@@ -109,11 +114,18 @@ def stage_costs(record: Trial) -> dict[str, Any]:
     """Return the STAGE_COLUMNS of a trial; those of stages, and of points, only if it has some."""
     columns: dict[str, Any] = {}
     if record.stages:
-        columns |= {"cost_nominal": costs.nominal(record), "cost_paid": costs.paid(record)}
+        columns |= {NOMINAL: costs.nominal(record), PAID: costs.paid(record)}
         columns["stages"] = stage_run.encode(record.stages)
     if record.points:
         columns["trunk_points"] = stage_run.encode(record.points)
     return columns
+
+
+def _costs_of_stopped(trials: Sequence[Trial]) -> dict[int, dict[str, Any]]:
+    """Return by trial, of those that were stopped early, the costs with what is known of unended stages."""
+    return {
+        trial: {NOMINAL: nominal, PAID: paid} for trial, (nominal, paid) in costs.of_stopped(trials).items()
+    }
 
 
 def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
@@ -122,6 +134,7 @@ def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     It is for whoever does not make the whole table.
     """
     own = [each for each in trials if each.generator != "imported"]
+    stopped = _costs_of_stopped(own)
     return [
         {
             "trial": record.trial,
@@ -131,6 +144,7 @@ def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
             "seconds": seconds(record),
             **({} if (took := machine_seconds(record)) is None else {"machine_seconds": took}),
             **stage_costs(record),
+            **stopped.get(record.trial, {}),
         }
         for record in marked_by_fidelity(space, own)
     ]
@@ -138,7 +152,10 @@ def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def flat_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return the trials as rows of the table, a cell for each of their values."""
-    rows = [flat(each) | verdict for each, verdict in _with_verdicts(space, trials)]
+    stopped = _costs_of_stopped(trials)
+    rows = [
+        flat(each) | stopped.get(each.trial, {}) | verdict for each, verdict in _with_verdicts(space, trials)
+    ]
     if has_machine_seconds(trials):
         for row, each in zip(rows, trials, strict=True):
             row[MACHINE_SECONDS] = all_seconds(each)
@@ -150,7 +167,11 @@ def flat_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def nested_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return the trials as `sweep trials --format json` shows them."""
-    return [nested(each) | verdict for each, verdict in _with_verdicts(space, trials)]
+    stopped = _costs_of_stopped(trials)
+    return [
+        nested(each) | stopped.get(each.trial, {}) | verdict
+        for each, verdict in _with_verdicts(space, trials)
+    ]
 
 
 def _with_verdicts(space: Space, trials: Sequence[Trial]) -> list[tuple[Trial, dict[str, bool]]]:

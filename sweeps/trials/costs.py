@@ -132,6 +132,23 @@ def estimate(record: Trial, completed: Sequence[Trial], measure: Measure) -> tup
     return max(measure.nominal(record), full), max(measure.paid(record), paid_here)
 
 
+def of_stopped(records: Sequence[Trial]) -> dict[int, tuple[float, float]]:
+    """Return the nominal and the paid cost of the trials that were stopped early, by their index.
+
+    A share of the stages that they have not ended is in them. Left out are those that report their effective
+    steps; and all, until a trial with stages has completed.
+    """
+    own = [each for each in records if each.generator != "imported"]
+    completed = [each for each in own if each.status == "completed" and each.stages]
+    if not completed:
+        return {}
+    return {
+        each.trial: estimate(each, completed, _COST)
+        for each in own
+        if each.status == "early_stopped" and not each.metrics.get(STEPS)
+    }
+
+
 def mean(values: Iterable[float]) -> float:
     """Return the mean; 0 of none."""
     known = list(values)
@@ -177,13 +194,8 @@ def compute(records: Sequence[Trial]) -> Compute | None:
     if not count and not branches:
         return None
     rate = steps_per_cost(own)
-    completed = [record for record in own if record.status == "completed" and record.stages]
-    costs = [
-        estimate(record, completed, _COST)
-        if record.status == "early_stopped" and not record.metrics.get(STEPS)
-        else _costs(record, rate)
-        for record in own
-    ]
+    stopped = of_stopped(own)
+    costs = [stopped[each.trial] if each.trial in stopped else _costs(each, rate) for each in own]
     return Compute(
         nominal=math.fsum(cost for cost, _ in costs),
         paid=math.fsum(cost for _, cost in costs),

@@ -87,7 +87,7 @@ class TestTrials:
     def test_programs_get_costs_and_stages(self, sweep, experiment):
         documents = json.loads(sweep("trials", "--format", "json").out)
         assert [(d["cost_nominal"], d["cost_paid"]) for d in documents] == [
-            *((260, 260), (260, 60), (200, 0), (200, 200), (200, 0)),
+            *((260, 260), (260, 60), (200, 0), (260, 260), (200, 0)),
         ]
         assert documents[1]["stages"][0]["reused_from"] == 0
 

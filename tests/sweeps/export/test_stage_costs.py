@@ -45,8 +45,9 @@ RECORDS = [
     record(1, TAKEN, SECOND),
     record(2, TAKEN, status="failed", error="diverged"),
     record(3),  # of before stages were recorded
-    record(4, TAKEN, status="early_stopped"),
+    record(4, TAKEN, status="early_stopped", progress={"done": 0.9}),
 ]
+"""0.9 of 260, the mean of the completed ones, is 234; 200 of it are another trial's."""
 WITHOUT_POINTS = ("cost_nominal", "cost_paid", "stages")
 POINT = StageRun(name="stage1_9", key="cd" * 32, cost=80.0, step=40, snapshot=True)
 BRANCH = replace(FIRST, branched_from=0, branched_at=40, saved=80.0)
@@ -73,7 +74,7 @@ def test_trials_with_stages_have_nominal_and_paid_costs(tmp_path: Path) -> None:
     found = rows(tmp_path / "t.csv")
     assert list(found[0]) == [*TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]
     costs = [(row["cost_nominal"], row["cost_paid"]) for row in found]
-    assert costs == [("260.0", "260.0"), ("260.0", "60.0"), ("200.0", "0.0"), ("", ""), ("200.0", "0.0")]
+    assert costs == [("260.0", "260.0"), ("260.0", "60.0"), ("200.0", "0.0"), ("", ""), ("234.0", "34.0")]
     (stage, _) = json.loads(found[1]["stages"])
     assert stage == {
         "name": "stage1_9", "key": KEY, "cost": 200.0, "reused_from": 0, "snapshot": False,
@@ -89,7 +90,23 @@ def test_each_format_holds_the_same_costs(tmp_path: Path, suffix: str) -> None:
     table.write(tmp_path / f"t.{suffix}", SPACE, "url", RECORDS)
     read = TrialsTable.open(tmp_path / f"t.{suffix}")
     assert read.columns == [*TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]
-    assert read.numbers("cost_paid").fillna(-1).tolist() == [260, 60, 0, -1, 0]
+    assert read.numbers("cost_paid").fillna(-1).tolist() == [260, 60, 0, -1, 34]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_a_trial_that_was_stopped_early_has_paid_for_a_part_of_the_stage_it_was_in(
+    tmp_path: Path, suffix: str
+) -> None:
+    from analysis.table import TrialsTable
+
+    records = [*RECORDS, record(5, status="early_stopped", progress={"done": 0.5})]
+    table.write(tmp_path / f"t.{suffix}", SPACE, "url", records)
+    read = TrialsTable.open(tmp_path / f"t.{suffix}")
+    assert read.numbers("cost_nominal").fillna(-1).tolist() == [260, 260, 200, -1, 234, 130]
+    assert read.numbers("cost_paid").fillna(-1).tolist() == [260, 60, 0, -1, 34, 130]
+    assert [[stage.name for stage in stages] for stages in read.stages[4:]] == [["stage1_9"], []]
+    nested = table.nested_rows(SPACE, records)
+    assert [row.get("cost_paid") for row in nested] == [260, 60, 0, None, 34, 130]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
