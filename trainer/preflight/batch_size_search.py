@@ -36,6 +36,7 @@ from trainer.preflight.memory import (
     student_dimensions,
     trained_dimensions,
 )
+from trainer.preflight.oom import is_out_of_memory
 from trainer.preflight.preflight import joined_ranks, per_process
 from trainer.preflight.trace import Blueprint, Stage, blueprint
 
@@ -140,7 +141,9 @@ def survives(config: Config, stage: Stage, plan: Blueprint, device: Device, micr
     try:
         with torch.random.fork_rng(devices=[]), device.torch_device:
             _step_beside(lasting, config, stage, plan, device, micro_batch)
-    except torch.OutOfMemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         return False
     finally:
         if device.kind == "cuda":

@@ -1,4 +1,4 @@
-"""Out-of-memory errors, explained with the preflight's estimate. Used by `__main__`."""
+"""Out-of-memory errors: which they are, and what the preflight had estimated."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ _CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "ou
 _PHRASES = (*_CPU, "RESOURCE_EXHAUSTED", "_STATUS_ALLOC_FAILED")
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether a device, or a library that allocates memory of its own there, had no more."""
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or (isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _PHRASES))
+
+
 @contextmanager
 def explain_errors(config: Config, device: Device) -> Iterator[None]:
     """Raise OutOfMemory, with an estimate, if the block runs out of memory."""
@@ -27,9 +33,8 @@ def explain_errors(config: Config, device: Device) -> Iterator[None]:
         yield
     except TrainerError:
         raise
-    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not known and not any(phrase in str(error) for phrase in _PHRASES):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         message = next(iter(str(error).splitlines()), "") or type(error).__name__
         found = run_preflight(config, device, None, detailed=True, processes=device.ranks.data_world)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +190,16 @@ def test_a_try_has_the_average_beside_the_state_of_the_optimizer(
         assert reserved.pop() == optimizer_memory(student, stage.optimizer).state + average
 
 
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
 def test_a_try_that_runs_out_of_memory_does_not_survive(
-    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    error: RuntimeError, is_memory: bool, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = compose_config(small)
     device = open_device(config.device)
@@ -200,10 +209,11 @@ def test_a_try_that_runs_out_of_memory_does_not_survive(
     assert torch.equal(torch.get_rng_state(), before)
 
     def short(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(trace, "step_once", short)
-    assert not batch_size_search.survives(config, config.stage1_9, plan, device, 2)
+    with nullcontext() if is_memory else pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        assert not batch_size_search.survives(config, config.stage1_9, plan, device, 2)
 
 
 def test_what_a_failed_try_took_is_free_when_the_cache_is_emptied(
