@@ -460,6 +460,7 @@ def _rows(runs: Runs) -> tuple[Sequence[str], list[Sequence[str]]]:
             f"{runs.mean(each, 'train_flops'):.3g}",
             f"{runs.mean(each, 'effective_steps'):.0f}",
             str(len(losses)),
+            f"{runs.mean(each, 'stage2_start_loss'):.3f}" if each.stage1_9 else "",
             f"{statistics.fmean(losses):.3f}"
             + (f" [{min(losses):.3f}, {max(losses):.3f}]" if len(losses) > 1 else ""),
         ]
@@ -478,6 +479,7 @@ def _rows(runs: Runs) -> tuple[Sequence[str], list[Sequence[str]]]:
         "FLOPs",
         "effective steps",
         "seeds",
+        "loss before Stage 2",
         "loss",
         "loss less that of Stage 2 alone with the FLOPs",
         "loss less that of Stage 2 alone with the effective steps",

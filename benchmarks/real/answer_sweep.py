@@ -39,7 +39,7 @@ CHANGES: list[Point] = [
     *({DISTANCE: name} for name in ("cosine", "kl")),
 ]
 
-RATES = tuple(round(1e-4 * 2**power, 4) for power in range(9))
+RATES = tuple(round(1.25e-5 * 2**power, 7) for power in range(12))
 LENGTHS = (50, 100, 200, 400)
 MIDDLE = 100
 """The length of Stage 1.9 whose rates are searched first."""

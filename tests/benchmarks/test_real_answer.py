@@ -26,6 +26,7 @@ def row(stage1_9: int, stage2: int, seed: int, loss: float) -> dict[str, object]
         "param.stage2.max_steps": stage2,
         "param.seed": seed,
         "final_loss": loss,
+        "stage2_start_loss": 7.5,
         "train_flops": FLOPS[1] * stage1_9 + FLOPS[2] * stage2,
         "effective_steps": 2 * stage1_9 + stage2,
         "final_loss_text_sem": 0.08,
@@ -135,11 +136,11 @@ def test_the_page_has_the_numbers_of_the_records() -> None:
     page = text(sweep(0.2), Runs([table(0.3)]), RATES, pictures="answer")
     # 4.9, 4.701 and 4.852 less 5.1, 4.9 and 5.05: -0.2, -0.199 and -0.198; t of 2 degrees of freedom 4.303
     assert (
-        "| 300 | 200 | 4.5e+14 | 800 | 3 | 4.818 [4.701, 4.900] | -0.199 (-0.201 to -0.197), 600 steps |"
+        "| 300 | 200 | 4.5e+14 | 800 | 3 | 7.500 | 4.818 [4.701, 4.900] | -0.199 (-0.201 to -0.197), 600 steps |"
         in page
     )
     assert "+0.301 (+0.299 to +0.303), 800 steps |" in page
-    assert "| 0 | 333 | 2.5e+14 | 333 | 1 | 5.500 |" in page
+    assert "| 0 | 333 | 2.5e+14 | 333 | 1 |  | 5.500 |" in page
     assert "**Against Stage 2 alone with the same FLOPs" in page
     # the longest is of 800 steps, the shortest lengths of 200 and 100 + 200
     assert "0.2 to 0.8 million tokens: the students end at 4.5 to 6.0 nats" in page

@@ -121,6 +121,7 @@ def test_the_middle_length_is_searched_first_and_others_from_its_best_rates() ->
 
 def test_a_rate_at_the_end_of_the_list_has_one_neighbour() -> None:
     known = pd.DataFrame(rows([answer_sweep.point(Lengths(0, 333), (8e-4, each)) for each in RATES[:2]]))
+    known["final_loss"] = known[f"param.{RATE_2}"]
     assert answer_sweep.rates_to_try(known, Lengths(0, 333), FIRST[False]) == []
 
 
@@ -153,9 +154,12 @@ def test_last_phases_change_one_thing_each() -> None:
 def test_another_session_goes_on_where_the_records_end() -> None:
     everything = [point for points in FOUND for point in points]
     assert train_phases(everything) == []
-    half = everything[: len(everything) // 2]
-    missing = [point for points in train_phases(half) for point in points]
-    assert sorted(map(str, half + missing)) == sorted(map(str, everything))
+    for count in range(1, len(FOUND)):
+        known = [point for points in FOUND[:count] for point in points]
+        assert train_phases(known) == FOUND[count:]
+    half = SEEDS_OF_ALL[: len(SEEDS_OF_ALL) // 2]  # within a phase
+    known = [point for points in FOUND[:-3] for point in points] + half
+    assert train_phases(known) == [SEEDS_OF_ALL[len(half) :], *FOUND[-2:]]
 
 
 @pytest.mark.slow
