@@ -262,6 +262,7 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "## Learning rates",
         _rate_search(runs),
         markdown_table(*_rate_rows(sweep)),
+        *_too_high_rates(sweep),
         "## What else there is to set",
         _changes(sweep),
         "## What was run",
@@ -354,6 +355,24 @@ def _cost(table: pd.DataFrame) -> str:
         f"{len(trained)} completed trials took {trained['seconds'].sum() / 3600:.1f} hours of their workers. "
         f"{shared}"
     )
+
+
+def _too_high_rates(sweep: pd.DataFrame) -> list[str]:
+    """Say at which rates Stage 2 ends above the loss that it began with, for seed 0."""
+    found = []
+    for each in _both(at_best_rates(sweep)):
+        tried = searched(sweep, each).sort_values(f"param.{RATE_2}")
+        worse = tried[tried["final_loss"] > tried["stage2_start_loss"]]
+        for before, rows in worse.groupby("stage2_start_loss"):
+            after = [
+                f"{loss:.3f} at {rate:g}"
+                for loss, rate in zip(rows["final_loss"], rows[f"param.{RATE_2}"], strict=True)
+            ]
+            steps = f"{each.stage1_9} steps of Stage 1.9"
+            found.append(f"{before:.3f} after {steps}, {_list(after)} after Stage 2")
+    if not found:
+        return []
+    return [f"Where its rate is too high, Stage 2 undoes what Stage 1.9 has gained: {'; '.join(found)}."]
 
 
 def _left_to_try(sweep: pd.DataFrame) -> dict[Lengths, list[str]]:

@@ -159,6 +159,16 @@ def test_the_page_has_the_numbers_of_the_records() -> None:
     assert "| 100 + 200 | 0.002 | 0.0004 | 5.100 | 5.200 |" in h200
 
 
+def test_rates_at_which_stage_2_raises_the_loss_are_named() -> None:
+    page = text(sweep(0.2), Runs([table(0.3)]), RATES, pictures="answer")
+    undone = (
+        "undoes what Stage 1.9 has gained: 7.500 after 300 steps of Stage 1.9, 9.000 at 0.0002 after Stage 2."
+    )
+    assert undone in page
+    lower = text(sweep(0.2).assign(stage2_start_loss=9.5), Runs([table(0.3)]), RATES, pictures="answer")
+    assert "undoes" not in lower
+
+
 def test_what_is_changed_is_paired_with_what_is_not() -> None:
     """Lambda's start at the best length, and saliency at the middle one."""
     known = sweep(0.2)
