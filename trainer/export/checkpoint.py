@@ -73,9 +73,14 @@ def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
         config.dtype = next(student.parameters()).dtype
         if bitnet:
             config.quantization_config = bitnet
-        config.save_pretrained(temporary)
+        try:
+            config.save_pretrained(temporary)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise ExportError(f"transformers refuses {target.name}'s configuration: {reason}") from error
         if generation := getattr(student, "generation_config", None):
-            cast(Any, generation).save_pretrained(temporary)
+            # `save_pretrained` refuses what published files hold, such as a temperature without `do_sample`.
+            cast(Any, generation).to_json_file(temporary / "generation_config.json", use_diff=True)
         for name, text in target.code.items():
             (temporary / name).write_text(text, encoding="utf-8")
         save_torch_state_dict(found, temporary, filename_pattern="model{suffix}.safetensors")

@@ -18,6 +18,7 @@ from transformers.integrations import bitnet
 
 from trainer.export import ExportError, checkpoint
 from trainer.export.checkpoint import export
+from trainer.models import student_folder
 from trainer.models.student_folder import SavedStudent
 from trainer.quant.activations import int8_activation
 from trainer.quant.ternary import ternary_layers
@@ -102,6 +103,39 @@ def test_checkpoint_has_tokenizer_and_end_token(tokenizer: Path, tmp_path: Path)
     export(saved(student("Llama"), tokenizer), tmp_path / "out", form="packed")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").eos_token_id == 0
     assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == 0
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["trained", "loaded"])
+def test_sampling_settings_are_kept_as_the_teacher_has_them(
+    loaded: bool, tokenizer: Path, tmp_path: Path
+) -> None:
+    """Llama-2-chat and vicuna have them without `do_sample`, which transformers refuses to save."""
+    made: Any = student("Llama")
+    made.generation_config.temperature, made.generation_config.top_p = 0.9, 0.6
+    if loaded:
+        student_folder.save(made, tmp_path / "model", tokenizer=tokenizer, config_sha256="")
+        made = student_folder.load(tmp_path / "model").model
+    export(saved(made, tokenizer), tmp_path / "out", form="packed")
+    written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert (written["temperature"], written["top_p"], written["eos_token_id"]) == (0.9, 0.6, 0)
+    assert "do_sample" not in written
+
+
+def test_a_configuration_that_transformers_refuses_is_one_line(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = checkpoint.choose
+
+    def with_a_setting_of_generation(made: nn.Module) -> Any:
+        target = choose(made)
+        target.config.top_k = 3
+        return target
+
+    monkeypatch.setattr(checkpoint, "choose", with_a_setting_of_generation)
+    with pytest.raises(ExportError, match=r"^transformers refuses BitNetForCausalLM's .*top_k") as caught:
+        export(saved(student("Llama"), tokenizer), tmp_path / "out", form="packed")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("out*")), "nothing is left behind"
 
 
 def test_without_trust_no_wrong_class_is_loaded(tokenizer: Path, tmp_path: Path) -> None:
