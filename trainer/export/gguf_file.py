@@ -56,6 +56,20 @@ _LAYER_NAMES = {
 }
 _TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
+# llama.cpp's names of Llama 3's and Qwen2's regular expressions. The contractions are written as in published
+# tokenizer.json files, and as llama.cpp itself writes them.
+_SPLITS = {
+    contractions
+    + r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
+    + digits
+    + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": name
+    for contractions in (
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])",
+    )
+    for digits, name in ((r"\p{N}{1,3}", "llama-bpe"), (r"\p{N}", "qwen2"))
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedFile:
@@ -260,10 +274,10 @@ def _pre_tokenizer(found: Mapping[str, Any] | None) -> str | None:
     if kinds == ["Digits", "ByteLevel"] and steps[0].get("individual_digits"):
         return "smollm"
     if kinds == ["Split", "ByteLevel"]:
+        # The whole expression counts: Tekken's and o200k's have the same parts for digits. Line ends may be
+        # written as themselves.
         pattern = str(steps[0]["pattern"].get("Regex", ""))
-        # Llama 3's pattern and Qwen's differ in the part that splits digits.
-        digits = next((part for part in pattern.split("|") if part.startswith(r"\p{N}")), "")
-        return {r"\p{N}{1,3}": "llama-bpe", r"\p{N}": "qwen2"}.get(digits)
+        return _SPLITS.get(pattern.replace("\r", r"\r").replace("\n", r"\n"))
     return None
 
 

@@ -13,9 +13,10 @@ from gguf import GGUFReader, TokenType
 from gguf.quants import dequantize
 from quant_forms import BITNET
 from students import VOCABULARY, student
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX as QWEN2
 
 from trainer.errors import ConfigError
 from trainer.export import ExportError
@@ -36,6 +37,29 @@ def bpe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_tokens(["<call>"])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(folder)
+    return folder
+
+
+LLAMA3 = QWEN2.replace(r"\p{N}|", r"\p{N}{1,3}|")
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+LETTERS_BY_CASE = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+END"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*END"
+    r"|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def splitting(pattern: str, bpe: Path, folder: Path) -> Path:
+    """A folder of `bpe` with another pre-tokenizer."""
+    tokenizer = Tokenizer.from_file(str(bpe / "tokenizer.json"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
@@ -157,3 +181,37 @@ def test_unknown_tokenizer_is_refused_and_no_file_left(
     with pytest.raises(ExportError, match="came back changed"):
         export_file(saved(made, bpe), tmp_path / "out.gguf", form="gguf-tq1_0")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("pattern", "name"), [(LLAMA3, "llama-bpe"), (QWEN2, "qwen2")])
+@pytest.mark.parametrize("spelling", ["(?i:", "[sS]", "line ends"])
+def test_the_expressions_of_llama_3_and_qwen2_are_known(
+    pattern: str, name: str, spelling: str, bpe: Path, tmp_path: Path
+):
+    """The second spelling is llama.cpp's own."""
+    if spelling == "[sS]":
+        pattern = pattern.replace(CONTRACTIONS, "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])")
+    elif spelling == "line ends":
+        pattern = pattern.replace(r"\r\n", "\r\n")
+    folder = splitting(pattern, bpe, tmp_path / "tokenizer")
+    export_file(saved(student("Llama", **SIZES), folder), tmp_path / "out.gguf", form="gguf-tq2_0")
+    field = GGUFReader(tmp_path / "out.gguf").get_field("tokenizer.ggml.pre")
+    assert field is not None
+    assert field.contents() == name
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        LETTERS_BY_CASE.replace("END", "").replace("DIGITS", r"\p{N}"),
+        LETTERS_BY_CASE.replace("END", f"{CONTRACTIONS}?").replace("DIGITS", r"\p{N}{1,3}"),
+        QWEN2.replace(r"\p{L}+|", r"[\p{L}\p{M}]+|").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}"),
+    ],
+    ids=["Tekken", "o200k", "Qwen3.5"],
+)
+def test_other_expressions_with_the_same_digits_are_refused(pattern: str, bpe: Path, tmp_path: Path):
+    """llama.cpp would split words elsewhere than the student's tokenizer."""
+    folder = splitting(pattern, bpe, tmp_path / "tokenizer")
+    with pytest.raises(ConfigError, match="no byte-level BPE of a known kind"):
+        export_file(saved(student("Llama", **SIZES), folder), tmp_path / "out.gguf", form="gguf-tq2_0")
+    assert not (tmp_path / "out.gguf").exists()
