@@ -17,7 +17,7 @@ from trainer.evaluations.student import FinishedStudent
 
 
 def evaluate(student: FinishedStudent) -> Mapping[str, float]:
-    """Return the scores of the tasks, by task and measure; standard errors end in `_stderr`."""
+    """Return the scores of the tasks, by task and measure, without standard errors."""
     import lm_eval  # type: ignore[import-not-found]  # an extra
     from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]  # an extra
 
@@ -27,7 +27,7 @@ def evaluate(student: FinishedStudent) -> Mapping[str, float]:
         tasks=list(asked.tasks),
         limit=asked.limit,
         task_manager=TaskManager(include_path=asked.include_path),
-        bootstrap_iters=0,
+        bootstrap_iters=0,  # no standard errors: the harness resamples some in a process for each CPU
         log_samples=False,
     )
     return scores(found["results"])
