@@ -33,6 +33,8 @@ _HEAD = 1000
 
 _PANDAS_INDEX = re.compile(r"(Unnamed: \d+(\.\d+)*)?")
 """Header of an index that pandas has written in front of a table, and its name once it was read again."""
+_PARQUET_INDEX = re.compile(r"__index_level_\d+__")
+"""Column of an index that pandas has written into a Parquet file, behind the others."""
 
 Cell = bool | int | float | str | None
 
@@ -93,7 +95,8 @@ def read(path: Path) -> Table:
         raise TableError(str(path), [f"{path}: {one_line(error)}"]) from None
     columns = dict.fromkeys(name for row in rows for name in row.cells)
     # As a metric of its own it would make all rows other trials than those that the sweep has.
-    named = tuple(dropwhile(_PANDAS_INDEX.fullmatch, columns))
+    behind = dropwhile(_PANDAS_INDEX.fullmatch, columns)
+    named = tuple(name for name in behind if not _PARQUET_INDEX.fullmatch(name))
     return Table(file=str(path), columns=named, rows=tuple(rows))
 
 

@@ -101,6 +101,15 @@ def test_table_that_pandas_has_rewritten_is_the_same(experiment, tmp_path):
     assert [list(metrics) for _, metrics in results(experiment)] == [["loss"]] * 2
 
 
+def test_index_that_pandas_writes_into_parquet_is_no_metric(experiment, tmp_path):
+    """As `sweep.trials().nsmallest(2, "loss").to_parquet(…)` has one: its rows are no range."""
+    frame = pd.DataFrame({"lr": [0.1, 0.2], "model.kind": ["a", "b"], "loss": [1.0, 2.0]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert len(import_table(experiment, tmp_path / "t.csv", worker="me").trials) == 2
+    frame.set_axis([7, 8]).to_parquet(tmp_path / "t.parquet")
+    assert import_table(experiment, tmp_path / "t.parquet", worker="me").trials == ()
+
+
 def test_optuna_values_are_the_objectives_in_order(ours, tmp_path):
     two = replace(ours, objectives=(Objective(metric="loss"), Objective(metric="ms", goal="maximize")))
     experiment = Experiment.create(MemoryStore(), two)
