@@ -133,7 +133,7 @@ def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
     It is for whoever does not make the whole table.
     """
-    own = [each for each in trials if each.generator != "imported"]
+    own = [each for each in trials if not each.is_imported]
     stopped = _costs_of_stopped(own)
     return [
         {

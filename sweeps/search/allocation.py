@@ -436,7 +436,7 @@ class Allocator:
 
     def _due_baseline(self, records: list[Trial]) -> Mapping[str, Value] | None:
         """Return the baseline, the search's own first candidate, while it is still to be made."""
-        if any(record.generator not in ("imported", "enqueued") for record in records):
+        if not all(record.is_imported or record.generator == "enqueued" for record in records):
             return None
         return self._space.baseline
 

@@ -74,7 +74,7 @@ def order(record: Trial) -> tuple[float, int]:
 
 def has_ended(record: Trial) -> bool:
     """Return whether this sweep ran the trial to an end, and no user abandoned it."""
-    return record.finished and record.status != "abandoned" and record.generator != "imported"
+    return record.finished and record.status != "abandoned" and not record.is_imported
 
 
 def error_pattern(error: str) -> str:

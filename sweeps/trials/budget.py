@@ -30,7 +30,7 @@ def run_cap_count(space: Space, records: Iterable[Trial]) -> int:
 
 def spent(space: Space, records: Sequence[Trial], now: float) -> Budget:
     """Return the costs of the trials, with estimates for running ones and without imported ones."""
-    own = [record for record in records if record.generator != "imported"]
+    own = [record for record in records if not record.is_imported]
     first = min((record.created for record in own), default=now)
     steps_per_cost = costs.steps_per_cost(own) or 0.0
     steps = Measure(_metric(costs.STEPS), lambda stage: steps_per_cost * stage.cost)
@@ -69,7 +69,7 @@ def unreported(space: Space, records: Sequence[Trial]) -> tuple[str, ...]:
 
     Empty before a trial of the sweep's own has completed.
     """
-    done = [record for record in records if record.status == "completed" and record.generator != "imported"]
+    done = [record for record in records if record.status == "completed" and not record.is_imported]
     limits, used = amounts(space.budget), asdict(spent(space, done, 0.0))
     return tuple(name for name in REPORTED if done and name in limits and not used[name])
 

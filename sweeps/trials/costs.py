@@ -138,7 +138,7 @@ def of_stopped(records: Sequence[Trial]) -> dict[int, tuple[float, float]]:
     A share of the stages that they have not ended is in them. Left out are those that report their effective
     steps; and all, until a trial with stages has completed.
     """
-    own = [each for each in records if each.generator != "imported"]
+    own = [each for each in records if not each.is_imported]
     completed = [each for each in own if each.status == "completed" and each.stages]
     if not completed:
         return {}
@@ -188,7 +188,7 @@ def compute(records: Sequence[Trial]) -> Compute | None:
     that it reports; running and failed trials count the stages that have ended. One that was stopped early
     counts a share of the next ones too, as for budgets: else sharing seems to save all of its cost.
     """
-    own = [record for record in records if record.generator != "imported"]
+    own = [record for record in records if not record.is_imported]
     count = sum(len(reused(record)) for record in own)
     branches = [stage for record in own for stage in branched(record)]
     if not count and not branches:

@@ -34,8 +34,8 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped", "abandoned"))
 
 Generator = Literal["baseline", "sobol", "botorch", "grid", "imported", "confirm", "enqueued", "fidelity"]
-"""Origin of the parameters; "confirm": another trial's, with a fresh seed; "enqueued": a user's own;
-"fidelity": the search's, below the target of a sweep with fidelities."""
+"""Origin of the parameters; "confirm": another trial's, with a fresh seed, also in imported results;
+"enqueued": a user's own; "fidelity": the search's, below the target of a sweep with fidelities."""
 
 Reason = Literal[
     "completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed", "given_up"
@@ -136,6 +136,12 @@ class Trial:
     def is_own(self) -> bool:
         """Return whether the run cap counts it: neither imported nor a repetition to confirm it."""
         return self.generator not in ("imported", "confirm")
+
+    @property
+    def is_imported(self) -> bool:
+        """Return whether it ran elsewhere, as did a repeat of a confirmation without an attempt."""
+        unattempted = self.generator == "confirm" and self.status == "completed" and not self.attempt
+        return unattempted or self.generator == "imported"
 
     @property
     def finished(self) -> bool:

@@ -45,17 +45,22 @@ from sweeps.upkeep.tables import Cell, Row, Table, TableError
 
 log = logging.getLogger(__name__)
 
-_STATUS, _FAILURE = "status", "failure"
-_OWN = frozenset(("trial", _STATUS, "attempt", "generator"))
+_STATUS, _FAILURE, _GENERATOR = "status", "failure", "generator"
+_OWN = frozenset(("trial", _STATUS, "attempt", _GENERATOR))
 """Columns of an exported table; `analysis.table` knows it by the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Valid row: the active parameters in the space's order, and the metrics."""
+    """Valid row: the active parameters in the space's order, and the metrics.
+
+    Args:
+        is_repeat: whether the row says that it is a repeat of `sweep confirm`.
+    """
 
     parameters: Mapping[str, Value]
     metrics: Mapping[str, float | None]
+    is_repeat: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +115,8 @@ def admit(table: Table, space: Space) -> Admitted:
                     in_row.append(f"{column}: {what}")
                 elif number is not None:  # columns of text are ignored
                     metrics[name] = number if finite else None
-            results.append(Result(parameters=parameters, metrics=metrics))
+            is_repeat = row.cells.get(_GENERATOR) == "confirm"
+            results.append(Result(parameters=parameters, metrics=metrics, is_repeat=is_repeat))
         problems += [f"{table.file}:{row.number}: {problem}" for problem in in_row]
     if problems:
         raise TableError(table.file, problems)

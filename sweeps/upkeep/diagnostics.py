@@ -129,7 +129,7 @@ def _sweep(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
             where=where(control.KEY),
             remedy=f"{brake.REMEDY}; `sweep retry INDEX` gives a failed trial another try",
         )
-    own = [r for r in survey.trials if r.finished and r.generator != "imported" and r.status != "abandoned"]
+    own = [r for r in survey.trials if r.finished and not r.is_imported and r.status != "abandoned"]
     if own and all(record.status == "failed" for record in own):
         last = max(own, key=lambda record: (record.ended or 0.0, record.trial))
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.failure for r in own).most_common())
@@ -255,7 +255,8 @@ def _parameters(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
     domain, where = Domain(experiment.space), experiment.store.location
     alike: defaultdict[Hashable, list[Trial]] = defaultdict(list)
     for record in survey.trials:
-        if record.generator not in ("imported", "enqueued"):  # of a user, who may repeat a measurement
+        # Of a user, who may repeat a measurement.
+        if not (record.is_imported or record.generator == "enqueued"):
             alike[domain.identity(record.parameters)].append(record)
     for records in alike.values():
         if len(records) < 2:

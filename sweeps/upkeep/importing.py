@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from sweeps.errors import AlreadyExists, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
-from sweeps.space.definition import Space
+from sweeps.space.definition import Space, Value
 from sweeps.space.domain import Domain
 from sweeps.text.counted import counted
 from sweeps.trials import packs
@@ -75,6 +75,7 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     then = "import again when they are done, or see `sweep doctor`"
     with lease.hold_in_turn(worker, patience_s=PATIENCE_S, then=then):
         records = experiment.trials()
+        results = _with_confirmed(experiment.space, records, results)
         new = results if again else _new_results(experiment.space, records, results)
         least = records[-1].trial + 1 if records else 0
         trials = _write_all(experiment, least, new)
@@ -87,6 +88,28 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
         tool=admitted.tool,
         columns=admitted.columns,
     )
+
+
+def _with_confirmed(space: Space, records: Sequence[Trial], results: Sequence[Result]) -> list[Result]:
+    """Return the results, as repeats only those whose trial is in the sweep or the table.
+
+    Of others nothing would be a result: no repeat can be the best.
+    """
+    domain = Domain(space)
+
+    def configuration(parameters: Mapping[str, Value]) -> Hashable:
+        return domain.identity(domain.configuration(parameters, repeat=True))
+
+    searched = {configuration(result.parameters) for result in results if not result.is_repeat}
+    searched |= {
+        configuration(record.parameters)
+        for record in records
+        if record.status == "completed" and record.generator != "confirm"
+    }
+    return [
+        replace(each, is_repeat=each.is_repeat and configuration(each.parameters) in searched)
+        for each in results
+    ]
 
 
 def _new_results(space: Space, records: Sequence[Trial], results: Sequence[Result]) -> list[Result]:
@@ -134,7 +157,7 @@ def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) ->
                 trial=index,
                 status="completed",
                 parameters=MappingProxyType(dict(result.parameters)),
-                generator="imported",
+                generator="confirm" if result.is_repeat else "imported",
                 metrics=MappingProxyType(dict(result.metrics)),
                 created=now,
                 ended=now,

@@ -180,7 +180,7 @@ class TestReuse:
         assert spent([*records, at_once], HOUR).effective_steps == 360
 
     def test_repeats_of_a_confirmation_pay_in_full(self):
-        records = [two_stages(0, 200, 100), two_stages(1, 200, 100, generator="confirm")]
+        records = [two_stages(0, 200, 100), two_stages(1, 200, 100, generator="confirm", attempt=1)]
         assert spent(records, HOUR).effective_steps == 600
 
     def test_imported_trials_with_stages_were_paid_for_elsewhere(self):

@@ -70,7 +70,14 @@ def test_all_own_trials_count_whatever_their_status():
         trial(2, (200.0, 0), status="failed"),
         trial(3, (200.0, 0), status="running", worker="w"),
         trial(4, (100.0, None), status="early_stopped", progress={"done": 0.5}),  # before its second stage
-        trial(5, (200.0, None), (60.0, None), generator="confirm", metrics={"effective_steps": 260.0}),
+        trial(
+            5,
+            (200.0, None),
+            (60.0, None),
+            generator="confirm",
+            attempt=1,
+            metrics={"effective_steps": 260.0},
+        ),
         trial(6, metrics={"effective_steps": 140.0}),  # of before stages were recorded
         trial(7, metrics={"effective_steps": 999.0}, generator="imported"),
         trial(8, status="pending"),

@@ -6,18 +6,26 @@ import json
 import threading
 from dataclasses import replace
 
+import optuna
 import pytest
 from memory_store import MemoryStore
 
+from analysis.summaries.costs import cost
+from analysis.summaries.summary import pareto
+from analysis.table import TrialsTable
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
+from sweeps.export import optuna_journal
 from sweeps.export import table as export
 from sweeps.search.allocation import ASK_KEY
-from sweeps.space.definition import Search
+from sweeps.search.confirm import finalists
+from sweeps.space.definition import Fixed, Range, Search
+from sweeps.trials import budget
 from sweeps.trials import record as trial
 from sweeps.trials.lease import ObjectLease
-from sweeps.upkeep import importing
+from sweeps.upkeep import diagnostics, importing
 from sweeps.upkeep.importing import import_table
+from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.tables import TableError
 
 ROWS = "x,n,loss\n0.125,7,1.5\n0.25,8,2.5\n0.5,9,3.5\n"
@@ -194,3 +202,68 @@ def test_imported_results_replace_sobol_trials(space, tmp_path):
     assert record is not None
     assert (record.trial, record.generator) == (6, "botorch")
     assert all(record.parameters != other.parameters for other in experiment.trials()[:6])
+
+
+CONFIRMED = """\
+trial,status,attempt,generator,param.x,param.seed,loss,usd
+0,completed,1,baseline,0.1,0,1.0,1
+1,completed,1,sobol,0.2,0,1.1,1
+2,completed,1,confirm,0.2,199713,0.5,1
+3,completed,1,confirm,0.2,4711,1.6,1
+4,completed,1,confirm,0.1,199713,1.0,1
+5,completed,1,confirm,0.1,4711,1.0,1
+"""
+
+
+def sweep_with(space, rows: str, folder) -> Experiment:
+    """Return a sweep of `x` and a fixed seed with the rows of CONFIRMED, or others, imported."""
+    x = Range(name="x", min=0.0, max=1.0, kind="float")
+    seeded = replace(space, parameters=(x, Fixed(name="seed", value=0)), baseline={"x": 0.75})
+    experiment = Experiment.create(MemoryStore(), seeded)
+    (folder / "confirmed.csv").write_text(rows)
+    import_table(experiment, folder / "confirmed.csv", worker="me")
+    return experiment
+
+
+def test_the_luckiest_imported_repeat_of_a_confirmation_is_not_the_best(space, tmp_path, monkeypatch):
+    monkeypatch.setattr(finalists, "LEAST", 99)  # averages in place of a surrogate
+    experiment = sweep_with(space, CONFIRMED, tmp_path)
+    seeded, records = experiment.space, experiment.trials()
+    best = export.best(seeded, records)
+    assert best is not None
+    assert best.trial == 0
+    assert [record.trial for record in export.front(seeded, records)] == [0]
+    chosen = finalists.choose(seeded, records, metric="loss", top=4, seed_name="seed", within={})
+    assert [finalist.trial for finalist in chosen.finalists] == [0, 1]
+    confirmed = export.best_confirmed(seeded, records)
+    assert confirmed is not None
+    assert confirmed.trial == 0
+    shown = TrialsTable.from_document(export.document(seeded, "", records))
+    found = pareto(shown, x="usd", y="loss")
+    assert found.front == (0,)
+    assert found.confirmed == {0: 2, 1: 2}
+    journal = str(tmp_path / "journal.log")
+    optuna_journal.write(tmp_path / "journal.log", seeded, records)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(journal))
+    assert optuna.load_study(study_name="toy", storage=storage).best_trial.number == 0
+
+
+def test_imported_repeats_of_a_confirmation_cost_this_sweep_nothing(space, tmp_path):
+    experiment = sweep_with(space, CONFIRMED, tmp_path)
+    records = experiment.trials()
+    spent = budget.spent(experiment.space, records, experiment.store.now())
+    assert (spent.usd, spent.wall_hours, spent.device_hours) == (0.0, 0.0, 0.0)
+    assert budget.run_cap_count(experiment.space, records) == 0
+    assert cost(export.cost_rows(experiment.space, records), 8).so_far == 0.0
+    assert diagnostics.examine(experiment, survey(experiment.store)) == []
+    record = experiment.ask("w1")
+    assert record is not None
+    assert record.generator == "baseline"
+
+
+def test_repeats_whose_trial_was_left_out_of_the_table_are_trials_of_their_own(space, tmp_path):
+    rows = "".join(line for line in CONFIRMED.splitlines(keepends=True) if not line.startswith("1,"))
+    experiment = sweep_with(space, rows, tmp_path)
+    assert [record.generator for record in experiment.trials()] == [
+        "imported", "imported", "imported", "confirm", "confirm",
+    ]  # fmt: skip
